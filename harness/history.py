@@ -1,0 +1,367 @@
+"""What happened: a history, one event a line, in total order.
+
+Physical events say what became of pages; claims are what the engine says of them; life events are what became of requests.
+A prefix is named by (r, length), the first `length` tokens of request r, never by the engine's hash, so a radix node, a
+chunk key and a block hash are one thing here.
+
+`read`, `write`, `copy` and `zero` are emitted by the harness's worker alone, from the tables that `step_begin` hands out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from harness.errors import UsageError
+from harness.trace import GroupKind, Height, Media
+
+FORMAT = "cachewitness.history"
+VERSION = 1
+
+
+class Pool(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A set of physical pages. `null` slots are placeholders that nobody owns, writes or reads."""
+
+    id: int
+    slots: int
+    null: list[int] = []
+    tier: str = "local"
+
+
+class Group(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A cache group as the worker sees it.
+
+    `block_size`, `window` (query included) and `chunk` are in tokens. A recurrent group writes its state at the end of a
+    chunk (`chunk-end`) or at every block boundary that the chunk crosses as well (`every-block`).
+    """
+
+    id: int
+    kind: GroupKind
+    block_size: int
+    pool: int = 0
+    window: int = 0
+    chunk: int = 0
+    snapshots: Literal["chunk-end", "every-block"] = "chunk-end"
+
+
+class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the engine says it keeps of prunable groups.
+
+    `interval` in tokens: None keeps every aligned boundary, 0 only reachable ones, R > 0 one in R and the reachable ones.
+    `groups` are those that the interval governs. `junction`: shared-prefix junctions count as reachable.
+    """
+
+    interval: int | None = None
+    groups: list[int] = []
+    junction: bool = False
+
+
+class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the engine declares of its own policy, so that checkers need no policy code.
+
+    `alignment`: hits are multiples of this many tokens. `give_back`: tokens that a speculative look-up returns unused.
+    `stores_logits`: a full hit may leave nothing to compute. `progress_steps`: in so many steps a feasible request advances.
+    """
+
+    caching: bool = True
+    alignment: int = 1
+    give_back: int = 0
+    retention: Retention = Retention()
+    stores_logits: bool = False
+    progress_steps: int = 8
+
+
+class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):
+    """The first line of a history: the machine that it happened on. `not_applicable` maps an invariant to why."""
+
+    engine: str
+    height: Height
+    pools: list[Pool]
+    groups: list[Group]
+    rules: Rules = Rules()
+    capabilities: list[str] = []
+    not_applicable: dict[str, str] = {}
+    engine_version: str = ""
+    trace: str = ""
+    format: str = FORMAT
+    version: int = VERSION
+
+
+class _Event(msgspec.Struct, omit_defaults=True, tag_field="e", kw_only=True, gc=False):
+    seq: int = 0
+    step: int = 0
+
+
+# --- physical -----------------------------------------------------------------------------------------------------------
+
+
+class Take(_Event, tag="take", gc=False):
+    """`holder` (a request, or `copy:N`) now holds these slots for a group; several holders share a page by taking it each."""
+
+    pool: int
+    group: int
+    slots: list[int]
+    holder: str
+
+
+class Drop(_Event, tag="drop", gc=False):
+    """`holder` gives these slots back."""
+
+    pool: int
+    group: int
+    slots: list[int]
+    holder: str
+
+
+class Write(_Event, tag="write", gc=False):
+    """The worker wrote tokens [start, stop) of r; attention: `slots` are the columns start // b to (stop − 1) // b.
+
+    Recurrent: the state after `stop` tokens, advanced from the state after `start`, is now in slots[0].
+    """
+
+    pool: int
+    group: int
+    slots: list[int]
+    r: str
+    start: int
+    stop: int
+
+
+class Read(_Event, tag="read", gc=False):
+    """The worker read, for r, attention tokens [start, stop) from those columns; recurrent: the state after `stop` tokens."""
+
+    pool: int
+    group: int
+    slots: list[int]
+    r: str
+    start: int
+    stop: int
+
+
+class Move(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
+    """One page of a copy; pools may differ (a store or a retrieve)."""
+
+    src: int
+    dst: int
+    src_pool: int = 0
+    dst_pool: int = 0
+
+
+class Copy(_Event, tag="copy", gc=False):
+    """Pages copied as one simultaneous permutation; an asynchronous copy begins and ends (or fails) apart."""
+
+    id: int
+    moves: list[Move]
+    phase: Literal["begin", "end", "fail", "whole"] = "whole"
+
+
+class Zero(_Event, tag="zero", gc=False):
+    """Pages overwritten with zeros."""
+
+    pool: int
+    slots: list[int]
+
+
+# --- claims -------------------------------------------------------------------------------------------------------------
+
+
+class Publish(_Event, tag="publish", gc=False):
+    """The slot can be hit as the first `length` tokens of r, from now on; committed when the step that writes it ends.
+
+    `companions` are further slots that the same key occupies.
+    """
+
+    group: int
+    slot: int
+    r: str
+    length: int
+    companions: list[int] = []
+
+
+UnpublishReason = Literal["evict", "reset", "replace", "withdraw", "retention", "version"]
+
+
+class Unpublish(_Event, tag="unpublish", gc=False):
+    """The key that the slot carried can no longer be hit. `length` 0 names every key of the slot."""
+
+    group: int
+    slot: int
+    length: int = 0
+    reason: UnpublishReason = "evict"
+
+
+class Hit(_Event, tag="hit", gc=False):
+    """r was told that `reported` tokens are cached and starts computing at `resume`; `slots` are its columns per group."""
+
+    r: str
+    reported: int
+    resume: int
+    slots: list[list[int]]
+    tier: str = "local"
+
+
+class Counts(_Event, tag="counts", gc=False):
+    """The engine's own books: slots free, held by somebody, kept for their key alone. The null slots are in none of them.
+
+    `refs` are (slot, reference count) for the slots whose count changed since the last `counts` of the pool.
+    """
+
+    pool: int
+    free: int
+    held: int
+    cached: int
+    refs: list[tuple[int, int]] = []
+
+
+# --- life ---------------------------------------------------------------------------------------------------------------
+
+
+class Submitted(_Event, tag="submit", gc=False):
+    """A request entered the engine."""
+
+    r: str
+    tokens: list[int]
+    salt: str = ""
+    adapter: str = ""
+    media: list[Media] = []
+
+
+class Run(msgspec.Struct, omit_defaults=True):
+    """One request in a step: tokens [start, stop) are computed over `tables`, the slots per group by column."""
+
+    r: str
+    start: int
+    stop: int
+    tables: list[list[int]]
+
+
+class StepBegin(_Event, tag="step_begin"):
+    """A step was scheduled. `asked` is who wanted how many tokens; `runs` who got them; copies and zeros come first."""
+
+    asked: list[tuple[str, int]] = []
+    runs: list[Run] = []
+    copies: list[Move] = []
+    zeros: list[tuple[int, list[int]]] = []
+
+
+class StepEnd(_Event, tag="step_end", gc=False):
+    """The step is over: everybody in `runs` ran, except those withdrawn."""
+
+    withdrawn: list[str] = []
+
+
+class Accept(_Event, tag="accept", gc=False):
+    """r now has `upto` tokens; `tokens` are the new ones."""
+
+    r: str
+    upto: int
+    tokens: list[int]
+
+
+class Preempted(_Event, tag="preempt", gc=False):
+    """r lost its pages and starts again."""
+
+    r: str
+
+
+class Aborted(_Event, tag="abort", gc=False):
+    """r ended early."""
+
+    r: str
+
+
+class Finished(_Event, tag="finish", gc=False):
+    """r ended as intended."""
+
+    r: str
+
+
+class ResetDone(_Event, tag="reset", gc=False):
+    """A tier was told to forget every key; `ok` is what it answered."""
+
+    ok: bool
+    tier: str = "local"
+
+
+class Version(_Event, tag="version", gc=False):
+    """New weights or a new adapter; keys of every tier end with it."""
+
+    weights: int = 0
+    adapter: str = ""
+
+
+class Died(_Event, tag="died", gc=False):
+    """The engine raised while it carried out an operation."""
+
+    operation: int
+    message: str
+
+
+Physical = Take | Drop | Write | Read | Copy | Zero
+Claim = Publish | Unpublish | Hit | Counts
+Life = (
+    Submitted | StepBegin | StepEnd | Accept | Preempted | Aborted | Finished | ResetDone | Version | Died
+)
+Event = Physical | Claim | Life
+
+
+class History(msgspec.Struct):
+    """A header and its events; `op_of[i]` is the index of the trace operation that event i belongs to (−1: none)."""
+
+    header: Header
+    events: list[Event]
+    op_of: list[int] = []
+
+
+def dump(history: History) -> Iterator[bytes]:
+    """Yield the history line by line, as JSON."""
+    encoder = msgspec.json.Encoder()
+    yield encoder.encode(history.header) + b"\n"
+    for event in history.events:
+        yield encoder.encode(event) + b"\n"
+
+
+def save(history: History, path: Path) -> None:
+    """Write the history to a file, all of it or nothing."""
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        file.writelines(dump(history))
+    part.replace(path)
+
+
+def load(path: Path) -> History:
+    """Read a history.
+
+    Raises UsageError naming the file, the line and the field if anything does not fit the format.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+    if not lines:
+        raise UsageError(f"{path}: empty; a history starts with a header line")
+    header = _line(lines[0], Header, path, 1)
+    if header.format != FORMAT or header.version != VERSION:
+        raise UsageError(
+            f"{path}:1: format {header.format!r} version {header.version}; this release reads {FORMAT!r} version {VERSION}"
+        )
+    events = [_line(text, Event, path, number) for number, text in enumerate(lines[1:], start=2) if text.strip()]
+    return History(header, events, [-1] * len(events))
+
+
+def numbered(events: Iterable[Event]) -> list[Event]:
+    """Give every event its place in the total order, and return them."""
+    out = list(events)
+    for seq, event in enumerate(out):
+        event.seq = seq
+    return out
+
+
+def _line(text: bytes, kind: Any, path: Path, number: int) -> Any:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{path}:{number}: {error}") from None
