@@ -302,9 +302,7 @@ class Died(_Event, tag="died", gc=False):
 
 Physical = Take | Drop | Write | Read | Copy | Zero
 Claim = Publish | Unpublish | Hit | Counts
-Life = (
-    Submitted | StepBegin | StepEnd | Accept | Preempted | Aborted | Finished | ResetDone | Version | Died
-)
+Life = Submitted | StepBegin | StepEnd | Accept | Preempted | Aborted | Finished | ResetDone | Version | Died
 Event = Physical | Claim | Life
 
 

@@ -1,0 +1,107 @@
+"""The catalogue of anomalies: what can be wrong, which rule it breaks, what follows from it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Anomaly(msgspec.Struct, frozen=True):
+    """`invariant` is the rule that it contradicts; `implies` what a user of the engine will see."""
+
+    name: str
+    invariant: str
+    implies: str
+
+
+CATALOGUE: tuple[Anomaly, ...] = (
+    Anomaly(
+        "stale-hit",
+        "every read lies on pages whose content is of exactly this request's prefix",
+        "the answer continues from somebody else's tokens",
+    ),
+    Anomaly(
+        "cross-identity-hit",
+        "a prefix is its tokens and their identity: salt, adapter, multimodal content, weights",
+        "one tenant's, adapter's or image's cache answers for another",
+    ),
+    Anomaly(
+        "use-after-free",
+        "a request reads only pages that it holds",
+        "the answer depends on whoever gets the page next",
+    ),
+    Anomaly(
+        "premature-release",
+        "no page is given back while a position in it is still needed",
+        "attention inside the window reads a recycled page",
+    ),
+    Anomaly(
+        "window-hole",
+        "a hit covers the whole window in front of the position where the request resumes",
+        "attention inside the window reads a page that was never restored",
+    ),
+    Anomaly(
+        "group-misalignment",
+        "every group can resume at the position that the hit reports",
+        "one group continues, another starts from nothing: garbled output on hits only",
+    ),
+    Anomaly(
+        "state-position-skew",
+        "a recurrent state is resumed at exactly the position that it was taken at",
+        "the last tokens are applied twice, or never",
+    ),
+    Anomaly(
+        "fabricated-snapshot",
+        "no key is committed or hit over a slot whose state was not written at exactly that boundary",
+        "later requests resume from a state that nobody computed",
+    ),
+    Anomaly(
+        "uncommitted-hit",
+        "a key is hit only if the step that writes it comes first, and vanishes if that step is withdrawn",
+        "a request reads content that was never written",
+    ),
+    Anomaly(
+        "partial-commit",
+        "when a step ends, every attention key that it committed is backed by content",
+        "later requests attend to positions that were never computed",
+    ),
+    Anomaly(
+        "lost-replay-boundary",
+        "retention never drops the state at the latest aligned boundary of a prefilled prompt",
+        "an exact replay computes everything again",
+    ),
+    Anomaly(
+        "over-dense-retention",
+        "of what was written, only what the retention interval and the reachable boundaries allow is kept",
+        "snapshots fill the pool and evict live prefixes: the hit rate collapses late",
+    ),
+    Anomaly("leak", "whatever has no holder is free or cached", "the pool shrinks until nothing is admitted"),
+    Anomaly(
+        "double-free",
+        "a page is given back once by each of its holders",
+        "two requests get the same page",
+    ),
+    Anomaly(
+        "aliased-write",
+        "nobody overwrites content that another holder of the page still needs",
+        "a running request's cache changes under it",
+    ),
+    Anomaly(
+        "lost-hit",
+        "a request resumes no earlier than at the longest prefix that every group holds",
+        "correct output, no reuse: the cache is inert",
+    ),
+    Anomaly("stuck", "a feasible request advances within a stated number of steps", "requests wait for ever"),
+    Anomaly(
+        "nothing-to-compute",
+        "a hit leaves at least one token to compute unless the engine stores logits",
+        "an empty batch, or logits of the wrong position",
+    ),
+    Anomaly(
+        "divergence",
+        "the engine does what the reference does, free choices apart",
+        "the engine follows another policy than the one it declares",
+    ),
+    Anomaly("died", "an engine carries out every operation that a trace may ask for", "the server goes down"),
+)
+
+BY_NAME = {anomaly.name: anomaly for anomaly in CATALOGUE}

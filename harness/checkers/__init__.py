@@ -1,0 +1,28 @@
+"""The checkers, by name."""
+
+from __future__ import annotations
+
+from harness.checkers.ownership import Ownership
+from harness.checkers.progress import Progress
+from harness.checkers.protocol import Checker
+from harness.checkers.retention import IntervalSparsity, ReplayBoundaryRetained
+from harness.checkers.reuse import ReuseFloor
+from harness.checkers.safety import CommitOrder, Identity, NoFabricatedSnapshots, SafetyLaw, WindowLiveness
+
+ALL: tuple[type[Checker], ...] = (
+    SafetyLaw,
+    NoFabricatedSnapshots,
+    ReplayBoundaryRetained,
+    IntervalSparsity,
+    Ownership,
+    WindowLiveness,
+    Identity,
+    CommitOrder,
+    ReuseFloor,
+    Progress,
+)
+
+
+def fresh() -> list[Checker]:
+    """Return a new instance of every checker."""
+    return [kind() for kind in ALL]

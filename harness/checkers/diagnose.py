@@ -1,0 +1,132 @@
+"""Names what is wrong with a read whose content is not what the request needs.
+
+Whether a read is wrong is the ledger's arithmetic; this module only says why, so that the anomaly leads to the bug. It looks,
+in this order, at a page that is not there, a page that is not the request's, a key that should not have been hit, and
+content that belongs to something else.
+"""
+
+from __future__ import annotations
+
+from harness.ghost import NOTHING, Book, Key, Ledger, Page
+from harness.history import Group, Read
+from harness.verdict import Finding
+
+
+def diagnose(ledger: Ledger, read: Read) -> Finding | None:
+    """Return the finding for the first invalid column of a read; None if the read is right or follows from an earlier fault."""
+    bad = ledger.invalid_columns(read)
+    book = ledger.books[read.r]
+    if not bad or book.tainted:
+        return None
+    case = _Case(ledger, read, bad[0])
+    anomaly = case.anomaly()
+    return Finding(anomaly=anomaly, r=read.r, sentence=case.sentence())
+
+
+class _Case:
+    """One invalid column of one read."""
+
+    def __init__(self, ledger: Ledger, read: Read, index: int) -> None:
+        self.ledger, self.read = ledger, read
+        self.group: Group = ledger.groups[read.group]
+        self.book: Book = ledger.books[read.r]
+        self.slot = read.slots[index]
+        self.page: Page | None = ledger.page(read.group, self.slot)
+        if self.group.kind == "recurrent":
+            self.start = self.stop = read.stop
+        else:
+            size = self.group.block_size
+            column = read.start // size + index
+            self.start, self.stop = max(read.start, column * size), min(read.stop, (column + 1) * size)
+
+    @property
+    def restored(self) -> bool:
+        """Whether the content was to come from the hit rather than from the request's own computation."""
+        if self.group.kind == "recurrent":
+            return self.stop == self.book.resume and self.book.ran_steps == 0
+        return self.start < self.book.resume
+
+    def anomaly(self) -> str:
+        if self.page is None:
+            return self._missing()
+        if self.book.r not in self.page.holders:
+            return "use-after-free"
+        key = self._key()
+        if key is not None and self.restored:
+            if key.state == "withdrawn" or (key.state == "pending" and key.step == self.read.step):
+                return "uncommitted-hit"
+            if key.state == "hollow":
+                return "fabricated-snapshot" if self.group.kind == "recurrent" else "partial-commit"
+        return self._foreign()
+
+    def _missing(self) -> str:
+        if not self.restored:
+            return "premature-release"
+        hit = self.book.hit
+        table = hit.slots[self.group.id] if hit else []
+        null = self.ledger.null[self.group.pool]
+        if self.group.kind == "recurrent":
+            column = (self.stop - 1) // self.group.block_size
+        else:
+            column = self.start // self.group.block_size
+        if column < len(table) and table[column] not in null:
+            return "premature-release"
+        first = self.read.start // self.group.block_size
+        some = any(slot not in null for slot in table[first:]) and self.group.kind in ("sliding", "chunked")
+        return "window-hole" if some else "group-misalignment"
+
+    def _key(self) -> Key | None:
+        assert self.page is not None
+        nodes = self.book.nodes
+        return next((k for k in self.page.keys if k.length < len(nodes) and nodes[k.length] == k.node), None)
+
+    def _foreign(self) -> str:
+        page, nodes = self.page, self.book.nodes
+        assert page is not None
+        if page.node == NOTHING:
+            return "stale-hit"
+        if self.group.kind == "recurrent" and page.state:
+            if page.stop < len(nodes) and nodes[page.stop] == page.node:
+                return "state-position-skew"
+            if page.stop >= len(nodes) and self.ledger.trie.ancestor(page.node, len(nodes) - 1) == nodes[-1]:
+                return "state-position-skew"
+        trie = self.ledger.trie
+        if page.stop >= self.stop and trie.same_tokens(trie.ancestor(page.node, self.stop), nodes[self.stop]):
+            return "cross-identity-hit"
+        return "stale-hit"
+
+    def sentence(self) -> str:
+        r, read = self.book.r, self.read
+        origin = f"resumed at {self.book.resume}" if self.book.resume else "started cold"
+        want = (
+            f"its state after {self.stop} tokens"
+            if self.group.kind == "recurrent"
+            else f"its tokens [{self.start}, {self.stop})"
+        )
+        return (
+            f"Let {r}, which {origin}, run in step {read.step}. The ledger says that {self._place()} {self._content()}; "
+            f"however {r} read it as {want}: a contradiction."
+        )
+
+    def _place(self) -> str:
+        where = "no slot" if self.slot < 0 else f"slot {self.slot}"
+        return f"{where} of group {self.group.id} ({self.group.kind})"
+
+    def _content(self) -> str:
+        page = self.page
+        if page is None:
+            return "is the null block, where nothing is ever stored"
+        if self.book.r not in page.holders:
+            owner = ", ".join(page.holders) or "nobody"
+            return f"is held by {owner}, not by {self.book.r}"
+        return "holds " + content_of(page)
+
+
+def content_of(page: Page) -> str:
+    """Say in words what a page holds."""
+    if page.zeroed:
+        return "zeros"
+    if page.node == NOTHING:
+        return "nothing: it was not written since it was last free"
+    what = f"the state after {page.stop} tokens" if page.state else f"tokens [{page.start}, {page.stop})"
+    return f"{what} of {page.writer}, written in step {page.step}"

@@ -1,0 +1,69 @@
+"""The longest prefix that the engine's own keys allow, computed from the law and not from any engine's look-up.
+
+The keys are those that the engine published and has not unpublished, so whatever it chose to evict is respected.
+"""
+
+from __future__ import annotations
+
+from harness.ghost import Book, Ledger
+from harness.history import Group
+from harness.needs import needed_lengths
+
+
+def held(ledger: Ledger, group: int, node: int) -> bool:
+    """Whether some slot of the group carries a usable key for the prefix."""
+    slots = ledger.keys[group].get(node)
+    return slots is not None and any(key.usable for key in slots.values())
+
+
+class Lookup:
+    """Answers, for one request at one moment, where each group could resume. All lengths are in tokens."""
+
+    def __init__(self, ledger: Ledger, book: Book) -> None:
+        self._ledger, self._book, self._rules = ledger, book, ledger.header.rules
+        limit = len(book.tokens) if self._rules.stores_logits else len(book.tokens) - 1
+        self._limit = limit // self._rules.alignment * self._rules.alignment
+        self._runs = {group.id: self._run(group) for group in ledger.groups if group.kind == "full"}
+
+    def longest_common(self) -> int:
+        """Return the longest length at which every group can resume; 0 if there is none.
+
+        A multiple of the declared alignment that leaves a token to compute; where speculation gives tokens back, attention
+        must be held so many tokens further than the request resumes.
+        """
+        position = self._limit - self._rules.give_back
+        while position > 0:
+            if all(self._resumes(group, position, self._rules.give_back) for group in self._ledger.groups):
+                return position
+            position -= self._rules.alignment
+        return 0
+
+    def longest_single(self) -> int:
+        """Return the longest length at which some one group can resume; 0 if there is none."""
+        best = 0
+        for group in self._ledger.groups:
+            position = self._limit
+            while position > best and not self._resumes(group, position, 0):
+                position -= self._rules.alignment
+            best = max(best, position)
+        return best
+
+    def _run(self, group: Group) -> int:
+        """Return how many tokens of whole blocks a full-attention group holds from the start."""
+        size, nodes, length = group.block_size, self._book.nodes, 0
+        while length + size < len(nodes) and held(self._ledger, group.id, nodes[length + size]):
+            length += size
+        return length
+
+    def _resumes(self, group: Group, position: int, give_back: int) -> bool:
+        ledger, nodes = self._ledger, self._book.nodes
+        if group.kind == "recurrent":
+            return held(ledger, group.id, nodes[position])
+        upto = position + give_back
+        if upto >= len(nodes):
+            return False
+        if group.kind == "full":
+            whole = upto // group.block_size * group.block_size
+            return self._runs[group.id] >= whole and (upto == whole or held(ledger, group.id, nodes[upto]))
+        lengths = {*needed_lengths(group, position), *needed_lengths(group, upto)}
+        return all(held(ledger, group.id, nodes[length]) for length in lengths)

@@ -1,0 +1,187 @@
+"""Ownership: every page is free, held or cached, and its holders are exactly those who took it."""
+
+from __future__ import annotations
+
+from harness.checkers.protocol import Checker, Found, Handler
+from harness.ghost import NOTHING, Ledger, Page
+from harness.history import Aborted, Counts, Drop, Finished, Preempted, StepEnd, Take, Write
+from harness.verdict import Finding
+
+
+class Ownership(Checker):
+    """Leaks, double frees, aliased writes, and books that do not add up."""
+
+    name = "ownership"
+    summary = "reference counts equal holders; free + held + cached = total; nobody overwrites what another holder needs"
+    anomalies = ("leak", "double-free", "aliased-write")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ended: dict[str, int] = {}
+
+    def handlers(self) -> dict[type, Handler]:
+        return {
+            Take: self.on_take,
+            Drop: self.on_drop,
+            Write: self.on_write,
+            Counts: self.on_counts,
+            Finished: self.on_end,
+            Aborted: self.on_end,
+            Preempted: self.on_end,
+            StepEnd: self.on_step_end,
+        }
+
+    def on_take(self, ledger: Ledger, event: Take) -> Found:
+        """Refuse a null block as anybody's own; whoever takes pages again is not at an end."""
+        self._ended.pop(event.holder, None)
+        null = [slot for slot in event.slots if slot in ledger.null[event.pool]]
+        if not null:
+            return None
+        sentence = (
+            f"Let slot {null[0]} be the null block of pool {event.pool}, which all tables share; however {event.holder} took "
+            f"it as its own: a contradiction."
+        )
+        return (Finding(anomaly="aliased-write", r=event.holder, sentence=sentence),)
+
+    def on_drop(self, ledger: Ledger, event: Drop) -> Found:
+        """Refuse what the holder does not hold, or not so often."""
+        for slot in event.slots:
+            if event.slots.count(slot) > ledger.pages[event.pool][slot].holders.get(event.holder, 0):
+                sentence = (
+                    f"Let {event.holder} give slot {slot} back in step {event.step}; however by its tables it does not hold "
+                    f"it any more: a contradiction."
+                )
+                return (Finding(anomaly="double-free", r=event.holder, sentence=sentence),)
+        return None
+
+    def on_write(self, ledger: Ledger, event: Write) -> Found:
+        """Content that another holder still needs stays as it is."""
+        group, start = ledger.groups[event.group], event.start
+        pages, null = ledger.pages[event.pool], ledger.null[event.pool]
+        for slot in event.slots:
+            stop = min(event.stop, (start // group.block_size + 1) * group.block_size)
+            if slot in null or slot < 0:
+                return (_null_write(event, slot),)
+            page = pages[slot]
+            if len(page.holders) > 1 or page.holders.get(event.r, 0) > 1:
+                self.opportunities += 1
+                span = (event.stop, event.stop) if group.kind == "recurrent" else (start, stop)
+                harmed = _harmed(ledger, page, event.r, *span)
+                if harmed:
+                    return (_aliased(event, slot, page, harmed),)
+            elif event.r not in page.holders:
+                return (_unheld_write(event, slot, page),)
+            start = stop
+        return None
+
+    def on_counts(self, ledger: Ledger, event: Counts) -> Found:
+        """Compare the engine's books with who took what."""
+        self.opportunities += 1
+        total = len(ledger.pages[event.pool]) - len(ledger.null[event.pool])
+        summed = event.free + event.held + event.cached
+        held, cached = ledger.held[event.pool], ledger.idle_keyed[event.pool]
+        books = f"free {event.free}, held {event.held}, cached {event.cached}"
+        if summed != total:
+            what = "counts a page twice" if summed > total else "has lost a page"
+            sentence = f"Let pool {event.pool} have {total} pages. The engine's books ({books}) {what}: a contradiction."
+            return (Finding(anomaly="double-free" if summed > total else "leak", sentence=sentence),)
+        for slot, count in event.refs:
+            holders = ledger.pages[event.pool][slot].holders
+            if count != sum(holders.values()):
+                return (_miscounted(slot, count, holders, event.step),)
+        if event.held != held:
+            sentence = (
+                f"Let pool {event.pool} be as the tables say: {held} pages held, {cached} cached. However the engine's books "
+                f"say {books}: a contradiction."
+            )
+            return (Finding(anomaly="leak" if event.held > held else "double-free", sentence=sentence),)
+        return None
+
+    def on_end(self, ledger: Ledger, event: Finished | Aborted | Preempted) -> Found:
+        """Remember who has to give everything back."""
+        self._ended[event.r] = event.step
+        return None
+
+    def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
+        """One step after its end, a request holds nothing any more."""
+        if not self._ended or len(ledger.open_steps) > 1:
+            return None
+        due = [r for r, step in self._ended.items() if step < event.step]
+        found = [_leak(ledger, r) for r in due if ledger.holdings.get(r)]
+        for r in due:
+            del self._ended[r]
+        return found
+
+    def close(self, ledger: Ledger) -> Found:
+        """At rest, nobody who ended holds anything."""
+        return [_leak(ledger, r) for r in self._ended if ledger.holdings.get(r) and not ledger.open_steps]
+
+
+def _leak(ledger: Ledger, r: str) -> Finding:
+    slots = [slot for pages in ledger.pages.values() for slot, page in enumerate(pages) if r in page.holders]
+    sentence = (
+        f"Let {r} have ended. Nobody can use its pages any more; however slots {slots} are still held by it: a contradiction."
+    )
+    return Finding(anomaly="leak", r=r, sentence=sentence)
+
+
+def _miscounted(slot: int, count: int, holders: dict[str, int], step: int) -> Finding:
+    names = ", ".join(holders) or "nobody"
+    sentence = (
+        f"Let slot {slot} be held by {names} ({sum(holders.values())} in all) after step {step}; however the engine counts "
+        f"{count} references: a contradiction."
+    )
+    return Finding(anomaly="leak" if count > sum(holders.values()) else "double-free", sentence=sentence)
+
+
+def _null_write(event: Write, slot: int) -> Finding:
+    where = f"slot {slot}, the null block that all tables share" if slot >= 0 else "a column that its table does not have"
+    sentence = (
+        f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}; however group {event.group} was to "
+        f"write them into {where}: a contradiction."
+    )
+    return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
+
+
+def _unheld_write(event: Write, slot: int, page: Page) -> Finding:
+    owner = ", ".join(page.holders) or "nobody"
+    sentence = (
+        f"Let slot {slot} be held by {owner}; however {event.r} wrote into it in step {event.step} (group {event.group}): a "
+        f"contradiction."
+    )
+    return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
+
+
+def _aliased(event: Write, slot: int, page: Page, harmed: str) -> Finding:
+    whose = "itself, in another column," if harmed == event.r else harmed
+    sentence = (
+        f"Let slot {slot} be held by {', '.join(page.holders)}. The ledger says it holds tokens up to {page.stop} that {whose} "
+        f"still needs; however {event.r} overwrote it in step {event.step} (group {event.group}): a contradiction."
+    )
+    return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
+
+
+def _harmed(ledger: Ledger, page: Page, r: str, start: int, stop: int) -> str:
+    """Return a holder whose content in the page this write of [start, stop) by r destroys; empty if nobody's."""
+    if page.node == NOTHING:
+        return ""
+    nodes, trie = ledger.books[r].nodes, ledger.trie
+    low, high = max(start, page.start), min(stop, page.stop)
+    if not page.state and low >= high:
+        return ""
+    if not page.state and trie.ancestor(page.node, high) == nodes[high]:
+        return ""
+    if page.state and page.stop == stop and page.node == nodes[stop]:
+        return ""
+    for holder, count in page.holders.items():
+        book = ledger.books.get(holder)
+        if book is None or (holder == r and count < 2):
+            continue
+        if page.state:
+            needed = book.computed == page.stop and book.nodes[book.computed] == page.node
+        else:
+            upto = min(page.stop, book.computed)
+            needed = upto > low and ledger.covers(page, book.nodes, low, upto)
+        if needed:
+            return holder
+    return ""

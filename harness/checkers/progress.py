@@ -1,0 +1,80 @@
+"""Liveness: what can be done is done, within the number of steps that the engine declares."""
+
+from __future__ import annotations
+
+from math import lcm
+
+from harness.checkers.protocol import Checker, Found, Handler
+from harness.ghost import Ledger
+from harness.history import StepBegin
+from harness.verdict import Finding
+
+
+class Progress(Checker):
+    """A feasible request advances within a stated number of steps."""
+
+    name = "progress"
+    summary = "a request that is asked for, and for which the pool has room, runs within the declared number of steps"
+    anomalies = ("stuck",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waited: dict[str, int] = {}
+        self._idle = 0
+
+    def handlers(self) -> dict[type, Handler]:
+        return {StepBegin: self.on_step}
+
+    def on_step(self, ledger: Ledger, event: StepBegin) -> Found:
+        """Count how long each feasible request has been refused in a row, and how long nobody ran at all."""
+        ran = {run.r for run in event.runs}
+        limit = ledger.header.rules.progress_steps
+        for r in ran:
+            self._waited.pop(r, None)
+        for r, tokens in event.asked:
+            if r in ran or not _feasible(ledger, r, tokens):
+                continue
+            self.opportunities += 1
+            waited = self._waited[r] = self._waited.get(r, 0) + 1
+            if waited == limit + 1:
+                return (_stuck(r, f"was asked for, with room in the pool, in {waited} steps up to step {event.step}"),)
+        return self._nobody(ledger, event, ran, limit) if not event.asked else None
+
+    def _nobody(self, ledger: Ledger, event: StepBegin, ran: set[str], limit: int) -> Found:
+        waiting = [book.r for book in ledger.books.values() if book.live and _fits_alone(ledger, book.r)]
+        self._idle = 0 if ran or not waiting else self._idle + 1
+        if waiting:
+            self.opportunities += 1
+        if self._idle != limit + 1:
+            return None
+        return (_stuck(waiting[0], f"could run alone, but nobody ran in {self._idle} steps up to step {event.step}"),)
+
+
+def _stuck(r: str, what: str) -> Finding:
+    return Finding(
+        anomaly="stuck", r=r, sentence=f"Let {r} be a request that {what}; however it did not advance: a contradiction."
+    )
+
+
+def _blocks(ledger: Ledger, r: str, pool: int, upto: int) -> int:
+    """Return a bound on the slots that the request needs up to `upto` tokens: one spare block for every group."""
+    return sum(-(-upto // group.block_size) + 1 for group in ledger.groups if group.pool == pool)
+
+
+def _feasible(ledger: Ledger, r: str, tokens: int) -> bool:
+    """Whether the pool has room beyond doubt, and the request is asked for a block or for all that it lacks."""
+    book = ledger.books[r]
+    left = len(book.tokens) - book.computed
+    whole = lcm(*(group.block_size for group in ledger.groups))
+    if left <= 0 or tokens < min(left, whole):
+        return False
+    upto = book.computed + min(tokens, left)
+    return all(
+        len(pages) - len(ledger.null[pool]) - ledger.held[pool] >= _blocks(ledger, r, pool, upto)
+        for pool, pages in ledger.pages.items()
+    )
+
+
+def _fits_alone(ledger: Ledger, r: str) -> bool:
+    upto = len(ledger.books[r].tokens)
+    return all(len(pages) - len(ledger.null[pool]) >= _blocks(ledger, r, pool, upto) for pool, pages in ledger.pages.items())

@@ -1,0 +1,100 @@
+"""What a checker is: handlers that see (ledger, event) and say what contradicts what.
+
+A handler is asked *before* the ledger moves past the event. Every checker counts its opportunities: the occasions on which
+it really had something to judge. A checker that crashes is taken out and makes the verdict unknown; what the others prove
+stays proved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+from harness.ghost import Ledger
+from harness.history import Event, Header
+from harness.verdict import Finding, Tally
+
+Found = Iterable[Finding] | None
+Handler = Callable[[Ledger, Any], Found]
+
+
+class Checker:
+    """Base of all checkers. `name`, `summary` and `anomalies` are what `ls checkers` shows."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    anomalies: ClassVar[tuple[str, ...]]
+    invariant: ClassVar[str] = ""
+    """The name under which an engine may declare the rule not applicable; the checker's own name if empty."""
+
+    def __init__(self) -> None:
+        self.opportunities = 0
+        self.acceptable = 0
+
+    def not_applicable(self, header: Header) -> str:
+        """Return why the rule does not apply to this engine; empty if it does."""
+        return header.not_applicable.get(self.invariant or self.name, "")
+
+    def handlers(self) -> dict[type, Handler]:
+        """Return which events the checker looks at, and with what."""
+        raise NotImplementedError
+
+    def close(self, ledger: Ledger) -> Found:
+        """Judge what can only be judged at rest, after the last event."""
+        return None
+
+
+class Panel:
+    """Several checkers over one ledger: feed it every event once."""
+
+    def __init__(self, header: Header, checkers: Iterable[Checker]) -> None:
+        self.ledger = Ledger(header)
+        self.tallies: dict[str, Tally] = {}
+        self._active: list[Checker] = []
+        self._handlers: dict[type, list[tuple[Checker, Handler]]] = {}
+        for checker in checkers:
+            reason = checker.not_applicable(header)
+            self.tallies[checker.name] = Tally(checker=checker.name, not_applicable=reason)
+            if not reason:
+                self._active.append(checker)
+                for kind, handler in checker.handlers().items():
+                    self._handlers.setdefault(kind, []).append((checker, handler))
+
+    def observe(self, event: Event) -> list[Finding]:
+        """Show the event to every checker that looks at its kind, then move the ledger; return what was found."""
+        findings: list[Finding] = []
+        for checker, handler in self._handlers.get(type(event), ()):
+            try:
+                found = handler(self.ledger, event)
+                if found:
+                    findings += [self._signed(finding, checker, event.seq) for finding in found]
+            except Exception as error:
+                self._crashed(checker, f"{type(error).__name__}: {error} (at event {event.seq})")
+        self.ledger.apply(event)
+        return findings
+
+    def close(self) -> list[Finding]:
+        """Let every checker judge the end, and complete the tallies."""
+        findings: list[Finding] = []
+        for checker in list(self._active):
+            try:
+                findings += [self._signed(finding, checker, -1) for finding in checker.close(self.ledger) or ()]
+            except Exception as error:
+                self._crashed(checker, f"{type(error).__name__}: {error} (at the end)")
+        for checker in self._active:
+            tally = self.tallies[checker.name]
+            tally.opportunities, tally.acceptable = checker.opportunities, checker.acceptable
+        return findings
+
+    def _signed(self, finding: Finding, checker: Checker, seq: int) -> Finding:
+        assert finding.anomaly in checker.anomalies, f"{checker.name} does not list {finding.anomaly}"
+        finding.checker, finding.seq = checker.name, seq
+        self.tallies[checker.name].findings += 1
+        return finding
+
+    def _crashed(self, checker: Checker, message: str) -> None:
+        tally = self.tallies[checker.name]
+        tally.crashed, tally.opportunities = message, checker.opportunities
+        self._active.remove(checker)
+        for entries in self._handlers.values():
+            entries[:] = [entry for entry in entries if entry[0] is not checker]

@@ -1,0 +1,156 @@
+"""What retention may drop and what it must keep: the replay boundary, and the sparsity of the rest.
+
+Both rules are stated in lengths of prefixes and in what the engine declares of itself (interval, alignment, whether shared
+junctions count), so no mask of any engine is consulted.
+"""
+
+from __future__ import annotations
+
+from math import lcm
+
+from harness.checkers.lookup import Lookup
+from harness.checkers.protocol import Checker, Found, Handler
+from harness.ghost import Book, Ledger
+from harness.history import Group, Header, Hit, Publish, StepEnd, Unpublish
+from harness.needs import needed_lengths
+from harness.verdict import Finding
+
+
+class ReplayBoundaryRetained(Checker):
+    """Replay boundary retained: an exact replay of a prefilled prompt resumes at the latest aligned boundary."""
+
+    name = "replay-boundary-retained"
+    summary = "when a prompt was prefilled and its last aligned state written, retention never drops it, whatever the interval"
+    anomalies = ("lost-replay-boundary",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owed: dict[tuple[int, int], str] = {}
+
+    def not_applicable(self, header: Header) -> str:
+        return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
+
+    def handlers(self) -> dict[type, Handler]:
+        return {StepEnd: self.on_step_end, Unpublish: self.on_unpublish}
+
+    def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
+        """When a prompt is complete, look for the keys that its replay needs."""
+        begun = ledger.open_steps.get(event.step)
+        found = []
+        for run in begun.runs if begun else ():
+            book = ledger.books[run.r]
+            if run.start < book.prompt_tokens <= run.stop and run.r not in event.withdrawn:
+                finding = self._judge(ledger, book, event)
+                if finding:
+                    found.append(finding)
+        return found
+
+    def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
+        """Allow a kept boundary to go for want of room, with a reset or with new weights, but not by retention."""
+        if event.reason != "retention":
+            return None
+        page = ledger.page(event.group, event.slot)
+        for key in page.keys if page else ():
+            r = self._owed.get((event.group, key.node))
+            if r and key.group == event.group and len(ledger.keys[event.group].get(key.node, ())) == 1:
+                return (_lost(r, key.length, event.group, f"retention dropped it in step {event.step}"),)
+        return None
+
+    def _judge(self, ledger: Ledger, book: Book, event: StepEnd) -> Finding | None:
+        rules = ledger.header.rules
+        boundary = (book.prompt_tokens - 1) // rules.alignment * rules.alignment - rules.give_back
+        if boundary <= book.resume or not _states_written(ledger, book, boundary):
+            return None
+        self.opportunities += 1
+        for group in ledger.groups:
+            for length in needed_lengths(group, boundary):
+                node = book.nodes[length]
+                self._owed[(group.id, node)] = book.r
+                if node in ledger.keys[group.id] or length <= book.resume:
+                    continue
+                if ledger.ended[group.id].get(node, "retention") == "retention":
+                    return _lost(book.r, boundary, group.id, f"no key for its first {length} tokens was kept")
+        return None
+
+
+class IntervalSparsity(Checker):
+    """Interval sparsity: of what was written, only the interval and the reachable boundaries are kept."""
+
+    name = "interval-sparsity"
+    summary = "kept = written ∩ (one boundary in each retention interval ∪ replay boundary ∪ shared-prefix junction)"
+    anomalies = ("over-dense-retention",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._junctions: dict[str, int] = {}
+
+    def not_applicable(self, header: Header) -> str:
+        return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
+
+    def handlers(self) -> dict[type, Handler]:
+        return {Hit: self.on_hit, Publish: self.on_publish}
+
+    def on_hit(self, ledger: Ledger, event: Hit) -> Found:
+        """Note where the request leaves a prefix that one group still holds: that junction is reachable."""
+        retention = ledger.header.rules.retention
+        if retention.junction and retention.interval is not None:
+            self._junctions[event.r] = Lookup(ledger, ledger.books[event.r]).longest_single()
+        return None
+
+    def on_publish(self, ledger: Ledger, event: Publish) -> Found:
+        """Expect a key of a governed group on the interval or at a reachable boundary of its publisher."""
+        retention = ledger.header.rules.retention
+        if retention.interval is None or event.group not in retention.groups:
+            return None
+        self.opportunities += 1
+        book, group = ledger.books[event.r], ledger.groups[event.group]
+        boundaries = self._reachable(ledger, book)
+        if _on_interval(ledger, group, event.length, retention.interval) or any(
+            event.length in needed_lengths(group, boundary) for boundary in boundaries
+        ):
+            return None
+        sentence = (
+            f"Let {event.r} have a prompt of {book.prompt_tokens} tokens under a retention interval of {retention.interval}: "
+            f"it can be resumed at {sorted(boundaries)} besides. However a key for its first {event.length} tokens was kept in "
+            f"group {event.group} ({group.kind}): a contradiction."
+        )
+        return (Finding(anomaly="over-dense-retention", r=event.r, sentence=sentence),)
+
+    def _reachable(self, ledger: Ledger, book: Book) -> set[int]:
+        rules = ledger.header.rules
+        coarse = lcm(*(group.block_size for group in ledger.groups))
+        points = [book.prompt_tokens - 1, self._junctions.get(book.r, 0)]
+        if rules.give_back:
+            points.append(book.prompt_tokens)
+        reachable = set()
+        for point in points:
+            for unit in (rules.alignment, coarse):
+                boundary = point // unit * unit
+                reachable |= {boundary, boundary - rules.give_back}
+        return {boundary for boundary in reachable if boundary > 0}
+
+
+def _on_interval(ledger: Ledger, group: Group, length: int, interval: int) -> bool:
+    """Whether the interval alone allows the key: a state on a multiple of it, a window block just before one."""
+    if interval == 0:
+        return False
+    if group.kind == "recurrent":
+        return interval <= group.block_size or length % interval == 0
+    window_blocks = -(-(group.window - 1) // group.block_size)
+    peeked = group.block_size if ledger.header.rules.give_back else 0
+    if window_blocks * group.block_size + peeked >= interval:
+        return True
+    before = -(length - peeked) % interval
+    return length > peeked and before < window_blocks * group.block_size + peeked
+
+
+def _states_written(ledger: Ledger, book: Book, boundary: int) -> bool:
+    return all(boundary in book.states.get(group.id, ()) for group in ledger.groups if group.kind == "recurrent")
+
+
+def _lost(r: str, boundary: int, group: int, why: str) -> Finding:
+    sentence = (
+        f"Let {r} be prefilled. Everything that a replay needs to resume at {boundary} was written; however in group {group} "
+        f"{why}: a contradiction."
+    )
+    return Finding(anomaly="lost-replay-boundary", r=r, sentence=sentence)

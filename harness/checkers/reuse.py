@@ -1,0 +1,37 @@
+"""Safety and usefulness are judged together: a cache that is safe because it never hits is broken."""
+
+from __future__ import annotations
+
+from harness.checkers.lookup import Lookup
+from harness.checkers.protocol import Checker, Found, Handler
+from harness.ghost import Ledger
+from harness.history import Header, Hit
+from harness.verdict import Finding
+
+
+class ReuseFloor(Checker):
+    """A request resumes no earlier than the engine's own keys allow."""
+
+    name = "reuse-floor"
+    summary = "a request resumes no earlier than at the longest prefix that every group holds by the engine's own keys"
+    anomalies = ("lost-hit",)
+
+    def not_applicable(self, header: Header) -> str:
+        return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
+
+    def handlers(self) -> dict[type, Handler]:
+        return {Hit: self.on_hit}
+
+    def on_hit(self, ledger: Ledger, event: Hit) -> Found:
+        """Compare where the request resumes with the longest common prefix."""
+        floor = Lookup(ledger, ledger.books[event.r]).longest_common()
+        if floor == 0:
+            return None
+        self.opportunities += 1
+        if event.resume >= floor:
+            return None
+        sentence = (
+            f"Let {event.r} be admitted in step {event.step}. By the engine's own keys every group holds its first {floor} "
+            f"tokens; however it resumes at {event.resume} and computes {floor - event.resume} tokens again: a contradiction."
+        )
+        return (Finding(anomaly="lost-hit", r=event.r, sentence=sentence),)

@@ -1,0 +1,201 @@
+"""The safety law and its near relations: what is read must be what was meant.
+
+One judgement of each read is shared by several checkers, each answering for its own anomalies, so that a run can say which
+part of the law had opportunities and which had none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.checkers.diagnose import content_of, diagnose
+from harness.checkers.protocol import Checker, Found, Handler
+from harness.ghost import Key, Ledger
+from harness.history import Hit, Publish, Read, StepEnd, Submitted
+from harness.verdict import Finding
+
+
+class _ReadChecker(Checker):
+    """Reports those wrong reads that are diagnosed as one of the checker's anomalies."""
+
+    def handlers(self) -> dict[type, Handler]:
+        return {Read: self.on_read}
+
+    def on_read(self, ledger: Ledger, event: Read) -> Found:
+        if self.counts(ledger, event):
+            self.opportunities += 1
+        if ledger.invalid_columns(event):
+            finding = diagnose(ledger, event)
+            if finding is not None and finding.anomaly in self.anomalies:
+                return (finding,)
+        return None
+
+    def counts(self, ledger: Ledger, event: Read) -> bool:
+        """Whether this read is an opportunity."""
+        raise NotImplementedError
+
+
+class SafetyLaw(_ReadChecker):
+    """Every read lies on pages that hold what the request needs."""
+
+    name = "safety-law"
+    summary = "every read lies on pages whose content is of exactly this request's prefix, at the position it resumes at"
+    anomalies = ("stale-hit", "use-after-free", "state-position-skew", "group-misalignment", "nothing-to-compute")
+
+    def handlers(self) -> dict[type, Handler]:
+        return {Read: self.on_read, Hit: self.on_hit}
+
+    def counts(self, ledger: Ledger, event: Read) -> bool:
+        return ledger.books[event.r].hit is not None and event.start < ledger.books[event.r].resume
+
+    def on_hit(self, ledger: Ledger, event: Hit) -> Found:
+        book = ledger.books[event.r]
+        if event.resume >= len(book.tokens) and not ledger.header.rules.stores_logits:
+            sentence = (
+                f"Let {event.r} have {len(book.tokens)} tokens. The engine stores no logits, so one token must be left to "
+                f"compute; however {event.r} was told to resume at {event.resume}: a contradiction."
+            )
+            return (Finding(anomaly="nothing-to-compute", r=event.r, sentence=sentence),)
+        key = next(_stopped_keys(ledger, event, "reset"), None)
+        if key is None:
+            return None
+        sentence = (
+            f"Let {key.r} have published its first {key.length} tokens in slot {key.slot} of group {key.group}. A reset that "
+            f"returned success ended that key; however {event.r} hit it in step {event.step}: a contradiction."
+        )
+        return (Finding(anomaly="stale-hit", r=event.r, sentence=sentence),)
+
+
+class WindowLiveness(_ReadChecker):
+    """What lies inside a window is there when the query comes."""
+
+    name = "window-liveness"
+    summary = "no page is given back, or left out of a hit, while a window still reaches into it"
+    anomalies = ("premature-release", "window-hole")
+
+    def counts(self, ledger: Ledger, event: Read) -> bool:
+        return ledger.groups[event.group].kind in ("sliding", "chunked") and event.start > 0
+
+
+class NoFabricatedSnapshots(_ReadChecker):
+    """No fabricated snapshots: a state that can be hit was written, at exactly that boundary."""
+
+    name = "no-fabricated-snapshots"
+    summary = "no key is ever committed or hit over a slot whose state was not written at exactly that boundary"
+    anomalies = ("fabricated-snapshot",)
+
+    def handlers(self) -> dict[type, Handler]:
+        return {Read: self.on_read, Publish: self.on_publish, StepEnd: self.on_step_end}
+
+    def counts(self, ledger: Ledger, event: Read) -> bool:
+        book = ledger.books[event.r]
+        return ledger.groups[event.group].kind == "recurrent" and book.ran_steps == 0 and event.stop == book.resume
+
+    def on_publish(self, ledger: Ledger, event: Publish) -> Found:
+        if ledger.page(event.group, event.slot) is not None:
+            return None
+        sentence = (
+            f"Let {event.r} have published its first {event.length} tokens in group {event.group}. The ledger says that slot "
+            f"{event.slot} is the null block, where nothing is ever stored; however it can now be hit: a contradiction."
+        )
+        return (Finding(anomaly="fabricated-snapshot", r=event.r, sentence=sentence),)
+
+    def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
+        recurrent = [key for key in ledger.pending(event.step) if ledger.groups[key.group].kind == "recurrent"]
+        self.opportunities += len(recurrent)
+        return [_hollow(ledger, key, "fabricated-snapshot", event) for key in _unbacked(ledger, event, recurrent=True)]
+
+
+class CommitOrder(_ReadChecker):
+    """Pending, committed, withdrawn: a key is what its step made of it."""
+
+    name = "commit-order"
+    summary = (
+        "a key is hit only if the step that writes it comes first; keys of a withdrawn step vanish before anyone hits them"
+    )
+    anomalies = ("uncommitted-hit", "partial-commit")
+
+    def handlers(self) -> dict[type, Handler]:
+        return {Read: self.on_read, StepEnd: self.on_step_end, Hit: self.on_hit}
+
+    def counts(self, ledger: Ledger, event: Read) -> bool:
+        return False
+
+    def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
+        self.opportunities += len(ledger.pending(event.step))
+        return [_hollow(ledger, key, "partial-commit", event) for key in _unbacked(ledger, event, recurrent=False)]
+
+    def on_hit(self, ledger: Ledger, event: Hit) -> Found:
+        key = next(_stopped_keys(ledger, event, "withdrawn"), None)
+        if key is None:
+            return None
+        sentence = (
+            f"Let {key.r} have been scheduled in step {key.step}, which was to write its first {key.length} tokens into slot "
+            f"{key.slot} of group {key.group}. It was withdrawn before it ran; however {event.r} hit that key in step "
+            f"{event.step}: a contradiction."
+        )
+        return (Finding(anomaly="uncommitted-hit", r=event.r, sentence=sentence),)
+
+
+class Identity(_ReadChecker):
+    """A prefix is its tokens and their identity, position by position."""
+
+    name = "identity"
+    summary = "salt, adapter, multimodal content and weights are part of a prefix, each from the position where it begins"
+    anomalies = ("cross-identity-hit",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[int, set[object]] = {}
+
+    def handlers(self) -> dict[type, Handler]:
+        return {Read: self.on_read, Submitted: self.on_submit, Hit: self.on_hit}
+
+    def counts(self, ledger: Ledger, event: Read) -> bool:
+        return False
+
+    def on_submit(self, ledger: Ledger, event: Submitted) -> Found:
+        media = tuple((item.at, item.hash) for item in event.media)
+        others = self._seen.setdefault(event.tokens[0] if event.tokens else -1, set())
+        others.add((event.salt, event.adapter, media, ledger.weights))
+        if len(others) > 1:
+            self.opportunities += 1
+        return None
+
+    def on_hit(self, ledger: Ledger, event: Hit) -> Found:
+        key = next(_stopped_keys(ledger, event, "outdated"), None)
+        if key is None:
+            return None
+        sentence = (
+            f"Let {key.r} have published its first {key.length} tokens in slot {key.slot} of group {key.group}. New weights "
+            f"ended that key; however {event.r} hit it in step {event.step}: a contradiction."
+        )
+        return (Finding(anomaly="cross-identity-hit", r=event.r, sentence=sentence),)
+
+
+def _unbacked(ledger: Ledger, event: StepEnd, *, recurrent: bool) -> list[Key]:
+    return [key for key in ledger.unbacked(event) if (ledger.groups[key.group].kind == "recurrent") == recurrent]
+
+
+def _hollow(ledger: Ledger, key: Key, anomaly: str, event: StepEnd) -> Finding:
+    page = ledger.page(key.group, key.slot)
+    content = content_of(page) if page is not None else "nothing: it is the null block"
+    what = "the state after" if ledger.groups[key.group].kind == "recurrent" else "the block that ends"
+    sentence = (
+        f"Let {key.r} have published {what} its first {key.length} tokens in slot {key.slot} of group {key.group}. Step "
+        f"{event.step} committed it; however the ledger says that the slot holds {content}: a contradiction."
+    )
+    return Finding(anomaly=anomaly, r=key.r, sentence=sentence)
+
+
+def _stopped_keys(ledger: Ledger, event: Hit, state: str) -> Iterator[Key]:
+    """Yield keys in `state` under the hit's slots, where no usable key backs the hit."""
+    nodes = ledger.books[event.r].nodes
+    for group, slots in enumerate(event.slots):
+        for slot in slots:
+            page = ledger.page(group, slot)
+            if page is None:
+                continue
+            usable = any(k.usable and k.length < len(nodes) and nodes[k.length] == k.node for k in page.keys)
+            if not usable:
+                yield from (key for key in page.keys if key.state == state and key.group == group)

@@ -1,0 +1,541 @@
+"""The ghost ledger: what every physical slot truly holds.
+
+The record belongs to the page (pool, slot), never to a group, because groups alias one pool. It is kept from the worker's
+writes alone; the engine's claims (keys, hits, counts) are remembered beside it and never believed. A page that nobody holds
+and no key names is poisoned. What a step writes after reading something invalid is tainted, so that one fault is reported
+once and not again by everything that follows from it.
+
+The ledger knows no policy: no retention mask, no look-up, no block hash.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from harness.history import (
+    Aborted,
+    Accept,
+    Copy,
+    Drop,
+    Event,
+    Finished,
+    Group,
+    Header,
+    Hit,
+    Preempted,
+    Publish,
+    Read,
+    ResetDone,
+    StepBegin,
+    StepEnd,
+    Submitted,
+    Take,
+    Unpublish,
+    Version,
+    Write,
+    Zero,
+)
+from harness.trace import Media
+from harness.trie import Trie
+
+NOTHING = -1
+"""The node of a page without content."""
+
+KeyState = Literal["pending", "committed", "hollow", "withdrawn", "reset", "outdated"]
+"""hollow: committed although its content was not there when its step ended."""
+
+
+class Span:
+    """A run of content in a page: tokens [start, stop) of the prefix `node`; for a state, start == stop."""
+
+    __slots__ = ("node", "start", "stop")
+
+    def __init__(self, start: int, stop: int, node: int) -> None:
+        self.start, self.stop, self.node = start, stop, node
+
+
+class Page:
+    """One physical slot. `node`, `start`, `stop` describe the newest run; `older` the rest, if runs disagree.
+
+    `state` tells a recurrent state from attention content, `zeroed` marks explicit zeros, `step` the step that wrote last.
+    """
+
+    __slots__ = ("holders", "keys", "node", "older", "start", "state", "step", "stop", "tainted", "writer", "zeroed")
+
+    def __init__(self) -> None:
+        self.holders: dict[str, int] = {}
+        self.keys: list[Key] = []
+        self.writer = ""
+        self.step = 0
+        self.poison()
+
+    def poison(self) -> None:
+        """Forget the content."""
+        self.node = NOTHING
+        self.start = self.stop = 0
+        self.older: list[Span] = []
+        self.state = self.tainted = self.zeroed = False
+
+    def copy_content(self, other: Page) -> None:
+        """Take over the content of another page."""
+        self.node, self.start, self.stop = other.node, other.start, other.stop
+        self.older = list(other.older)
+        self.state, self.tainted, self.zeroed = other.state, other.tainted, other.zeroed
+        self.writer, self.step = other.writer, other.step
+
+
+class Key:
+    """A published prefix: `slot` of `group` can be hit as the prefix `node` of `length` tokens."""
+
+    __slots__ = ("companions", "group", "length", "node", "r", "slot", "state", "step")
+
+    def __init__(self, event: Publish, node: int, state: KeyState) -> None:
+        self.group, self.slot, self.r, self.length = event.group, event.slot, event.r, event.length
+        self.step, self.companions = event.step, event.companions
+        self.node, self.state = node, state
+
+    @property
+    def usable(self) -> bool:
+        """Whether a hit on it is allowed: pending in a step that may yet run, or committed over content."""
+        return self.state == "committed" or self.state == "pending"
+
+
+class Book:
+    """What is known of a request: `nodes[i]` is its prefix of i tokens, `computed` how many of them have been run."""
+
+    __slots__ = (
+        "computed",
+        "hit",
+        "identity",
+        "live",
+        "media",
+        "nodes",
+        "prompt_tokens",
+        "r",
+        "ran_steps",
+        "states",
+        "tainted",
+        "tokens",
+    )
+
+    def __init__(self, event: Submitted, identity: tuple[int, str, str], nodes: list[int]) -> None:
+        self.r, self.tokens, self.media = event.r, list(event.tokens), event.media
+        self.identity, self.nodes = identity, nodes
+        self.prompt_tokens = len(event.tokens)
+        self.live = True
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was computed: the request lost its pages."""
+        self.computed = self.ran_steps = 0
+        self.hit: Hit | None = None
+        self.tainted = False
+        self.states: dict[int, set[int]] = {}
+
+    @property
+    def resume(self) -> int:
+        """The position at which the request started to compute."""
+        return self.hit.resume if self.hit else 0
+
+
+class Ledger:
+    """Holds the truth about pages, and the engine's claims beside it. Feed it every event, in order, with `apply`."""
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self.groups: list[Group] = header.groups
+        self.pages: dict[int, list[Page]] = {p.id: [Page() for _ in range(p.slots)] for p in header.pools}
+        self.null: dict[int, frozenset[int]] = {p.id: frozenset(p.null) for p in header.pools}
+        self.trie = Trie()
+        self.books: dict[str, Book] = {}
+        self.keys: list[dict[int, dict[int, Key]]] = [{} for _ in header.groups]
+        """Per group: node -> slot -> key, of everything published."""
+        self.ended: list[dict[int, str]] = [{} for _ in header.groups]
+        """Per group: node -> why its last key was unpublished."""
+        self.held: dict[int, int] = {p.id: 0 for p in header.pools}
+        self.idle_keyed: dict[int, int] = {p.id: 0 for p in header.pools}
+        """Slots that nobody holds and a key keeps."""
+        self.weights = 0
+        self.adapters: dict[str, int] = {}
+        self.open_steps: dict[int, StepBegin] = {}
+        self.last_step_ended = 0
+        self._pending: dict[int, list[Key]] = {}
+        self._written: dict[str, list[Page]] = {}
+        self._invalid: tuple[Read, list[int]] | None = None
+        self._unbacked: tuple[StepEnd, list[Key]] | None = None
+        self.holdings: dict[str, int] = {}
+        """Per holder: how many slots it holds, counted with multiplicity."""
+        self._apply = {
+            Take: self._take,
+            Drop: self._drop,
+            Write: self._write,
+            Read: self._read,
+            Copy: self._copy,
+            Zero: self._zero,
+            Publish: self._publish,
+            Unpublish: self._unpublish,
+            Hit: self._hit,
+            Submitted: self._submit,
+            Accept: self._accept,
+            StepBegin: self._step_begin,
+            StepEnd: self._step_end,
+            Preempted: self._preempt,
+            Aborted: self._end,
+            Finished: self._end,
+            ResetDone: self._reset,
+            Version: self._version,
+        }
+
+    def apply(self, event: Event) -> None:
+        """Move the ledger past one event."""
+        handler = self._apply.get(type(event))
+        if handler is not None:
+            handler(event)  # type: ignore[operator]
+
+    # --- questions --------------------------------------------------------------------------------------------------------
+
+    def page(self, group: int, slot: int) -> Page | None:
+        """Return the page behind a slot of a group; None for a null slot or a column that does not exist."""
+        pool = self.groups[group].pool
+        if slot in self.null[pool] or not 0 <= slot < len(self.pages[pool]):
+            return None
+        return self.pages[pool][slot]
+
+    def covers(self, page: Page, nodes: list[int], start: int, stop: int) -> bool:
+        """Whether the page holds attention content of tokens [start, stop) of exactly the prefix that `nodes` spells."""
+        if page.state:
+            return False
+        if page.start <= start and page.stop >= stop:
+            return page.node != NOTHING and self.trie.ancestor(page.node, stop) == nodes[stop]
+        missing = start
+        for span in sorted([*page.older, Span(page.start, page.stop, page.node)], key=lambda s: s.start):
+            upto = min(span.stop, stop)
+            if span.start <= missing < upto and self.trie.ancestor(span.node, upto) == nodes[upto]:
+                missing = upto
+        return missing >= stop
+
+    def holds_state(self, page: Page, node: int, length: int) -> bool:
+        """Whether the page holds the recurrent state after exactly the prefix `node` of `length` tokens."""
+        return page.state and page.node == node and page.stop == length
+
+    def backs(self, key: Key) -> bool:
+        """Whether the content of the key's page is what the key claims."""
+        page = self.page(key.group, key.slot)
+        if page is None:
+            return False
+        group = self.groups[key.group]
+        if group.kind == "recurrent":
+            return self.holds_state(page, key.node, key.length)
+        start = (key.length - 1) // group.block_size * group.block_size
+        if page.state or page.node == NOTHING or page.stop < key.length or page.start > start:
+            return False
+        return self.trie.ancestor(page.node, key.length) == key.node
+
+    def invalid_columns(self, read: Read) -> list[int]:
+        """Return the indices into `read.slots` whose content is not what the read needs, or that r does not hold.
+
+        Judged against the ledger as it stands before the read; the answer is remembered for the read at hand.
+        """
+        if self._invalid is not None and self._invalid[0] is read:
+            return self._invalid[1]
+        group, book = self.groups[read.group], self.books[read.r]
+        bad = self._invalid_state(read, book) if group.kind == "recurrent" else self._invalid_blocks(read, book, group)
+        self._invalid = (read, bad)
+        return bad
+
+    def pending(self, step: int) -> list[Key]:
+        """Return the keys that become committed, or vanish, when the step ends."""
+        return self._pending.get(step, [])
+
+    def unbacked(self, event: StepEnd) -> list[Key]:
+        """Return the keys that the end of this step commits although their content is not there; asked before the end."""
+        if self._unbacked is not None and self._unbacked[0] is event:
+            return self._unbacked[1]
+        gone = event.withdrawn
+        bad = [key for key in self.pending(event.step) if key.r not in gone and not self.backs(key)]
+        self._unbacked = (event, bad)
+        return bad
+
+    # --- physical ---------------------------------------------------------------------------------------------------------
+
+    def _take(self, event: Take) -> None:
+        pages, holder = self.pages[event.pool], event.holder
+        self.holdings[holder] = self.holdings.get(holder, 0) + len(event.slots)
+        for slot in event.slots:
+            page = pages[slot]
+            if not page.holders:
+                self.held[event.pool] += 1
+                if page.keys:
+                    self.idle_keyed[event.pool] -= 1
+            page.holders[holder] = page.holders.get(holder, 0) + 1
+
+    def _drop(self, event: Drop) -> None:
+        pages, holder = self.pages[event.pool], event.holder
+        for slot in event.slots:
+            page = pages[slot]
+            count = page.holders.get(holder, 0)
+            if count:
+                self.holdings[holder] -= 1
+            if count > 1:
+                page.holders[holder] = count - 1
+            elif count == 1:
+                del page.holders[holder]
+                if not page.holders:
+                    self.held[event.pool] -= 1
+                    if page.keys:
+                        self.idle_keyed[event.pool] += 1
+                    else:
+                        page.poison()
+
+    def _write(self, event: Write) -> None:
+        group, book = self.groups[event.group], self.books[event.r]
+        pages, null, nodes = self.pages[group.pool], self.null[group.pool], book.nodes
+        written = self._written.setdefault(event.r, [])
+        if group.kind == "recurrent":
+            slot = event.slots[0]
+            book.states.setdefault(event.group, set()).add(event.stop)
+            if slot >= 0 and slot not in null:
+                self._write_state(pages[slot], event, nodes[event.stop])
+                written.append(pages[slot])
+            return
+        size, start = group.block_size, event.start
+        for slot in event.slots:
+            stop = min(event.stop, (start // size + 1) * size)
+            if slot >= 0 and slot not in null:
+                page = pages[slot]
+                _write_tokens(self.trie, page, nodes, start, stop)
+                page.writer, page.step, page.tainted = event.r, event.step, page.tainted or book.tainted
+                written.append(page)
+            start = stop
+
+    def _write_state(self, page: Page, event: Write, node: int) -> None:
+        page.poison()
+        page.state, page.node, page.start, page.stop = True, node, event.stop, event.stop
+        page.writer, page.step, page.tainted = event.r, event.step, self.books[event.r].tainted
+
+    def _read(self, event: Read) -> None:
+        group, book = self.groups[event.group], self.books[event.r]
+        if not self.invalid_columns(event):
+            pages, null = self.pages[group.pool], self.null[group.pool]
+            if not any(slot not in null and pages[slot].tainted for slot in event.slots):
+                return
+        book.tainted = True
+        for page in self._written.get(event.r, ()):
+            page.tainted = True
+
+    def _copy(self, event: Copy) -> None:
+        if event.phase in ("begin", "fail"):
+            return
+        sources = []
+        for move in event.moves:
+            image = Page()
+            image.copy_content(self.pages[move.src_pool][move.src])
+            sources.append(image)
+        for move, image in zip(event.moves, sources, strict=True):
+            self.pages[move.dst_pool][move.dst].copy_content(image)
+
+    def _zero(self, event: Zero) -> None:
+        for slot in event.slots:
+            page = self.pages[event.pool][slot]
+            page.poison()
+            page.zeroed = True
+
+    # --- claims -----------------------------------------------------------------------------------------------------------
+
+    def _publish(self, event: Publish) -> None:
+        node = self.books[event.r].nodes[event.length]
+        late = event.step <= self.last_step_ended and event.step not in self.open_steps
+        key = Key(event, node, "committed" if late else "pending")
+        if not late:
+            self._pending.setdefault(event.step, []).append(key)
+        self.keys[event.group].setdefault(node, {})[event.slot] = key
+        pool = self.groups[event.group].pool
+        for slot in (event.slot, *event.companions):
+            if slot not in self.null[pool]:
+                page = self.pages[pool][slot]
+                if not page.keys and not page.holders:
+                    self.idle_keyed[pool] += 1
+                page.keys.append(key)
+
+    def _unpublish(self, event: Unpublish) -> None:
+        pool = self.groups[event.group].pool
+        if event.slot in self.null[pool]:
+            return
+        for key in list(self.pages[pool][event.slot].keys):
+            named = key.group == event.group and key.slot == event.slot
+            if named and event.length in (0, key.length):
+                self._forget(key, event.reason)
+
+    def _forget(self, key: Key, reason: str) -> None:
+        slots = self.keys[key.group].get(key.node, {})
+        if slots.get(key.slot) is key:
+            del slots[key.slot]
+            if not slots:
+                del self.keys[key.group][key.node]
+                self.ended[key.group][key.node] = reason
+        pending = self._pending.get(key.step)
+        if pending and key in pending:
+            pending.remove(key)
+        pool = self.groups[key.group].pool
+        for slot in (key.slot, *key.companions):
+            page = self.pages[pool][slot]
+            page.keys.remove(key)
+            if not page.keys and not page.holders:
+                self.idle_keyed[pool] -= 1
+                page.poison()
+
+    def _hit(self, event: Hit) -> None:
+        book = self.books[event.r]
+        book.restart()
+        book.hit = event
+        book.computed = event.resume
+
+    # --- life -------------------------------------------------------------------------------------------------------------
+
+    def _submit(self, event: Submitted) -> None:
+        identity = (self.weights, event.salt, event.adapter)
+        book = Book(event, identity, [])
+        self.books[event.r] = book
+        self._spell(book, 0)
+
+    def _spell(self, book: Book, start: int) -> None:
+        """Spell the request's prefixes again from `start` on, under the adapter and weights of now."""
+        if start == 0:
+            root = (*book.identity, self.adapters.get(book.identity[2], 0))
+            book.nodes = [self.trie.root(root)]
+        symbols = self._symbols(book, start)
+        del book.nodes[start + 1 :]
+        book.nodes += self.trie.extend(book.nodes[start], symbols)
+
+    def _symbols(self, book: Book, start: int) -> list[int]:
+        symbols = book.tokens[start:]
+        mixed = book.identity[0] != self.weights
+        if not mixed and not book.media:
+            return symbols
+        for index, token in enumerate(symbols):
+            item = _media_at(book.media, start + index)
+            if mixed or item:
+                symbols[index] = self.trie.marked((token, item, self.weights if mixed else 0))
+        return symbols
+
+    def _accept(self, event: Accept) -> None:
+        book = self.books[event.r]
+        old = event.upto - len(event.tokens)
+        book.tokens[old:] = event.tokens
+        self._spell(book, old)
+
+    def _step_begin(self, event: StepBegin) -> None:
+        self.open_steps[event.step] = event
+
+    def _step_end(self, event: StepEnd) -> None:
+        begun = self.open_steps.pop(event.step, None)
+        gone = set(event.withdrawn)
+        for run in begun.runs if begun else ():
+            if run.r not in gone:
+                book = self.books[run.r]
+                book.computed = run.stop
+                book.ran_steps += 1
+        hollow = self.unbacked(event)
+        for key in self._pending.pop(event.step, ()):
+            key.state = "withdrawn" if key.r in gone else "committed"
+        for key in hollow:
+            key.state = "hollow"
+        self.last_step_ended = max(self.last_step_ended, event.step)
+        self._written.clear()
+
+    def _preempt(self, event: Preempted) -> None:
+        book = self.books[event.r]
+        book.restart()
+        if book.identity[0] != self.weights:
+            book.identity = (self.weights, *book.identity[1:])
+            self._spell(book, 0)
+
+    def _end(self, event: Aborted | Finished) -> None:
+        self.books[event.r].live = False
+
+    def _reset(self, event: ResetDone) -> None:
+        if not event.ok:
+            return
+        tiers = {pool.id: pool.tier for pool in self.header.pools}
+        for group, keys in zip(self.groups, self.keys, strict=True):
+            if tiers[group.pool] == event.tier:
+                _mark(keys, "reset")
+
+    def _version(self, event: Version) -> None:
+        if event.adapter:
+            self.adapters[event.adapter] = event.weights
+        else:
+            self.weights = event.weights
+        for keys in self.keys:
+            _mark(keys, "outdated")
+        for book in self.books.values():
+            if book.live:
+                if book.computed == 0:
+                    book.identity = (self.weights, *book.identity[1:])
+                self._spell(book, book.computed)
+
+    # --- reads ------------------------------------------------------------------------------------------------------------
+
+    def _invalid_state(self, read: Read, book: Book) -> list[int]:
+        page = self.page(read.group, read.slots[0])
+        if page is None or book.r not in page.holders:
+            return [0]
+        return [] if self.holds_state(page, book.nodes[read.stop], read.stop) else [0]
+
+    def _invalid_blocks(self, read: Read, book: Book, group: Group) -> list[int]:
+        pages, nodes, r, size = self.pages[group.pool], book.nodes, book.r, group.block_size
+        null, count = self.null[group.pool], len(self.pages[group.pool])
+        bad = []
+        start = read.start
+        for index, slot in enumerate(read.slots):
+            stop = min(read.stop, (start // size + 1) * size)
+            if slot in null or not 0 <= slot < count:
+                bad.append(index)
+            else:
+                page = pages[slot]
+                exact = page.node == nodes[stop] and page.start <= start and not page.state
+                if r not in page.holders or not (exact or self.covers(page, nodes, start, stop)):
+                    bad.append(index)
+            start = stop
+        return bad
+
+
+def _write_tokens(trie: Trie, page: Page, nodes: list[int], start: int, stop: int) -> None:
+    """Write tokens [start, stop) of the prefix that `nodes` spells into an attention page."""
+    node = page.node
+    if node == NOTHING or page.state or (start <= page.start and stop >= page.stop):
+        page.poison()
+        page.start, page.stop, page.node = start, stop, nodes[stop]
+    elif page.start <= start <= page.stop and trie.ancestor(node, start) == nodes[start]:
+        if stop >= page.stop:
+            page.stop, page.node = stop, nodes[stop]
+        elif trie.ancestor(node, stop) != nodes[stop]:
+            _overwrite(trie, page, nodes, start, stop)
+    else:
+        _overwrite(trie, page, nodes, start, stop)
+
+
+def _overwrite(trie: Trie, page: Page, nodes: list[int], start: int, stop: int) -> None:
+    """Lay a run over content of another prefix; what is left of that content on either side stays, as older runs."""
+    rest = []
+    for span in [*page.older, Span(page.start, page.stop, page.node)]:
+        if span.start < start:
+            upto = min(span.stop, start)
+            rest.append(Span(span.start, upto, trie.ancestor(span.node, upto)))
+        if span.stop > stop:
+            rest.append(Span(max(span.start, stop), span.stop, span.node))
+    page.older, page.zeroed = rest, False
+    page.start, page.stop, page.node = start, stop, nodes[stop]
+
+
+def _mark(keys: dict[int, dict[int, Key]], state: KeyState) -> None:
+    for slots in keys.values():
+        for key in slots.values():
+            key.state = state
+
+
+def _media_at(media: list[Media], position: int) -> str:
+    for item in media:
+        if item.at <= position < item.at + item.length:
+            return item.hash
+    return ""
