@@ -1,0 +1,303 @@
+"""Turns the calls made on a cache manager of vLLM's shape into events.
+
+The manager is believed in nothing: after each call its block tables, reference counts and block hashes are compared
+with what they were before, and the difference becomes `take`, `drop`, `publish`, `unpublish` and `counts`. So a manager
+needs no hooks, and one observer serves the reference policy and every release of vLLM.
+
+Within a call the events come in this order: `hit` (the look-up came first), `unpublish`, `drop`, `take`, `publish`,
+`counts`. A block that changes columns is dropped and taken again, because a page that went through the free queue
+inside one call looks exactly like that.
+
+`counts` uses the pool's own books: `free` is the length of the free queue less the cached blocks in it, so a block that
+is queued twice, or lost, shows as free + held + cached differing from the size of the pool.
+
+A pool that says itself which blocks changed (`drain_dirty`) is asked; of any other, every block is looked at.
+
+Sources of the interface: vLLM 0.33.0, `v1/core/kv_cache_manager.py`, `v1/core/block_pool.py`,
+`v1/core/single_type_kv_cache_manager.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import zip_longest
+from typing import Any
+
+from harness.history import Counts, Drop, Event, Hit, Publish, Take, Unpublish, UnpublishReason
+
+POOL = 0
+"""vLLM's groups alias one pool."""
+
+
+def group_in_last_bytes(key: Any) -> int:
+    """Return the cache group of a block key: its last four bytes (vLLM 0.33.0, `kv_cache_utils.py`, `get_group_id`)."""
+    return int.from_bytes(key[-4:], "big")
+
+
+class ObservedManager:
+    """A cache manager with a witness. It has the manager's interface; events go to `events`, stamped with `step`."""
+
+    def __init__(self, manager: Any, group_of: Callable[[Any], int] = group_in_last_bytes) -> None:
+        self.manager = manager
+        self.events: list[Event] = []
+        self.step = 0
+        self._group_of = group_of
+        self._pool = manager.block_pool
+        self._blocks = self._pool.blocks
+        self._null = self._pool.null_block.block_id
+        self._managers = manager.coordinator.single_type_managers
+        self._no_tables: list[list[int]] = [[] for _ in self._managers]
+        self._tables: dict[str, list[list[int]]] = {}
+        self._looked_up: dict[str, tuple[int, Any]] = {}
+        self._drain_dirty = getattr(self._pool, "drain_dirty", None)
+        self._refs: list[int] = [block.ref_cnt for block in self._blocks]
+        self._keys: list[Any] = [block.block_hash for block in self._blocks]
+        self._lengths: dict[int, dict[Any, int]] = {}
+        self._tied: dict[int, list[int]] = {}
+        self._held = self._cached = 0
+        self._has_companions = hasattr(self._pool.null_block, "companions")
+        self._can_copy = hasattr(manager, "take_kv_cache_block_copies")
+        self._copies: list[Any] = []
+        self._retained: list[Any] = []
+        self._pins: dict[int, list[tuple[str, int]]] = {}
+        self._copy_count = 0
+        self.block_pool = _ObservedPool(self._pool, self._released)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.manager, name)
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def get_computed_blocks(self, request: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Look the request up; the answer becomes a `hit` when the request is next given slots."""
+        answer: tuple[Any, ...] = self.manager.get_computed_blocks(request, *args, **kwargs)
+        self._looked_up[request.request_id] = (answer[1], answer[0])
+        return answer
+
+    def allocate_slots(self, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
+        """Give the request slots for its new tokens, or None if there are none to give."""
+        blocks = self.manager.allocate_slots(request, num_new_tokens, *args, **kwargs)
+        r = request.request_id
+        if blocks is not None and r in self._looked_up:
+            self._hit(r, *self._looked_up.pop(r))
+        self._settle(r, request, "evict")
+        return blocks
+
+    def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
+        """Key the request's blocks up to so many tokens."""
+        self.manager.cache_blocks(request, num_computed_tokens)
+        self._settle(request.request_id, request, "evict")
+
+    def free(self, request: Any) -> None:
+        """Give back everything that the request holds."""
+        self.manager.free(request)
+        self._let_go(request, "evict")
+
+    def withdraw(self, request: Any) -> None:
+        """Take the request back out of a step that has not begun; a manager that knows no withdrawal frees it."""
+        getattr(self.manager, "withdraw", self.manager.free)(request)
+        self._let_go(request, "withdraw")
+
+    def reset_prefix_cache(self, reason: UnpublishReason = "reset") -> bool:
+        """Forget every key, if nobody holds a block."""
+        done = bool(self.manager.reset_prefix_cache())
+        self._settle("", None, reason)
+        return done
+
+    def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Any]]:
+        """Return the copies that the next step has to make, and the blocks to free when they are made."""
+        self.events += self._collect_copies(self._no_tables)
+        copies, retained = self._copies, self._retained
+        self._copies, self._retained = [], []
+        return copies, retained
+
+    def tables(self, r: str) -> list[list[int]]:
+        """Return the request's slots per group by column, as of its last call. Not to be changed."""
+        return self._tables.get(r, self._no_tables)
+
+    # --- differences -------------------------------------------------------------------------------------------------
+
+    def _hit(self, r: str, length: int, found: Any) -> None:
+        slots = [[block.block_id for block in column] for column in found.blocks]
+        self.events.append(Hit(step=self.step, r=r, reported=length, resume=length, slots=slots))
+
+    def _let_go(self, request: Any, reason: UnpublishReason) -> None:
+        r = request.request_id
+        self._looked_up.pop(r, None)
+        self._settle(r, request, reason)
+        if not any(self._tables.get(r, ())):
+            self._tables.pop(r, None)
+
+    def _settle(self, r: str, request: Any, reason: UnpublishReason) -> None:
+        """Report how the request's tables, then the blocks, changed in the call that has just returned."""
+        step, null = self.step, self._null
+        moves: list[Event] = []
+        before = self._tables.get(r, self._no_tables)
+        after = []
+        for group, manager in enumerate(self._managers):
+            blocks = manager.req_to_blocks.get(r)
+            new = [block.block_id for block in blocks] if blocks else []
+            after.append(new)
+            old = before[group]
+            if new != old:
+                gone, come = _difference(old, new, null)
+                if gone:
+                    gone = self._with_companions(gone, before_call=True)
+                    moves.append(Drop(step=step, pool=POOL, group=group, slots=gone, holder=r))
+                if come:
+                    come = self._with_companions(come, before_call=False)
+                    moves.append(Take(step=step, pool=POOL, group=group, slots=come, holder=r))
+        if r:
+            self._tables[r] = after
+        if len(moves) > 1:
+            moves.sort(key=_drops_first)
+        if self._can_copy and request is not None:
+            moves += self._collect_copies(after)
+        self._account(r, request, reason, moves)
+
+    def _with_companions(self, slots: list[int], before_call: bool) -> list[int]:
+        """Return the slots and those tied to them: a snapshot of several pages is in a table by its first page alone."""
+        if not self._has_companions:
+            return slots
+        if not before_call:
+            for slot in slots:
+                self._tied[slot] = [block.block_id for block in self._blocks[slot].companions]
+        return slots + [tied for slot in slots for tied in self._tied.get(slot, ())]
+
+    def _collect_copies(self, tables: list[list[int]]) -> list[Event]:
+        """Note new copies. The manager keeps an extra reference to both ends; the copy itself is their holder here."""
+        if not self._can_copy:
+            return []
+        copies, retained = self.manager.take_kv_cache_block_copies()
+        takes: list[Event] = []
+        for index, copy in enumerate(copies):
+            self._copy_count += 1
+            holder = f"copy:{self._copy_count}"
+            ends = (copy.src_block_id, copy.dst_block_id)
+            group = next((g for g, table in enumerate(tables) if not set(ends).isdisjoint(table)), 0)
+            for block in retained[2 * index : 2 * index + 2]:
+                self._pins.setdefault(block.block_id, []).append((holder, group))
+                takes.append(Take(step=self.step, pool=POOL, group=group, slots=[block.block_id], holder=holder))
+        self._copies += copies
+        self._retained += retained
+        return takes
+
+    def _released(self, blocks: list[Any]) -> None:
+        """Report that blocks kept for copies were given back to the pool."""
+        drops: list[Event] = []
+        for block in blocks:
+            pins = self._pins.get(block.block_id)
+            if pins:
+                holder, group = pins.pop(0)
+                drops.append(Drop(step=self.step, pool=POOL, group=group, slots=[block.block_id], holder=holder))
+        self._account("", None, "evict", drops)
+
+    def _changed(self) -> Iterable[int]:
+        if self._drain_dirty is not None:
+            return sorted(self._drain_dirty())
+        refs = [block.ref_cnt for block in self._blocks]
+        keys = [block.block_hash for block in self._blocks]
+        changed = set(getattr(self._pool, "cached_block_hashes_by_block", ()))
+        changed.update(slot for slot, lengths in self._lengths.items() if len(lengths) > 1)
+        if refs != self._refs:
+            changed.update(slot for slot, ref in enumerate(refs) if ref != self._refs[slot])
+        if keys != self._keys:
+            changed.update(slot for slot, key in enumerate(keys) if key != self._keys[slot])
+        return sorted(changed)
+
+    def _account(self, r: str, request: Any, reason: UnpublishReason, moves: list[Event]) -> None:
+        """Report the blocks whose references or keys changed, around the takes and drops of the same call."""
+        refs: list[tuple[int, int]] = []
+        published: list[Publish] = []
+        taken: set[int] | None = None
+        counted = False
+        further = getattr(self._pool, "cached_block_hashes_by_block", ())
+        for slot in self._changed():
+            block = self._blocks[slot]
+            ref, key = block.ref_cnt, block.block_hash
+            was, had = self._refs[slot], self._keys[slot]
+            if key != had or slot in further or len(self._lengths.get(slot, ())) > 1:
+                why = reason
+                if reason == "evict" and was > 0:
+                    if taken is None:
+                        taken = {s for move in moves if isinstance(move, Take) for s in move.slots}
+                    why = "evict" if slot in taken else "replace"
+                published += self._rekey(slot, block, r, request, why)
+            if slot == self._null or (ref == was and (key is None) == (had is None)):
+                continue
+            counted = True
+            self._held += (ref > 0) - (was > 0)
+            self._cached += (ref <= 0 and key is not None) - (was <= 0 and had is not None)
+            if ref != was:
+                self._refs[slot] = ref
+                refs.append((slot, ref))
+        self.events += moves
+        if published:
+            published.sort(key=_by_group_and_length)
+            self.events += published
+        if counted:
+            free = self._pool.get_num_free_blocks() - self._cached
+            self.events.append(Counts(step=self.step, pool=POOL, free=free, held=self._held, cached=self._cached, refs=refs))
+
+    def _rekey(self, slot: int, block: Any, r: str, request: Any, reason: UnpublishReason) -> list[Publish]:
+        """Report the keys that a block lost, and return what it gained."""
+        old = self._lengths.pop(slot, {})
+        new: dict[Any, int] = {}
+        if block.block_hash is not None and getattr(block, "primary", None) is None:
+            new[block.block_hash] = block.block_hash_num_tokens
+        for key in getattr(self._pool, "cached_block_hashes_by_block", {}).get(slot, ()):
+            new[key] = old[key] if key in old else _length_in(request, key, self._pool.hash_block_size)
+        for key, length in old.items():
+            if new.get(key) != length:
+                group = self._group_of(key)
+                self.events.append(Unpublish(step=self.step, group=group, slot=slot, length=length, reason=reason))
+        self._keys[slot] = block.block_hash
+        if new:
+            self._lengths[slot] = new
+        tied = [companion.block_id for companion in block.companions] if self._has_companions else []
+        return [
+            Publish(step=self.step, group=self._group_of(key), slot=slot, r=r, length=length, companions=tied)
+            for key, length in new.items()
+            if old.get(key) != length
+        ]
+
+
+class _ObservedPool:
+    """The manager's block pool; a scheduler frees the ends of copies through it, past the manager."""
+
+    def __init__(self, pool: Any, released: Callable[[list[Any]], None]) -> None:
+        self._pool, self._released = pool, released
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
+        """Give blocks back to the pool."""
+        blocks = list(ordered_blocks)
+        self._pool.free_blocks(blocks)
+        self._released(blocks)
+
+
+def _difference(old: list[int], new: list[int], null: int) -> tuple[list[int], list[int]]:
+    """Return (slots given back, slots taken), column by column, without the null block."""
+    count = len(old)
+    if new[:count] == old:
+        return [], [slot for slot in new[count:] if slot != null]
+    pairs = [(a, b) for a, b in zip_longest(old, new, fillvalue=null) if a != b]
+    return [a for a, _ in pairs if a != null], [b for _, b in pairs if b != null]
+
+
+def _drops_first(event: Event) -> bool:
+    return isinstance(event, Take)
+
+
+def _by_group_and_length(event: Publish) -> tuple[int, int]:
+    return event.group, event.length
+
+
+def _length_in(request: Any, key: Any, hash_block_size: int) -> int:
+    """Return how many tokens a further key of a block covers: the place of its hash in the request's chain."""
+    for index, block_hash in enumerate(request.block_hashes):
+        if key.startswith(block_hash):
+            return (index + 1) * hash_block_size
+    raise RuntimeError(f"request {request.request_id}: a block carries a key that is not of its hash chain")
