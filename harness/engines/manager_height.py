@@ -1,0 +1,291 @@
+"""An engine at manager height: the harness plays vLLM's scheduler over an observed cache manager.
+
+A trace says who computes how many tokens in a step; this file does what vLLM's scheduler does around that. A request that
+waits is looked up, its chunk is cut where a recurrent state has to be kept, and it is given slots; if there are none it
+does not run in this step. Nobody is preempted unless the trace says so. A request that has computed all its tokens
+samples one more, from the text that the trace scripts for it.
+
+A withdrawn request is scheduled with the others and taken back before the step begins, as vLLM's scheduler does with a
+request that it preempts in the pass that scheduled it.
+
+Sources: vLLM 0.33.0, `v1/core/sched/scheduler.py`, `schedule`, `_preempt_request`, `reset_prefix_cache`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from harness.engines.observe import POOL, ObservedManager
+from harness.errors import UsageError
+from harness.history import (
+    Aborted,
+    Accept,
+    Event,
+    Finished,
+    Group,
+    Header,
+    Move,
+    Pool,
+    Preempted,
+    ResetDone,
+    Retention,
+    Rules,
+    Run,
+    StepBegin,
+    StepEnd,
+    Submitted,
+    Version,
+)
+from harness.trace import Abort, Finish, Op, Preempt, Reset, Step, Submit, TraceHeader, UpdateWeights, Vocabulary
+
+CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights", "withdraw"]
+PRUNABLE = ("sliding", "recurrent")
+
+NewRequest = Callable[[Submit, list[int]], Any]
+Split = Callable[[Any, int, int], int]
+
+
+def describe(trace: TraceHeader, engine: str, engine_version: str, rules: Rules) -> Header:
+    """Return the history header of an engine of vLLM's shape: one pool that all groups alias, slot 0 the null block."""
+    kinds = {group.kind for group in trace.layout.groups}
+    not_applicable = {}
+    if "recurrent" not in kinds or not rules.caching:
+        not_applicable["no-fabricated-snapshots"] = _why(rules, "no recurrent group")
+    if not rules.retention.groups or not rules.caching:
+        reason = _why(rules, "no group that retention prunes")
+        not_applicable |= {"replay-boundary-retained": reason, "interval-sparsity": reason}
+    return Header(
+        engine=engine,
+        height="manager",
+        pools=[Pool(id=POOL, slots=trace.slots, null=[0])],
+        groups=[
+            Group(id=index, kind=spec.kind, block_size=spec.block_size, pool=POOL, window=spec.window, chunk=spec.chunk)
+            for index, spec in enumerate(trace.layout.groups)
+        ],
+        rules=rules,
+        capabilities=CAPABILITIES,
+        not_applicable=not_applicable,
+        engine_version=engine_version,
+        trace=trace.name,
+    )
+
+
+def retention(trace: TraceHeader, interval: int | None, junction: bool) -> Retention:
+    """Return what vLLM keeps of the groups of a layout; `interval` in tokens."""
+    groups = [index for index, spec in enumerate(trace.layout.groups) if spec.kind in PRUNABLE]
+    return Retention(interval=interval, groups=groups, junction=junction)
+
+
+def _why(rules: Rules, otherwise: str) -> str:
+    return otherwise if rules.caching else "prefix caching is off"
+
+
+class _Client:
+    """A request and what the scheduler knows of it. `text` is what it samples from."""
+
+    __slots__ = ("request", "running", "text")
+
+    def __init__(self, request: Any, text: str) -> None:
+        self.request, self.text = request, text
+        self.running = False
+
+
+class ManagerHeight:
+    """Carries out the operations of a trace on an observed manager.
+
+    `new_request` makes the manager's request object from a submit and its tokens. `split(request, tokens, hit)` says how
+    many of the next tokens of a request may be computed in one chunk; None leaves chunks as the trace asks for them.
+    """
+
+    def __init__(
+        self,
+        header: Header,
+        manager: ObservedManager,
+        new_request: NewRequest,
+        max_model_len: int,
+        split: Split | None = None,
+    ) -> None:
+        self.header = header
+        self.manager = manager
+        self._new_request, self._split, self._max_model_len = new_request, split, max_model_len
+        self._vocabulary = Vocabulary()
+        self._clients: dict[str, _Client] = {}
+        self._ended: set[str] = set()
+        self._step_number = 0
+
+    def describe(self) -> Header:
+        """Return the header that the engine was built with."""
+        return self.header
+
+    def close(self) -> None:
+        """Nothing is held outside this process."""
+
+    def apply(self, op: Op) -> list[Event]:
+        """Carry out one operation and return its events.
+
+        Raises UsageError if it names a request that was never submitted, or one that already was.
+        """
+        events: list[Event] = []
+        self.manager.events = events
+        match op:
+            case Submit():
+                self._submit(op)
+            case Step():
+                self._step(op)
+            case Finish() | Abort():
+                self._end(op)
+            case Preempt():
+                if client := self._client(op.r):
+                    self._preempt(op.r, client)
+            case Reset():
+                self._reset(op.running)
+            case UpdateWeights():
+                self._update_weights(op.version)
+        return events
+
+    # --- life of a request --------------------------------------------------------------------------------------------
+
+    def _submit(self, op: Submit) -> None:
+        if op.r in self._clients or op.r in self._ended:
+            raise UsageError(f"trace: request {op.r!r} is submitted twice; give the second one another name")
+        tokens = self._vocabulary.tokens(op.prompt)
+        if not 0 < len(tokens) < self._max_model_len:
+            raise UsageError(
+                f"trace: request {op.r!r} has a prompt of {len(tokens)} tokens; "
+                f"it must have at least 1 and fewer than max_model_len ({self._max_model_len})"
+            )
+        client = _Client(self._new_request(op, tokens), op.stream or f"@{op.r}")
+        self._clients[op.r] = client
+        event = Submitted(r=op.r, tokens=tokens, salt=op.salt, adapter=op.adapter, media=op.media)
+        event.step = self._step_number
+        self.manager.events.append(event)
+
+    def _end(self, op: Finish | Abort) -> None:
+        client = self._client(op.r)
+        if client is None:
+            return
+        ended = Finished if isinstance(op, Finish) else Aborted
+        self.manager.events.append(ended(step=self._step_number, r=op.r))
+        self.manager.free(client.request)
+        del self._clients[op.r]
+        self._ended.add(op.r)
+
+    def _preempt(self, r: str, client: _Client) -> None:
+        if not client.running:
+            return
+        self.manager.events.append(Preempted(step=self._step_number, r=r))
+        self.manager.free(client.request)
+        _wait_again(client)
+
+    def _preempt_all(self) -> None:
+        for r, client in reversed(self._clients.items()):
+            self._preempt(r, client)
+
+    def _reset(self, running: bool) -> None:
+        if running:
+            self._preempt_all()
+        done = self.manager.reset_prefix_cache()
+        self.manager.events.append(ResetDone(step=self._step_number, ok=done))
+
+    def _update_weights(self, version: int) -> None:
+        """Do what vLLM asks of those who change weights: nobody runs on, and the prefix cache is reset."""
+        self._preempt_all()
+        done = self.manager.reset_prefix_cache("version")
+        self.manager.events.append(ResetDone(step=self._step_number, ok=done))
+        self.manager.events.append(Version(step=self._step_number, weights=version))
+
+    def _client(self, r: str) -> _Client | None:
+        """Return a live request, None for one that has ended."""
+        client = self._clients.get(r)
+        if client is None and r not in self._ended:
+            raise UsageError(f"trace: request {r!r} is named before it is submitted")
+        return client
+
+    # --- a step -------------------------------------------------------------------------------------------------------
+
+    def _step(self, op: Step) -> None:
+        self._step_number += 1
+        step = self.manager.step = self._step_number
+        self.manager.new_step_starts()
+        scheduled: dict[str, tuple[int, int]] = {}
+        for r, asked in op.run:
+            client = self._client(r)
+            if client is not None and r not in scheduled:
+                start, count = self._schedule(client, asked)
+                if count > 0:
+                    scheduled[r] = (start, start + count)
+        withdrawn = [r for r in op.withdraw if scheduled.pop(r, None)]
+        for r in withdrawn:
+            client = self._clients[r]
+            self.manager.withdraw(client.request)
+            _wait_again(client)
+        runs = [Run(r, start, stop, self.manager.tables(r)) for r, (start, stop) in scheduled.items()]
+        copies, retained = self.manager.take_kv_cache_block_copies()
+        moves = [Move(copy.src_block_id, copy.dst_block_id) for copy in copies]
+        zeros = self.manager.take_new_block_ids()
+        events = self.manager.events
+        events.append(StepBegin(step=step, asked=op.run, runs=runs, copies=moves, zeros=[(POOL, zeros)] if zeros else []))
+        events.append(StepEnd(step=step, withdrawn=withdrawn))
+        if retained:
+            self.manager.block_pool.free_blocks(retained)
+        for run in runs:
+            self._ran(run)
+
+    def _schedule(self, client: _Client, asked: int) -> tuple[int, int]:
+        """Give the request slots; return (the position where it starts, how many tokens it computes)."""
+        request, manager = client.request, self.manager
+        hit, found = 0, None
+        if not client.running:
+            answer = manager.get_computed_blocks(request)
+            found, hit = answer[0], answer[1]
+            request.shared_prefix_boundary = _junction(manager, answer)
+        start = request.num_computed_tokens + hit
+        count = min(asked, request.num_tokens - start, self._max_model_len - start)
+        if self._split is not None and count > 0:
+            count = self._split(request, count, hit)
+        if count <= 0:
+            return start, 0
+        if client.running:
+            given = manager.allocate_slots(request, count)
+        else:
+            given = manager.allocate_slots(request, count, num_new_computed_tokens=hit, new_computed_blocks=found)
+        if given is None:
+            return start, 0
+        if not client.running:
+            client.running = True
+            _set_status(request, "RUNNING")
+            request.num_computed_tokens = hit
+        return start, count
+
+    def _ran(self, run: Run) -> None:
+        client = self._clients[run.r]
+        request = client.request
+        request.num_computed_tokens = run.stop
+        if run.stop == request.num_tokens < self._max_model_len:
+            token = self._vocabulary.token(client.text, request.num_tokens - request.num_prompt_tokens)
+            request.append_output_token_ids(token)
+            accept = Accept(step=self._step_number, r=run.r, upto=request.num_tokens, tokens=[token])
+            self.manager.events.append(accept)
+
+
+def _wait_again(client: _Client) -> None:
+    client.running = False
+    client.request.num_computed_tokens = 0
+    client.request.num_preemptions += 1
+    _set_status(client.request, "PREEMPTED")
+
+
+def _set_status(request: Any, name: str) -> None:
+    request.status = type(request.status)[name]
+
+
+def _junction(manager: Any, answer: tuple[Any, ...]) -> int:
+    """Return where a prefix shared with other requests goes on beyond the hit, in tokens; 0 if it does not.
+
+    The look-up answers this since 0.26; before, the coordinator kept how far the junction is beyond the hit (0.24, 0.25).
+    """
+    if len(answer) > 2:
+        return int(answer[2])
+    further = int(getattr(manager.coordinator, "num_uncached_common_prefix_tokens", 0))
+    return int(answer[1]) + further if further else 0
