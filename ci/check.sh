@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The checks of this repository: lint, format, types, imports, changelog, tests. Every stage runs, also after one has failed;
+# exits 1 if any did. Needs the `dev` extra in the Python that `python` names: pip install -e '.[dev]' -c ci/constraints.txt
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+failed=()
+stage() {
+    local name=$1
+    shift
+    printf '\n== %s: %s\n' "$name" "$*"
+    "$@" || failed+=("$name")
+}
+
+changelog() {
+    # A draft reads every fragment and refuses a name that is not <slug>.<added|changed|fixed|removed>.md.
+    local said
+    said=$(python -m towncrier build --draft --version unreleased 2>&1) || { printf '%s\n' "$said"; return 1; }
+}
+
+stage lint python -m ruff check .
+stage format python -m ruff format --check .
+stage types python -m mypy
+stage types-ci python -m mypy --strict ci
+stage imports python ci/lint_imports.py
+stage changelog changelog
+stage tests python -m pytest
+
+cat <<'END'
+
+== not run here
+vllm     the installed vLLM's own cache     ci/stage_vllm.sh
+toy      the toy model's real tensors       pip install -e '.[toy]' && cachewitness run --engine toy
+gpu      the same on an accelerator         pip install -e '.[toy]' && cachewitness run --engine toy --device cuda
+cluster  a fuzzing campaign on Ray          pip install -e '.[cluster]' && cachewitness campaign --pool ray
+END
+
+if ((${#failed[@]})); then
+    printf '\nfailed: %s\n' "${failed[*]}"
+    exit 1
+fi
+printf '\nevery stage passed\n'
