@@ -1,0 +1,40 @@
+"""The cache events that vLLM publishes, with the fields that this policy fills in.
+
+Source: vLLM, `distributed/kv_events.py` (0.33.0). Digests are our own bytes; vLLM publishes 64-bit integers by default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from reference_impl.primitives import BlockHash, GroupId
+from reference_impl.vllm.request import ExtraKeys
+
+
+@dataclass(frozen=True)
+class BlockStored:
+    """Blocks got keys; `token_ids` are those of the range that was looked at, `block_hashes` of the blocks kept in it."""
+
+    block_hashes: list[BlockHash]
+    parent_block_hash: BlockHash | None
+    token_ids: list[int]
+    block_size: int
+    group_idx: GroupId
+    lora_name: str | None = None
+    extra_keys: list[ExtraKeys] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class BlockRemoved:
+    """Keys of one group ended by eviction or replacement."""
+
+    block_hashes: list[BlockHash]
+    group_idx: GroupId
+
+
+@dataclass(frozen=True)
+class AllBlocksCleared:
+    """Every key ended."""
+
+
+KVCacheEvent = BlockStored | BlockRemoved | AllBlocksCleared
