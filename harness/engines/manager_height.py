@@ -215,11 +215,7 @@ class ManagerHeight:
                 start, count = self._schedule(client, asked)
                 if count > 0:
                     scheduled[r] = (start, start + count)
-        withdrawn = [r for r in op.withdraw if scheduled.pop(r, None)]
-        for r in withdrawn:
-            client = self._clients[r]
-            self.manager.withdraw(client.request)
-            _wait_again(client)
+        withdrawn = self._withdraw(op.withdraw, scheduled)
         runs = [Run(r, start, stop, self.manager.tables(r)) for r, (start, stop) in scheduled.items()]
         copies, retained = self.manager.take_kv_cache_block_copies()
         moves = [Move(copy.src_block_id, copy.dst_block_id) for copy in copies]
@@ -231,6 +227,17 @@ class ManagerHeight:
             self.manager.block_pool.free_blocks(retained)
         for run in runs:
             self._ran(run)
+
+    def _withdraw(self, asked: list[str], scheduled: dict[str, tuple[int, int]]) -> list[str]:
+        """Take requests back out of the step, and whoever has to go with them; return their names."""
+        withdrawn: list[str] = []
+        for r in asked:
+            if r in scheduled:
+                for gone in self.manager.withdraw(self._clients[r].request):
+                    scheduled.pop(gone, None)
+                    _wait_again(self._clients[gone])
+                    withdrawn.append(gone)
+        return withdrawn
 
     def _schedule(self, client: _Client, asked: int) -> tuple[int, int]:
         """Give the request slots; return (the position where it starts, how many tokens it computes)."""

@@ -80,28 +80,36 @@ class ObservedManager:
         r = request.request_id
         if blocks is not None and r in self._looked_up:
             self._hit(r, *self._looked_up.pop(r))
-        self._settle(r, request, "evict")
+        self._settle([r], request, "evict")
         return blocks
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
         """Key the request's blocks up to so many tokens."""
         self.manager.cache_blocks(request, num_computed_tokens)
-        self._settle(request.request_id, request, "evict")
+        self._settle([request.request_id], request, "evict")
 
     def free(self, request: Any) -> None:
         """Give back everything that the request holds."""
         self.manager.free(request)
-        self._let_go(request, "evict")
+        self._let_go([request.request_id], "evict")
 
-    def withdraw(self, request: Any) -> None:
-        """Take the request back out of a step that has not begun; a manager that knows no withdrawal frees it."""
-        getattr(self.manager, "withdraw", self.manager.free)(request)
-        self._let_go(request, "withdraw")
+    def withdraw(self, request: Any) -> list[str]:
+        """Take the request back out of a step that has not begun; return all who have to go with it, it first.
+
+        A manager that knows no withdrawal frees the request, as vLLM's scheduler does.
+        """
+        if hasattr(self.manager, "withdraw"):
+            gone: list[str] = self.manager.withdraw(request)
+        else:
+            self.manager.free(request)
+            gone = [request.request_id]
+        self._let_go(gone, "withdraw")
+        return gone
 
     def reset_prefix_cache(self, reason: UnpublishReason = "reset") -> bool:
         """Forget every key, if nobody holds a block."""
         done = bool(self.manager.reset_prefix_cache())
-        self._settle("", None, reason)
+        self._settle([], None, reason)
         return done
 
     def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Any]]:
@@ -121,15 +129,25 @@ class ObservedManager:
         slots = [[block.block_id for block in column] for column in found.blocks]
         self.events.append(Hit(step=self.step, r=r, reported=length, resume=length, slots=slots))
 
-    def _let_go(self, request: Any, reason: UnpublishReason) -> None:
-        r = request.request_id
-        self._looked_up.pop(r, None)
-        self._settle(r, request, reason)
-        if not any(self._tables.get(r, ())):
-            self._tables.pop(r, None)
+    def _let_go(self, gone: list[str], reason: UnpublishReason) -> None:
+        self._settle(gone, None, reason)
+        for r in gone:
+            self._looked_up.pop(r, None)
+            if not any(self._tables.get(r, ())):
+                self._tables.pop(r, None)
 
-    def _settle(self, r: str, request: Any, reason: UnpublishReason) -> None:
-        """Report how the request's tables, then the blocks, changed in the call that has just returned."""
+    def _settle(self, holders: list[str], request: Any, reason: UnpublishReason) -> None:
+        """Report how tables, then blocks, changed in the call that has just returned; `request` is whom it served."""
+        moves: list[Event] = []
+        for r in holders:
+            moves += self._compare_tables(r)
+        if len(moves) > 1:
+            moves.sort(key=_drops_first)
+        if self._can_copy and request is not None:
+            moves += self._collect_copies(self._tables[request.request_id])
+        self._account(request, reason, moves)
+
+    def _compare_tables(self, r: str) -> list[Event]:
         step, null = self.step, self._null
         moves: list[Event] = []
         before = self._tables.get(r, self._no_tables)
@@ -147,13 +165,8 @@ class ObservedManager:
                 if come:
                     come = self._with_companions(come, before_call=False)
                     moves.append(Take(step=step, pool=POOL, group=group, slots=come, holder=r))
-        if r:
-            self._tables[r] = after
-        if len(moves) > 1:
-            moves.sort(key=_drops_first)
-        if self._can_copy and request is not None:
-            moves += self._collect_copies(after)
-        self._account(r, request, reason, moves)
+        self._tables[r] = after
+        return moves
 
     def _with_companions(self, slots: list[int], before_call: bool) -> list[int]:
         """Return the slots and those tied to them: a snapshot of several pages is in a table by its first page alone."""
@@ -190,7 +203,7 @@ class ObservedManager:
             if pins:
                 holder, group = pins.pop(0)
                 drops.append(Drop(step=self.step, pool=POOL, group=group, slots=[block.block_id], holder=holder))
-        self._account("", None, "evict", drops)
+        self._account(None, "evict", drops)
 
     def _changed(self) -> Iterable[int]:
         if self._drain_dirty is not None:
@@ -205,7 +218,7 @@ class ObservedManager:
             changed.update(slot for slot, key in enumerate(keys) if key != self._keys[slot])
         return sorted(changed)
 
-    def _account(self, r: str, request: Any, reason: UnpublishReason, moves: list[Event]) -> None:
+    def _account(self, request: Any, reason: UnpublishReason, moves: list[Event]) -> None:
         """Report the blocks whose references or keys changed, around the takes and drops of the same call."""
         refs: list[tuple[int, int]] = []
         published: list[Publish] = []
@@ -222,7 +235,7 @@ class ObservedManager:
                     if taken is None:
                         taken = {s for move in moves if isinstance(move, Take) for s in move.slots}
                     why = "evict" if slot in taken else "replace"
-                published += self._rekey(slot, block, r, request, why)
+                published += self._rekey(slot, block, request, why)
             if slot == self._null or (ref == was and (key is None) == (had is None)):
                 continue
             counted = True
@@ -239,7 +252,7 @@ class ObservedManager:
             free = self._pool.get_num_free_blocks() - self._cached
             self.events.append(Counts(step=self.step, pool=POOL, free=free, held=self._held, cached=self._cached, refs=refs))
 
-    def _rekey(self, slot: int, block: Any, r: str, request: Any, reason: UnpublishReason) -> list[Publish]:
+    def _rekey(self, slot: int, block: Any, request: Any, reason: UnpublishReason) -> list[Publish]:
         """Report the keys that a block lost, and return what it gained."""
         old = self._lengths.pop(slot, {})
         new: dict[Any, int] = {}
@@ -256,7 +269,14 @@ class ObservedManager:
             self._lengths[slot] = new
         tied = [companion.block_id for companion in block.companions] if self._has_companions else []
         return [
-            Publish(step=self.step, group=self._group_of(key), slot=slot, r=r, length=length, companions=tied)
+            Publish(
+                step=self.step,
+                group=self._group_of(key),
+                slot=slot,
+                r=request.request_id,
+                length=length,
+                companions=tied,
+            )
             for key, length in new.items()
             if old.get(key) != length
         ]
