@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from reference_impl.primitives import BlockHash, BlockId, GroupId
 from reference_impl.vllm.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 from reference_impl.vllm.key_index import (
+    GROUP_SUFFIXES,
     BlockHashToBlockMap,
     BlockHashWithGroupId,
     KVCacheBlock,
@@ -64,7 +65,7 @@ class BlockPool:
         get_one_block = self.cached_block_hash_to_block.get_one_block
         cached = []
         for group_id in kv_cache_group_ids:
-            block = get_one_block(make_block_hash_with_group_id(block_hash, group_id))
+            block = get_one_block(block_hash + GROUP_SUFFIXES[group_id])
             if block is None:
                 return None
             cached.append(block)

@@ -41,33 +41,30 @@ class FullAttentionManager(SingleTypeKVCacheManager):
         block_size = kv_cache_spec.block_size
         scale = block_size // block_pool.hash_block_size
         num_blocks = min(max_length // block_size, len(block_hashes) // scale)
-        computed: tuple[list[KVCacheBlock], ...] = tuple([] for _ in kv_cache_group_ids)
-        for column in range(num_blocks):
-            cached = block_pool.get_cached_block(block_hashes[(column + 1) * scale - 1], kv_cache_group_ids)
+        rows: list[list[KVCacheBlock]] = []  # one block per group, by column
+        for index in range(scale - 1, num_blocks * scale, scale):
+            cached = block_pool.get_cached_block(block_hashes[index], kv_cache_group_ids)
             if cached is None:
                 break
-            for blocks, block in zip(computed, cached, strict=True):
-                blocks.append(block)
-        hit_length = len(computed[0]) * block_size
+            rows.append(cached)
+        hit_length = len(rows) * block_size
 
         if alignment_tokens < block_size:
             # Reach into the first block that is not whole, longest boundary first.
-            first = len(computed[0]) * scale
+            first = len(rows) * scale
             last = min(first + scale - 1, max_length // alignment_tokens, len(block_hashes))
             for index in range(last - 1, first - 1, -1):
                 cached = block_pool.get_cached_block(block_hashes[index], kv_cache_group_ids)
                 if cached is not None:
-                    for blocks, block in zip(computed, cached, strict=True):
-                        blocks.append(block)
+                    rows.append(cached)
                     hit_length = (index + 1) * alignment_tokens
                     break
 
         if drop_eagle_block and hit_length > 0:
             hit_length -= min(alignment_tokens, block_size)
         hit_length -= hit_length % alignment_tokens
-        for blocks in computed:
-            del blocks[cdiv(hit_length, block_size) :]
-        return computed, hit_length
+        del rows[cdiv(hit_length, block_size) :]
+        return tuple([row[i] for row in rows] for i in range(len(kv_cache_group_ids))), hit_length
 
     # ALLOCATE: as every kind.
 

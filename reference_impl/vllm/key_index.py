@@ -15,12 +15,13 @@ from reference_impl.primitives import BlockHash, BlockId, GroupId
 BlockHashWithGroupId = NewType("BlockHashWithGroupId", bytes)
 """A digest followed by the group id as four bytes, big end first."""
 
-_SUFFIXES = [group.to_bytes(4, "big") for group in range(64)]
+GROUP_SUFFIXES = [group.to_bytes(4, "big") for group in range(64)]
+"""The end of a key, by group."""
 
 
 def make_block_hash_with_group_id(block_hash: BlockHash, group_id: GroupId) -> BlockHashWithGroupId:
     """Return the key of a prefix in a group."""
-    return BlockHashWithGroupId(block_hash + _SUFFIXES[group_id])
+    return BlockHashWithGroupId(block_hash + GROUP_SUFFIXES[group_id])
 
 
 def get_block_hash(key: BlockHashWithGroupId) -> BlockHash:
@@ -60,7 +61,7 @@ class BlockHashToBlockMap:
     """The blocks under each key, oldest first."""
 
     def __init__(self) -> None:
-        self._first: dict[BlockHashWithGroupId, KVCacheBlock] = {}
+        self._first: dict[bytes, KVCacheBlock] = {}
         self._later: dict[BlockHashWithGroupId, dict[BlockId, KVCacheBlock]] = {}
         self.get_one_block = self._first.get
 

@@ -110,7 +110,7 @@ class KVCacheManager:
                 return None
 
         # Whatever the next query no longer reads goes first, even if the request then does not fit.
-        coordinator.remove_skipped_blocks(rid, max(0, num_total - request.num_in_flight_tokens))
+        coordinator.remove_skipped_blocks(rid, num_total)
 
         num_tokens = min(num_total + num_new_tokens, self.max_model_len)
         needed = coordinator.get_num_blocks_to_allocate(rid, num_tokens, computed, num_computed, num_computed)

@@ -68,7 +68,6 @@ class Request:
         self.skip_reading_prefix_cache = skip_reading_prefix_cache
         self.status = RequestStatus.WAITING
         self.num_computed_tokens = 0
-        self.num_in_flight_tokens = 0
         self.num_preemptions = 0
         self.shared_prefix_boundary = Position(0)
         self.hash_block_size = hash_block_size

@@ -1,0 +1,258 @@
+"""The scheduler: who computes how much in a step.
+
+There is no prefill phase and no decode phase. Every request has tokens that are known and tokens that are computed, and each
+step lets requests catch up within a budget. Requests that run come first, in order of arrival; if one does not get its slots,
+the one that came last gives up its blocks and starts again later, what it generated included (recompute). Then, unless that
+happened, waiting requests are admitted in order, each with what it hits in the cache, until one does not fit.
+
+Where states are cached, chunk ends are steered (`align_split`). Steps are synchronous: one is scheduled, runs, and its
+tokens are appended before the next. A step may also be taken back between the two (`withdraw`).
+
+Source: vLLM, `v1/core/sched/scheduler.py` (0.33.0), first come first served; `withdraw` is this specification's own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from reference_impl.primitives import BlockId, Position
+from reference_impl.vllm.align_split import split_for
+from reference_impl.vllm.block_pool import BlockPool
+from reference_impl.vllm.config import KVCacheConfig
+from reference_impl.vllm.key_index import KVCacheBlock
+from reference_impl.vllm.kv_cache_manager import KVCacheBlockCopy, KVCacheBlocks
+from reference_impl.vllm.request import Request, RequestStatus
+
+
+class RefusedRequest(ValueError):
+    """A request that can never run; the message is one line that says why."""
+
+
+class CacheManager(Protocol):
+    """What the scheduler needs of a manager, so that an observer can stand between the two."""
+
+    @property
+    def block_pool(self) -> BlockPool:
+        """The pool."""
+
+    def new_step_starts(self) -> None:
+        """See `KVCacheManager`."""
+
+    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int, Position]:
+        """See `KVCacheManager`."""
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        full_sequence_must_fit: bool = False,
+        has_scheduled_reqs: bool = True,
+    ) -> KVCacheBlocks | None:
+        """See `KVCacheManager`."""
+
+    def free(self, request: Request) -> None:
+        """See `KVCacheManager`."""
+
+    def withdraw(self, request: Request) -> list[str]:
+        """See `KVCacheManager`."""
+
+    def reset_prefix_cache(self) -> bool:
+        """See `KVCacheManager`."""
+
+    def take_kv_cache_block_copies(self) -> tuple[list[KVCacheBlockCopy], list[KVCacheBlock]]:
+        """See `KVCacheManager`."""
+
+    def take_new_block_ids(self) -> list[BlockId]:
+        """See `KVCacheManager`."""
+
+
+@dataclass
+class SchedulerOutput:
+    """One step: tokens per request in order, who was preempted for it, and what the worker does before it runs."""
+
+    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
+    preempted_req_ids: list[str] = field(default_factory=list)
+    kv_cache_block_copies: list[KVCacheBlockCopy] = field(default_factory=list)
+    new_block_ids_to_zero: list[BlockId] = field(default_factory=list)
+
+
+class Scheduler:
+    """A scheduler over a manager. `sample` says which token a request generates next."""
+
+    def __init__(self, config: KVCacheConfig, kv_cache_manager: CacheManager, sample: Callable[[Request], int]) -> None:
+        self.config = config
+        self.kv_cache_manager = kv_cache_manager
+        self.sample = sample
+        self.requests: dict[str, Request] = {}
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+
+    def add_request(self, request: Request) -> None:
+        """Put a request at the end of the queue.
+
+        Raises RefusedRequest if its id is taken or its prompt leaves no room for a token.
+        """
+        if request.request_id in self.requests:
+            raise RefusedRequest(f"request {request.request_id!r} is already here")
+        if request.num_tokens >= self.config.options.max_model_len:
+            raise RefusedRequest(
+                f"request {request.request_id!r}: {request.num_tokens} prompt tokens leave no room to generate below "
+                f"max_model_len ({self.config.options.max_model_len})"
+            )
+        self.requests[request.request_id] = request
+        self.waiting.append(request)
+
+    # A STEP
+
+    def schedule(self, budget: int = 0) -> SchedulerOutput:
+        """Choose what runs in the next step, within `budget` tokens (0: max_num_batched_tokens)."""
+        limit = self.config.options.max_num_batched_tokens
+        limit = min(budget, limit) if budget else limit
+        output = SchedulerOutput()
+        self.kv_cache_manager.new_step_starts()
+        left = self._schedule_running(output, limit)
+        if not output.preempted_req_ids:
+            self._schedule_waiting(output, left, limit)
+        for request_id, num_tokens in output.num_scheduled_tokens.items():
+            self.requests[request_id].num_computed_tokens += num_tokens
+        output.kv_cache_block_copies, retained = self.kv_cache_manager.take_kv_cache_block_copies()
+        # The copies run with this step, and nothing is allocated before it has run.
+        self.kv_cache_manager.block_pool.free_blocks(retained)
+        new_block_ids = self.kv_cache_manager.take_new_block_ids()
+        output.new_block_ids_to_zero = new_block_ids if self.config.needs_kv_cache_zeroing else []
+        return output
+
+    def _schedule_running(self, output: SchedulerOutput, limit: int) -> int:
+        left, index = limit, 0
+        while index < len(self.running) and left > 0:
+            request = self.running[index]
+            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, left)
+            num_new_tokens = split_for(self.config, request, num_new_tokens, 0, limit)
+            if num_new_tokens == 0:
+                index += 1  # its turn comes when the budget reaches the next boundary
+                continue
+            while self.kv_cache_manager.allocate_slots(request, num_new_tokens) is None:
+                victim = self.running.pop()
+                self._preempt(victim)
+                output.preempted_req_ids.append(victim.request_id)
+                if victim is request:
+                    return left
+            output.num_scheduled_tokens[request.request_id] = num_new_tokens
+            left -= num_new_tokens
+            index += 1
+        return left
+
+    def _schedule_waiting(self, output: SchedulerOutput, left: int, limit: int) -> None:
+        options = self.config.options
+        while self.waiting and left > 0 and len(self.running) < options.max_num_seqs:
+            request = self.waiting[0]
+            blocks, hit_length, request.shared_prefix_boundary = self.kv_cache_manager.get_computed_blocks(request)
+            num_new_tokens = min(request.num_tokens - hit_length, left)
+            num_new_tokens = split_for(self.config, request, num_new_tokens, hit_length, limit)
+            if num_new_tokens == 0:
+                return
+            slots = self.kv_cache_manager.allocate_slots(
+                request,
+                num_new_tokens,
+                hit_length,
+                blocks,
+                full_sequence_must_fit=options.scheduler_reserve_full_isl,
+                has_scheduled_reqs=bool(self.running),
+            )
+            if slots is None:
+                return
+            self.waiting.popleft()
+            self.running.append(request)
+            request.status = RequestStatus.RUNNING
+            request.num_computed_tokens = hit_length
+            output.num_scheduled_tokens[request.request_id] = num_new_tokens
+            left -= num_new_tokens
+
+    def update_from_output(self, output: SchedulerOutput) -> dict[str, int]:
+        """End a step that ran: append one token to each request that computed all it had; return them by request."""
+        sampled: dict[str, int] = {}
+        for request_id in output.num_scheduled_tokens:
+            request = self.requests.get(request_id)
+            if request is None or request.num_computed_tokens < request.num_tokens:
+                continue
+            sampled[request_id] = self.sample(request)
+            request.append_output_token_ids(sampled[request_id])
+            if request.num_tokens >= self.config.options.max_model_len:
+                self.finish_requests([request_id])
+        return sampled
+
+    def withdraw(self, output: SchedulerOutput, request_ids: Iterable[str]) -> list[str]:
+        """Take requests back from a step that has been scheduled and has not run; return everybody it concerns.
+
+        They wait again, in front. Their keys of this step are gone, and so are copies that only they needed.
+        """
+        withdrawn: list[str] = []
+        for request_id in request_ids:
+            if request_id in output.num_scheduled_tokens:
+                taken_back = self.kv_cache_manager.withdraw(self.requests[request_id])
+                withdrawn.extend(taken_back)
+                for other in taken_back:
+                    output.num_scheduled_tokens.pop(other, None)
+        for request in [request for request in reversed(self.running) if request.request_id in withdrawn]:
+            self.running.remove(request)
+            self._wait_again(request)
+        blocks = self.kv_cache_manager.block_pool.blocks
+        output.kv_cache_block_copies = [
+            copy
+            for copy in output.kv_cache_block_copies
+            if blocks[copy.dst_block_id].ref_cnt > 0 or blocks[copy.dst_block_id].block_hash is not None
+        ]
+        return withdrawn
+
+    # LIFE
+
+    def finish_requests(self, request_ids: Iterable[str], status: RequestStatus = RequestStatus.FINISHED) -> None:
+        """End requests, as intended or, with ABORTED, early: their blocks are free, their keys stay."""
+        assert status.is_finished
+        for request_id in request_ids:
+            request = self.requests.pop(request_id)
+            if request.status is RequestStatus.RUNNING:
+                self.running.remove(request)
+            else:
+                self.waiting.remove(request)
+            request.status = status
+            self.kv_cache_manager.free(request)
+
+    def preempt(self, request_id: str) -> None:
+        """Let a running request give up its blocks and wait in front.
+
+        Raises RefusedRequest if it does not run.
+        """
+        request = self.requests.get(request_id)
+        if request is None or request.status is not RequestStatus.RUNNING:
+            raise RefusedRequest(f"request {request_id!r} is not running and cannot be preempted")
+        self.running.remove(request)
+        self._preempt(request)
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget every cached prefix, preempting whoever runs if told so; return whether it was done."""
+        if reset_running_requests:
+            while self.running:
+                self._preempt(self.running.pop())
+        done = self.kv_cache_manager.reset_prefix_cache()
+        assert done or not reset_running_requests, "nobody runs, and yet somebody holds a block"
+        return done
+
+    def update_weights(self) -> None:
+        """End everything that was computed with the old weights."""
+        self.reset_prefix_cache(reset_running_requests=True)
+
+    def _preempt(self, request: Request) -> None:
+        self.kv_cache_manager.free(request)
+        self._wait_again(request)
+
+    def _wait_again(self, request: Request) -> None:
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        self.waiting.appendleft(request)
