@@ -96,6 +96,8 @@ class ManagerHeight:
 
     `new_request` makes the manager's request object from a submit and its tokens. `split(request, tokens, hit)` says how
     many of the next tokens of a request may be computed in one chunk; None leaves chunks as the trace asks for them.
+    `reserve_full_isl`: a waiting request is admitted only if all of its tokens would fit (vLLM's
+    `scheduler_reserve_full_isl`).
     """
 
     def __init__(
@@ -105,10 +107,13 @@ class ManagerHeight:
         new_request: NewRequest,
         max_model_len: int,
         split: Split | None = None,
+        reserve_full_isl: bool = True,
     ) -> None:
         self.header = header
         self.manager = manager
         self._new_request, self._split, self._max_model_len = new_request, split, max_model_len
+        self._reserve_full_isl = reserve_full_isl
+        self._running = 0
         self._vocabulary = Vocabulary()
         self._clients: dict[str, _Client] = {}
         self._ended: set[str] = set()
@@ -168,6 +173,7 @@ class ManagerHeight:
         ended = Finished if isinstance(op, Finish) else Aborted
         self.manager.events.append(ended(step=self._step_number, r=op.r))
         self.manager.free(client.request)
+        self._running -= client.running
         del self._clients[op.r]
         self._ended.add(op.r)
 
@@ -176,7 +182,7 @@ class ManagerHeight:
             return
         self.manager.events.append(Preempted(step=self._step_number, r=r))
         self.manager.free(client.request)
-        _wait_again(client)
+        self._wait_again(client)
 
     def _preempt_all(self) -> None:
         for r, client in reversed(self._clients.items()):
@@ -235,7 +241,7 @@ class ManagerHeight:
             if r in scheduled:
                 for gone in self.manager.withdraw(self._clients[r].request):
                     scheduled.pop(gone, None)
-                    _wait_again(self._clients[gone])
+                    self._wait_again(self._clients[gone])
                     withdrawn.append(gone)
         return withdrawn
 
@@ -256,11 +262,19 @@ class ManagerHeight:
         if client.running:
             given = manager.allocate_slots(request, count)
         else:
-            given = manager.allocate_slots(request, count, num_new_computed_tokens=hit, new_computed_blocks=found)
+            given = manager.allocate_slots(
+                request,
+                count,
+                num_new_computed_tokens=hit,
+                new_computed_blocks=found,
+                full_sequence_must_fit=self._reserve_full_isl,
+                has_scheduled_reqs=self._running > 0,
+            )
         if given is None:
             return start, 0
         if not client.running:
             client.running = True
+            self._running += 1
             _set_status(request, "RUNNING")
             request.num_computed_tokens = hit
         return start, count
@@ -275,12 +289,12 @@ class ManagerHeight:
             accept = Accept(step=self._step_number, r=run.r, upto=request.num_tokens, tokens=[token])
             self.manager.events.append(accept)
 
-
-def _wait_again(client: _Client) -> None:
-    client.running = False
-    client.request.num_computed_tokens = 0
-    client.request.num_preemptions += 1
-    _set_status(client.request, "PREEMPTED")
+    def _wait_again(self, client: _Client) -> None:
+        self._running -= client.running
+        client.running = False
+        client.request.num_computed_tokens = 0
+        client.request.num_preemptions += 1
+        _set_status(client.request, "PREEMPTED")
 
 
 def _set_status(request: Any, name: str) -> None:

@@ -1,0 +1,212 @@
+"""The engine `vllm`: the installed vLLM's own cache manager, in process on CPU, under the harness's scheduler and worker.
+
+`vllm:source=PATH` takes the vLLM in that folder (a checkout, or a wheel unpacked without its compiled parts). Everything
+that decides what is cached, hit, kept and evicted is vLLM's code; what is ours is the order of calls around it, and the
+rule that cuts chunks, which is the reference's.
+
+Time spent inside vLLM is kept apart from our own: `engine_seconds`, beside `startup_seconds` for importing and building.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any
+
+from harness.engines.manager_height import ManagerHeight, Split, describe, retention
+from harness.engines.observe import ObservedManager
+from harness.engines.protocol import Engine
+from harness.engines.registry import EngineKind
+from harness.engines.vllm_build import (
+    RETENTION_ENV,
+    block_sizes,
+    cache_config,
+    default_interval,
+    has_retention_field,
+    manager,
+    request_maker,
+)
+from harness.engines.vllm_source import Source, load
+from harness.errors import UsageError
+from harness.history import Rules
+from harness.trace import TraceHeader
+from reference_impl.vllm.align_split import mamba_block_aligned_split
+from reference_impl.vllm.config import ConfigError, Options
+from reference_impl.vllm.spec import NEWEST, RELEASES
+
+PROGRESS_STEPS = 4
+"""A request waits one step for a state of the same step; the rest is margin."""
+
+TIMED = (
+    "allocate_slots",
+    "cache_blocks",
+    "free",
+    "get_computed_blocks",
+    "new_step_starts",
+    "reset_prefix_cache",
+    "take_kv_cache_block_copies",
+    "take_new_block_ids",
+)
+
+
+class TimedManager:
+    """A manager whose calls are timed; `engine_seconds` is the time spent inside them."""
+
+    def __init__(self, timed: Any) -> None:
+        self._manager = timed
+        self.engine_seconds = 0.0
+        for name in TIMED:
+            if hasattr(timed, name):
+                setattr(self, name, self._wrap(getattr(timed, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+    def _wrap(self, call: Any) -> Any:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begun = perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.engine_seconds += perf_counter() - begun
+
+        return timed
+
+
+class VllmManager(ManagerHeight):
+    """vLLM's KVCacheManager at manager height."""
+
+    startup_seconds = 0.0
+
+    @property
+    def engine_seconds(self) -> float:
+        """Seconds spent inside vLLM's own code since it was built."""
+        seconds: float = self.manager.engine_seconds
+        return seconds
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+    """Build vLLM's cache manager for a trace. Option `source`: a folder that holds `vllm`.
+
+    Raises EngineMissing if vLLM cannot be imported, UsageError for anything that this release cannot do.
+    """
+    begun = perf_counter()
+    if unknown := sorted(set(options) - set(ENGINE.options)):
+        raise UsageError(f"--engine: vllm has no option {unknown[0]!r}; known are {', '.join(ENGINE.options)}")
+    source = load(options.get("source", ""))
+    engine = _assemble(header, _read_options(header, source), source)
+    engine.startup_seconds = perf_counter() - begun
+    return engine
+
+
+def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmManager:
+    interval = _interval(header, options, source)
+    config = cache_config(source, header, options, interval)
+    sizes = block_sizes(source, config, options)
+    environment = os.environ.get(RETENTION_ENV)
+    try:
+        if not has_retention_field(source) and interval is not None:
+            os.environ[RETENTION_ENV] = str(interval)
+        core = manager(source, config, sizes, options)
+    finally:
+        _restore(RETENTION_ENV, environment)
+    alignment = sizes[1] if _partial_hits(core) else sizes[0]
+    rules = Rules(
+        caching=options.enable_caching,
+        alignment=alignment,
+        give_back=alignment if options.use_eagle else 0,
+        retention=retention(header, interval, _pins_junctions(source)),
+        progress_steps=PROGRESS_STEPS,
+    )
+    return VllmManager(
+        describe(header, "vllm", source.version, rules),
+        ObservedManager(TimedManager(core), source.utils.get_group_id),
+        request_maker(source, sizes[1], options),
+        options.max_model_len,
+        _split(header, options, core, sizes[1]),
+        options.scheduler_reserve_full_isl,
+    )
+
+
+def _read_options(header: TraceHeader, source: Source) -> Options:
+    """Return the trace's options, checked against what this vLLM can do."""
+    try:
+        options = Options.parse(header.options)
+    except ConfigError as error:
+        raise UsageError(f"trace {header.name!r}: {error}") from None
+    release = _release_name(source)
+    if "release" in header.options and release not in ("", options.release):
+        raise UsageError(f"trace {header.name!r}: option 'release' is {options.release!r}; this is vLLM {source.version}")
+    if options.pages_per_snapshot != 1:
+        raise UsageError("option 'pages_per_snapshot': in vLLM a snapshot is always one block; leave it at 1")
+    behaviour = RELEASES.get(release, RELEASES[NEWEST])
+    for name in ("junction_pinning", "eagle_replay_boundaries"):
+        given = getattr(options, name)
+        if given not in ("by release", getattr(behaviour, name)):
+            raise UsageError(f"option {name!r}: vLLM {source.version} has no such switch; leave it out")
+    return options
+
+
+def _release_name(source: Source) -> str:
+    return "{}.{}".format(*source.release) if source.release else ""
+
+
+def _interval(header: TraceHeader, options: Options, source: Source) -> int | None:
+    if options.retention_interval == "by release":
+        recurrent = any(group.kind == "recurrent" for group in header.layout.groups)
+        return default_interval(source, options, recurrent)
+    return options.retention_interval
+
+
+def _pins_junctions(source: Source) -> bool:
+    """Whether shared-prefix junctions are kept: masks take reachable boundaries since 0.26, the prompt's end before."""
+    mask = source.part("v1.core.single_type_kv_cache_manager", "MambaManager").reachable_block_mask
+    return "reachable_boundaries" in inspect.signature(mask).parameters
+
+
+def _split(header: TraceHeader, options: Options, core: Any, hash_block_size: int) -> Split | None:
+    """Return the rule that cuts chunks where a state is to be kept; None where no state is."""
+    sizes = [group.block_size for group in header.layout.groups if group.kind == "recurrent"]
+    if not sizes or options.mamba_cache_mode != "align":
+        return None
+    block_size, partial_hits = math.lcm(*sizes), _partial_hits(core)
+
+    def split(request: Any, tokens: int, hit: int) -> int:
+        return mamba_block_aligned_split(
+            request.num_computed_tokens + hit,
+            tokens,
+            num_prompt_tokens=request.num_prompt_tokens,
+            num_tokens=request.num_tokens,
+            block_size=block_size,
+            hash_block_size=hash_block_size,
+            partial_hits=partial_hits,
+            use_eagle=options.use_eagle,
+            junction=request.shared_prefix_boundary,
+            max_prefill_tokens=options.max_num_batched_tokens,
+        )
+
+    return split
+
+
+def _partial_hits(core: Any) -> bool:
+    """Whether hits may end inside a block (0.26 on)."""
+    return bool(getattr(core.coordinator, "enable_partial_hash_hits", False))
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+ENGINE = EngineKind(
+    name="vllm",
+    summary="the installed vLLM's own KVCacheManager, in process on CPU",
+    heights=("manager",),
+    open=open_engine,
+    options={"source": "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts"},
+)
