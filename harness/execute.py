@@ -99,6 +99,11 @@ class Observer:
                 self.history.op_of.append(op)
         self._seq = seq
 
+    @property
+    def seen(self) -> int:
+        """How many events were taken in."""
+        return self._seq
+
     def close(self, trace: Trace | None) -> Result:
         """Judge the end and return the result."""
         for finding in self.panel.close():
@@ -149,20 +154,27 @@ def drive(
         op = applicable.filter(asked)
         if op is None:
             continue
-        observer.activity.operations += 1
-        try:
-            events = engine.apply(op)
-        except UsageError:
-            raise
-        except Exception as error:
-            observer.see([Died(operation=index, message=_said(error))], index)
-            observer.findings.append(_died(index, asked, error, observer))
+        events = applied(engine, op, index, observer)
+        if events is None:
             break
         observer.see(worker.extend(events), index)
         if stop_at_first and observer.findings:
             break
     engine.close()
     return observer.close(trace)
+
+
+def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Event] | None:
+    """Let the engine carry out one operation; None, with a `died` finding, if it raised. UsageError passes through."""
+    observer.activity.operations += 1
+    try:
+        return engine.apply(op)
+    except UsageError:
+        raise
+    except Exception as error:
+        observer.see([Died(operation=index, message=_said(error))], index)
+        observer.findings.append(_died(index, op, error, observer.seen - 1))
+        return None
 
 
 def check(history: History, checkers: Iterable[Checker] | None = None) -> Result:
@@ -180,10 +192,10 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-def _died(index: int, op: Op, error: Exception, observer: Observer) -> Finding:
+def _died(index: int, op: Op, error: Exception, seq: int) -> Finding:
     r = getattr(op, "r", "")
     sentence = (
         f"Let the engine carry out operation {index + 1} ({type(op).__name__.lower()}{' ' + r if r else ''}), which every engine "
         f"must; however it raised {_said(error)}: a contradiction."
     )
-    return Finding(anomaly="died", checker="engine", r=r, sentence=sentence, seq=observer.activity.events, op=index)
+    return Finding(anomaly="died", checker="engine", r=r, sentence=sentence, seq=seq, op=index)

@@ -38,15 +38,15 @@ class Lookup:
             position -= self._rules.alignment
         return 0
 
-    def longest_single(self) -> int:
-        """Return the longest length at which some one group can resume; 0 if there is none."""
-        best = 0
-        for group in self._ledger.groups:
-            position = self._limit
-            while position > best and not self._resumes(group, position, 0):
-                position -= self._rules.alignment
-            best = max(best, position)
-        return best
+    def longest_of_each(self) -> set[int]:
+        """Return, for each group, the longest length at which that group alone can resume."""
+        return {self._longest(group) for group in self._ledger.groups}
+
+    def _longest(self, group: Group) -> int:
+        position = self._limit
+        while position > 0 and not self._resumes(group, position, 0):
+            position -= self._rules.alignment
+        return max(position, 0)
 
     def _run(self, group: Group) -> int:
         """Return how many tokens of whole blocks a full-attention group holds from the start."""

@@ -62,13 +62,16 @@ def _blocks(ledger: Ledger, r: str, pool: int, upto: int) -> int:
 
 
 def _feasible(ledger: Ledger, r: str, tokens: int) -> bool:
-    """Whether the pool has room beyond doubt, and the request is asked for a block or for all that it lacks."""
+    """Whether the pool has room beyond doubt, and the request is asked for a block or for all that it lacks.
+
+    Room is room for all of its tokens: an engine may admit a request only if the whole of it fits.
+    """
     book = ledger.books[r]
     left = len(book.tokens) - book.computed
     whole = lcm(*(group.block_size for group in ledger.groups))
     if left <= 0 or tokens < min(left, whole):
         return False
-    upto = book.computed + min(tokens, left)
+    upto = len(book.tokens)
     return all(
         len(pages) - len(ledger.null[pool]) - ledger.held[pool] >= _blocks(ledger, r, pool, upto)
         for pool, pages in ledger.pages.items()

@@ -82,7 +82,7 @@ class IntervalSparsity(Checker):
 
     def __init__(self) -> None:
         super().__init__()
-        self._junctions: dict[str, int] = {}
+        self._junctions: dict[str, set[int]] = {}
 
     def not_applicable(self, header: Header) -> str:
         return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
@@ -94,7 +94,7 @@ class IntervalSparsity(Checker):
         """Note where the request leaves a prefix that one group still holds: that junction is reachable."""
         retention = ledger.header.rules.retention
         if retention.junction and retention.interval is not None:
-            self._junctions[event.r] = Lookup(ledger, ledger.books[event.r]).longest_single()
+            self._junctions[event.r] = Lookup(ledger, ledger.books[event.r]).longest_of_each()
         return None
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
@@ -119,9 +119,10 @@ class IntervalSparsity(Checker):
     def _reachable(self, ledger: Ledger, book: Book) -> set[int]:
         rules = ledger.header.rules
         coarse = lcm(*(group.block_size for group in ledger.groups))
-        points = [book.prompt_tokens - 1, self._junctions.get(book.r, 0)]
+        junctions = self._junctions.get(book.r, set())
+        points = {book.prompt_tokens - 1, *junctions}
         if rules.give_back:
-            points.append(book.prompt_tokens)
+            points |= {book.prompt_tokens, *(junction - rules.give_back for junction in junctions)}
         reachable = set()
         for point in points:
             for unit in (rules.alignment, coarse):

@@ -242,6 +242,7 @@ class ManagerHeight:
                 for gone in self.manager.withdraw(self._clients[r].request):
                     scheduled.pop(gone, None)
                     self._wait_again(self._clients[gone])
+                    self.manager.events.append(Preempted(step=self._step_number, r=gone))
                     withdrawn.append(gone)
         return withdrawn
 

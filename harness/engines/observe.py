@@ -233,7 +233,7 @@ class ObservedManager:
                 why = reason
                 if reason == "evict" and was > 0:
                     if taken is None:
-                        taken = {s for move in moves if isinstance(move, Take) for s in move.slots}
+                        taken = _taken_by(request, moves)
                     why = "evict" if slot in taken else "replace"
                 published += self._rekey(slot, block, request, why)
             if slot == self._null or (ref == was and (key is None) == (had is None)):
@@ -305,6 +305,12 @@ def _difference(old: list[int], new: list[int], null: int) -> tuple[list[int], l
         return [], [slot for slot in new[count:] if slot != null]
     pairs = [(a, b) for a, b in zip_longest(old, new, fillvalue=null) if a != b]
     return [a for a, _ in pairs if a != null], [b for _, b in pairs if b != null]
+
+
+def _taken_by(request: Any, moves: list[Event]) -> set[int]:
+    """Return the slots that the request itself took: what it held before and took again went through the free queue."""
+    r = request.request_id if request is not None else ""
+    return {slot for move in moves if isinstance(move, Take) and move.holder == r for slot in move.slots}
 
 
 def _drops_first(event: Event) -> bool:

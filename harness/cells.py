@@ -1,0 +1,55 @@
+"""The configurations that a suite runs on: a layout and the options of the policy, a cell for short.
+
+Without a choice of the user's, the cells cover every kind of group, equal and unequal block sizes, the three kinds of retention
+(dense, reachable boundaries alone, an interval), hits inside a block and speculative look-ups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness import layouts
+from harness.scenarios.shape import Shape
+from harness.trace import Height, Layout
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A configuration by name, `full-mamba[retention_interval=0]` for example."""
+
+    layout: Layout
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The layout's name and the options that were set."""
+        options = ",".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.layout.name}[{options}]" if options else self.layout.name
+
+    def shape(self, height: Height) -> Shape:
+        """Return the measures of the cell at a height."""
+        return Shape(self.layout, self.options, height)
+
+
+def default_cells() -> list[Cell]:
+    """Return the cells of a run in which the user chose nothing."""
+    cells = [Cell(layouts.load("full"))]
+    for name in ("full-mamba", "full-swa", "full-swa-mamba", "full-mamba-unequal", "full-swa-unequal"):
+        cells += cells_of(layouts.load(name))
+    mamba, window = layouts.load("full-mamba"), layouts.load("full-swa")
+    cells += [
+        Cell(mamba, {"retention_interval": 0, "hash_block_size": 4}),
+        Cell(mamba, {"retention_interval": None, "hash_block_size": 4}),
+        Cell(mamba, {"retention_interval": 0, "use_eagle": True}),
+        Cell(window, {"retention_interval": 64, "use_eagle": True}),
+    ]
+    return cells
+
+
+def cells_of(layout: Layout) -> list[Cell]:
+    """Return the three kinds of retention of one layout; one cell alone if retention governs none of its groups."""
+    shape = Shape(layout)
+    if not (shape.has("sliding") or shape.has("recurrent")):
+        return [Cell(layout)]
+    return [Cell(layout, {"retention_interval": interval}) for interval in (None, 0, 4 * shape.unit)]

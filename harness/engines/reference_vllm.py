@@ -1,0 +1,96 @@
+"""The engine `reference`: this repository's own policy of vLLM, at manager height.
+
+`reference:mutant=NAME` plants a seeded fault into it, which is how the harness is shown to find faults; `release=0.29` makes
+the policy do what that release of vLLM does by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.engines.manager_height import ManagerHeight, describe, retention
+from harness.engines.observe import ObservedManager
+from harness.engines.protocol import Engine
+from harness.engines.registry import EngineKind
+from harness.errors import UsageError
+from harness.history import Rules
+from harness.trace import Submit, TraceHeader
+from reference_impl.vllm.align_split import split_for
+from reference_impl.vllm.config import ConfigError, KVCacheConfig, build
+from reference_impl.vllm.kv_cache_manager import KVCacheManager
+from reference_impl.vllm.request import MultiModalFeature, Request
+from reference_impl.vllm.spec import RELEASES
+
+PROGRESS_STEPS = 4
+"""A request waits one step for a state of the same step; the rest is margin."""
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+    """Build the reference engine for a trace.
+
+    Raises UsageError for an option that the policy refuses, naming it.
+    """
+    from harness.mutants import plant
+
+    config = configure(header, options.get("release", ""))
+    mutant = options.get("mutant", "")
+    manager = KVCacheManager(config)
+    if mutant:
+        plant(mutant, "reference", manager)
+    return assemble(header, config, manager, "reference" + (f":mutant={mutant}" if mutant else ""))
+
+
+def configure(header: TraceHeader, release: str = "") -> KVCacheConfig:
+    """Return the checked configuration of a trace; `release` stands in for the one that the trace does not name."""
+    options = dict(header.options)
+    if release:
+        if release not in RELEASES:
+            raise UsageError(f"--engine: release {release!r} is unknown; known are {', '.join(RELEASES)}")
+        options.setdefault("release", release)
+    groups = [{"kind": g.kind, "block_size": g.block_size, "window": g.window} for g in header.layout.groups]
+    try:
+        return build(groups, header.slots, options)
+    except ConfigError as error:
+        raise UsageError(f"layout {header.layout.name!r}: {error}") from None
+
+
+def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
+    """Return what the policy declares of itself, in the terms of checkers."""
+    options = config.options
+    alignment = config.hash_block_size if config.enable_partial_hash_hits else config.scheduler_block_size
+    return Rules(
+        caching=options.enable_caching,
+        alignment=alignment,
+        give_back=alignment if options.use_eagle else 0,
+        retention=retention(header, config.prefix_cache_retention_interval, config.junction_pinning),
+        progress_steps=PROGRESS_STEPS,
+    )
+
+
+def assemble(header: TraceHeader, config: KVCacheConfig, manager: KVCacheManager, name: str) -> ManagerHeight:
+    """Put a manager, changed or not, under the harness's scheduler."""
+    def split(request: Any, tokens: int, hit: int) -> int:
+        return split_for(config, request, tokens, hit, config.options.max_num_batched_tokens)
+
+    def new_request(op: Submit, tokens: list[int]) -> Request:
+        features = [MultiModalFeature(item.at, item.length, item.hash) for item in op.media]
+        return Request(
+            op.r, tokens, config.hash_block_size, cache_salt=op.salt, adapter=op.adapter, mm_features=features
+        )
+
+    described = describe(header, name, config.options.release, rules(header, config))
+    aligned = config.has_mamba_layers and config.options.enable_caching and config.options.mamba_cache_mode == "align"
+    return ManagerHeight(
+        described, ObservedManager(manager), new_request, config.options.max_model_len, split if aligned else None
+    )
+
+
+ENGINE = EngineKind(
+    name="reference",
+    summary="the executable reference of vLLM's policy in this package",
+    heights=("manager",),
+    open=open_engine,
+    options={"mutant": "a seeded fault (see `ls mutants`)", "release": "the vLLM release whose defaults apply"},
+    replays=False,
+)

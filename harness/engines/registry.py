@@ -1,0 +1,91 @@
+"""Engines by name: the ones here and those that other packages register.
+
+An engine is named `NAME` or `NAME:key=value,key=value`. Packages register theirs under the entry-point group
+`cachewitness.engines`, each a `EngineKind`; a kind is light to import, whatever the engine needs is imported when it opens.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from harness.engines.protocol import Engine
+from harness.errors import UsageError
+from harness.trace import Height, TraceHeader
+
+GROUP = "cachewitness.engines"
+
+Open = Callable[[TraceHeader, Mapping[str, str]], Engine]
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """A kind of engine: what it is, at which heights it runs, which options its name takes, and how one is opened.
+
+    `open(header, options)` builds an engine for one trace; it raises UsageError for options that do not fit and
+    EngineMissing if something has to be installed first. `replays` says that the reference can be run beside it.
+    """
+
+    name: str
+    summary: str
+    heights: tuple[Height, ...]
+    open: Open
+    options: Mapping[str, str] = field(default_factory=dict)
+    policies: tuple[str, ...] = ("vllm",)
+    replays: bool = True
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """An engine as the user named it."""
+
+    kind: EngineKind
+    options: dict[str, str]
+    text: str
+
+    def open(self, header: TraceHeader) -> Engine:
+        """Build the engine for a trace."""
+        return self.kind.open(header, self.options)
+
+
+def kinds() -> dict[str, EngineKind]:
+    """Return every registered kind by name, the built-in ones first; a registration that cannot be imported is left out."""
+    from harness.engines.reference_vllm import ENGINE as REFERENCE
+    from harness.engines.vllm import ENGINE as VLLM
+
+    found = {kind.name: kind for kind in (REFERENCE, VLLM)}
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        if entry.name not in found:
+            kind = entry.load()
+            found[entry.name] = kind
+    return found
+
+
+def parse(text: str) -> EngineSpec:
+    """Read an engine's name and options.
+
+    Raises UsageError for an unknown engine (with the nearest name) or option.
+    """
+    name, _, rest = text.partition(":")
+    known = kinds()
+    if name not in known:
+        raise UsageError(f"--engine: no engine is called {name!r}{nearest(name, known)}")
+    kind = known[name]
+    options: dict[str, str] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise UsageError(f"--engine: {part!r} in {text!r} is not of the form key=value")
+        if key not in kind.options:
+            raise UsageError(f"--engine: {name} has no option {key!r}{nearest(key, kind.options)}")
+        options[key] = value
+    return EngineSpec(kind, options, text)
+
+
+def nearest(name: str, known: Mapping[str, object] | list[str]) -> str:
+    """Return the end of a message about an unknown name: the nearest known one, or all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names) or 'none'}"

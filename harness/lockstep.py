@@ -1,0 +1,148 @@
+"""The differential: the reference runs beside the engine, and what must be equal is compared after every operation.
+
+Engines are free in some choices, so the reference follows them instead of making its own:
+
+* `block-ids`: any free block may be handed out; ids are never compared, only which columns of a table are null;
+* `victims`: whichever cached block the engine evicts to make room, the reference evicts too;
+* `duplicates`: of several blocks with the same key, either may be hit.
+
+Everything else must be equal: hit lengths, who runs which tokens, which prefixes are published and unpublished, and the
+counts of free, held and cached blocks. The first difference is the finding; after it the two live in different worlds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from harness.engines.manager_height import ManagerHeight
+from harness.engines.protocol import Engine
+from harness.engines.reference_vllm import assemble, configure
+from harness.execute import Applicable, Observer, applied
+from harness.history import Counts, Event, Hit, Publish, ResetDone, StepBegin, Take, Unpublish
+from harness.trace import Trace
+from harness.verdict import Finding, Result, Tally
+from harness.worker import Worker
+from reference_impl.vllm.kv_cache_manager import KVCacheManager
+from reference_impl.vllm.spec import RELEASES
+
+NAME = "differential"
+SUMMARY = "in lock-step with the reference: hits, chunks, published keys and counts are equal, free choices followed"
+ANOMALIES = ("divergence",)
+TOLERANCES = {
+    "block-ids": "any free block may be handed out",
+    "victims": "whichever cached block the engine evicts, the reference evicts",
+    "duplicates": "of several blocks with the same key, either may be hit",
+}
+
+
+def lockstep(trace: Trace, engine: Engine, *, keep: bool = True) -> Result:
+    """Run a trace on an engine and, beside it, on the reference of the same release; judge both ways."""
+    header = engine.describe()
+    reference = _Follower(trace, header.engine_version)
+    worker, observer, applicable = Worker(header), Observer(header, keep=keep), Applicable()
+    tally = Tally(checker=NAME)
+    parted = False
+    for index, asked in enumerate(trace.ops):
+        op = applicable.filter(asked)
+        if op is None:
+            continue
+        events = applied(engine, op, index, observer)
+        if events is None:
+            break
+        observer.see(worker.extend(events), index)
+        if not parted:
+            tally.opportunities += 1
+            difference = reference.compare(op, events)
+            if difference:
+                parted, tally.findings = True, 1
+                observer.findings.append(
+                    Finding(anomaly="divergence", checker=NAME, sentence=difference, seq=observer.seen - 1, op=index)
+                )
+    engine.close()
+    result = observer.close(trace)
+    result.tallies.append(tally)
+    return result
+
+
+class _Follower:
+    """The reference, made to take the blocks that the engine took."""
+
+    def __init__(self, trace: Trace, engine_version: str) -> None:
+        release = ".".join(engine_version.split(".")[:2])
+        self._config = configure(trace.header, release if release in RELEASES else "")
+        manager = KVCacheManager(self._config)
+        self._wanted: list[int] = []
+        self._own_choice = manager.block_pool.get_new_blocks
+        self._queue = manager.block_pool.free_block_queue
+        manager.block_pool.get_new_blocks = self._get_new_blocks  # type: ignore[method-assign]
+        self._engine: ManagerHeight = assemble(trace.header, self._config, manager, "reference")
+
+    def compare(self, op: Any, theirs: list[Event]) -> str:
+        """Apply the operation and return the first difference as a sentence; empty if there is none."""
+        self._wanted = list(_fresh_slots(theirs))
+        try:
+            ours = self._engine.apply(op)
+        except (AssertionError, ValueError) as error:
+            return _sentence("carry the operation out", "did", f"could not follow ({error})")
+        for (what, a), (_, b) in zip(_facts(theirs), _facts(ours), strict=True):
+            if a != b:
+                return _sentence(what, _told(a, b), _told(b, a))
+        return ""
+
+    def _get_new_blocks(self, num_blocks: int) -> Any:
+        wanted, self._wanted = self._wanted[:num_blocks], self._wanted[num_blocks:]
+        for slot in reversed(wanted):
+            if slot in self._queue:
+                self._queue.move_to_end(slot, last=False)  # type: ignore[arg-type]
+        return self._own_choice(num_blocks)
+
+
+def _fresh_slots(events: list[Event]) -> Iterator[int]:
+    """Yield the slots that were newly allocated, in order: those taken by requests that were not hit."""
+    hit: dict[str, set[int]] = {}
+    for event in events:
+        if isinstance(event, Hit):
+            hit[event.r] = {slot for column in event.slots for slot in column}
+        elif isinstance(event, Take) and not event.holder.startswith("copy:"):
+            shared = hit.get(event.holder, set())
+            yield from (slot for slot in event.slots if slot not in shared)
+
+
+def _facts(events: list[Event]) -> list[tuple[str, Any]]:
+    """Return what must be equal of the events of one operation, in the order in which differences are told."""
+    hits = [(e.r, e.reported, e.resume) for e in events if isinstance(e, Hit)]
+    resets = [e.ok for e in events if isinstance(e, ResetDone)]
+    runs, tables = [], []
+    for event in events:
+        if isinstance(event, StepBegin):
+            runs += [(run.r, run.start, run.stop) for run in event.runs]
+            tables += [(run.r, [[slot != 0 for slot in table] for table in run.tables]) for run in event.runs]
+    published = sorted((e.group, e.r, e.length) for e in events if isinstance(e, Publish))
+    unpublished = sorted((e.group, e.length) for e in events if isinstance(e, Unpublish))
+    counts = [(e.free, e.held, e.cached) for e in events if isinstance(e, Counts)][-1:]
+    return [
+        ("resets", resets),
+        ("hits (request, reported, resume)", hits),
+        ("runs (request, start, stop)", runs),
+        ("columns that are not null", tables),
+        ("published keys (group, request, length)", published),
+        ("unpublished keys (group, length)", unpublished),
+        ("blocks (free, held, cached)", counts),
+    ]
+
+
+def _told(mine: list[Any], other: list[Any]) -> str:
+    """Return what one side has beyond the other, or all of it."""
+    extra = [item for item in mine if item not in other] or mine
+    return msgspec.json.encode(extra).decode()
+
+
+def _sentence(what: str, engine: str, reference: str) -> str:
+    return (
+        f"Let the engine and the reference carry out the same operation, the engine's free choices followed. Of {what}, the "
+        f"engine says {engine}; however the reference says {reference}: a contradiction."
+    )
+

@@ -1,0 +1,3 @@
+"""Seeded faults (written below)."""
+def plant(name, engine, manager):
+    raise NotImplementedError

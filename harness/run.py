@@ -1,0 +1,299 @@
+"""Runs suites on an engine and says what came of it.
+
+A suite is a stream of traces. Each trace is run on a fresh engine under all checkers; a trace that fails is shrunk and kept.
+What was not run is listed with the reason, and a rule that had nothing to judge is never reported as passed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from harness.cells import Cell
+from harness.engines.registry import EngineSpec
+from harness.errors import UsageError
+from harness.execute import drive
+from harness.generate import random_trace
+from harness.lockstep import lockstep
+from harness.scenarios import SCENARIOS
+from harness.shrink import shrink
+from harness.trace import Height, Trace
+from harness.verdict import (
+    EXIT_FAIL,
+    EXIT_NOTHING_CHECKED,
+    EXIT_PASS,
+    EXIT_UNKNOWN,
+    Activity,
+    Finding,
+    Outcome,
+    Result,
+    Tally,
+    merge,
+    merge_tallies,
+)
+
+SHRINK_SECONDS = 5.0
+RANDOM_TRACES = 12
+"""Random traces for each cell when the user gives no time."""
+FAILURES_SHRUNK = 3
+"""How many failures of a run are shrunk; the others are reported as they are."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named stream of traces. `paired` runs each on the reference too and compares."""
+
+    name: str
+    summary: str
+    height: Height
+    traces: Callable[[Cell, Height, int], Iterator[Trace]]
+    paired: bool = False
+    endless: bool = False
+
+
+class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A trace that failed: its id, the finding, and the smallest trace that fails alike; `expected` is the listed reason."""
+
+    id: str
+    finding: Finding
+    trace: Trace
+    shrunk: Trace
+    offending: int = -1
+    expected: str = ""
+
+
+class NotRun(msgspec.Struct):
+    """Something that was left out, and why; `count` traces of it."""
+
+    what: str
+    why: str
+    count: int = 1
+
+
+class SuiteReport(msgspec.Struct, kw_only=True):
+    """What came of one suite."""
+
+    name: str
+    traces: int = 0
+    seconds: float = 0.0
+    activity: Activity = msgspec.field(default_factory=Activity)
+    tallies: list[Tally] = []
+    failures: list[Failure] = []
+    crashed: list[str] = []
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return fail for a failure that was not expected, unknown for a crashed checker, else pass."""
+        if any(not failure.expected for failure in self.failures):
+            return "fail"
+        return "unknown" if self.crashed else "pass"
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What came of a run. `vacuous` names rules that apply and had no opportunity, and suites that ran nothing."""
+
+    engine: str
+    engine_version: str = ""
+    seed: int = 0
+    suites: list[SuiteReport] = []
+    not_run: list[NotRun] = []
+    not_applicable: dict[str, str] = {}
+    vacuous: list[str] = []
+    unexpected_passes: list[str] = []
+    seconds: float = 0.0
+    startup_seconds: float = 0.0
+    engine_seconds: float | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return the worst outcome of the suites."""
+        return merge([suite.outcome for suite in self.suites])
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code that the outcome stands for."""
+        if self.outcome == "fail":
+            return EXIT_FAIL
+        if self.outcome == "unknown":
+            return EXIT_UNKNOWN
+        return EXIT_NOTHING_CHECKED if self.vacuous else EXIT_PASS
+
+    def tallies(self) -> list[Tally]:
+        """Return the checkers' tallies over all suites."""
+        return merge_tallies([tally for suite in self.suites for tally in suite.tallies])
+
+
+def _stories(cell: Cell, height: Height, seed: int) -> Iterator[Trace]:
+    shape = cell.shape(height)
+    for scenario in SCENARIOS:
+        if scenario.applies(shape):
+            yield scenario.trace(shape)
+
+
+def _random(cell: Cell, height: Height, seed: int) -> Iterator[Trace]:
+    number = seed * 1_000_003
+    while True:
+        yield random_trace(cell.shape(height), number, withdraw=number % 4 == 0)
+        number += 1
+
+
+SUITES: tuple[Suite, ...] = (
+    Suite("invariants", "hand-written scenarios under every checker", "manager", _stories),
+    Suite("random", "random workloads that prefer boundaries, under every checker", "manager", _random, endless=True),
+    Suite("scheduler", "the scenarios with the engine's own scheduler", "scheduler", _stories),
+    Suite("scheduler-random", "random workloads with the engine's own scheduler", "scheduler", _random, endless=True),
+    Suite("differential", "random workloads in lock-step with the reference", "manager", _random, paired=True, endless=True),
+)
+
+
+@dataclass
+class Runner:
+    """Runs suites on one engine. `seconds` bounds the endless suites, shared among them; 0 runs a fixed number of traces.
+
+    `expected` maps id patterns (`suite:trace@cell`) to reasons; a failure under one of them does not fail the run.
+    """
+
+    engine: EngineSpec
+    cells: list[Cell]
+    seed: int = 0
+    seconds: float = 0.0
+    expected: dict[str, str] = field(default_factory=dict)
+    chosen_cells: bool = False
+    """The user named the configuration: what the engine refuses of it is an error, not something left out."""
+    on_trace: Callable[[str, Trace], None] | None = None
+
+    def run(self, suites: list[Suite]) -> Report:
+        """Run the suites and return the report.
+
+        Raises UsageError if a configuration that the user named does not fit the engine.
+        """
+        started = time.perf_counter()
+        self._report = Report(engine=self.engine.text, seed=self.seed)
+        self._left_out: dict[tuple[str, str], NotRun] = {}
+        self._met: set[str] = set()
+        self._shrunk = 0
+        endless = sum(suite.endless for suite in suites) or 1
+        for suite in suites:
+            if suite.paired and not self.engine.kind.replays:
+                self._skip(f"suite {suite.name}", f"{self.engine.kind.name} is what it compares with")
+            elif suite.height not in self.engine.kind.heights:
+                self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} does not run at {suite.height} height")
+            else:
+                self._report.suites.append(self._suite(suite, self.seconds / endless))
+        self._report.not_run = list(self._left_out.values())
+        self._report.seconds = time.perf_counter() - started
+        self._conclude(suites)
+        return self._report
+
+    def _suite(self, suite: Suite, seconds: float) -> SuiteReport:
+        report, started = SuiteReport(name=suite.name), time.perf_counter()
+        deadline = started + seconds if suite.endless and seconds else None
+        streams = [(cell, suite.traces(cell, suite.height, self.seed)) for cell in self.cells]
+        tallies: list[Tally] = []
+        rounds = 0
+        while streams:
+            for entry in list(streams):
+                trace = next(entry[1], None)
+                if trace is None or (deadline and rounds and time.perf_counter() > deadline):
+                    streams.remove(entry)
+                    continue
+                result = self._trace(suite, entry[0], trace)
+                if result is not None:
+                    report.traces += 1
+                    report.activity.add(result.activity)
+                    tallies += result.tallies
+                    self._judge(suite, entry[0], result, report)
+                elif self._refused(entry[0]):
+                    streams.remove(entry)
+            rounds += 1
+            if suite.endless and deadline is None and rounds >= RANDOM_TRACES:
+                break
+        report.tallies = merge_tallies(tallies)
+        report.crashed = sorted({f"{t.checker}: {t.crashed}" for t in tallies if t.crashed})
+        report.seconds = time.perf_counter() - started
+        return report
+
+    def _refused(self, cell: Cell) -> bool:
+        return any(what == f"configuration {cell.name}" for what, _ in self._left_out)
+
+    def _trace(self, suite: Suite, cell: Cell, trace: Trace, *, keep: bool = False) -> Result | None:
+        """Run one trace; None if the engine cannot."""
+        if self.on_trace:
+            self.on_trace(suite.name, trace)
+        began = time.perf_counter()
+        try:
+            engine = self.engine.open(trace.header)
+        except UsageError as error:
+            if self.chosen_cells:
+                raise
+            self._skip(f"configuration {cell.name}", str(error))
+            return None
+        header = engine.describe()
+        self._report.startup_seconds = max(self._report.startup_seconds, time.perf_counter() - began)
+        self._report.engine_version = header.engine_version
+        for need in trace.header.needs:
+            if need not in header.capabilities:
+                why = header.not_applicable.get(need, f"engine {self.engine.kind.name} cannot {need}")
+                self._skip(f"{suite.name}: traces that need {need}", why)
+                return None
+        result = lockstep(trace, engine, keep=keep) if suite.paired else drive(trace, engine, keep=keep)
+        spent = getattr(engine, "engine_seconds", None)
+        if spent is not None:
+            self._report.engine_seconds = (self._report.engine_seconds or 0.0) + spent
+        return result
+
+    def _skip(self, what: str, why: str) -> None:
+        entry = self._left_out.setdefault((what, why), NotRun(what, why, 0))
+        entry.count += 1
+
+    def _judge(self, suite: Suite, cell: Cell, result: Result, report: SuiteReport) -> None:
+        trace = result.trace
+        assert trace is not None
+        name = f"{suite.name}:{trace.header.name}@{cell.name}"
+        pattern = next((p for p in self.expected if fnmatchcase(name, p) or name == p), "")
+        if pattern:
+            self._met.add(pattern)
+        if not result.findings:
+            if pattern:
+                self._report.unexpected_passes.append(name)
+            return
+        finding = result.findings[0]
+        shrunk = trace
+        if not pattern and self._shrunk < FAILURES_SHRUNK:
+            self._shrunk += 1
+            shrunk = shrink(trace, self._fails_alike(suite, finding), SHRINK_SECONDS)
+        again = self._rerun(suite, shrunk, finding.anomaly) or finding
+        expected = self.expected.get(pattern, "") or ("listed" if pattern else "")
+        report.failures.append(
+            Failure(id=name, finding=again, trace=trace, shrunk=shrunk, offending=again.op, expected=expected)
+        )
+
+    def _rerun(self, suite: Suite, trace: Trace, anomaly: str) -> Finding | None:
+        run = lockstep if suite.paired else drive
+        result = run(trace, self.engine.open(trace.header), keep=False)
+        return next((finding for finding in result.findings if finding.anomaly == anomaly), None)
+
+    def _fails_alike(self, suite: Suite, finding: Finding) -> Callable[[Trace], int]:
+        def fails(trace: Trace) -> int:
+            try:
+                found = self._rerun(suite, trace, finding.anomaly)
+            except UsageError:
+                return -1
+            return found.op if found else -1
+
+        return fails
+
+    def _conclude(self, suites: list[Suite]) -> None:
+        report = self._report
+        for tally in report.tallies():
+            if tally.not_applicable:
+                report.not_applicable[tally.checker] = tally.not_applicable
+            elif tally.opportunities == 0 and not tally.crashed:
+                report.vacuous.append(f"checker {tally.checker} had nothing to judge")
+        report.vacuous += [f"suite {suite.name} ran no trace" for suite in report.suites if suite.traces == 0]
+        if not report.suites:
+            report.vacuous.append("no suite ran")

@@ -1,0 +1,153 @@
+"""The measures of a layout, and a script that writes traces in them.
+
+Scenarios are stories about boundaries, so they speak in units of the layout: `unit` is the scheduler block size (the least
+common multiple of the groups' block sizes), at which every group can be resumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import lcm
+from typing import Any
+
+from harness.trace import (
+    Abort,
+    Finish,
+    GroupSpec,
+    Height,
+    Layout,
+    Media,
+    Op,
+    Preempt,
+    Reset,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+    UpdateWeights,
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A layout, the options of the policy and the height at which a trace is to run."""
+
+    layout: Layout
+    options: dict[str, Any] = field(default_factory=dict)
+    height: Height = "manager"
+    policy: str = "vllm"
+
+    @property
+    def unit(self) -> int:
+        """The scheduler block size in tokens."""
+        return lcm(*(group.block_size for group in self.layout.groups))
+
+    @property
+    def window(self) -> int:
+        """The widest window in tokens; 0 without one."""
+        return max((group.window for group in self.layout.groups), default=0)
+
+    @property
+    def interval(self) -> int:
+        """The retention interval in tokens; 0 if it is unset or keeps reachable boundaries alone."""
+        return int(self.options.get("retention_interval") or 0)
+
+    def has(self, kind: str) -> bool:
+        """Whether some group of the layout is of that kind."""
+        return any(group.kind == kind for group in self.layout.groups)
+
+    def slots(self, tokens: int) -> int:
+        """Return how many slots a request of so many tokens takes at most, one spare block for every group."""
+        return sum(self._blocks(group, tokens) for group in self.layout.groups)
+
+    def _blocks(self, group: GroupSpec, tokens: int) -> int:
+        pages = int(self.options.get("pages_per_snapshot", 1)) if group.kind == "recurrent" else 1
+        return (-(-tokens // group.block_size) + 1) * pages
+
+
+class Script:
+    """Writes a trace: `script.prefill("r1", 64)` reads as it runs."""
+
+    def __init__(self, shape: Shape, name: str, story: str, source: str) -> None:
+        self.shape = shape
+        self.ops: list[Op] = []
+        self.slots = 0
+        self.needs: list[str] = []
+        self._name, self._story, self._source = name, story, source
+        self._lengths: dict[str, int] = {}
+
+    def submit(self, r: str, prompt: str, **identity: Any) -> None:
+        """Submit a request; `prompt` in segments, identity as in `harness.trace.Submit`."""
+        self.ops.append(Submit(r=r, prompt=prompt, **identity))
+        self._lengths[r] = sum(int(term.rsplit(":", 1)[1]) for term in prompt.split())
+
+    def step(self, *run: tuple[str, int], withdraw: tuple[str, ...] = ()) -> None:
+        """Run one step; at scheduler height the budget is the sum of what is asked."""
+        if self.shape.height == "manager":
+            self.ops.append(Step(run=list(run), withdraw=list(withdraw)))
+        else:
+            self.ops.append(Step(budget=max(sum(n for _, n in run), self.shape.unit)))
+
+    def prefill(self, r: str, chunk: int = 0) -> None:
+        """Run r until its prompt is computed, `chunk` tokens a step (all at once if 0), and some steps more.
+
+        An engine may stop earlier than asked (at a boundary, at a junction), so there are more steps than chunks; whatever
+        is left over decodes.
+        """
+        tokens = self._lengths[r]
+        chunk = chunk or tokens
+        for _ in range(-(-tokens // chunk) + 3):
+            self.step((r, chunk))
+
+    def serve(self, r: str, prompt: str, chunk: int = 0, decode: int = 0, **identity: Any) -> None:
+        """Submit, prefill, decode and finish one request."""
+        self.submit(r, prompt, **identity)
+        self.prefill(r, chunk)
+        self.decode(decode, r)
+        self.finish(r)
+
+    def decode(self, steps: int, *requests: str) -> None:
+        """Run so many steps of one token for each request."""
+        for _ in range(steps):
+            self.step(*((r, 1) for r in requests))
+
+    def finish(self, r: str) -> None:
+        """End the request as intended."""
+        self.ops.append(Finish(r))
+
+    def abort(self, r: str) -> None:
+        """End the request early."""
+        self.ops.append(Abort(r))
+
+    def preempt(self, r: str) -> None:
+        """Take the request's pages away."""
+        self.ops.append(Preempt(r))
+
+    def reset(self, *, running: bool = False) -> None:
+        """Forget every cached prefix."""
+        self.ops.append(Reset(running=running))
+
+    def update_weights(self, version: int) -> None:
+        """Load new weights."""
+        self.ops.append(UpdateWeights(version))
+
+    def trace(self, slots: int = 0) -> Trace:
+        """Return the trace over a pool of so many slots (by default enough for two of the longest request)."""
+        roomy = 2 * self.shape.slots(2 * max(self._lengths.values(), default=self.shape.unit)) + 1
+        header = TraceHeader(
+            name=self._name,
+            layout=self.shape.layout,
+            slots=slots or roomy,
+            height=self.shape.height,
+            policy=self.shape.policy,
+            options=dict(self.shape.options),
+            needs=list(self.needs),
+            story=self._story,
+            source=self._source,
+        )
+        return Trace(header, self.ops)
+
+
+def image(at: int, length: int, name: str) -> list[Media]:
+    """Return one multimodal item as `Script.submit` takes it."""
+    return [Media(at=at, length=length, hash=name)]
