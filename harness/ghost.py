@@ -201,16 +201,15 @@ class Ledger:
             return None
         return self.pages[pool][slot]
 
-    def covers(self, page: Page, nodes: list[int], start: int, stop: int) -> bool:
-        """Whether the page holds attention content of tokens [start, stop) of exactly the prefix that `nodes` spells."""
-        if page.state:
+    def covers(self, page: Page, node: int, start: int, stop: int) -> bool:
+        """Whether the page holds attention content of tokens [start, stop) of exactly the prefix `node` (`stop` or longer)."""
+        if page.state or page.node == NOTHING:
             return False
-        if page.start <= start and page.stop >= stop:
-            return page.node != NOTHING and self.trie.ancestor(page.node, stop) == nodes[stop]
+        ancestor = self.trie.ancestor
         missing = start
         for span in sorted([*page.older, Span(page.start, page.stop, page.node)], key=lambda s: s.start):
             upto = min(span.stop, stop)
-            if span.start <= missing < upto and self.trie.ancestor(span.node, upto) == nodes[upto]:
+            if span.start <= missing < upto and ancestor(span.node, upto) == ancestor(node, upto):
                 missing = upto
         return missing >= stop
 
@@ -227,9 +226,8 @@ class Ledger:
         if group.kind == "recurrent":
             return self.holds_state(page, key.node, key.length)
         start = (key.length - 1) // group.block_size * group.block_size
-        if page.state or page.node == NOTHING or page.stop < key.length or page.start > start:
-            return False
-        return self.trie.ancestor(page.node, key.length) == key.node
+        exact = page.node == key.node and page.stop == key.length and page.start <= start and not page.state
+        return exact or self.covers(page, key.node, start, key.length)
 
     def invalid_columns(self, read: Read) -> list[int]:
         """Return the indices into `read.slots` whose content is not what the read needs, or that r does not hold.
@@ -494,7 +492,7 @@ class Ledger:
             else:
                 page = pages[slot]
                 exact = page.node == nodes[stop] and page.start <= start and not page.state
-                if r not in page.holders or not (exact or self.covers(page, nodes, start, stop)):
+                if r not in page.holders or not (exact or self.covers(page, nodes[stop], start, stop)):
                     bad.append(index)
             start = stop
         return bad

@@ -145,4 +145,3 @@ def _sentence(what: str, engine: str, reference: str) -> str:
         f"Let the engine and the reference carry out the same operation, the engine's free choices followed. Of {what}, the "
         f"engine says {engine}; however the reference says {reference}: a contradiction."
     )
-

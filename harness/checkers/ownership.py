@@ -181,7 +181,7 @@ def _harmed(ledger: Ledger, page: Page, r: str, start: int, stop: int) -> str:
             needed = book.computed == page.stop and book.nodes[book.computed] == page.node
         else:
             upto = min(page.stop, book.computed)
-            needed = upto > low and ledger.covers(page, book.nodes, low, upto)
+            needed = upto > low and ledger.covers(page, book.nodes[upto], low, upto)
         if needed:
             return holder
     return ""

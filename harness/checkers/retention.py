@@ -127,7 +127,7 @@ class IntervalSparsity(Checker):
         for point in points:
             for unit in (rules.alignment, coarse):
                 boundary = point // unit * unit
-                reachable |= {boundary, boundary - rules.give_back}
+                reachable |= {boundary, max(boundary - rules.give_back, 0), max(boundary, rules.give_back)}
         return {boundary for boundary in reachable if boundary > 0}
 
 

@@ -70,14 +70,13 @@ def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
 
 def assemble(header: TraceHeader, config: KVCacheConfig, manager: KVCacheManager, name: str) -> ManagerHeight:
     """Put a manager, changed or not, under the harness's scheduler."""
+
     def split(request: Any, tokens: int, hit: int) -> int:
         return split_for(config, request, tokens, hit, config.options.max_num_batched_tokens)
 
     def new_request(op: Submit, tokens: list[int]) -> Request:
         features = [MultiModalFeature(item.at, item.length, item.hash) for item in op.media]
-        return Request(
-            op.r, tokens, config.hash_block_size, cache_salt=op.salt, adapter=op.adapter, mm_features=features
-        )
+        return Request(op.r, tokens, config.hash_block_size, cache_salt=op.salt, adapter=op.adapter, mm_features=features)
 
     described = describe(header, name, config.options.release, rules(header, config))
     aligned = config.has_mamba_layers and config.options.enable_caching and config.options.mamba_cache_mode == "align"

@@ -1,3 +1,5 @@
 """Seeded faults (written below)."""
+
+
 def plant(name, engine, manager):
     raise NotImplementedError
