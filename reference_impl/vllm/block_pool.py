@@ -291,7 +291,7 @@ class BlockPool:
         pages = (primary, *primary.companions)
         self._drop_keys(primary)
         self._untie(primary)
-        for page in pages:
+        for page in reversed(pages):
             if page.block_id in self.free_block_queue:
                 self.free_block_queue.move_to_end(page.block_id, last=False)
 

@@ -173,7 +173,7 @@ class MambaManager(SingleTypeKVCacheManager):
     def _cache_partial_tail_block(self, request: Request, num_tokens: int) -> None:
         """Key the running state if this chunk ends where a resend of the prompt would resume."""
         unit = self.block_pool.hash_block_size
-        drop = self.config.options.use_eagle
+        drop = self.config.options.use_eagle and self.config.eagle_replay_boundaries
         if num_tokens == 0 or num_tokens != get_mamba_prefill_checkpoint_position(
             request.num_prompt_tokens, unit, drop
         ):

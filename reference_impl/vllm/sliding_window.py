@@ -2,6 +2,8 @@
 
 A hit at p needs the blocks that cover [p − W + 1, p) and no others. It is looked for from the right, and the columns before
 its window are null. A window tail can therefore survive without the prefix that it came from, which full attention cannot.
+A window of one token needs no block before it, so none is kept for it and, EAGLE apart, it never hits:
+that is what vLLM does.
 
 Source: vLLM, `v1/core/single_type_kv_cache_manager.py`, `SlidingWindowManager` (0.33.0).
 """
