@@ -222,6 +222,8 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
                     candidate = min(candidate, known[1])
                     continue
                 drop = group.use_eagle and index not in given_back
+                if known is not None and known[1] == candidate and not group.use_eagle:
+                    continue  # the same question has the same answer
                 max_length = self._with_margin(group, candidate, block_hashes) if drop else candidate
                 hit = self._look_up(group, block_hashes, max_length, drop)
                 if drop:
