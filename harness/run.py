@@ -40,7 +40,7 @@ SHRINK_SECONDS = 5.0
 RANDOM_TRACES = 12
 """Random traces for each cell when the user gives no time."""
 FAILURES_SHRUNK = 3
-"""How many failures of a run are shrunk; the others are reported as they are."""
+"""How many failures of a run are shrunk, the first of each anomaly; the others are reported as they are."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,10 @@ class SuiteReport(msgspec.Struct, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What came of a run. `vacuous` names rules that apply and had no opportunity, and suites that ran nothing."""
+    """What came of a run. `vacuous` names rules that apply and had no opportunity, and suites that ran nothing.
+
+    `unexpected_passes` are patterns of expected failures under which every trace passed; `unmatched` fitted no trace.
+    """
 
     engine: str
     engine_version: str = ""
@@ -104,6 +107,7 @@ class Report(msgspec.Struct, kw_only=True):
     not_applicable: dict[str, str] = {}
     vacuous: list[str] = []
     unexpected_passes: list[str] = []
+    unmatched: list[str] = []
     seconds: float = 0.0
     startup_seconds: float = 0.0
     engine_seconds: float | None = None
@@ -154,7 +158,8 @@ SUITES: tuple[Suite, ...] = (
 class Runner:
     """Runs suites on one engine. `seconds` bounds the endless suites, shared among them; 0 runs a fixed number of traces.
 
-    `expected` maps id patterns (`suite:trace@cell`) to reasons; a failure under one of them does not fail the run.
+    `expected` maps id patterns (`suite:trace@cell`, `*` and `?` stand for anything) to reasons; a failure under one of them
+    does not fail the run.
     """
 
     engine: EngineSpec
@@ -169,13 +174,13 @@ class Runner:
     def run(self, suites: list[Suite]) -> Report:
         """Run the suites and return the report.
 
-        Raises UsageError if a configuration that the user named does not fit the engine.
+        Raises UsageError if a configuration that the user named does not fit the engine, or none does.
         """
         started = time.perf_counter()
         self._report = Report(engine=self.engine.text, seed=self.seed)
         self._left_out: dict[tuple[str, str], NotRun] = {}
-        self._met: set[str] = set()
-        self._shrunk = 0
+        self._met: dict[str, bool] = {}
+        self._shrunk: set[str] = set()
         endless = sum(suite.endless for suite in suites) or 1
         for suite in suites:
             if suite.paired and not self.engine.kind.replays:
@@ -184,6 +189,7 @@ class Runner:
                 self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} does not run at {suite.height} height")
             else:
                 self._report.suites.append(self._suite(suite, self.seconds / endless))
+        self._refuse_if_nothing_fits()
         self._report.not_run = list(self._left_out.values())
         self._report.seconds = time.perf_counter() - started
         self._conclude(suites)
@@ -220,6 +226,12 @@ class Runner:
     def _refused(self, cell: Cell) -> bool:
         return any(what == f"configuration {cell.name}" for what, _ in self._left_out)
 
+    def _refuse_if_nothing_fits(self) -> None:
+        """Raise what the engine said to the last configuration if it refused all of them."""
+        refusals = [why for what, why in self._left_out if what.startswith("configuration ")]
+        if refusals and not any(suite.traces for suite in self._report.suites):
+            raise UsageError(refusals[-1])
+
     def _trace(self, suite: Suite, cell: Cell, trace: Trace, *, keep: bool = False) -> Result | None:
         """Run one trace; None if the engine cannot."""
         if self.on_trace:
@@ -254,17 +266,15 @@ class Runner:
         trace = result.trace
         assert trace is not None
         name = f"{suite.name}:{trace.header.name}@{cell.name}"
-        pattern = next((p for p in self.expected if fnmatchcase(name, p) or name == p), "")
+        pattern = next((p for p in self.expected if fnmatchcase(name, p.replace("[", "[[]"))), "")
         if pattern:
-            self._met.add(pattern)
+            self._met[pattern] = self._met.get(pattern, False) or bool(result.findings)
         if not result.findings:
-            if pattern:
-                self._report.unexpected_passes.append(name)
             return
         finding = result.findings[0]
         shrunk = trace
-        if not pattern and self._shrunk < FAILURES_SHRUNK:
-            self._shrunk += 1
+        if not pattern and finding.anomaly not in self._shrunk and len(self._shrunk) < FAILURES_SHRUNK:
+            self._shrunk.add(finding.anomaly)
             shrunk = shrink(trace, self._fails_alike(suite, finding), SHRINK_SECONDS)
         again = self._rerun(suite, shrunk, finding.anomaly) or finding
         expected = self.expected.get(pattern, "") or ("listed" if pattern else "")
@@ -297,3 +307,5 @@ class Runner:
         report.vacuous += [f"suite {suite.name} ran no trace" for suite in report.suites if suite.traces == 0]
         if not report.suites:
             report.vacuous.append("no suite ran")
+        report.unexpected_passes = [pattern for pattern, failed in self._met.items() if not failed]
+        report.unmatched = [pattern for pattern in self.expected if pattern not in self._met]
