@@ -40,6 +40,8 @@ from harness.trie import Trie
 
 NOTHING = -1
 """The node of a page without content."""
+UNKNOWN = -2
+"""The node of a key that claims more tokens than its request has: nothing ever backs it."""
 
 KeyState = Literal["pending", "committed", "hollow", "withdrawn", "reset", "outdated"]
 """hollow: committed although its content was not there when its step ended."""
@@ -57,10 +59,11 @@ class Span:
 class Page:
     """One physical slot. `node`, `start`, `stop` describe the newest run; `older` the rest, if runs disagree.
 
+    `base` is the position that the page's first token stands for: content of another base is gone once a token is written.
     `state` tells a recurrent state from attention content, `zeroed` marks explicit zeros, `step` the step that wrote last.
     """
 
-    __slots__ = ("holders", "keys", "node", "older", "start", "state", "step", "stop", "tainted", "writer", "zeroed")
+    __slots__ = ("base", "holders", "keys", "node", "older", "start", "state", "step", "stop", "tainted", "writer", "zeroed")
 
     def __init__(self) -> None:
         self.holders: dict[str, int] = {}
@@ -72,13 +75,13 @@ class Page:
     def poison(self) -> None:
         """Forget the content."""
         self.node = NOTHING
-        self.start = self.stop = 0
+        self.start = self.stop = self.base = 0
         self.older: list[Span] = []
         self.state = self.tainted = self.zeroed = False
 
     def copy_content(self, other: Page) -> None:
         """Take over the content of another page."""
-        self.node, self.start, self.stop = other.node, other.start, other.stop
+        self.node, self.start, self.stop, self.base = other.node, other.start, other.stop, other.base
         self.older = list(other.older)
         self.state, self.tainted, self.zeroed = other.state, other.tainted, other.zeroed
         self.writer, self.step = other.writer, other.step
@@ -220,7 +223,7 @@ class Ledger:
     def backs(self, key: Key) -> bool:
         """Whether the content of the key's page is what the key claims."""
         page = self.page(key.group, key.slot)
-        if page is None:
+        if page is None or key.node == UNKNOWN:
             return False
         group = self.groups[key.group]
         if group.kind == "recurrent":
@@ -301,6 +304,10 @@ class Ledger:
             stop = min(event.stop, (start // size + 1) * size)
             if slot >= 0 and slot not in null:
                 page = pages[slot]
+                base = start // size * size
+                if page.base != base:
+                    page.poison()
+                    page.base = base
                 _write_tokens(self.trie, page, nodes, start, stop)
                 page.writer, page.step, page.tainted = event.r, event.step, page.tainted or book.tainted
                 written.append(page)
@@ -341,7 +348,8 @@ class Ledger:
     # --- claims -----------------------------------------------------------------------------------------------------------
 
     def _publish(self, event: Publish) -> None:
-        node = self.books[event.r].nodes[event.length]
+        nodes = self.books[event.r].nodes
+        node = nodes[event.length] if event.length < len(nodes) else UNKNOWN
         late = event.step <= self.last_step_ended and event.step not in self.open_steps
         key = Key(event, node, "committed" if late else "pending")
         if not late:
@@ -502,8 +510,9 @@ def _write_tokens(trie: Trie, page: Page, nodes: list[int], start: int, stop: in
     """Write tokens [start, stop) of the prefix that `nodes` spells into an attention page."""
     node = page.node
     if node == NOTHING or page.state or (start <= page.start and stop >= page.stop):
+        base = page.base
         page.poison()
-        page.start, page.stop, page.node = start, stop, nodes[stop]
+        page.start, page.stop, page.node, page.base = start, stop, nodes[stop], base
     elif page.start <= start <= page.stop and trie.ancestor(node, start) == nodes[start]:
         if stop >= page.stop:
             page.stop, page.node = stop, nodes[stop]

@@ -91,7 +91,7 @@ class _Case:
             if page.stop >= len(nodes) and self.ledger.trie.ancestor(page.node, len(nodes) - 1) == nodes[-1]:
                 return "state-position-skew"
         trie = self.ledger.trie
-        if page.stop >= self.stop and trie.same_tokens(trie.ancestor(page.node, self.stop), nodes[self.stop]):
+        if page.start <= self.start and page.stop >= self.stop and trie.same_tokens(trie.ancestor(page.node, self.stop), nodes[self.stop]):
             return "cross-identity-hit"
         return "stale-hit"
 

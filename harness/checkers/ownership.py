@@ -66,7 +66,10 @@ class Ownership(Checker):
             if len(page.holders) > 1 or page.holders.get(event.r, 0) > 1:
                 self.opportunities += 1
                 span = (event.stop, event.stop) if group.kind == "recurrent" else (start, stop)
-                harmed = _harmed(ledger, page, event.r, *span)
+                base = start // group.block_size * group.block_size
+                harmed = _harmed(ledger, page, event.r, *span, base)
+                if not harmed and _columns(ledger, event, slot) > 1:
+                    harmed = event.r
                 if harmed:
                     return (_aliased(event, slot, page, harmed),)
             elif event.r not in page.holders:
@@ -153,26 +156,41 @@ def _unheld_write(event: Write, slot: int, page: Page) -> Finding:
 
 
 def _aliased(event: Write, slot: int, page: Page, harmed: str) -> Finding:
-    whose = "itself, in another column," if harmed == event.r else harmed
+    if harmed == event.r:
+        why = f"stand in two columns of {event.r}'s tables, each for tokens of its own"
+    else:
+        why = f"be held by {', '.join(page.holders)}, and hold what {harmed} still needs"
     sentence = (
-        f"Let slot {slot} be held by {', '.join(page.holders)}. The ledger says it holds tokens up to {page.stop} that {whose} "
-        f"still needs; however {event.r} overwrote it in step {event.step} (group {event.group}): a contradiction."
+        f"Let slot {slot} {why}; however {event.r} wrote tokens [{event.start}, {event.stop}) over it in step {event.step} "
+        f"(group {event.group}): a contradiction."
     )
     return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
 
 
-def _harmed(ledger: Ledger, page: Page, r: str, start: int, stop: int) -> str:
-    """Return a holder whose content in the page this write of [start, stop) by r destroys; empty if nobody's."""
+def _columns(ledger: Ledger, event: Write, slot: int) -> int:
+    """Return in how many columns of the writer's tables the slot stands in this step."""
+    begun = ledger.open_steps.get(event.step)
+    run = next((run for run in begun.runs if run.r == event.r), None) if begun else None
+    return sum(table.count(slot) for table in run.tables) if run else 0
+
+
+def _harmed(ledger: Ledger, page: Page, r: str, start: int, stop: int, base: int) -> str:
+    """Return a holder whose content in the page this write of [start, stop) by r destroys; empty if nobody's.
+
+    A page stands for the positions from `base` on: writing it as another block destroys all that it held.
+    """
     if page.node == NOTHING:
         return ""
     nodes, trie = ledger.books[r].nodes, ledger.trie
     low, high = max(start, page.start), min(stop, page.stop)
-    if not page.state and low >= high:
-        return ""
-    if not page.state and trie.ancestor(page.node, high) == nodes[high]:
-        return ""
-    if page.state and page.stop == stop and page.node == nodes[stop]:
-        return ""
+    if page.state:
+        if page.stop == stop and page.node == nodes[stop]:
+            return ""
+    elif page.base == base:
+        if low >= high or trie.ancestor(page.node, high) == nodes[high]:
+            return ""
+    else:
+        low = page.start
     for holder, count in page.holders.items():
         book = ledger.books.get(holder)
         if book is None or (holder == r and count < 2):

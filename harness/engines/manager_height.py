@@ -111,7 +111,7 @@ class ManagerHeight:
     ) -> None:
         self.header = header
         self.manager = manager
-        self._new_request, self._split, self._max_model_len = new_request, split, max_model_len
+        self.new_request, self.split, self._max_model_len = new_request, split, max_model_len
         self._reserve_full_isl = reserve_full_isl
         self._running = 0
         self._vocabulary = Vocabulary()
@@ -160,7 +160,7 @@ class ManagerHeight:
                 f"trace: request {op.r!r} has a prompt of {len(tokens)} tokens; "
                 f"it must have at least 1 and fewer than max_model_len ({self._max_model_len})"
             )
-        client = _Client(self._new_request(op, tokens), op.stream or f"@{op.r}")
+        client = _Client(self.new_request(op, tokens), op.stream or f"@{op.r}")
         self._clients[op.r] = client
         event = Submitted(r=op.r, tokens=tokens, salt=op.salt, adapter=op.adapter, media=op.media)
         event.step = self._step_number
@@ -254,10 +254,12 @@ class ManagerHeight:
             answer = manager.get_computed_blocks(request)
             found, hit = answer[0], answer[1]
             request.shared_prefix_boundary = _junction(manager, answer)
+            if hit >= request.num_tokens:
+                manager.report_hit(request)
         start = request.num_computed_tokens + hit
         count = min(asked, request.num_tokens - start, self._max_model_len - start)
-        if self._split is not None and count > 0:
-            count = self._split(request, count, hit)
+        if self.split is not None and count > 0:
+            count = self.split(request, count, hit)
         if count <= 0:
             return start, 0
         if client.running:

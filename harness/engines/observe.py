@@ -83,6 +83,11 @@ class ObservedManager:
         self._settle([r], request, "evict")
         return blocks
 
+    def report_hit(self, request: Any) -> None:
+        """Report what the look-up found although no slots are asked for: it leaves nothing to compute."""
+        r = request.request_id
+        self._hit(r, *self._looked_up.pop(r))
+
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
         """Key the request's blocks up to so many tokens."""
         self.manager.cache_blocks(request, num_computed_tokens)

@@ -35,10 +35,10 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
     config = configure(header, options.get("release", ""))
     mutant = options.get("mutant", "")
-    manager = KVCacheManager(config)
+    engine = assemble(header, config, KVCacheManager(config), "reference" + (f":mutant={mutant}" if mutant else ""))
     if mutant:
-        plant(mutant, "reference", manager)
-    return assemble(header, config, manager, "reference" + (f":mutant={mutant}" if mutant else ""))
+        plant(mutant, "reference", engine)
+    return engine
 
 
 def configure(header: TraceHeader, release: str = "") -> KVCacheConfig:

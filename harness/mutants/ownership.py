@@ -1,0 +1,122 @@
+"""Faults in who holds what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.engines.manager_height import ManagerHeight
+from harness.mutants import Mutant
+from harness.mutants.tools import BOTH, core, groups, wrap
+
+
+def window_freed_early(engine: ManagerHeight) -> None:
+    """Give window blocks back one token before the window has left them."""
+
+    def get_num_skipped_tokens(original: Any, num_computed_tokens: int) -> int:
+        skipped: int = original(num_computed_tokens)
+        return skipped + 1 if skipped > 0 else skipped
+
+    for manager in groups(engine, "SlidingWindow"):
+        wrap(manager, "get_num_skipped_tokens", get_num_skipped_tokens)
+
+
+def touch_after_allocate(engine: ManagerHeight) -> None:
+    """Hold the blocks that were hit only after new ones were allocated, which may have been the same."""
+    manager = core(engine)
+    pool, late = manager.block_pool, []
+
+    def touch(original: Any, blocks: Any) -> None:
+        late.extend(blocks)
+
+    def allocate_new_blocks(original: Any, *args: Any, **kwargs: Any) -> Any:
+        new = original(*args, **kwargs)
+        held, late[:] = list(late), []
+        hold(held)
+        return new
+
+    hold = pool.touch
+    wrap(pool, "touch", touch)
+    wrap(manager.coordinator, "allocate_new_blocks", allocate_new_blocks)
+
+
+def shared_block_freed_twice(engine: ManagerHeight) -> None:
+    """Give a shared block back twice."""
+
+    def free_blocks(original: Any, ordered_blocks: Any) -> None:
+        blocks = list(ordered_blocks)
+        shared = [block for block in blocks if not block.is_null and block.ref_cnt > 1]
+        original(blocks + shared[:1])
+
+    wrap(core(engine).block_pool, "free_blocks", free_blocks)
+
+
+def block_leaked(engine: ManagerHeight) -> None:
+    """Forget the first block of a long table when it is given back."""
+
+    def free_blocks(original: Any, ordered_blocks: Any) -> None:
+        blocks = list(ordered_blocks)
+        original(blocks[:-1] if len(blocks) > 2 else blocks)
+
+    wrap(core(engine).block_pool, "free_blocks", free_blocks)
+
+
+def stale_table_rows(engine: ManagerHeight) -> None:
+    """Let the worker's rows only ever grow, so that a request that comes back reads through its old ones."""
+    rows: dict[str, list[list[int]]] = {}
+
+    def tables(original: Any, r: str) -> list[list[int]]:
+        now = original(r)
+        old = rows.get(r, [[] for _ in now])
+        rows[r] = [row + new[len(row) :] for row, new in zip(old, now, strict=True)]
+        return rows[r]
+
+    wrap(engine.manager, "tables", tables)
+
+
+MUTANTS = (
+    Mutant(
+        "window-freed-early",
+        "a window block is given back one token early",
+        "sgl-project/sglang#8649",
+        "premature-release",
+        "window-liveness",
+        window_freed_early,
+        BOTH,
+    ),
+    Mutant(
+        "touch-after-allocate",
+        "blocks that were hit are held only after new ones were allocated",
+        "vllm-project/vllm#10507",
+        "aliased-write",
+        "ownership",
+        touch_after_allocate,
+        BOTH,
+    ),
+    Mutant(
+        "shared-block-freed-twice",
+        "a block that two requests share is given back twice by one of them",
+        "vllm-project/vllm#42571",
+        "double-free",
+        "ownership",
+        shared_block_freed_twice,
+        BOTH,
+    ),
+    Mutant(
+        "block-leaked",
+        "one block of a table is never given back",
+        "sgl-project/sglang#21404",
+        "leak",
+        "ownership",
+        block_leaked,
+        BOTH,
+    ),
+    Mutant(
+        "stale-table-rows",
+        "the worker's row of a request is not rewritten when it comes back",
+        "vllm-project/vllm#42273",
+        "use-after-free",
+        "safety-law",
+        stale_table_rows,
+        BOTH,
+    ),
+)
