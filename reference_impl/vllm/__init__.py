@@ -32,8 +32,9 @@ Block tables may hold null columns wherever no query reads. Several blocks may c
 **Checked against.** In lock-step with vLLM's own `KVCacheManager` (0.33.0) over random workloads: hit lengths, junctions,
 block ids by column, reference counts, keys and their lengths, the order of the free queue, copies, blocks to zero and events
 are identical, for every mix of groups, equal and unequal block sizes, finer hashes, EAGLE, any interval and pools under
-pressure. The `release` option chooses what is *kept* (interval, junction, replay boundaries, the default); with equal block
-sizes and no EAGLE that makes 0.24, 0.25, 0.26, 0.29 and 0.30 identical as well. Named differences:
+pressure. Likewise with vLLM's own `Scheduler` (0.33.0, without EAGLE): who computes how much, preemptions, block ids, copies.
+The `release` option chooses what is *kept* (interval, junction, replay boundaries, the default); with equal block sizes and
+no EAGLE that makes the managers of 0.24, 0.25, 0.26, 0.29 and 0.30 identical as well. Named differences:
 
 * *withdrawal*: vLLM has no way to take keys back when a scheduled step does not run (its issues 43569 and 57580). Here
   `KVCacheManager.withdraw` ends the keys of that step and takes along whoever adopted the blocks.

@@ -35,11 +35,8 @@ from reference_impl.vllm.spec import NULL_BLOCK_ID
 class BlockPool:
     """All blocks, the queue of those that nobody holds, and the keys."""
 
-    def __init__(
-        self, num_gpu_blocks: int, enable_caching: bool, hash_block_size: int, enable_kv_cache_events: bool = False
-    ) -> None:
+    def __init__(self, num_gpu_blocks: int, hash_block_size: int, enable_kv_cache_events: bool = False) -> None:
         self.num_gpu_blocks = num_gpu_blocks
-        self.enable_caching = enable_caching
         self.hash_block_size = hash_block_size
         self.enable_kv_cache_events = enable_kv_cache_events
         self.blocks = [KVCacheBlock(BlockId(i)) for i in range(num_gpu_blocks)]

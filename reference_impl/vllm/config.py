@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from reference_impl.vllm.spec import NEWEST, RELEASES, Release
@@ -200,11 +200,6 @@ def build(groups: Sequence[Mapping[str, Any]], num_blocks: int, options: Mapping
     parsed = Options.parse(options)
     specs = [make_spec(g["kind"], g["block_size"], g.get("window", 0), parsed) for g in groups]
     return kv_cache_config(specs, num_blocks, parsed)
-
-
-def without_caching(options: Options) -> Options:
-    """Return the same options with prefix caching off, as the cold arm of a comparison needs them."""
-    return replace(options, enable_caching=False)
 
 
 _ABSENT_OPTIONS = {

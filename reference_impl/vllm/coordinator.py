@@ -56,12 +56,8 @@ class KVCacheCoordinator:
     def __init__(self, config: KVCacheConfig) -> None:
         self.config = config
         self.scheduler_block_size = config.scheduler_block_size
-        self.retention_interval = config.prefix_cache_retention_interval
-        self.enable_caching = config.options.enable_caching
         self.enable_partial_hash_hits = config.enable_partial_hash_hits
-        self.block_pool = BlockPool(
-            config.num_blocks, self.enable_caching, config.hash_block_size, config.options.enable_kv_cache_events
-        )
+        self.block_pool = BlockPool(config.num_blocks, config.hash_block_size, config.options.enable_kv_cache_events)
         self.single_type_managers = tuple(
             _MANAGERS[type(group.kv_cache_spec)](config, group.kv_cache_spec, self.block_pool, GroupId(i))
             for i, group in enumerate(config.kv_cache_groups)

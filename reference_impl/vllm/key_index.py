@@ -65,9 +65,6 @@ class BlockHashToBlockMap:
         self._later: dict[BlockHashWithGroupId, dict[BlockId, KVCacheBlock]] = {}
         self.get_one_block = self._first.get
 
-    def __len__(self) -> int:
-        return len(self._first)
-
     def contain(self, key: BlockHashWithGroupId, block_id: BlockId) -> bool:
         """Whether this block is under the key."""
         first = self._first.get(key)

@@ -12,7 +12,7 @@ GROUP = GroupId(0)
 
 
 def pool(num_blocks: int = 8) -> BlockPool:
-    return BlockPool(num_blocks, enable_caching=True, hash_block_size=4, enable_kv_cache_events=True)
+    return BlockPool(num_blocks, hash_block_size=4, enable_kv_cache_events=True)
 
 
 def queue(of: BlockPool) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from reference_impl.primitives import Position
 from reference_impl.vllm.config import build
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
 from reference_impl.vllm.request import Request
@@ -144,12 +145,12 @@ def test_replay_boundaries() -> None:
 
 
 def test_a_mamba_mask_does_not_depend_on_where_the_range_starts() -> None:
-    whole = mamba_mask(range(12), block_size=16, alignment=16, interval=64, reachable=[150])
+    whole = mamba_mask(range(12), block_size=16, alignment=16, interval=64, reachable=[Position(150)])
     assert whole is not None
     assert [column for column, keep in enumerate(whole) if keep] == [3, 7, 8, 11]
     for start in range(12):
         for stop in range(start + 1, 13):
-            part = mamba_mask(range(start, stop), block_size=16, alignment=16, interval=64, reachable=[150])
+            part = mamba_mask(range(start, stop), block_size=16, alignment=16, interval=64, reachable=[Position(150)])
             assert part == whole[start:stop]
 
 
