@@ -225,7 +225,7 @@ class ManagerHeight:
         runs = [Run(r, start, stop, self.manager.tables(r)) for r, (start, stop) in scheduled.items()]
         copies, retained = self.manager.take_kv_cache_block_copies()
         moves = [Move(copy.src_block_id, copy.dst_block_id) for copy in copies]
-        zeros = self.manager.take_new_block_ids()
+        zeros = self._zeros()
         events = self.manager.events
         events.append(StepBegin(step=step, asked=op.run, runs=runs, copies=moves, zeros=[(POOL, zeros)] if zeros else []))
         events.append(StepEnd(step=step, withdrawn=withdrawn))
@@ -233,6 +233,11 @@ class ManagerHeight:
             self.manager.block_pool.free_blocks(retained)
         for run in runs:
             self._ran(run)
+
+    def _zeros(self) -> list[int]:
+        """Drain the new blocks; a configuration whose pages need no zeroing leaves them as they are."""
+        new_blocks: list[int] = self.manager.take_new_block_ids()
+        return new_blocks if self.manager.kv_cache_config.needs_kv_cache_zeroing else []
 
     def _withdraw(self, asked: list[str], scheduled: dict[str, tuple[int, int]]) -> list[str]:
         """Take requests back out of the step, and whoever has to go with them; return their names."""

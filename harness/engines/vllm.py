@@ -1,8 +1,8 @@
 """The engine `vllm`: the installed vLLM's own cache manager, in process on CPU, under the harness's scheduler and worker.
 
 `vllm:source=PATH` takes the vLLM in that folder (a checkout, or a wheel unpacked without its compiled parts). Everything
-that decides what is cached, hit, kept and evicted is vLLM's code; what is ours is the order of calls around it, and the
-rule that cuts chunks, which is the reference's.
+that decides what is cached, hit, kept and evicted, and where a chunk ends, is vLLM's code; what is ours is the order of
+calls around it.
 
 Time spent inside vLLM is kept apart from our own: `engine_seconds`, beside `startup_seconds` for importing and building.
 """
@@ -10,13 +10,14 @@ Time spent inside vLLM is kept apart from our own: `engine_seconds`, beside `sta
 from __future__ import annotations
 
 import inspect
-import math
 import os
 from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
-from harness.engines.manager_height import ManagerHeight, Split, describe, retention
+import msgspec
+
+from harness.engines.manager_height import ManagerHeight, describe, retention
 from harness.engines.observe import ObservedManager
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineKind
@@ -30,10 +31,11 @@ from harness.engines.vllm_build import (
     request_maker,
 )
 from harness.engines.vllm_source import Source, load
+from harness.engines.vllm_split import chunk_split
 from harness.errors import UsageError
-from harness.history import Rules
+from harness.history import Header, Rules
+from harness.mutants import plant
 from harness.trace import TraceHeader
-from reference_impl.vllm.align_split import mamba_block_aligned_split
 from reference_impl.vllm.config import ConfigError, Options
 from reference_impl.vllm.spec import NEWEST, RELEASES
 
@@ -56,24 +58,26 @@ class TimedManager:
     """A manager whose calls are timed; `engine_seconds` is the time spent inside them."""
 
     def __init__(self, timed: Any) -> None:
-        self._manager = timed
+        self.timed = timed
         self.engine_seconds = 0.0
         for name in TIMED:
             if hasattr(timed, name):
-                setattr(self, name, self._wrap(getattr(timed, name)))
+                setattr(self, name, self.clocked(timed, name))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._manager, name)
+        return getattr(self.timed, name)
 
-    def _wrap(self, call: Any) -> Any:
-        def timed(*args: Any, **kwargs: Any) -> Any:
+    def clocked(self, owner: Any, name: str) -> Any:
+        """Return the method as a function whose time is counted."""
+
+        def clocked(*args: Any, **kwargs: Any) -> Any:
             begun = perf_counter()
             try:
-                return call(*args, **kwargs)
+                return getattr(owner, name)(*args, **kwargs)
             finally:
                 self.engine_seconds += perf_counter() - begun
 
-        return timed
+        return clocked
 
 
 class VllmManager(ManagerHeight):
@@ -98,14 +102,28 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         raise UsageError(f"--engine: vllm has no option {unknown[0]!r}; known are {', '.join(ENGINE.options)}")
     source = load(options.get("source", ""))
     engine = _assemble(header, _read_options(header, source), source)
+    if options.get("withdraw", "no") == "no":
+        engine.header = _without_withdrawal(engine.header)
+    if mutant := options.get("mutant"):
+        plant(mutant, "vllm", engine)
     engine.startup_seconds = perf_counter() - begun
     return engine
+
+
+def _without_withdrawal(header: Header) -> Header:
+    """Return the header of an engine that is not asked to withdraw: vLLM keeps the keys of a step that it takes back."""
+    why = "vLLM keeps the keys of a withdrawn step (vllm-project/vllm#43569, #57580); vllm:withdraw=yes shows it"
+    return msgspec.structs.replace(
+        header,
+        capabilities=[name for name in header.capabilities if name != "withdraw"],
+        not_applicable={**header.not_applicable, "withdraw": why},
+    )
 
 
 def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmManager:
     interval = _interval(header, options, source)
     config = cache_config(source, header, options, interval)
-    sizes = block_sizes(source, config, options)
+    sizes = block_sizes(source, header, config, options)
     environment = os.environ.get(RETENTION_ENV)
     try:
         if not has_retention_field(source) and interval is not None:
@@ -113,7 +131,7 @@ def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmMana
         core = manager(source, config, sizes, options)
     finally:
         _restore(RETENTION_ENV, environment)
-    alignment = sizes[1] if _partial_hits(core) else sizes[0]
+    alignment = sizes[1] if getattr(core.coordinator, "enable_partial_hash_hits", False) else sizes[0]
     rules = Rules(
         caching=options.enable_caching,
         alignment=alignment,
@@ -126,7 +144,7 @@ def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmMana
         ObservedManager(TimedManager(core), source.utils.get_group_id),
         request_maker(source, sizes[1], options),
         options.max_model_len,
-        _split(header, options, core, sizes[1]),
+        chunk_split(source, header, options, core, sizes),
         options.scheduler_reserve_full_isl,
     )
 
@@ -167,35 +185,6 @@ def _pins_junctions(source: Source) -> bool:
     return "reachable_boundaries" in inspect.signature(mask).parameters
 
 
-def _split(header: TraceHeader, options: Options, core: Any, hash_block_size: int) -> Split | None:
-    """Return the rule that cuts chunks where a state is to be kept; None where no state is."""
-    sizes = [group.block_size for group in header.layout.groups if group.kind == "recurrent"]
-    if not sizes or options.mamba_cache_mode != "align":
-        return None
-    block_size, partial_hits = math.lcm(*sizes), _partial_hits(core)
-
-    def split(request: Any, tokens: int, hit: int) -> int:
-        return mamba_block_aligned_split(
-            request.num_computed_tokens + hit,
-            tokens,
-            num_prompt_tokens=request.num_prompt_tokens,
-            num_tokens=request.num_tokens,
-            block_size=block_size,
-            hash_block_size=hash_block_size,
-            partial_hits=partial_hits,
-            use_eagle=options.use_eagle,
-            junction=request.shared_prefix_boundary,
-            max_prefill_tokens=options.max_num_batched_tokens,
-        )
-
-    return split
-
-
-def _partial_hits(core: Any) -> bool:
-    """Whether hits may end inside a block (0.26 on)."""
-    return bool(getattr(core.coordinator, "enable_partial_hash_hits", False))
-
-
 def _restore(name: str, value: str | None) -> None:
     if value is None:
         os.environ.pop(name, None)
@@ -208,5 +197,9 @@ ENGINE = EngineKind(
     summary="the installed vLLM's own KVCacheManager, in process on CPU",
     heights=("manager",),
     open=open_engine,
-    options={"source": "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts"},
+    options={
+        "source": "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts",
+        "mutant": "a seeded fault patched into it (see `ls mutants`)",
+        "withdraw": "`yes`: also run traces that withdraw a request from its step, which vLLM does not survive",
+    },
 )

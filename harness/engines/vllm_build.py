@@ -10,6 +10,7 @@ Source of the names: the signatures of the releases 0.24.0 to 0.33.0.
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
@@ -104,11 +105,17 @@ def default_interval(source: Source, options: Options, recurrent: bool) -> int |
     return default
 
 
-def block_sizes(source: Source, config: Any, options: Options) -> tuple[int, int]:
+def base_block_size(header: TraceHeader) -> int:
+    """Return what vLLM calls the block size of the cache, in tokens: that of the recurrent groups, where there are any."""
+    recurrent = [group.block_size for group in header.layout.groups if group.kind == "recurrent"]
+    return math.lcm(*recurrent) if recurrent else header.layout.groups[0].block_size
+
+
+def block_sizes(source: Source, header: TraceHeader, config: Any, options: Options) -> tuple[int, int]:
     """Return (scheduler block size, hash block size) in tokens, as vLLM itself resolves them."""
     requested = options.hash_block_size
     cache = SimpleNamespace(
-        block_size=config.kv_cache_groups[0].kv_cache_spec.block_size,
+        block_size=base_block_size(header),
         enable_prefix_caching=options.enable_caching,
         prefix_match_unit=requested,
         hash_block_size=requested,
