@@ -101,14 +101,36 @@ class _Follower:
 
 
 def _fresh_slots(events: list[Event]) -> Iterator[int]:
-    """Yield the slots that were newly allocated, in order: those taken by requests that were not hit."""
+    """Yield the slots that were newly allocated, in the order in which the reference asks for them.
+
+    That is call by call, group by group, and within a group the target of a copy before further columns. What was hit is
+    not new; of a copy (which holds source, then target) only a target outside the tables is left to name.
+    """
     hit: dict[str, set[int]] = {}
+    batch: dict[int, list[int]] = {}
+    holder, source_seen = "", False
     for event in events:
         if isinstance(event, Hit):
             hit[event.r] = {slot for column in event.slots for slot in column}
-        elif isinstance(event, Take) and not event.holder.startswith("copy:"):
-            shared = hit.get(event.holder, set())
-            yield from (slot for slot in event.slots if slot not in shared)
+        if not isinstance(event, Take):
+            continue
+        fresh = batch.setdefault(event.group, [])
+        if event.holder.startswith("copy:"):
+            if source_seen and event.slots[0] not in fresh:
+                fresh.insert(0, event.slots[0])
+            source_seen = not source_seen
+            continue
+        if event.holder != holder:
+            yield from _in_group_order(batch)
+            holder, batch = event.holder, {}
+        shared = hit.get(event.holder, set())
+        batch.setdefault(event.group, []).extend(slot for slot in event.slots if slot not in shared)
+    yield from _in_group_order(batch)
+
+
+def _in_group_order(batch: dict[int, list[int]]) -> Iterator[int]:
+    for _, slots in sorted(batch.items()):
+        yield from slots
 
 
 def _facts(events: list[Event]) -> list[tuple[str, Any]]:
