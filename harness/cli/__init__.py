@@ -1,0 +1,114 @@
+"""The command line: `cachewitness run`, `replay`, `check`, `ls`, `schema`.
+
+Exit codes are the interface: 0 pass, 1 fail, 2 unknown, 3 the harness itself crashed, 4 usage or configuration, 5 nothing was
+checked. A mistake of the user's is one line; only a mistake of the harness's leaves a traceback, in a file.
+
+Nothing but click is imported until a command runs, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from harness import __version__
+from harness.errors import UsageError
+
+EXIT_INTERNAL, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 3, 4, 130, 141
+"""The codes that need no verdict; those of verdicts are in `harness.verdict`, which is not imported for `--help`."""
+CRASHES = ".cachewitness/crashes"
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=_CONTEXT, epilog="Exit codes: 0 pass, 1 fail, 2 unknown, 3 crash, 4 usage, 5 nothing checked.")
+@click.version_option(__version__, prog_name="cachewitness", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Print the traceback if the harness itself crashes.")
+@click.pass_context
+def cli(context: click.Context, debug: bool) -> None:
+    """Find out whether an LLM engine's prefix cache does what it says, and be shown where it does not."""
+    context.obj = debug
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code."""
+    sys.exit(invoke(sys.argv[1:] if argv is None else argv))
+
+
+def invoke(argv: Sequence[str]) -> int:
+    """Run the command line and return its exit code; whatever goes wrong is told on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        code = cli.main(args=list(argv), prog_name="cachewitness", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return EXIT_USAGE
+    except click.ClickException as error:
+        return _refuse(error)
+    except UsageError as error:
+        return _say(str(error), EXIT_USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        return _say("interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        return _quietly()
+    except SystemExit as error:  # click's way of ending on a broken pipe; an engine under test must not choose the exit code
+        return _quietly() if isinstance(error.__context__, BrokenPipeError) else _crashed(error, debug="--debug" in argv)
+    except Exception as error:
+        return _crashed(error, debug="--debug" in argv)
+
+
+def _refuse(error: click.ClickException) -> int:
+    context = getattr(error, "ctx", None)
+    where = f" (see `{context.command_path} --help`)" if context else ""
+    return _say(error.format_message().rstrip(".") + where, EXIT_USAGE)
+
+
+def _say(message: str, code: int) -> int:
+    click.echo("cachewitness: " + " ".join(message.split()), err=True)
+    return code
+
+
+def _quietly() -> int:
+    """End without a word: whoever read the output has stopped reading."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_BROKEN_PIPE
+
+
+def _crashed(error: BaseException, *, debug: bool) -> int:
+    import os
+    import time
+    import traceback
+    from pathlib import Path
+
+    told = f"the harness itself crashed, which is no verdict on the engine: {type(error).__name__}: {error}"
+    text = "".join(traceback.format_exception(error))
+    if debug:
+        click.echo(text, err=True)
+        return _say(told, EXIT_INTERNAL)
+    path = Path(CRASHES) / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        return _say(f"{told} (no traceback could be written; `cachewitness --debug …` prints it)", EXIT_INTERNAL)
+    return _say(f"{told} (traceback in {path}; `cachewitness --debug …` prints it)", EXIT_INTERNAL)
+
+
+def _register() -> None:
+    from harness.cli.check import check
+    from harness.cli.ls import ls, schema
+    from harness.cli.replay import replay
+    from harness.cli.run import run
+
+    for command in (run, replay, check, ls, schema):
+        cli.add_command(command)
+
+
+_register()

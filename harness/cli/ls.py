@@ -1,0 +1,160 @@
+"""`cachewitness ls` and `cachewitness schema`: what there is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+Rows = list[dict[str, Any]]
+
+
+def _engines() -> Rows:
+    from harness.engines.registry import kinds
+
+    return [
+        {
+            "name": kind.name,
+            "summary": kind.summary,
+            "heights": list(kind.heights),
+            "policies": list(kind.policies),
+            "options": dict(kind.options),
+        }
+        for kind in kinds().values()
+    ]
+
+
+def _policies() -> Rows:
+    from dataclasses import asdict
+
+    from reference_impl.vllm import spec
+
+    rules = [asdict(rule) for rule in spec.RULES.values()]
+    return [
+        {
+            "name": "vllm",
+            "summary": "the prefix cache of vLLM's V1 engine",
+            "source": spec.REPOSITORY,
+            "pinned": spec.PINNED_RELEASE,
+            "releases": list(spec.RELEASES),
+            "rules": rules,
+        }
+    ]
+
+
+def _layouts() -> Rows:
+    from harness import layouts
+    from harness.report.witness import describe_layout
+
+    found = [layouts.load(name) for name in layouts.names()]
+    return [{"name": x.name, "groups": describe_layout(x), "story": x.story, "source": x.source} for x in found]
+
+
+def _suites() -> Rows:
+    from harness.run import SUITES
+
+    return [
+        {"name": s.name, "height": s.height, "summary": s.summary, "differential": s.paired, "endless": s.endless}
+        for s in SUITES
+    ]
+
+
+def _scenarios() -> Rows:
+    from harness.scenarios import SCENARIOS
+
+    keys = ("name", "story", "source", "kinds", "heights", "needs")
+    rows = [{key: getattr(scenario, key) for key in keys} for scenario in SCENARIOS]
+    return [{key: list(v) if isinstance(v, tuple) else v for key, v in row.items()} for row in rows]
+
+
+def _checkers() -> Rows:
+    from harness import lockstep
+    from harness.checkers import ALL
+
+    rows: Rows = [{"name": c.name, "summary": c.summary, "anomalies": list(c.anomalies)} for c in ALL]
+    return [*rows, {"name": lockstep.NAME, "summary": lockstep.SUMMARY, "anomalies": list(lockstep.ANOMALIES)}]
+
+
+def _anomalies() -> Rows:
+    from harness.anomalies import CATALOGUE
+
+    return [{"name": a.name, "invariant": a.invariant, "implies": a.implies} for a in CATALOGUE]
+
+
+def _mutants() -> Rows:
+    from harness.mutants import all_mutants
+
+    keys = ("name", "summary", "mirrors", "anomaly", "checker", "engines")
+    rows = [{key: getattr(mutant, key) for key in keys} for mutant in all_mutants().values()]
+    return [{**row, "engines": list(row["engines"])} for row in rows]
+
+
+def _schemas() -> Rows:
+    from harness.schemas import KINDS, title
+
+    return [{"name": kind, "summary": title(kind)} for kind in KINDS]
+
+
+KINDS: Mapping[str, tuple[Callable[[], Rows], tuple[str, ...]]] = {
+    "engines": (_engines, ("name", "heights", "summary", "options")),
+    "policies": (_policies, ()),
+    "layouts": (_layouts, ("name", "groups", "story")),
+    "suites": (_suites, ("name", "height", "summary")),
+    "scenarios": (_scenarios, ("name", "story")),
+    "checkers": (_checkers, ("name", "summary", "anomalies")),
+    "anomalies": (_anomalies, ("name", "invariant", "implies")),
+    "mutants": (_mutants, ("name", "summary", "anomaly", "engines")),
+    "schemas": (_schemas, ("name", "summary")),
+}
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(list(KINDS)), metavar="KIND")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects.")
+def ls(kind: str, as_json: bool) -> None:
+    """List what there is of a kind.
+
+    KIND is one of engines, policies, layouts, suites, scenarios, checkers, anomalies, mutants, schemas.
+    """
+    collect, columns = KINDS[kind]
+    rows = collect()
+    if as_json:
+        import json
+
+        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    from harness.report import terminal
+
+    out = terminal.console()
+    if kind == "policies":
+        for policy in rows:
+            _print_policy(policy)
+        columns, rows = ("rule", "state", "summary"), _rules(rows)
+    terminal.print_objects(rows, {key: key for key in columns}, out)
+
+
+@click.command()
+@click.argument("kind")
+def schema(kind: str) -> None:
+    """Print the JSON schema of the lines of a `trace` or a `history`, or of a `report`."""
+    from harness.schemas import schema as schema_of
+
+    click.echo(schema_of(kind), nl=False, file=sys.stdout)
+
+
+def _print_policy(policy: dict[str, Any]) -> None:
+    rules = policy["rules"]
+    there = sum(rule["implemented"] for rule in rules)
+    click.echo(f"{policy['name']}: {policy['summary']}, {policy['source']}")
+    click.echo(f"pinned to {policy['pinned']}; defaults of releases {', '.join(policy['releases'])}")
+    click.echo(f"{there} rules implemented, {len(rules) - there} absent (an option that needs an absent rule is refused)\n")
+
+
+def _rules(policies: Rows) -> Rows:
+    return [
+        {"rule": rule["name"], "state": "implemented" if rule["implemented"] else "absent", "summary": rule["summary"]}
+        for policy in policies
+        for rule in policy["rules"]
+    ]

@@ -1,0 +1,86 @@
+"""Reads what the user chose: an engine, a policy, configurations, suites. Raises UsageError with the nearest known name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.cells import Cell
+    from harness.engines.registry import EngineSpec
+    from harness.run import Suite
+
+engine_option: Callable[[Any], Any] = click.option(
+    "--engine",
+    default="reference",
+    show_default=True,
+    metavar="NAME[:KEY=VALUE,…]",
+    help="What to test; `ls engines` lists them with their options.",
+)
+
+
+def engine_of(text: str, policy: str = "") -> EngineSpec:
+    """Return the engine that the user named, able to follow a policy."""
+    from harness.engines.registry import GROUP, kinds, nearest, parse
+
+    try:
+        spec = parse(text)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"--engine: a registered engine cannot be imported ({error}); see entry points of {GROUP}") from None
+    policies = sorted({name for kind in kinds().values() for name in kind.policies})
+    if policy and policy not in policies:
+        raise UsageError(f"--policy: no policy is called {policy!r}{nearest(policy, policies)}")
+    if policy and policy not in spec.kind.policies:
+        raise UsageError(f"--policy: engine {spec.kind.name} follows {', '.join(spec.kind.policies)}, not {policy}")
+    return spec
+
+
+def cells_of(layouts: Sequence[str], options: Sequence[str]) -> tuple[list[Cell], bool]:
+    """Return the configurations to run on, and whether the user named them.
+
+    Options without a layout apply to the layouts of a default run; those that refuse them are left out and told, since an
+    option such as a retention interval has no effect on some layouts.
+    """
+    from harness import cells
+    from harness.layouts import load
+
+    chosen = dict(_option(text) for text in options)
+    if layouts:
+        named = [load(name) for name in dict.fromkeys(layouts)]
+        if chosen:
+            return [cells.Cell(layout, chosen) for layout in named], True
+        return [cell for layout in named for cell in cells.cells_of(layout)], True
+    if not chosen:
+        return cells.default_cells(), False
+    return [cells.Cell(layout, chosen) for layout in {c.layout.name: c.layout for c in cells.default_cells()}.values()], False
+
+
+def suites_of(names: Sequence[str]) -> list[Suite]:
+    """Return the suites by name, all of them if none is named."""
+    from harness.engines.registry import nearest
+    from harness.run import SUITES
+
+    known = {suite.name: suite for suite in SUITES}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--suite: no suite is called {name!r}{nearest(name, list(known))}")
+    return [known[name] for name in dict.fromkeys(names)] or list(SUITES)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """Read `key=value`; the value is JSON if it can be read as such (`none` is null), else a text."""
+    import json
+
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"--option: {text!r} is not of the form key=value")
+    if value.lower() in ("none", "true", "false"):
+        value = {"none": "null"}.get(value.lower(), value.lower())
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value

@@ -1,0 +1,127 @@
+"""`cachewitness replay`: one stored trace on an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.options import engine_of, engine_option
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.engines.registry import EngineSpec
+    from harness.trace import Trace
+    from harness.verdict import Result
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@engine_option
+@click.option("--differential", is_flag=True, help="Run the reference beside the engine and compare.")
+@click.option("--shrink", "shrinking", is_flag=True, help="Look for a smaller trace that fails alike, and keep it.")
+@click.option(
+    "--history", "recorded", type=click.Path(path_type=Path), metavar="FILE", help="Write what happened, for `check`."
+)
+@click.option("--quiet", is_flag=True, help="Print the witness and the verdict alone.")
+def replay(file: Path, engine: str, differential: bool, shrinking: bool, recorded: Path | None, quiet: bool) -> int:
+    """Run one stored trace on an engine under every checker."""
+    from harness import trace
+    from harness.history import dump
+    from harness.report import store, terminal
+    from harness.report.witness import witness
+    from harness.verdict import EXIT_FAIL, EXIT_NOTHING_CHECKED
+
+    spec, asked = engine_of(engine), trace.load(file)
+    if recorded:
+        store.ready(recorded, "--history")
+    _fits(spec, asked, file, differential=differential)
+    if missing := _missing(spec, asked):
+        click.echo(f"cachewitness: {file}: not run: {missing}", err=True)
+        return EXIT_NOTHING_CHECKED
+    run = _runner(spec, differential=differential)
+    result = run(asked)
+    if shrinking and result.findings:
+        asked, file = _smaller(asked, run, result.findings[0].anomaly, file)
+        result = run(asked)
+    if recorded:
+        store.write(recorded, b"".join(dump(result.history)))
+    out = terminal.console()
+    if not quiet:
+        terminal.print_activity(result.activity, out)
+        terminal.print_tallies(result.tallies, out)
+    for finding in result.findings[:1]:
+        command = store.replay_command(file, engine, differential=differential)
+        terminal.print_lines([*witness(finding, asked, replay=command), ""], out)
+    code = exit_code(result)
+    others = len(result.findings) - 1
+    reasons = (
+        [result.findings[0].anomaly + (f", and {others} more findings after it" if others > 0 else "")]
+        if code == EXIT_FAIL
+        else []
+    )
+    terminal.print_verdict(code, out, reasons=reasons, passed="no contradiction in this trace")
+    return code
+
+
+def exit_code(result: Result) -> int:
+    """Return the exit code of one judged trace: nothing was checked if no checker at all had an opportunity."""
+    from harness import verdict
+
+    if result.outcome == "fail":
+        return verdict.EXIT_FAIL
+    if result.outcome == "unknown":
+        return verdict.EXIT_UNKNOWN
+    return verdict.EXIT_PASS if any(tally.opportunities for tally in result.tallies) else verdict.EXIT_NOTHING_CHECKED
+
+
+def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> None:
+    header, kind = asked.header, spec.kind
+    if header.height not in kind.heights:
+        raise UsageError(
+            f"{file}:1: the trace is for {header.height} height; engine {kind.name} runs at {', '.join(kind.heights)}"
+        )
+    if header.policy not in kind.policies:
+        raise UsageError(
+            f"{file}:1: the trace is for policy {header.policy!r}; engine {kind.name} follows {', '.join(kind.policies)}"
+        )
+    if differential and not kind.replays:
+        raise UsageError(f"--differential: {kind.name} is what it compares with; name another engine")
+
+
+def _missing(spec: EngineSpec, asked: Trace) -> str:
+    """Return why the engine cannot do what the trace needs; empty if it can."""
+    header = spec.open(asked.header).describe()
+    for need in asked.header.needs:
+        if need not in header.capabilities:
+            return header.not_applicable.get(need, f"engine {spec.kind.name} cannot {need}")
+    return ""
+
+
+def _runner(spec: EngineSpec, *, differential: bool) -> Callable[[Trace], Result]:
+    from harness.execute import drive
+    from harness.lockstep import lockstep
+
+    return lambda asked: (lockstep if differential else drive)(asked, spec.open(asked.header))
+
+
+def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str, file: Path) -> tuple[Trace, Path]:
+    """Shrink a failing trace and write it beside the original, `.shrunk` in its name."""
+    from harness.report import store
+    from harness.shrink import shrink
+    from harness.trace import dump
+
+    def fails(candidate: Trace) -> int:
+        try:
+            findings = run(candidate).findings
+        except UsageError:
+            return -1
+        return next((finding.op for finding in findings if finding.anomaly == anomaly), -1)
+
+    smaller = shrink(asked, fails)
+    path = file.with_name(file.name.removesuffix(".jsonl") + ".shrunk.jsonl")
+    store.write(path, dump(smaller))
+    return smaller, path

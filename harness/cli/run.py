@@ -1,0 +1,167 @@
+"""`cachewitness run`: suites on an engine, a verdict, and a witness for whatever fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.options import cells_of, engine_of, engine_option, suites_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from harness.cells import Cell
+    from harness.report.store import Stored
+    from harness.run import Report, Suite
+    from harness.trace import Trace
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@engine_option
+@click.option("--policy", default="vllm", show_default=True, metavar="NAME", help="The rules that the engine is to follow.")
+@click.option("--layout", "layouts", multiple=True, metavar="NAME|PATH", help="Cache groups to run on; may be repeated.")
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the policy; may be repeated.")
+@click.option("--suite", "suites", multiple=True, metavar="NAME", help="A suite to run; may be repeated. Default: all.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of random workloads.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0), default=0, help="Run random workloads for so long; 0: a fixed number of them."
+)
+@click.option("--expected", type=_FILE, metavar="FILE", help="Failures that do not fail the run: `PATTERN  # REASON` a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else, on standard output.")
+@click.option("--junit", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
+@click.option(
+    "--report", "folder", type=_FILE, metavar="DIR", help="Write report.json, junit.xml, and traces and histories of failures."
+)
+@click.option("--github", is_flag=True, help="Print failures as annotations of GitHub Actions, on standard error.")
+@click.option("--quiet", is_flag=True, help="Print witnesses and the verdict alone.")
+def run(
+    engine: str,
+    policy: str,
+    layouts: tuple[str, ...],
+    options: tuple[str, ...],
+    suites: tuple[str, ...],
+    seed: int,
+    seconds: float,
+    expected: Path | None,
+    as_json: bool,
+    junit: Path | None,
+    folder: Path | None,
+    github: bool,
+    quiet: bool,
+) -> int:
+    """Run suites on an engine and say what came of it.
+
+    Without options: every suite that the embedded reference can run, on small layouts of every kind. Failing traces are
+    shrunk and kept in .cachewitness/failures (with --report, in its folder).
+    """
+    from harness import expected as expected_failures
+    from harness.report import store
+    from harness.run import Runner
+
+    spec = engine_of(engine, policy)
+    cells, chosen = cells_of(layouts, options)
+    if junit:
+        store.ready(junit, "--junit")
+    if folder:
+        store.ready_folder(folder, "--report")
+    progress = _Progress(shown=not quiet and not as_json)
+    runner = Runner(
+        spec,
+        cells,
+        seed=seed,
+        seconds=seconds,
+        expected=expected_failures.load(expected) if expected else {},
+        chosen_cells=chosen,
+        on_trace=progress.tell,
+    )
+    try:
+        report = runner.run(suites_of(suites))
+    finally:
+        progress.clear()
+    _demand(report, suites_of(suites) if suites else [])
+    stored = store.keep_failures(
+        report, spec, (folder or store.DEFAULT_FOLDER.parent) / "failures", everything=folder is not None
+    )
+    _deliver(report, stored, cells, policy, as_json=as_json, junit=junit, folder=folder, github=github, quiet=quiet)
+    return report.exit_code
+
+
+def _demand(report: Report, asked: list[Suite]) -> None:
+    """Make a suite that the user named and that did not run count as not checked."""
+    ran = {suite.name for suite in report.suites}
+    report.vacuous += [f"suite {suite.name} was asked for and was not run" for suite in asked if suite.name not in ran]
+
+
+def _deliver(
+    report: Report,
+    stored: Mapping[str, Stored],
+    cells: list[Cell],
+    policy: str,
+    *,
+    as_json: bool,
+    junit: Path | None,
+    folder: Path | None,
+    github: bool,
+    quiet: bool,
+) -> None:
+    from harness.report import store
+
+    if as_json or folder:
+        from harness.report import jsonreport
+
+        content = jsonreport.render(jsonreport.document(report, stored, [cell.name for cell in cells], policy))
+        if folder:
+            store.write(folder / "report.json", content)
+        if as_json:
+            click.echo(content, nl=False)
+    if junit or folder:
+        from harness.report import junit as junit_report
+
+        content = junit_report.render(report, stored)
+        for path in (junit, folder / "junit.xml" if folder else None):
+            if path:
+                store.write(path, content)
+    if github:
+        from harness.report.github import commands
+
+        for line in commands(report, stored):
+            click.echo(line, err=True)
+    if not as_json:
+        from harness.report import terminal
+
+        terminal.print_report(report, stored, terminal.console(), configurations=len(cells), quiet=quiet)
+        if folder and not quiet:
+            click.echo(f"written to {folder}: report.json, junit.xml" + (", failures/" if stored else ""))
+
+
+class _Progress:
+    """One line on standard error that says how far a run is; silent if that is no terminal."""
+
+    def __init__(self, *, shown: bool) -> None:
+        import sys
+        from time import monotonic
+
+        self._shown = shown and sys.stderr.isatty()
+        self._clock = monotonic
+        self._next = self._clock() + 0.5
+        self._traces = 0
+
+    @property
+    def tell(self) -> Callable[[str, Trace], None] | None:
+        """What to call for each trace; None where nobody looks."""
+        return self._tell if self._shown else None
+
+    def clear(self) -> None:
+        """Wipe the line."""
+        if self._shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+    def _tell(self, suite: str, trace: Trace) -> None:
+        self._traces += 1
+        if self._clock() >= self._next:
+            self._next = self._clock() + 0.2
+            click.echo(f"\r\x1b[K{suite}: {self._traces} traces", nl=False, err=True)

@@ -1,0 +1,130 @@
+"""The witness of a failure, as lines of plain text.
+
+Whoever reads it must be able to follow it by hand: what is wrong and what follows from it, the smallest trace that shows it
+with the offending operation marked, what the ledger says against the engine, and one command that shows it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from textwrap import wrap
+
+import msgspec
+
+from harness.anomalies import BY_NAME
+from harness.history import Event, History
+from harness.trace import Layout, Op, Reset, Step, Submit, Trace, UpdateWeights
+from harness.verdict import Finding
+
+WIDTH = 100
+SHOWN_BEFORE = 36
+"""How many operations are shown in front of the offending one; the first ones of a longer trace are left out."""
+EVENTS_BEFORE, EVENTS_AFTER = 8, 2
+_INDENT = "  "
+
+
+def witness(finding: Finding, trace: Trace, *, name: str = "", whole: int = 0, replay: str = "") -> list[str]:
+    """Return the witness of a trace that failed; `whole` is how many operations the trace had before it was shrunk.
+
+    `finding.op` is the index of the offending operation; nothing is marked if it is outside the trace.
+    """
+    operations = len(trace.ops)
+    length = f"shrunk from {whole} operations to {operations}" if whole > operations else f"{operations} operations"
+    lines = [*headline(finding, name), f"trace {trace.header.name}, {length}"]
+    lines += [_INDENT + line for line in _wrapped(describe(trace))]
+    lines += ["", *_marked([compact(op) for op in trace.ops], finding.op), "", *_wrapped(finding.sentence)]
+    if replay:
+        lines += ["", f"replay: {replay}"]
+    return lines
+
+
+def witness_of_history(finding: Finding, history: History, line_of: Sequence[int], name: str) -> list[str]:
+    """Return the witness of a recorded history: the events up to the offending one, by their line in the file."""
+    at = finding.seq if 0 <= finding.seq < len(history.events) else len(history.events) - 1
+    first = max(0, at - EVENTS_BEFORE)
+    lines = headline(finding, name)
+    if history.events:
+        where = "at" if finding.seq >= 0 else "when everything had happened, after"
+        lines.append(f"{where} line {line_of[at]}, event {at} of step {history.events[at].step}")
+    width = len(str(line_of[min(at + EVENTS_AFTER, len(line_of) - 1)])) if line_of else 1
+    for index in range(first, min(at + EVENTS_AFTER + 1, len(history.events))):
+        mark = ">" if index == at else " "
+        lines.append(f"{mark} {line_of[index]:>{width}}  {_short(history.events[index])}")
+    return [*lines, "", *_wrapped(finding.sentence)]
+
+
+def headline(finding: Finding, name: str) -> list[str]:
+    """Return the anomaly by name, the rule that it contradicts and what follows from it."""
+    anomaly = BY_NAME.get(finding.anomaly)
+    lines = [f"FAIL  {finding.anomaly}  found by {finding.checker}" + (f" in {name}" if name else "")]
+    if anomaly:
+        lines += _wrapped(f"the rule: {anomaly.invariant}", _INDENT)
+        lines += _wrapped(f"what it implies: {anomaly.implies}", _INDENT)
+    return [*lines, ""]
+
+
+def describe(trace: Trace) -> str:
+    """Return the header of a trace in one line: groups, pool, options."""
+    header = trace.header
+    options = "".join(f", {key}={_plain(value)}" for key, value in header.options.items())
+    height = "" if header.height == "manager" else f", {header.height} height"
+    return f"layout {header.layout.name} ({describe_layout(header.layout)}), {header.slots} slots{options}{height}"
+
+
+def describe_layout(layout: Layout) -> str:
+    """Return the groups of a layout, `full 16 + 2 × sliding 16 window 32`; sizes in tokens, equal neighbours counted."""
+    words = [
+        f"{group.kind} {group.block_size}"
+        + (f" window {group.window}" if group.window else "")
+        + (f" chunk {group.chunk}" if group.chunk else "")
+        for group in layout.groups
+    ]
+    runs = [(word, len(list(run))) for word, run in groupby(words)]
+    return " + ".join(f"{count} × {word}" if count > 1 else word for word, count in runs)
+
+
+def compact(op: Op) -> str:
+    """Return an operation as people write it: `step r1+16 r2+1`."""
+    word = op.__struct_config__.tag
+    if isinstance(op, Step):
+        run = " ".join(f"{r}+{tokens}" for r, tokens in op.run)
+        budget = f"budget {op.budget or 'default'}" if not op.run else ""
+        withdraw = f"withdraw {' '.join(op.withdraw)}" if op.withdraw else ""
+        return "  ".join(filter(None, (f"{word} {run}{budget}", withdraw)))
+    if isinstance(op, Submit):
+        extras = [f"{field}={getattr(op, field)}" for field in ("salt", "adapter", "stream") if getattr(op, field)]
+        extras += [f"media={item.hash}@{item.at}+{item.length}" for item in op.media]
+        return "  ".join([f"{word} {op.r}  {op.prompt}", *extras])
+    if isinstance(op, Reset):
+        return f"{word} running" if op.running else str(word)
+    if isinstance(op, UpdateWeights):
+        return f"{word} {op.version}"
+    return f"{word} {op.r}"
+
+
+def _marked(operations: list[str], at: int) -> list[str]:
+    """Return the operations numbered from 1, one of them marked; far in front of it and behind it they are left out."""
+    last = at if 0 <= at < len(operations) else len(operations) - 1
+    first = max(0, last - SHOWN_BEFORE)
+    width = len(str(len(operations)))
+    lines = [f"  … {first} operations before"] if first else []
+    lines += [f"{'>' if index == at else ' '} {index + 1:>{width}}  {operations[index]}" for index in range(first, last + 1)]
+    behind = len(operations) - last - 1
+    return [*lines, f"  … {behind} operations after"] if behind else lines
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    hang = indent + _INDENT if indent else ""
+    return wrap(text, WIDTH, initial_indent=indent, subsequent_indent=hang, break_on_hyphens=False, break_long_words=False)
+
+
+def _short(event: Event) -> str:
+    text = msgspec.json.encode(event).decode()
+    return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,83 @@
+"""JSON schemas of what is stored, generated from the types that read it.
+
+The files in `fixtures/schemas` are what other programs validate against; a test keeps them equal to what is generated here.
+The schema of a trace or a history is that of one line: the first line of a file is the header, all others are operations or
+events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from harness import history, trace
+from harness.errors import UsageError
+from harness.report import jsonreport
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_REFERENCE = "#/$defs/{name}"
+
+
+def _trace() -> dict[str, Any]:
+    title = f"a line of a trace, {trace.FORMAT} version {trace.VERSION}"
+    return _of(title, trace.TraceHeader, trace.Op, trace.FORMAT, trace.VERSION)
+
+
+def _history() -> dict[str, Any]:
+    title = f"a line of a history, {history.FORMAT} version {history.VERSION}"
+    return _of(title, history.Header, history.Event, history.FORMAT, history.VERSION)
+
+
+def _report() -> dict[str, Any]:
+    title = f"the report of a run, {jsonreport.FORMAT} version {jsonreport.VERSION}"
+    (whole,), definitions = msgspec.json.schema_components([jsonreport.Document], ref_template=_REFERENCE)
+    _unwrap(definitions)
+    _pin(definitions["Document"], jsonreport.FORMAT, jsonreport.VERSION)
+    return {"$schema": DIALECT, "title": title, **whole, "$defs": dict(sorted(definitions.items()))}
+
+
+KINDS: dict[str, Callable[[], dict[str, Any]]] = {"trace": _trace, "history": _history, "report": _report}
+
+
+def schema(kind: str) -> bytes:
+    """Return the schema of `trace` lines, `history` lines or a `report`, as indented JSON.
+
+    Raises UsageError for another kind.
+    """
+    from harness.engines.registry import nearest
+
+    if kind not in KINDS:
+        raise UsageError(f"there is no schema of {kind!r}{nearest(kind, KINDS)}")
+    return msgspec.json.format(msgspec.json.encode(KINDS[kind]()), indent=2) + b"\n"
+
+
+def title(kind: str) -> str:
+    """Return what the schema is of."""
+    return str(KINDS[kind]()["title"])
+
+
+def _of(title: str, header: Any, line: Any, format_name: str, version: int) -> dict[str, Any]:
+    (first, others), definitions = msgspec.json.schema_components([header, line], ref_template=_REFERENCE)
+    _unwrap(definitions)
+    _pin(definitions[header.__name__], format_name, version)
+    return {
+        "$schema": DIALECT,
+        "title": title,
+        "anyOf": [first, *others["anyOf"]],
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _unwrap(definitions: dict[str, Any]) -> None:
+    """Make every description one line of text, as docstrings are not."""
+    for definition in definitions.values():
+        if "description" in definition:
+            definition["description"] = " ".join(definition["description"].split())
+
+
+def _pin(definition: dict[str, Any], format_name: str, version: int) -> None:
+    """Make the format and its version constants: a file of another version is another format."""
+    definition["properties"]["format"] = {"const": format_name}
+    definition["properties"]["version"] = {"const": version}

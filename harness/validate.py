@@ -1,0 +1,243 @@
+"""Says whether the events of a history can be followed at all, before anybody judges them.
+
+A history may come from anybody's engine. What is judged later is whether the engine did right; what is asked here is
+whether its record makes sense: every request was submitted before it is spoken of, every slot, group and pool exists in the
+header, every table has one column list for each group. A record that does not is an error of whoever wrote it, told with
+its line, and never a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from harness import history
+from harness.errors import UsageError
+from harness.history import (
+    Aborted,
+    Accept,
+    Copy,
+    Counts,
+    Drop,
+    Event,
+    Finished,
+    Header,
+    History,
+    Hit,
+    Move,
+    Preempted,
+    Publish,
+    Read,
+    StepBegin,
+    StepEnd,
+    Submitted,
+    Take,
+    Unpublish,
+    Write,
+    Zero,
+)
+from harness.needs import columns
+
+SLOTS_MAX = 1 << 22
+TOKEN_MAX = (1 << 43) - 1
+NO_COLUMN = -1
+"""What `read` and `write` say for a column that a table does not have."""
+
+
+class Nonsense(Exception):
+    """An event refers to something that does not exist; the message says what."""
+
+
+def load(path: Path) -> tuple[History, list[int]]:
+    """Read a history that makes sense, and return with it the line of each event in the file.
+
+    Raises UsageError naming the file, the line and the field if anything does not fit the format or refers to nothing.
+    """
+    happened = history.load(path)
+    line_of = [number for number, text in enumerate(path.read_bytes().splitlines(), start=1) if text.strip()][1:]
+    for index, problem in problems(happened):
+        raise UsageError(f"{path}:{line_of[index] if index >= 0 else 1}: {problem}")
+    return happened, line_of
+
+
+def problems(happened: History) -> Iterator[tuple[int, str]]:
+    """Yield the first thing that makes no sense, if there is one: the index of the event (−1: the header) and what it is."""
+    index = -1
+    try:
+        sense = Sense(happened.header)
+        for event in happened.events:
+            index += 1
+            sense.follow(event)
+    except Nonsense as problem:
+        yield index, str(problem)
+
+
+class Sense:
+    """Follows a history event by event, keeping no more than is needed to know what exists.
+
+    Raises Nonsense for a header whose groups or pools do not fit together.
+    """
+
+    def __init__(self, header: Header) -> None:
+        _check_header(header)
+        self._groups = header.groups
+        self._pools = {pool.id: pool.slots for pool in header.pools}
+        self._tokens: dict[str, int] = {}
+        self._rules: dict[type, Callable[[Any], None]] = {
+            Take: self._holding,
+            Drop: self._holding,
+            Read: self._access,
+            Write: self._access,
+            Copy: lambda e: self._moves(e.moves, "moves"),
+            Zero: lambda e: self._slots(e.slots, e.pool, "slots"),
+            Publish: self._publish,
+            Unpublish: lambda e: self._slots([e.slot], self._pool_of(e.group), "slot"),
+            Hit: self._hit,
+            Counts: lambda e: self._slots([slot for slot, _ in e.refs], e.pool, "refs"),
+            Submitted: self._submit,
+            StepBegin: self._step_begin,
+            StepEnd: lambda e: self._known(e.withdrawn, "withdrawn"),
+            Accept: self._accept,
+            Preempted: lambda e: self._known([e.r], "r"),
+            Aborted: lambda e: self._known([e.r], "r"),
+            Finished: lambda e: self._known([e.r], "r"),
+        }
+
+    def follow(self, event: Event) -> None:
+        """Take one event in. Raises Nonsense if it refers to something that does not exist."""
+        rule = self._rules.get(type(event))
+        if rule is not None:
+            rule(event)
+
+    def _holding(self, event: Take | Drop) -> None:
+        self._group(event.group, event.pool)
+        self._slots(event.slots, event.pool, "slots")
+        if not event.holder.startswith("copy:"):
+            self._known([event.holder], "holder")
+
+    def _access(self, event: Read | Write) -> None:
+        group = self._groups[self._group(event.group, event.pool)]
+        self._known([event.r], "r")
+        if not 0 <= event.start <= event.stop <= self._tokens[event.r]:
+            raise Nonsense(
+                f"tokens [{event.start}, {event.stop}) - at `$.start`; {event.r!r} has {self._tokens[event.r]} tokens here"
+            )
+        first, last = columns(group, event.start, event.stop)
+        wanted = 1 if group.kind == "recurrent" else last - first
+        if len(event.slots) != wanted:
+            span = f"tokens [{event.start}, {event.stop}) of group {event.group}"
+            raise Nonsense(f"{len(event.slots)} slots - at `$.slots`; {span} take {wanted}")
+        self._slots([slot for slot in event.slots if slot != NO_COLUMN], event.pool, "slots")
+
+    def _moves(self, moves: list[Move], field: str) -> None:
+        for move in moves:
+            self._slots([move.src], move.src_pool, field)
+            self._slots([move.dst], move.dst_pool, field)
+
+    def _publish(self, event: Publish) -> None:
+        self._known([event.r], "r")
+        self._slots([event.slot, *event.companions], self._pool_of(event.group), "slot")
+        if event.length < 1:
+            raise Nonsense(f"{event.length} - at `$.length`; a key stands for at least one token")
+
+    def _hit(self, event: Hit) -> None:
+        self._known([event.r], "r")
+        if event.reported < 0 or event.resume < 0:
+            raise Nonsense("less than nothing - at `$.reported` or `$.resume`")
+        self._tables(event.slots, "slots")
+
+    def _submit(self, event: Submitted) -> None:
+        if event.r in self._tokens:
+            raise Nonsense(f"request {event.r!r} is submitted twice - at `$.r`; give every request a name of its own")
+        self._tokens[event.r] = len(event.tokens)
+        _check_tokens(event.tokens)
+
+    def _step_begin(self, event: StepBegin) -> None:
+        self._known([r for r, _ in event.asked], "asked")
+        self._known([run.r for run in event.runs], "runs")
+        for run in event.runs:
+            if not 0 <= run.start <= run.stop:
+                raise Nonsense(f"tokens [{run.start}, {run.stop}) of {run.r!r} - at `$.runs`")
+            self._tables(run.tables, "runs")
+        self._moves(event.copies, "copies")
+        for pool, slots in event.zeros:
+            self._slots(slots, pool, "zeros")
+
+    def _accept(self, event: Accept) -> None:
+        self._known([event.r], "r")
+        before = event.upto - len(event.tokens)
+        if not 0 <= before <= self._tokens[event.r]:
+            raise Nonsense(
+                f"{event.upto} - at `$.upto`; {event.r!r} has {self._tokens[event.r]} tokens here and gets {len(event.tokens)}"
+            )
+        self._tokens[event.r] = event.upto
+        _check_tokens(event.tokens)
+
+    def _known(self, requests: Iterable[str], field: str) -> None:
+        for r in requests:
+            if r not in self._tokens:
+                raise Nonsense(f"request {r!r} was never submitted - at `$.{field}`")
+
+    def _group(self, group: int, pool: int) -> int:
+        if self._pool_of(group) != pool:
+            raise Nonsense(f"pool {pool} - at `$.pool`; group {group} lies in pool {self._groups[group].pool}")
+        return group
+
+    def _pool_of(self, group: int) -> int:
+        if not 0 <= group < len(self._groups):
+            raise Nonsense(f"group {group} does not exist - at `$.group`; the header has groups 0 to {len(self._groups) - 1}")
+        return self._groups[group].pool
+
+    def _tables(self, tables: list[list[int]], field: str) -> None:
+        if len(tables) != len(self._groups):
+            raise Nonsense(f"{len(tables)} tables - at `$.{field}`; the header has {len(self._groups)} groups")
+        for group, slots in zip(self._groups, tables, strict=True):
+            self._slots(slots, group.pool, field)
+
+    def _slots(self, slots: Iterable[int], pool: int, field: str) -> None:
+        if pool not in self._pools:
+            raise Nonsense(f"pool {pool} does not exist - at `$.{field}`; the header has {_listed(self._pools)}")
+        for slot in slots:
+            if not 0 <= slot < self._pools[pool]:
+                raise Nonsense(
+                    f"slot {slot} does not exist - at `$.{field}`; pool {pool} has slots 0 to {self._pools[pool] - 1}"
+                )
+
+
+def _check_header(header: Header) -> None:
+    pools = [pool.id for pool in header.pools]
+    if not pools or not header.groups:
+        raise Nonsense("nothing to judge - at `$.pools` or `$.groups`; name at least one pool and one group")
+    if len(set(pools)) != len(pools):
+        raise Nonsense(f"{_listed(pools)} - at `$.pools`; give every pool an id of its own")
+    for pool in header.pools:
+        if not 1 <= pool.slots <= SLOTS_MAX or not all(0 <= slot < pool.slots for slot in pool.null):
+            raise Nonsense(f"pool {pool.id} - at `$.pools`; slots are 1 to {SLOTS_MAX}, null slots among them")
+    for index, group in enumerate(header.groups):
+        where = f"at `$.groups[{index}]`"
+        if group.id != index:
+            raise Nonsense(f"id {group.id} - {where}; groups are numbered from 0 in the order of the list")
+        if group.pool not in pools:
+            raise Nonsense(f"pool {group.pool} does not exist - {where}; the header has {_listed(pools)}")
+        spans = {"block_size": group.block_size}
+        spans |= {"window": group.window} if group.kind == "sliding" else {}
+        spans |= {"chunk": group.chunk} if group.kind == "chunked" else {}
+        for field, value in spans.items():
+            if value < 1:
+                raise Nonsense(f"{field} {value} - {where}; a {group.kind} group needs at least 1")
+    rules = header.rules
+    interval = rules.retention.interval
+    if rules.alignment < 1 or rules.give_back < 0 or (interval is not None and interval < 0):
+        raise Nonsense("less than it can be - at `$.rules`; alignment is at least 1, give_back and interval at least 0")
+    if not all(0 <= group < len(header.groups) for group in rules.retention.groups):
+        raise Nonsense(f"groups {rules.retention.groups} - at `$.rules.retention`; one of them does not exist")
+
+
+def _check_tokens(tokens: list[int]) -> None:
+    if not all(0 <= token <= TOKEN_MAX for token in tokens):
+        raise Nonsense(f"a token id outside 0 to {TOKEN_MAX} - at `$.tokens`")
+
+
+def _listed(pools: Iterable[int]) -> str:
+    return f"pools {', '.join(map(str, pools))}"
