@@ -72,7 +72,8 @@ def write(shape: Shape, source: Source, *, withdraw: bool, operations: int, name
     if withdraw:
         script.needs.append("withdraw")
     _Workload(script, source, withdraw=withdraw).run(operations)
-    longest = _BLOCKS_MAX * shape.unit
+    # At scheduler height requests that fit alone must not be blocked for ever by one that does not.
+    longest = (_BLOCKS_MAX + (3 if shape.height == "scheduler" else 0)) * shape.unit
     return script.trace(shape.slots(longest) * source.integer(5, 12) // 5 + 1)
 
 
@@ -138,20 +139,24 @@ class _Workload:
         if source.chance(8):
             identity["adapter"] = source.choice(["tuned", "other"])
         if source.chance(10):
-            tokens = sum(int(term.rsplit(":", 1)[1]) for term in prompt.split())
+            tokens = _tokens(prompt)
             at = source.integer(0, tokens - 1)
             identity["media"] = image(at, source.integer(1, tokens - at), source.choice(["cat", "dog"]))
         self._script.submit(r, prompt, **identity)
         self._live.append(r)
 
     def _prompt(self, r: str) -> str:
-        source = self._source
+        source, longest = self._source, (_BLOCKS_MAX - 1) * self._script.shape.unit
+        prompt = ""
         if self._prompts and source.chance(30):
-            return source.choice(self._prompts)
-        if self._prompts and source.chance(35):
-            return f"{source.choice(self._prompts[-4:])} {r}:{source.integer(1, self._script.shape.unit + 1)}"
+            prompt = source.choice(self._prompts)
+        elif self._prompts and source.chance(50):
+            prompt = f"{source.choice(self._prompts[-4:])} {r}:{source.integer(1, self._script.shape.unit + 1)}"
+        if prompt and _tokens(prompt) <= longest:
+            return prompt
         shared = self._length()
-        return f"{source.choice('AB')}:{shared} {r}:{self._length() if source.chance(40) else source.integer(1, 3)}"
+        own = min(self._length() if source.chance(40) else source.integer(1, 3), longest - shared + 1)
+        return f"{source.choice('AB')}:{shared} {r}:{own}"
 
     def _step(self) -> None:
         source = self._source
@@ -161,3 +166,7 @@ class _Workload:
         for _ in range(source.integer(1, 3)):
             self._script.step(*run, withdraw=withdraw)
             withdraw = ()
+
+
+def _tokens(prompt: str) -> int:
+    return sum(int(term.rpartition(":")[2]) for term in prompt.split())

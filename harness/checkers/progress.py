@@ -41,7 +41,9 @@ class Progress(Checker):
         return self._nobody(ledger, event, ran, limit) if not event.asked else None
 
     def _nobody(self, ledger: Ledger, event: StepBegin, ran: set[str], limit: int) -> Found:
-        waiting = [book.r for book in ledger.books.values() if book.live and _fits_alone(ledger, book.r)]
+        waiting = [book.r for book in ledger.books.values() if book.live]
+        if not all(_fits_alone(ledger, r) for r in waiting):
+            waiting = []  # a queue in order of arrival may stand still behind a request that can never run
         self._idle = 0 if ran or not waiting else self._idle + 1
         if waiting:
             self.opportunities += 1
@@ -58,7 +60,7 @@ def _stuck(r: str, what: str) -> Finding:
 
 def _blocks(ledger: Ledger, r: str, pool: int, upto: int) -> int:
     """Return a bound on the slots that the request needs up to `upto` tokens: one spare block for every group."""
-    return sum(-(-upto // group.block_size) + 1 for group in ledger.groups if group.pool == pool)
+    return sum(-(-upto // group.block_size) + 1 for group in ledger.local if group.pool == pool)
 
 
 def _feasible(ledger: Ledger, r: str, tokens: int) -> bool:
@@ -68,7 +70,7 @@ def _feasible(ledger: Ledger, r: str, tokens: int) -> bool:
     """
     book = ledger.books[r]
     left = len(book.tokens) - book.computed
-    whole = lcm(*(group.block_size for group in ledger.groups))
+    whole = lcm(*(group.block_size for group in ledger.local))
     if left <= 0 or tokens < min(left, whole):
         return False
     upto = len(book.tokens)

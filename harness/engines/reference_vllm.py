@@ -1,4 +1,4 @@
-"""The engine `reference`: this repository's own policy of vLLM, at manager height.
+"""The engine `reference`: this repository's own policy of vLLM, at manager and at scheduler height.
 
 `reference:mutant=NAME` plants a seeded fault into it, which is how the harness is shown to find faults; `release=0.29` makes
 the policy do what that release of vLLM does by default.
@@ -13,6 +13,7 @@ from harness.engines.manager_height import ManagerHeight, describe, retention
 from harness.engines.observe import ObservedManager
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineKind
+from harness.engines.scheduler_height import SchedulerHeight
 from harness.errors import UsageError
 from harness.history import Rules
 from harness.trace import Submit, TraceHeader
@@ -27,7 +28,7 @@ PROGRESS_STEPS = 4
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
-    """Build the reference engine for a trace.
+    """Build the reference engine for a trace, at the height that the trace names.
 
     Raises UsageError for an option that the policy refuses, naming it.
     """
@@ -38,6 +39,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     engine = assemble(header, config, KVCacheManager(config), "reference" + (f":mutant={mutant}" if mutant else ""))
     if mutant:
         plant(mutant, "reference", engine)
+    if header.height == "scheduler":
+        return SchedulerHeight(engine.header, config, engine.manager, engine.new_request)
     return engine
 
 
@@ -88,7 +91,7 @@ def assemble(header: TraceHeader, config: KVCacheConfig, manager: KVCacheManager
 ENGINE = EngineKind(
     name="reference",
     summary="the executable reference of vLLM's policy in this package",
-    heights=("manager",),
+    heights=("manager", "scheduler"),
     open=open_engine,
     options={"mutant": "a seeded fault (see `ls mutants`)", "release": "the vLLM release whose defaults apply"},
     replays=False,
