@@ -59,11 +59,11 @@ class Span:
 class Page:
     """One physical slot. `node`, `start`, `stop` describe the newest run; `older` the rest, if runs disagree.
 
-    `base` is the position that the page's first token stands for: content of another base is gone once a token is written.
-    `state` tells a recurrent state from attention content, `zeroed` marks explicit zeros, `step` the step that wrote last.
+    `group` is the group whose layers wrote it: to another one it is noise. `state` tells a recurrent state from attention
+    content, `zeroed` marks explicit zeros, `step` the step that wrote last.
     """
 
-    __slots__ = ("base", "holders", "keys", "node", "older", "start", "state", "step", "stop", "tainted", "writer", "zeroed")
+    __slots__ = ("group", "holders", "keys", "node", "older", "start", "state", "step", "stop", "tainted", "writer", "zeroed")
 
     def __init__(self) -> None:
         self.holders: dict[str, int] = {}
@@ -75,16 +75,21 @@ class Page:
     def poison(self) -> None:
         """Forget the content."""
         self.node = NOTHING
-        self.start = self.stop = self.base = 0
+        self.start = self.stop = 0
+        self.group = NOTHING
         self.older: list[Span] = []
         self.state = self.tainted = self.zeroed = False
 
     def copy_content(self, other: Page) -> None:
         """Take over the content of another page."""
-        self.node, self.start, self.stop, self.base = other.node, other.start, other.stop, other.base
+        self.node, self.start, self.stop, self.group = other.node, other.start, other.stop, other.group
         self.older = list(other.older)
         self.state, self.tainted, self.zeroed = other.state, other.tainted, other.zeroed
         self.writer, self.step = other.writer, other.step
+
+    def same_content(self, other: Page) -> bool:
+        """Whether two pages hold the same, as far as the newest run tells."""
+        return (self.node, self.start, self.stop, self.group) == (other.node, other.start, other.stop, other.group)
 
 
 class Key:
@@ -147,6 +152,7 @@ class Ledger:
     def __init__(self, header: Header) -> None:
         self.header = header
         self.groups: list[Group] = header.groups
+        self.local: list[Group] = header.local_groups()
         self.pages: dict[int, list[Page]] = {p.id: [Page() for _ in range(p.slots)] for p in header.pools}
         self.null: dict[int, frozenset[int]] = {p.id: frozenset(p.null) for p in header.pools}
         self.trie = Trie()
@@ -162,6 +168,8 @@ class Ledger:
         self.adapters: dict[str, int] = {}
         self.open_steps: dict[int, StepBegin] = {}
         self.last_step_ended = 0
+        self._orphans: set[tuple[int, str]] = set()
+        self._copying: dict[int, list[Page]] = {}
         self._pending: dict[int, list[Key]] = {}
         self._written: dict[str, list[Page]] = {}
         self._invalid: tuple[Read, list[int]] | None = None
@@ -216,8 +224,26 @@ class Ledger:
                 missing = upto
         return missing >= stop
 
+    def destroyed(self, page: Page, event: Write, start: int, stop: int) -> list[Span]:
+        """Return the content of the page that the write of tokens [start, stop) ends; what it repeats is not ended."""
+        if page.node == NOTHING:
+            return []
+        group, nodes, ancestor = self.groups[event.group], self.books[event.r].nodes, self.trie.ancestor
+        spans = [*page.older, Span(page.start, page.stop, page.node)]
+        if page.group != event.group:
+            return spans
+        if group.kind == "recurrent":
+            return [] if page.stop == event.stop and page.node == nodes[event.stop] else spans
+        lost = []
+        for span in spans:
+            shift = (start // group.block_size - span.start // group.block_size) * group.block_size
+            low, high = max(span.start, start - shift), min(span.stop, stop - shift)
+            if low < high and (shift or ancestor(span.node, high) != nodes[high]):
+                lost.append(Span(low, high, ancestor(span.node, high)))
+        return lost
+
     def holds_state(self, page: Page, node: int, length: int) -> bool:
-        """Whether the page holds the recurrent state after exactly the prefix `node` of `length` tokens."""
+        """Whether the page holds a recurrent state, taken after exactly the prefix `node` of `length` tokens."""
         return page.state and page.node == node and page.stop == length
 
     def backs(self, key: Key) -> bool:
@@ -226,11 +252,12 @@ class Ledger:
         if page is None or key.node == UNKNOWN:
             return False
         group = self.groups[key.group]
+        if page.group != key.group and group in self.local:
+            return False
         if group.kind == "recurrent":
             return self.holds_state(page, key.node, key.length)
         start = (key.length - 1) // group.block_size * group.block_size
-        exact = page.node == key.node and page.stop == key.length and page.start <= start and not page.state
-        return exact or self.covers(page, key.node, start, key.length)
+        return self.covers(page, key.node, start, key.length)
 
     def invalid_columns(self, read: Read) -> list[int]:
         """Return the indices into `read.slots` whose content is not what the read needs, or that r does not hold.
@@ -244,9 +271,26 @@ class Ledger:
         self._invalid = (read, bad)
         return bad
 
+    def orphaned(self, step: int, r: str) -> bool:
+        """Whether r ended, or lost its pages, while the step was in flight: it still runs, over pages that it gave back.
+
+        Nobody waits for its tokens, and whoever has those pages next writes them in a later step.
+        """
+        return (step, r) in self._orphans
+
     def pending(self, step: int) -> list[Key]:
         """Return the keys that become committed, or vanish, when the step ends."""
         return self._pending.get(step, [])
+
+    def late(self, event: Publish) -> bool:
+        """Whether the step that wrote the content is over already, so that the key is committed at once."""
+        return event.step <= self.last_step_ended and event.step not in self.open_steps
+
+    def hollow(self, event: Publish) -> bool:
+        """Whether a late publication has no content behind it; asked before it is applied."""
+        nodes = self.books[event.r].nodes
+        node = nodes[event.length] if event.length < len(nodes) else UNKNOWN
+        return self.late(event) and not self.backs(Key(event, node, "pending"))
 
     def unbacked(self, event: StepEnd) -> list[Key]:
         """Return the keys that the end of this step commits although their content is not there; asked before the end."""
@@ -294,7 +338,8 @@ class Ledger:
         written = self._written.setdefault(event.r, [])
         if group.kind == "recurrent":
             slot = event.slots[0]
-            book.states.setdefault(event.group, set()).add(event.stop)
+            if not self.orphaned(event.step, event.r):
+                book.states.setdefault(event.group, set()).add(event.stop)
             if slot >= 0 and slot not in null:
                 self._write_state(pages[slot], event, nodes[event.stop])
                 written.append(pages[slot])
@@ -304,18 +349,17 @@ class Ledger:
             stop = min(event.stop, (start // size + 1) * size)
             if slot >= 0 and slot not in null:
                 page = pages[slot]
-                base = start // size * size
-                if page.base != base:
+                if page.group != event.group:
                     page.poison()
-                    page.base = base
-                _write_tokens(self.trie, page, nodes, start, stop)
+                    page.group = event.group
+                _write_tokens(self.trie, page, nodes, start, stop, size)
                 page.writer, page.step, page.tainted = event.r, event.step, page.tainted or book.tainted
                 written.append(page)
             start = stop
 
     def _write_state(self, page: Page, event: Write, node: int) -> None:
         page.poison()
-        page.state, page.node, page.start, page.stop = True, node, event.stop, event.stop
+        page.state, page.node, page.start, page.stop, page.group = True, node, event.stop, event.stop, event.group
         page.writer, page.step, page.tainted = event.r, event.step, self.books[event.r].tainted
 
     def _read(self, event: Read) -> None:
@@ -329,14 +373,17 @@ class Ledger:
             page.tainted = True
 
     def _copy(self, event: Copy) -> None:
-        if event.phase in ("begin", "fail"):
-            return
-        sources = []
-        for move in event.moves:
-            image = Page()
+        """Copy pages; of an asynchronous copy, nothing whose source was written meanwhile, or that failed, has arrived."""
+        images = [Page() for _ in event.moves]
+        for move, image in zip(event.moves, images, strict=True):
             image.copy_content(self.pages[move.src_pool][move.src])
-            sources.append(image)
-        for move, image in zip(event.moves, sources, strict=True):
+        if event.phase == "begin":
+            self._copying[event.id] = images
+            return
+        begun = self._copying.pop(event.id, images)
+        for move, image, before in zip(event.moves, images, begun, strict=True):
+            if event.phase == "fail" or not image.same_content(before):
+                image.poison()
             self.pages[move.dst_pool][move.dst].copy_content(image)
 
     def _zero(self, event: Zero) -> None:
@@ -350,10 +397,11 @@ class Ledger:
     def _publish(self, event: Publish) -> None:
         nodes = self.books[event.r].nodes
         node = nodes[event.length] if event.length < len(nodes) else UNKNOWN
-        late = event.step <= self.last_step_ended and event.step not in self.open_steps
-        key = Key(event, node, "committed" if late else "pending")
-        if not late:
+        key = Key(event, node, "pending")
+        if not self.late(event):
             self._pending.setdefault(event.step, []).append(key)
+        else:
+            key.state = "committed" if self.backs(key) else "hollow"
         self.keys[event.group].setdefault(node, {})[event.slot] = key
         pool = self.groups[event.group].pool
         for slot in (event.slot, *event.companions):
@@ -437,7 +485,7 @@ class Ledger:
         begun = self.open_steps.pop(event.step, None)
         gone = set(event.withdrawn)
         for run in begun.runs if begun else ():
-            if run.r not in gone:
+            if run.r not in gone and not self.orphaned(event.step, run.r):
                 book = self.books[run.r]
                 book.computed = run.stop
                 book.ran_steps += 1
@@ -446,10 +494,17 @@ class Ledger:
             key.state = "withdrawn" if key.r in gone else "committed"
         for key in hollow:
             key.state = "hollow"
+        self._orphans = {(step, r) for step, r in self._orphans if step != event.step}
         self.last_step_ended = max(self.last_step_ended, event.step)
         self._written.clear()
 
+    def _orphan(self, r: str) -> None:
+        for step, begun in self.open_steps.items():
+            if any(run.r == r for run in begun.runs):
+                self._orphans.add((step, r))
+
     def _preempt(self, event: Preempted) -> None:
+        self._orphan(event.r)
         book = self.books[event.r]
         book.restart()
         if book.identity[0] != self.weights:
@@ -457,6 +512,7 @@ class Ledger:
             self._spell(book, 0)
 
     def _end(self, event: Aborted | Finished) -> None:
+        self._orphan(event.r)
         self.books[event.r].live = False
 
     def _reset(self, event: ResetDone) -> None:
@@ -484,9 +540,9 @@ class Ledger:
 
     def _invalid_state(self, read: Read, book: Book) -> list[int]:
         page = self.page(read.group, read.slots[0])
-        if page is None or book.r not in page.holders:
+        if page is None or (book.r not in page.holders and not self.orphaned(read.step, book.r)):
             return [0]
-        return [] if self.holds_state(page, book.nodes[read.stop], read.stop) else [0]
+        return [] if page.group == read.group and self.holds_state(page, book.nodes[read.stop], read.stop) else [0]
 
     def _invalid_blocks(self, read: Read, book: Book, group: Group) -> list[int]:
         pages, nodes, r, size = self.pages[group.pool], book.nodes, book.r, group.block_size
@@ -499,40 +555,55 @@ class Ledger:
                 bad.append(index)
             else:
                 page = pages[slot]
-                exact = page.node == nodes[stop] and page.start <= start and not page.state
-                if r not in page.holders or not (exact or self.covers(page, nodes[stop], start, stop)):
+                exact = page.node == nodes[stop] and page.start <= start
+                right = page.group == group.id and (exact or self.covers(page, nodes[stop], start, stop))
+                if not right or (r not in page.holders and not self.orphaned(read.step, r)):
                     bad.append(index)
             start = stop
         return bad
 
 
-def _write_tokens(trie: Trie, page: Page, nodes: list[int], start: int, stop: int) -> None:
-    """Write tokens [start, stop) of the prefix that `nodes` spells into an attention page."""
+def _write_tokens(trie: Trie, page: Page, nodes: list[int], start: int, stop: int, size: int) -> None:
+    """Write tokens [start, stop) of the prefix that `nodes` spells into a page of `size` tokens of attention."""
     node = page.node
-    if node == NOTHING or page.state or (start <= page.start and stop >= page.stop):
-        base = page.base
-        page.poison()
-        page.start, page.stop, page.node, page.base = start, stop, nodes[stop], base
+    if node == NOTHING:
+        page.start, page.stop, page.node, page.zeroed = start, stop, nodes[stop], False
+    elif page.older or page.start // size != start // size:
+        _overwrite(trie, page, nodes, start, stop, size)
+    elif start <= page.start and stop >= page.stop:
+        page.start, page.stop, page.node, page.tainted = start, stop, nodes[stop], False
     elif page.start <= start <= page.stop and trie.ancestor(node, start) == nodes[start]:
         if stop >= page.stop:
             page.stop, page.node = stop, nodes[stop]
         elif trie.ancestor(node, stop) != nodes[stop]:
-            _overwrite(trie, page, nodes, start, stop)
+            _overwrite(trie, page, nodes, start, stop, size)
     else:
-        _overwrite(trie, page, nodes, start, stop)
+        _overwrite(trie, page, nodes, start, stop, size)
 
 
-def _overwrite(trie: Trie, page: Page, nodes: list[int], start: int, stop: int) -> None:
-    """Lay a run over content of another prefix; what is left of that content on either side stays, as older runs."""
+def _overwrite(trie: Trie, page: Page, nodes: list[int], start: int, stop: int, size: int) -> None:
+    """Lay a run over other content; what is left of that content on either side stays, joined to the run where it fits.
+
+    A token lies in the page at its position modulo `size`, so a run of another column destroys what lies at its places.
+    """
+    low, high, node = start, stop, nodes[stop]
     rest = []
     for span in [*page.older, Span(page.start, page.stop, page.node)]:
-        if span.start < start:
-            upto = min(span.stop, start)
-            rest.append(Span(span.start, upto, trie.ancestor(span.node, upto)))
-        if span.stop > stop:
-            rest.append(Span(max(span.start, stop), span.stop, span.node))
-    page.older, page.zeroed = rest, False
-    page.start, page.stop, page.node = start, stop, nodes[stop]
+        shift = (start // size - span.start // size) * size
+        first, last = start - shift, stop - shift
+        if span.start < first:
+            upto = min(span.stop, first)
+            before = trie.ancestor(span.node, upto)
+            if shift == 0 and upto == start and before == nodes[start]:
+                low = span.start
+            else:
+                rest.append(Span(span.start, upto, before))
+        if span.stop > last:
+            if shift == 0 and span.start <= stop and trie.ancestor(span.node, stop) == nodes[stop]:
+                high, node = span.stop, span.node
+            else:
+                rest.append(Span(max(span.start, last), span.stop, span.node))
+    page.older, page.start, page.stop, page.node = rest, low, high, node
 
 
 def _mark(keys: dict[int, dict[int, Key]], state: KeyState) -> None:

@@ -35,7 +35,8 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     """A cache group as the worker sees it.
 
     `block_size`, `window` (query included) and `chunk` are in tokens. A recurrent group writes its state at the end of a
-    chunk (`chunk-end`) or at every block boundary that the chunk crosses as well (`every-block`).
+    chunk (`chunk-end`) or at every block boundary that the chunk crosses as well (`every-block`). A group in a pool of another
+    tier than `local` is never run: its keys name the stored copies.
     """
 
     id: int
@@ -88,6 +89,11 @@ class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):
     trace: str = ""
     format: str = FORMAT
     version: int = VERSION
+
+    def local_groups(self) -> list[Group]:
+        """Return the groups that the device computes with. A group in a pool of another tier only keeps pages of theirs."""
+        tiers = {pool.id: pool.tier for pool in self.pools}
+        return [group for group in self.groups if tiers[group.pool] == "local"]
 
 
 class _Event(msgspec.Struct, omit_defaults=True, tag_field="e", kw_only=True, gc=False):

@@ -29,8 +29,9 @@ class Worker:
     """Adds the device's events to an engine's."""
 
     def __init__(self, header: Header) -> None:
-        self._recurrent = [g for g in header.groups if g.kind == "recurrent"]
-        self._attention = [g for g in header.groups if g.kind != "recurrent"]
+        local = header.local_groups()
+        self._recurrent = [g for g in local if g.kind == "recurrent"]
+        self._attention = [g for g in local if g.kind != "recurrent"]
         self._begun: dict[int, StepBegin] = {}
         self._copies = 0
 

@@ -83,7 +83,7 @@ class _Case:
     def _foreign(self) -> str:
         page, nodes = self.page, self.book.nodes
         assert page is not None
-        if page.node == NOTHING:
+        if page.node == NOTHING or page.group != self.group.id:
             return "stale-hit"
         if self.group.kind == "recurrent" and page.state:
             if page.stop < len(nodes) and nodes[page.stop] == page.node:
@@ -91,7 +91,11 @@ class _Case:
             if page.stop >= len(nodes) and self.ledger.trie.ancestor(page.node, len(nodes) - 1) == nodes[-1]:
                 return "state-position-skew"
         trie = self.ledger.trie
-        if page.start <= self.start and page.stop >= self.stop and trie.same_tokens(trie.ancestor(page.node, self.stop), nodes[self.stop]):
+        if (
+            page.start <= self.start
+            and page.stop >= self.stop
+            and trie.same_tokens(trie.ancestor(page.node, self.stop), nodes[self.stop])
+        ):
             return "cross-identity-hit"
         return "stale-hit"
 
@@ -119,7 +123,8 @@ class _Case:
         if self.book.r not in page.holders:
             owner = ", ".join(page.holders) or "nobody"
             return f"is held by {owner}, not by {self.book.r}"
-        return "holds " + content_of(page)
+        other = f", for group {page.group}" if page.node != NOTHING and page.group != self.group.id else ""
+        return f"holds {content_of(page)}{other}"
 
 
 def content_of(page: Page) -> str:

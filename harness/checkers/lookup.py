@@ -23,7 +23,7 @@ class Lookup:
         self._ledger, self._book, self._rules = ledger, book, ledger.header.rules
         limit = len(book.tokens) if self._rules.stores_logits else len(book.tokens) - 1
         self._limit = limit // self._rules.alignment * self._rules.alignment
-        self._runs = {group.id: self._run(group) for group in ledger.groups if group.kind == "full"}
+        self._runs = {group.id: self._run(group) for group in ledger.local if group.kind == "full"}
 
     def longest_common(self) -> int:
         """Return the longest length at which every group can resume; 0 if there is none.
@@ -33,14 +33,14 @@ class Lookup:
         """
         position = self._limit - self._rules.give_back
         while position > 0:
-            if all(self._resumes(group, position, self._rules.give_back) for group in self._ledger.groups):
+            if all(self._resumes(group, position, self._rules.give_back) for group in self._ledger.local):
                 return position
             position -= self._rules.alignment
         return 0
 
     def longest_of_each(self) -> set[int]:
         """Return, for each group, the longest length at which that group alone can resume."""
-        return {self._longest(group) for group in self._ledger.groups}
+        return {self._longest(group) for group in self._ledger.local}
 
     def _longest(self, group: Group) -> int:
         position = self._limit

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.ghost import NOTHING, Ledger, Page
-from harness.history import Aborted, Counts, Drop, Finished, Preempted, StepEnd, Take, Write
+from harness.ghost import Book, Ledger, Page, Span
+from harness.history import Aborted, Counts, Drop, Finished, Group, Preempted, StepEnd, Take, Write
+from harness.needs import first_needed
 from harness.verdict import Finding
 
 
@@ -63,17 +67,16 @@ class Ownership(Checker):
             if slot in null or slot < 0:
                 return (_null_write(event, slot),)
             page = pages[slot]
-            if len(page.holders) > 1 or page.holders.get(event.r, 0) > 1:
-                self.opportunities += 1
-                span = (event.stop, event.stop) if group.kind == "recurrent" else (start, stop)
-                base = start // group.block_size * group.block_size
-                harmed = _harmed(ledger, page, event.r, *span, base)
-                if not harmed and _columns(ledger, event, slot) > 1:
-                    harmed = event.r
+            held = event.r in page.holders
+            shared = len(page.holders) > 1 or page.holders.get(event.r, 0) > 1
+            self.opportunities += shared
+            if not held and not ledger.orphaned(event.step, event.r):
+                return (_unheld_write(event, slot, page),)
+            if shared or not held:
+                doubled = page.holders.get(event.r, 0) > 1 and _stands_twice(ledger, event, slot)
+                harmed = event.r if doubled else _harmed(ledger, page, event, start, stop)
                 if harmed:
                     return (_aliased(event, slot, page, harmed),)
-            elif event.r not in page.holders:
-                return (_unheld_write(event, slot, page),)
             start = stop
         return None
 
@@ -157,7 +160,7 @@ def _unheld_write(event: Write, slot: int, page: Page) -> Finding:
 
 def _aliased(event: Write, slot: int, page: Page, harmed: str) -> Finding:
     if harmed == event.r:
-        why = f"stand in two columns of {event.r}'s tables, each for tokens of its own"
+        why = f"stand twice in {event.r}'s tables, each time for tokens of its own"
     else:
         why = f"be held by {', '.join(page.holders)}, and hold what {harmed} still needs"
     sentence = (
@@ -167,39 +170,52 @@ def _aliased(event: Write, slot: int, page: Page, harmed: str) -> Finding:
     return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
 
 
-def _columns(ledger: Ledger, event: Write, slot: int) -> int:
-    """Return in how many columns of the writer's tables the slot stands in this step."""
-    begun = ledger.open_steps.get(event.step)
-    run = next((run for run in begun.runs if run.r == event.r), None) if begun else None
-    return sum(table.count(slot) for table in run.tables) if run else 0
-
-
-def _harmed(ledger: Ledger, page: Page, r: str, start: int, stop: int, base: int) -> str:
-    """Return a holder whose content in the page this write of [start, stop) by r destroys; empty if nobody's.
-
-    A page stands for the positions from `base` on: writing it as another block destroys all that it held.
-    """
-    if page.node == NOTHING:
-        return ""
-    nodes, trie = ledger.books[r].nodes, ledger.trie
-    low, high = max(start, page.start), min(stop, page.stop)
-    if page.state:
-        if page.stop == stop and page.node == nodes[stop]:
-            return ""
-    elif page.base == base:
-        if low >= high or trie.ancestor(page.node, high) == nodes[high]:
-            return ""
-    else:
-        low = page.start
-    for holder, count in page.holders.items():
+def _harmed(ledger: Ledger, page: Page, event: Write, start: int, stop: int) -> str:
+    """Return a holder that still needs what this write of tokens [start, stop) destroys in the page; empty if nobody does."""
+    lost = ledger.destroyed(page, event, start, stop)
+    for holder in page.holders if lost else ():
         book = ledger.books.get(holder)
-        if book is None or (holder == r and count < 2):
-            continue
-        if page.state:
-            needed = book.computed == page.stop and book.nodes[book.computed] == page.node
-        else:
-            upto = min(page.stop, book.computed)
-            needed = upto > low and ledger.covers(page, book.nodes[upto], low, upto)
-        if needed:
+        if book is not None and holder != event.r and _needed(ledger, page, book, lost):
             return holder
     return ""
+
+
+def _needed(ledger: Ledger, page: Page, book: Book, lost: list[Span]) -> bool:
+    """Whether the request's next query, at the position up to which it has computed, reads any of the lost content."""
+    upto = book.computed
+    if page.state:
+        return upto == page.stop and book.nodes[upto] == page.node
+    first = first_needed(ledger.groups[page.group], upto)
+    for span in lost:
+        low, high = max(span.start, first), min(span.stop, upto)
+        if low < high and ledger.trie.ancestor(span.node, high) == book.nodes[high]:
+            return True
+    return False
+
+
+def _stands_twice(ledger: Ledger, event: Write, slot: int) -> bool:
+    """Whether the writer's tables give one place of the slot to two tokens that this step needs, of one group or of two.
+
+    In a ring the next column may lie in the same page, over tokens that left the window. A state moves on in place.
+    """
+    begun = ledger.open_steps.get(event.step)
+    run = next((run for run in begun.runs if run.r == event.r), None) if begun else None
+    elsewhere = False
+    for group, table in zip(ledger.groups, run.tables if run else (), strict=False):
+        assert run is not None
+        places = sorted(_places(group, table, slot, run.start, run.stop))
+        if places and elsewhere:
+            return True
+        elsewhere = elsewhere or bool(places)
+        if group.kind != "recurrent" and any(one[1] > other[0] for one, other in pairwise(places)):
+            return True
+    return False
+
+
+def _places(group: Group, table: list[int], slot: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield which places of the slot, by column, a run of tokens [start, stop) needs."""
+    size = group.block_size
+    first = max(start - 1, 0) if group.kind == "recurrent" else first_needed(group, start)
+    for column in range(first // size, -(-stop // size)):
+        if table[column : column + 1] == [slot]:
+            yield max(first - column * size, 0), min(stop - column * size, size)

@@ -39,7 +39,8 @@ class ReplayBoundaryRetained(Checker):
         found = []
         for run in begun.runs if begun else ():
             book = ledger.books[run.r]
-            if run.start < book.prompt_tokens <= run.stop and run.r not in event.withdrawn:
+            ran = run.r not in event.withdrawn and not ledger.orphaned(event.step, run.r)
+            if ran and run.start < book.prompt_tokens <= run.stop:
                 finding = self._judge(ledger, book, event)
                 if finding:
                     found.append(finding)
@@ -62,7 +63,7 @@ class ReplayBoundaryRetained(Checker):
         if boundary <= book.resume or not _states_written(ledger, book, boundary):
             return None
         self.opportunities += 1
-        for group in ledger.groups:
+        for group in ledger.local:
             for length in needed_lengths(group, boundary):
                 node = book.nodes[length]
                 self._owed[(group.id, node)] = book.r
@@ -118,7 +119,7 @@ class IntervalSparsity(Checker):
 
     def _reachable(self, ledger: Ledger, book: Book) -> set[int]:
         rules = ledger.header.rules
-        coarse = lcm(*(group.block_size for group in ledger.groups))
+        coarse = lcm(*(group.block_size for group in ledger.local))
         junctions = self._junctions.get(book.r, set())
         points = {book.prompt_tokens - 1, *junctions}
         if rules.give_back:
@@ -146,7 +147,7 @@ def _on_interval(ledger: Ledger, group: Group, length: int, interval: int) -> bo
 
 
 def _states_written(ledger: Ledger, book: Book, boundary: int) -> bool:
-    return all(boundary in book.states.get(group.id, ()) for group in ledger.groups if group.kind == "recurrent")
+    return all(boundary in book.states.get(group.id, ()) for group in ledger.local if group.kind == "recurrent")
 
 
 def _lost(r: str, boundary: int, group: int, why: str) -> Finding:

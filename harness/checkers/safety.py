@@ -93,7 +93,9 @@ class NoFabricatedSnapshots(_ReadChecker):
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
         if ledger.page(event.group, event.slot) is not None:
-            return None
+            late = ledger.groups[event.group].kind == "recurrent" and ledger.late(event)
+            self.opportunities += late
+            return (_hollow(ledger, event, self.anomalies[0], event.step),) if late and ledger.hollow(event) else None
         sentence = (
             f"Let {event.r} have published its first {event.length} tokens in group {event.group}. The ledger says that slot "
             f"{event.slot} is the null block, where nothing is ever stored; however it can now be hit: a contradiction."
@@ -103,7 +105,7 @@ class NoFabricatedSnapshots(_ReadChecker):
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         recurrent = [key for key in ledger.pending(event.step) if ledger.groups[key.group].kind == "recurrent"]
         self.opportunities += len(recurrent)
-        return [_hollow(ledger, key, "fabricated-snapshot", event) for key in _unbacked(ledger, event, recurrent=True)]
+        return [_hollow(ledger, key, "fabricated-snapshot", event.step) for key in _unbacked(ledger, event, recurrent=True)]
 
 
 class CommitOrder(_ReadChecker):
@@ -116,14 +118,20 @@ class CommitOrder(_ReadChecker):
     anomalies = ("uncommitted-hit", "partial-commit")
 
     def handlers(self) -> dict[type, Handler]:
-        return {Read: self.on_read, StepEnd: self.on_step_end, Hit: self.on_hit}
+        return {Read: self.on_read, StepEnd: self.on_step_end, Publish: self.on_publish, Hit: self.on_hit}
 
     def counts(self, ledger: Ledger, event: Read) -> bool:
         return False
 
+    def on_publish(self, ledger: Ledger, event: Publish) -> Found:
+        late = ledger.groups[event.group].kind != "recurrent" and ledger.late(event)
+        self.opportunities += late
+        absent = ledger.page(event.group, event.slot) is None
+        return (_hollow(ledger, event, "partial-commit", event.step),) if late and not absent and ledger.hollow(event) else None
+
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         self.opportunities += len(ledger.pending(event.step))
-        return [_hollow(ledger, key, "partial-commit", event) for key in _unbacked(ledger, event, recurrent=False)]
+        return [_hollow(ledger, key, "partial-commit", event.step) for key in _unbacked(ledger, event, recurrent=False)]
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         key = next(_stopped_keys(ledger, event, "withdrawn"), None)
@@ -177,13 +185,13 @@ def _unbacked(ledger: Ledger, event: StepEnd, *, recurrent: bool) -> list[Key]:
     return [key for key in ledger.unbacked(event) if (ledger.groups[key.group].kind == "recurrent") == recurrent]
 
 
-def _hollow(ledger: Ledger, key: Key, anomaly: str, event: StepEnd) -> Finding:
+def _hollow(ledger: Ledger, key: Key | Publish, anomaly: str, step: int) -> Finding:
     page = ledger.page(key.group, key.slot)
     content = content_of(page) if page is not None else "nothing: it is the null block"
     what = "the state after" if ledger.groups[key.group].kind == "recurrent" else "the block that ends"
     sentence = (
         f"Let {key.r} have published {what} its first {key.length} tokens in slot {key.slot} of group {key.group}. Step "
-        f"{event.step} committed it; however the ledger says that the slot holds {content}: a contradiction."
+        f"{step} committed it; however the ledger says that the slot holds {content}: a contradiction."
     )
     return Finding(anomaly=anomaly, r=key.r, sentence=sentence)
 
