@@ -1,4 +1,4 @@
-"""Says whether the events of a history can be followed at all, before anybody judges them.
+"""Says whether a stored file can be followed at all, before anybody runs or judges it.
 
 A history may come from anybody's engine. What is judged later is whether the engine did right; what is asked here is
 whether its record makes sense: every request was submitted before it is spoken of, every slot, group and pool exists in the
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import history
+from harness import history, trace
 from harness.errors import UsageError
 from harness.history import (
     Aborted,
@@ -22,6 +22,7 @@ from harness.history import (
     Drop,
     Event,
     Finished,
+    Group,
     Header,
     History,
     Hit,
@@ -38,6 +39,7 @@ from harness.history import (
     Zero,
 )
 from harness.needs import columns
+from harness.trace import GroupSpec, Op, Step, Submit, Trace, Vocabulary
 
 SLOTS_MAX = 1 << 22
 TOKEN_MAX = (1 << 43) - 1
@@ -55,10 +57,28 @@ def load(path: Path) -> tuple[History, list[int]]:
     Raises UsageError naming the file, the line and the field if anything does not fit the format or refers to nothing.
     """
     happened = history.load(path)
-    line_of = [number for number, text in enumerate(path.read_bytes().splitlines(), start=1) if text.strip()][1:]
+    line_of = _lines(path)
     for index, problem in problems(happened):
         raise UsageError(f"{path}:{line_of[index] if index >= 0 else 1}: {problem}")
     return happened, line_of
+
+
+def load_trace(path: Path) -> Trace:
+    """Read a trace that an engine can be asked to run.
+
+    Raises UsageError naming the file, the line and the field if anything does not fit the format, or no engine could do it.
+    """
+    asked = trace.load(path)
+    line_of = _lines(path)
+    for group in asked.header.layout.groups:
+        if problem := _spans_problem(group, "at `$.layout.groups`"):
+            raise UsageError(f"{path}:1: {problem}")
+    if asked.header.slots < 2:
+        raise UsageError(f"{path}:1: {asked.header.slots} - at `$.slots`; a pool has the null block and at least one more")
+    for number, op in zip(line_of, asked.ops, strict=True):
+        if problem := _op_problem(op):
+            raise UsageError(f"{path}:{number}: {problem}")
+    return asked
 
 
 def problems(happened: History) -> Iterator[tuple[int, str]]:
@@ -220,18 +240,41 @@ def _check_header(header: Header) -> None:
             raise Nonsense(f"id {group.id} - {where}; groups are numbered from 0 in the order of the list")
         if group.pool not in pools:
             raise Nonsense(f"pool {group.pool} does not exist - {where}; the header has {_listed(pools)}")
-        spans = {"block_size": group.block_size}
-        spans |= {"window": group.window} if group.kind == "sliding" else {}
-        spans |= {"chunk": group.chunk} if group.kind == "chunked" else {}
-        for field, value in spans.items():
-            if value < 1:
-                raise Nonsense(f"{field} {value} - {where}; a {group.kind} group needs at least 1")
+        if problem := _spans_problem(group, where):
+            raise Nonsense(problem)
     rules = header.rules
     interval = rules.retention.interval
     if rules.alignment < 1 or rules.give_back < 0 or (interval is not None and interval < 0):
         raise Nonsense("less than it can be - at `$.rules`; alignment is at least 1, give_back and interval at least 0")
     if not all(0 <= group < len(header.groups) for group in rules.retention.groups):
         raise Nonsense(f"groups {rules.retention.groups} - at `$.rules.retention`; one of them does not exist")
+
+
+def _spans_problem(group: Group | GroupSpec, where: str) -> str:
+    spans = {"block_size": group.block_size}
+    spans |= {"window": group.window} if group.kind == "sliding" else {}
+    spans |= {"chunk": group.chunk} if group.kind == "chunked" else {}
+    wrong = [f"{field} {value} - {where}; a {group.kind} group needs at least 1" for field, value in spans.items() if value < 1]
+    return wrong[0] if wrong else ""
+
+
+def _op_problem(op: Op) -> str:
+    if isinstance(op, Submit):
+        if not Vocabulary().tokens(op.prompt):
+            return "no tokens - at `$.prompt`; a request needs at least one"
+        if any(item.at < 0 or item.length < 1 for item in op.media):
+            return "an item outside the prompt - at `$.media`"
+    elif isinstance(op, Step):
+        if any(tokens < 1 for _, tokens in op.run):
+            return "less than one token - at `$.run`; whoever runs computes at least one"
+        if op.budget < 0:
+            return f"{op.budget} - at `$.budget`; a budget is at least 0"
+    return ""
+
+
+def _lines(path: Path) -> list[int]:
+    """Return the line of each entry of a file after its header; blank lines are no entries."""
+    return [number for number, text in enumerate(path.read_bytes().splitlines(), start=1) if text.strip() or number == 1][1:]
 
 
 def _check_tokens(tokens: list[int]) -> None:

@@ -16,10 +16,9 @@ def check(file: Path, quiet: bool) -> int:
     The format is docs/formats.md; `schema history` prints its JSON schema.
     """
     from harness import execute, validate
-    from harness.cli.replay import exit_code
+    from harness.cli.replay import exit_code, reasons
     from harness.report import terminal
     from harness.report.witness import witness_of_history
-    from harness.verdict import EXIT_FAIL
 
     happened, line_of = validate.load(file)
     result = execute.check(happened)
@@ -33,11 +32,5 @@ def check(file: Path, quiet: bool) -> int:
     for finding in result.findings[:1]:
         terminal.print_lines([*witness_of_history(finding, happened, line_of, str(file)), ""], out)
     code = exit_code(result)
-    others = len(result.findings) - 1
-    reasons = (
-        [result.findings[0].anomaly + (f", and {others} more findings after it" if others > 0 else "")]
-        if code == EXIT_FAIL
-        else []
-    )
-    terminal.print_verdict(code, out, reasons=reasons, passed="no contradiction in this history")
+    terminal.print_verdict(code, out, reasons=reasons(result), passed="no contradiction in this history")
     return code

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="Print the witness and the verdict alone.")
 def replay(file: Path, engine: str, differential: bool, shrinking: bool, recorded: Path | None, quiet: bool) -> int:
     """Run one stored trace on an engine under every checker."""
-    from harness import trace
+    from harness import validate
     from harness.history import dump
     from harness.report import store, terminal
     from harness.report.witness import witness
-    from harness.verdict import EXIT_FAIL, EXIT_NOTHING_CHECKED
+    from harness.verdict import EXIT_NOTHING_CHECKED
 
-    spec, asked = engine_of(engine), trace.load(file)
+    spec, asked = engine_of(engine), validate.load_trace(file)
     if recorded:
         store.ready(recorded, "--history")
     _fits(spec, asked, file, differential=differential)
@@ -57,14 +57,14 @@ def replay(file: Path, engine: str, differential: bool, shrinking: bool, recorde
         command = store.replay_command(file, engine, differential=differential)
         terminal.print_lines([*witness(finding, asked, replay=command), ""], out)
     code = exit_code(result)
-    others = len(result.findings) - 1
-    reasons = (
-        [result.findings[0].anomaly + (f", and {others} more findings after it" if others > 0 else "")]
-        if code == EXIT_FAIL
-        else []
-    )
-    terminal.print_verdict(code, out, reasons=reasons, passed="no contradiction in this trace")
+    terminal.print_verdict(code, out, reasons=reasons(result), passed="no contradiction in this trace")
     return code
+
+
+def reasons(result: Result) -> list[str]:
+    """Return why a judged trace failed, in words; nothing if it did not."""
+    found = [finding.anomaly for finding in result.findings]
+    return [f"{found[0]}, the first of {len(found)} findings"] if len(found) > 1 else found
 
 
 def exit_code(result: Result) -> int:

@@ -25,6 +25,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--policy", default="vllm", show_default=True, metavar="NAME", help="The rules that the engine is to follow.")
 @click.option("--layout", "layouts", multiple=True, metavar="NAME|PATH", help="Cache groups to run on; may be repeated.")
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the policy; may be repeated.")
+@click.option("--retention-interval", metavar="N|none", help="Short for --option retention_interval=N.")
 @click.option("--suite", "suites", multiple=True, metavar="NAME", help="A suite to run; may be repeated. Default: all.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of random workloads.")
 @click.option(
@@ -43,6 +44,7 @@ def run(
     policy: str,
     layouts: tuple[str, ...],
     options: tuple[str, ...],
+    retention_interval: str | None,
     suites: tuple[str, ...],
     seed: int,
     seconds: float,
@@ -63,7 +65,8 @@ def run(
     from harness.run import Runner
 
     spec = engine_of(engine, policy)
-    cells, chosen = cells_of(layouts, options)
+    interval = [f"retention_interval={retention_interval}"] if retention_interval is not None else []
+    cells, chosen = cells_of(layouts, [*options, *interval])
     if junit:
         store.ready(junit, "--junit")
     if folder:

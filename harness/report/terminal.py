@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.report.store import Stored, shown
-from harness.report.witness import witness
+from harness.report.witness import witness, wrapped
 from harness.run import Failure, Report, SuiteReport
 from harness.verdict import (
     EXIT_FAIL,
@@ -89,8 +89,8 @@ def print_tallies(tallies: list[Tally], out: Console) -> None:
 
 def print_activity(activity: Activity, out: Console) -> None:
     """Print in one line what happened, so that an idle run is not mistaken for a clean one."""
-    words = [f"{value:,} {name.replace('_', ' ')}" for name, value in _activity(activity) if name != "operations" or value]
-    out.print(Text("; ".join(words)), soft_wrap=True)
+    counted = {name.replace("_", " "): getattr(activity, name) for name in activity.__struct_fields__}
+    out.print(Text(", ".join(f"{name} {count:,}" for name, count in counted.items())), soft_wrap=True)
     out.print()
 
 
@@ -119,10 +119,8 @@ def speed(report: Report) -> str:
         return text
     harness = max(0.0, report.seconds - report.engine_seconds - report.startup_seconds)
     times = f" ({harness / report.engine_seconds:.1f} times the engine's)" if report.engine_seconds else ""
-    return (
-        f"{text}; inside the engine {report.engine_seconds:.2f} s, in the harness {harness:.2f} s{times}, "
-        f"start-up {report.startup_seconds:.2f} s"
-    )
+    inside = f"inside the engine {report.engine_seconds:.2f} s, in the harness {harness:.2f} s{times}"
+    return f"{text}\n{inside}, start-up {report.startup_seconds:.2f} s"
 
 
 def _heading(report: Report, configurations: int, out: Console) -> None:
@@ -167,7 +165,7 @@ def _section(title: str, lines: list[str], out: Console) -> None:
     if lines:
         out.print(Text(f"{title}:", style="bold"))
         for line in lines:
-            out.print(Text(f"  {line}"), soft_wrap=True)
+            print_lines(wrapped(line, "  "), out)
         out.print()
 
 
@@ -204,10 +202,6 @@ def _reasons(report: Report) -> list[str]:
         crashed = [tally.checker for tally in report.tallies() if tally.crashed]
         return [f"checker {', '.join(crashed)} crashed; what it would have judged is open"]
     return []
-
-
-def _activity(activity: Activity) -> list[tuple[str, int]]:
-    return [(name, getattr(activity, name)) for name in activity.__struct_fields__]
 
 
 def _table(out: Console, first: str, *others: str, justify: str = "right") -> Table:

@@ -32,8 +32,8 @@ def witness(finding: Finding, trace: Trace, *, name: str = "", whole: int = 0, r
     operations = len(trace.ops)
     length = f"shrunk from {whole} operations to {operations}" if whole > operations else f"{operations} operations"
     lines = [*headline(finding, name), f"trace {trace.header.name}, {length}"]
-    lines += [_INDENT + line for line in _wrapped(describe(trace))]
-    lines += ["", *_marked([compact(op) for op in trace.ops], finding.op), "", *_wrapped(finding.sentence)]
+    lines += [_INDENT + line for line in wrapped(describe(trace))]
+    lines += ["", *_marked([compact(op) for op in trace.ops], finding.op), "", *wrapped(finding.sentence)]
     if replay:
         lines += ["", f"replay: {replay}"]
     return lines
@@ -51,7 +51,7 @@ def witness_of_history(finding: Finding, history: History, line_of: Sequence[int
     for index in range(first, min(at + EVENTS_AFTER + 1, len(history.events))):
         mark = ">" if index == at else " "
         lines.append(f"{mark} {line_of[index]:>{width}}  {_short(history.events[index])}")
-    return [*lines, "", *_wrapped(finding.sentence)]
+    return [*lines, "", *wrapped(finding.sentence)]
 
 
 def headline(finding: Finding, name: str) -> list[str]:
@@ -59,8 +59,8 @@ def headline(finding: Finding, name: str) -> list[str]:
     anomaly = BY_NAME.get(finding.anomaly)
     lines = [f"FAIL  {finding.anomaly}  found by {finding.checker}" + (f" in {name}" if name else "")]
     if anomaly:
-        lines += _wrapped(f"the rule: {anomaly.invariant}", _INDENT)
-        lines += _wrapped(f"what it implies: {anomaly.implies}", _INDENT)
+        lines += wrapped(f"the rule: {anomaly.invariant}", _INDENT)
+        lines += wrapped(f"what it implies: {anomaly.implies}", _INDENT)
     return [*lines, ""]
 
 
@@ -114,7 +114,8 @@ def _marked(operations: list[str], at: int) -> list[str]:
     return [*lines, f"  … {behind} operations after"] if behind else lines
 
 
-def _wrapped(text: str, indent: str = "") -> list[str]:
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """Return a text in lines of 100 columns; words, paths among them, stay whole."""
     hang = indent + _INDENT if indent else ""
     return wrap(text, WIDTH, initial_indent=indent, subsequent_indent=hang, break_on_hyphens=False, break_long_words=False)
 
