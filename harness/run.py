@@ -169,6 +169,8 @@ class Runner:
     expected: dict[str, str] = field(default_factory=dict)
     chosen_cells: bool = False
     """The user named the configuration: what the engine refuses of it is an error, not something left out."""
+    fail_fast: bool = False
+    """Stop at the first failure that is not expected."""
     on_trace: Callable[[str, Trace], None] | None = None
 
     def run(self, suites: list[Suite]) -> Report:
@@ -183,7 +185,9 @@ class Runner:
         self._shrunk: set[str] = set()
         endless = sum(suite.endless for suite in suites) or 1
         for suite in suites:
-            if suite.paired and not self.engine.kind.replays:
+            if self._stopped():
+                self._skip(f"suite {suite.name}", "the run stopped at its first failure")
+            elif suite.paired and not self.engine.kind.replays and "mutant" not in self.engine.options:
                 self._skip(f"suite {suite.name}", f"{self.engine.kind.name} is what it compares with")
             elif suite.height not in self.engine.kind.heights:
                 self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} does not run at {suite.height} height")
@@ -215,6 +219,9 @@ class Runner:
                     self._judge(suite, entry[0], result, report)
                 elif self._refused(entry[0]):
                     streams.remove(entry)
+                if self.fail_fast and any(not failure.expected for failure in report.failures):
+                    streams.clear()
+                    break
             rounds += 1
             if suite.endless and deadline is None and rounds >= RANDOM_TRACES:
                 break
@@ -222,6 +229,9 @@ class Runner:
         report.crashed = sorted({f"{t.checker}: {t.crashed}" for t in tallies if t.crashed})
         report.seconds = time.perf_counter() - started
         return report
+
+    def _stopped(self) -> bool:
+        return self.fail_fast and self._report.outcome == "fail"
 
     def _refused(self, cell: Cell) -> bool:
         return any(what == f"configuration {cell.name}" for what, _ in self._left_out)

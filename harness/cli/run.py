@@ -31,6 +31,7 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--seconds", type=click.FloatRange(min=0), default=0, help="Run random workloads for so long; 0: a fixed number of them."
 )
+@click.option("--fail-fast", is_flag=True, help="Stop at the first failure that is not expected.")
 @click.option("--expected", type=_FILE, metavar="FILE", help="Failures that do not fail the run: `PATTERN  # REASON` a line.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else, on standard output.")
 @click.option("--junit", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
@@ -48,6 +49,7 @@ def run(
     suites: tuple[str, ...],
     seed: int,
     seconds: float,
+    fail_fast: bool,
     expected: Path | None,
     as_json: bool,
     junit: Path | None,
@@ -79,6 +81,7 @@ def run(
         seconds=seconds,
         expected=expected_failures.load(expected) if expected else {},
         chosen_cells=chosen,
+        fail_fast=fail_fast,
         on_trace=progress.tell,
     )
     try:

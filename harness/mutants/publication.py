@@ -144,7 +144,7 @@ MUTANTS = (
         "partial-commit",
         "commit-order",
         tail_published_early,
-        BOTH,
+        REFERENCE,
     ),
     Mutant(
         "withdrawn-keys-stay",
