@@ -57,6 +57,7 @@ class ObservedManager:
         self._held = self._cached = 0
         self._has_companions = hasattr(self._pool.null_block, "companions")
         self._can_copy = hasattr(manager, "take_kv_cache_block_copies")
+        self._copies_expected = getattr(manager.coordinator, "enable_partial_hash_hits", self._can_copy)
         self._copies: list[Any] = []
         self._retained: list[Any] = []
         self._pins: dict[int, list[tuple[str, int]]] = {}
@@ -148,7 +149,7 @@ class ObservedManager:
             moves += self._compare_tables(r)
         if len(moves) > 1:
             moves.sort(key=_drops_first)
-        if self._can_copy and request is not None:
+        if self._copies_expected and request is not None:
             moves += self._collect_copies(self._tables[request.request_id])
         self._account(request, reason, moves)
 
