@@ -173,7 +173,9 @@ def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Even
         raise
     except Exception as error:
         observer.see([Died(operation=index, message=_said(error))], index)
-        observer.findings.append(_died(index, op, error, observer.seen - 1))
+        r = getattr(op, "r", "")
+        what = f" ({type(op).__name__.lower()}{' ' + r if r else ''})"
+        observer.findings.append(_died(index, what, _said(error), r, observer.seen - 1))
         return None
 
 
@@ -182,7 +184,9 @@ def check(history: History, checkers: Iterable[Checker] | None = None) -> Result
     observer = Observer(history.header, checkers)
     for event, op in zip(list(history.events), history.op_of, strict=True):
         observer.see([event], op)
-        if isinstance(event, Submitted | Finished):
+        if isinstance(event, Died):
+            observer.findings.append(_died(event.operation, "", event.message, "", observer.seen - 1))
+        elif isinstance(event, Submitted | Finished):
             observer.activity.operations += 1
     return observer.close(None)
 
@@ -192,10 +196,6 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-def _died(index: int, op: Op, error: Exception, seq: int) -> Finding:
-    r = getattr(op, "r", "")
-    sentence = (
-        f"Let the engine carry out operation {index + 1} ({type(op).__name__.lower()}{' ' + r if r else ''}), which every engine "
-        f"must; however it raised {_said(error)}: a contradiction."
-    )
+def _died(index: int, what: str, said: str, r: str, seq: int) -> Finding:
+    sentence = f"Let the engine carry out operation {index + 1}{what}, which every engine must; however it raised {said}: a contradiction."
     return Finding(anomaly="died", checker="engine", r=r, sentence=sentence, seq=seq, op=index)

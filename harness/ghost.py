@@ -126,9 +126,11 @@ class Book:
         "tokens",
     )
 
-    def __init__(self, event: Submitted, identity: tuple[int, str, str], nodes: list[int]) -> None:
+    def __init__(self, event: Submitted) -> None:
         self.r, self.tokens, self.media = event.r, list(event.tokens), event.media
-        self.identity, self.nodes = identity, nodes
+        self.identity = (0, event.salt, event.adapter, 0)
+        """Weights, salt, adapter and the adapter's version, as of the first token."""
+        self.nodes: list[int] = []
         self.prompt_tokens = len(event.tokens)
         self.live = True
         self.restart()
@@ -447,29 +449,33 @@ class Ledger:
     # --- life -------------------------------------------------------------------------------------------------------------
 
     def _submit(self, event: Submitted) -> None:
-        identity = (self.weights, event.salt, event.adapter)
-        book = Book(event, identity, [])
-        self.books[event.r] = book
+        book = self.books[event.r] = Book(event)
+        book.identity = self._identity(book)
         self._spell(book, 0)
+
+    def _identity(self, book: Book) -> tuple[int, str, str, int]:
+        """Return what the request's next token is computed with."""
+        _, salt, adapter, _ = book.identity
+        return (self.weights, salt, adapter, self.adapters.get(adapter, 0))
 
     def _spell(self, book: Book, start: int) -> None:
         """Spell the request's prefixes again from `start` on, under the adapter and weights of now."""
         if start == 0:
-            root = (*book.identity, self.adapters.get(book.identity[2], 0))
-            book.nodes = [self.trie.root(root)]
+            book.nodes = [self.trie.root(book.identity)]
         symbols = self._symbols(book, start)
         del book.nodes[start + 1 :]
         book.nodes += self.trie.extend(book.nodes[start], symbols)
 
     def _symbols(self, book: Book, start: int) -> list[int]:
         symbols = book.tokens[start:]
-        mixed = book.identity[0] != self.weights
+        now = self._identity(book)
+        mixed = now != book.identity
         if not mixed and not book.media:
             return symbols
         for index, token in enumerate(symbols):
             item = _media_at(book.media, start + index)
             if mixed or item:
-                symbols[index] = self.trie.marked((token, item, self.weights if mixed else 0))
+                symbols[index] = self.trie.marked((token, item, now if mixed else 0))
         return symbols
 
     def _accept(self, event: Accept) -> None:
@@ -507,9 +513,7 @@ class Ledger:
         self._orphan(event.r)
         book = self.books[event.r]
         book.restart()
-        if book.identity[0] != self.weights:
-            book.identity = (self.weights, *book.identity[1:])
-            self._spell(book, 0)
+        self._renew(book)
 
     def _end(self, event: Aborted | Finished) -> None:
         self._orphan(event.r)
@@ -529,12 +533,20 @@ class Ledger:
         else:
             self.weights = event.weights
         for keys in self.keys:
-            _mark(keys, "outdated")
+            for slots in keys.values():
+                for key in slots.values():
+                    if not event.adapter or self.books[key.r].identity[2] == event.adapter:
+                        key.state = "outdated"
         for book in self.books.values():
             if book.live:
-                if book.computed == 0:
-                    book.identity = (self.weights, *book.identity[1:])
-                self._spell(book, book.computed)
+                self._renew(book)
+
+    def _renew(self, book: Book) -> None:
+        """Spell what the request has yet to compute under the weights and the adapter of now."""
+        if self._identity(book) != book.identity:
+            if book.computed == 0:
+                book.identity = self._identity(book)
+            self._spell(book, book.computed)
 
     # --- reads ------------------------------------------------------------------------------------------------------------
 
