@@ -140,12 +140,12 @@ def drive(
     engine: Engine,
     checkers: Iterable[Checker] | None = None,
     *,
-    stop_at_first: bool = False,
+    until: Callable[[Finding], bool] | None = None,
     keep: bool = True,
 ) -> Result:
     """Run a trace on an engine under the checkers (all of them by default) and return the judged result.
 
-    `stop_at_first` ends the run with the operation that raised the first finding; `keep=False` drops the history. An exception
+    `until` ends the run with the operation that raised a finding of that kind; `keep=False` drops the history. An exception
     in the engine is a finding (`died`); a UsageError (an option that the engine refuses) passes through.
     """
     header = engine.describe()
@@ -158,7 +158,7 @@ def drive(
         if events is None:
             break
         observer.see(worker.extend(events), index)
-        if stop_at_first and observer.findings:
+        if until and any(map(until, observer.findings)):
             break
     engine.close()
     return observer.close(trace)
@@ -197,5 +197,6 @@ def _said(error: Exception) -> str:
 
 
 def _died(index: int, what: str, said: str, r: str, seq: int) -> Finding:
-    sentence = f"Let the engine carry out operation {index + 1}{what}, which every engine must; however it raised {said}: a contradiction."
+    duty = f"Let the engine carry out operation {index + 1}{what}, which every engine must"
+    sentence = f"{duty}; however it raised {said}: a contradiction."
     return Finding(anomaly="died", checker="engine", r=r, sentence=sentence, seq=seq, op=index)
