@@ -12,7 +12,7 @@ counts of free, held and cached blocks. The first difference is the finding; aft
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -38,8 +38,11 @@ TOLERANCES = {
 }
 
 
-def lockstep(trace: Trace, engine: Engine, *, keep: bool = True) -> Result:
-    """Run a trace on an engine and, beside it, on the reference of the same release; judge both ways."""
+def lockstep(trace: Trace, engine: Engine, *, until: Callable[[Finding], bool] | None = None, keep: bool = True) -> Result:
+    """Run a trace on an engine and, beside it, on the reference of the same release; judge both ways.
+
+    `until` and `keep` are as in `harness.execute.drive`.
+    """
     header = engine.describe()
     reference = _Follower(trace, header.engine_version)
     worker, observer, applicable = Worker(header), Observer(header, keep=keep), Applicable()
@@ -61,6 +64,8 @@ def lockstep(trace: Trace, engine: Engine, *, keep: bool = True) -> Result:
                 observer.findings.append(
                     Finding(anomaly="divergence", checker=NAME, sentence=difference, seq=observer.seen - 1, op=index)
                 )
+        if until and any(map(until, observer.findings)):
+            break
     engine.close()
     result = observer.close(trace)
     result.tallies.append(tally)

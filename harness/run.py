@@ -293,9 +293,12 @@ class Runner:
         )
 
     def _rerun(self, suite: Suite, trace: Trace, anomaly: str) -> Finding | None:
+        def alike(finding: Finding) -> bool:
+            return finding.anomaly == anomaly
+
         run = lockstep if suite.paired else drive
-        result = run(trace, self.engine.open(trace.header), keep=False)
-        return next((finding for finding in result.findings if finding.anomaly == anomaly), None)
+        result = run(trace, self.engine.open(trace.header), until=alike, keep=False)
+        return next(filter(alike, result.findings), None)
 
     def _fails_alike(self, suite: Suite, finding: Finding) -> Callable[[Trace], int]:
         def fails(trace: Trace) -> int:

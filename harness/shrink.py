@@ -37,23 +37,43 @@ class _Search:
     def fixpoint(self) -> None:
         """Repeat all passes until none of them helps or time is up."""
         while self._left():
-            before = (len(self.best.ops), _weight(self.best))
-            self._drop_requests()
+            before = _size(self.best)
             self._drop_operations()
+            self._drop_requests()
+            self._shrink_pool()
+            self._merge_steps()
             self._simplify()
-            if (len(self.best.ops), _weight(self.best)) == before:
+            if _size(self.best) == before:
                 return
 
     def _left(self) -> bool:
         return time.monotonic() < self._deadline
 
-    def _try(self, ops: list[Op]) -> bool:
-        candidate = self.best.with_ops(ops)
+    def _try(self, ops: list[Op], slots: int = 0) -> bool:
+        header = msgspec.structs.replace(self.best.header, slots=slots) if slots else self.best.header
+        candidate = Trace(header, ops)
         at = self._fails(candidate)
         if at < 0:
             return False
         self.best = candidate.with_ops(ops[: at + 1])
         return True
+
+    def _shrink_pool(self) -> None:
+        improved = True
+        while improved and self._left():
+            improved = any(self._try(self.best.ops, slots) for slots in _fewer(self.best.header.slots) if slots > 2)
+
+    def _merge_steps(self) -> None:
+        """Let one step do what several in a row ask of the same requests: all of a row at once, or pair by pair."""
+        index = 0
+        while index < len(self.best.ops) and self._left():
+            ops = self.best.ops
+            row = _row(ops, index)
+            rest = ops[index + row :]
+            merged = row > 1 and self._try([*ops[:index], _merged(ops[index : index + row]), *rest])
+            if not merged and row > 2:
+                merged = self._try([*ops[:index], _merged(ops[index : index + 2]), *ops[index + 2 :]])
+            index += not merged
 
     def _drop_requests(self) -> None:
         for r in [op.r for op in self.best.ops if isinstance(op, Submit)]:
@@ -88,6 +108,34 @@ def _without(ops: list[Op], r: str) -> Iterator[Op]:
             yield op
 
 
+def _row(ops: list[Op], index: int) -> int:
+    """Return how many steps in a row, from an index on, ask for the same requests."""
+    first = ops[index]
+    if not isinstance(first, Step):
+        return 0
+    asked = [r for r, _ in first.run]
+    last = index
+    while last < len(ops):
+        op = ops[last]
+        if not isinstance(op, Step) or [r for r, _ in op.run] != asked or (last > index and op.withdraw):
+            break
+        last += 1
+    return last - index
+
+
+def _merged(steps: list[Op]) -> Step:
+    run: dict[str, int] = {}
+    budget = 0
+    for step in steps:
+        assert isinstance(step, Step)
+        budget = max(budget, step.budget)
+        for r, tokens in step.run:
+            run[r] = run.get(r, 0) + tokens
+    first = steps[0]
+    assert isinstance(first, Step)
+    return Step(run=list(run.items()), budget=budget, withdraw=first.withdraw)
+
+
 def _simpler(op: Op) -> Iterator[Op]:
     if isinstance(op, Step):
         for index, (r, tokens) in enumerate(op.run):
@@ -119,12 +167,12 @@ def _fewer(count: int) -> Iterator[int]:
             yield fewer
 
 
-def _weight(trace: Trace) -> int:
-    """Return how much is asked in a trace, as a measure of how easily it is read."""
+def _size(trace: Trace) -> tuple[int, int, int]:
+    """Return the operations, the tokens that they ask for and the pool: what a smaller trace has less of."""
     weight = 0
     for op in trace.ops:
         if isinstance(op, Step):
             weight += sum(tokens + 1 for _, tokens in op.run)
         elif isinstance(op, Submit):
             weight += sum(int(term.rpartition(":")[2]) + 1 for term in op.prompt.split())
-    return weight
+    return len(trace.ops), weight, trace.header.slots
