@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from harness.scenarios.shape import Script, Shape, image
-from harness.trace import Trace
+from harness.trace import Trace, length_of
 
 T = TypeVar("T")
 
@@ -139,7 +139,7 @@ class _Workload:
         if source.chance(8):
             identity["adapter"] = source.choice(["tuned", "other"])
         if source.chance(10):
-            tokens = _tokens(prompt)
+            tokens = length_of(prompt)
             at = source.integer(0, tokens - 1)
             identity["media"] = image(at, source.integer(1, tokens - at), source.choice(["cat", "dog"]))
         self._script.submit(r, prompt, **identity)
@@ -152,7 +152,7 @@ class _Workload:
             prompt = source.choice(self._prompts)
         elif self._prompts and source.chance(50):
             prompt = f"{source.choice(self._prompts[-4:])} {r}:{source.integer(1, self._script.shape.unit + 1)}"
-        if prompt and _tokens(prompt) <= longest:
+        if prompt and length_of(prompt) <= longest:
             return prompt
         shared = self._length()
         own = min(self._length() if source.chance(40) else source.integer(1, 3), longest - shared + 1)
@@ -166,7 +166,3 @@ class _Workload:
         for _ in range(source.integer(1, 3)):
             self._script.step(*run, withdraw=withdraw)
             withdraw = ()
-
-
-def _tokens(prompt: str) -> int:
-    return sum(int(term.rpartition(":")[2]) for term in prompt.split())

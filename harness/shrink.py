@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from harness.trace import Op, Step, Submit, Trace
+from harness.trace import Op, Step, Submit, Trace, length_of
 
 Fails = Callable[[Trace], int]
 """Runs a trace and returns the index of the operation at which it fails as before, −1 if it does not."""
@@ -76,9 +76,12 @@ class _Search:
             index += not merged
 
     def _drop_requests(self) -> None:
-        for r in [op.r for op in self.best.ops if isinstance(op, Submit)]:
+        """Leave requests out; those that only fill the pool, together with the room that they took."""
+        for submit in [op for op in self.best.ops if isinstance(op, Submit)]:
             if self._left():
-                self._try(list(_without(self.best.ops, r)))
+                ops, slots = list(_without(self.best.ops, submit.r)), self.best.header.slots
+                room = length_of(submit.prompt) // min(group.block_size for group in self.best.header.layout.groups) + 1
+                any(self._try(ops, slots - less) for less in range(min(room + 1, slots - 2)) if self._left())
 
     def _drop_operations(self) -> None:
         size = max(1, len(self.best.ops) // 2)
@@ -174,5 +177,5 @@ def _size(trace: Trace) -> tuple[int, int, int]:
         if isinstance(op, Step):
             weight += sum(tokens + 1 for _, tokens in op.run)
         elif isinstance(op, Submit):
-            weight += sum(int(term.rpartition(":")[2]) + 1 for term in op.prompt.split())
+            weight += length_of(op.prompt) + len(op.prompt.split())
     return len(trace.ops), weight, trace.header.slots

@@ -183,6 +183,11 @@ class Vocabulary:
         return out
 
 
+def length_of(prompt: str) -> int:
+    """Return how many tokens a well-formed prompt has."""
+    return sum(int(term.rpartition(":")[2]) for term in prompt.split())
+
+
 def dump(trace: Trace) -> bytes:
     """Return the trace as JSON lines."""
     encoder = msgspec.json.Encoder()

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from harness.engines.registry import EngineSpec
     from harness.run import Suite
 
+_MEASURES = ("retention_interval", "pages_per_snapshot")
+"""Options that traces are measured by, so they are checked before an engine sees them."""
+
 engine_option: Callable[[Any], Any] = click.option(
     "--engine",
     default="reference",
@@ -49,6 +52,10 @@ def cells_of(layouts: Sequence[str], options: Sequence[str]) -> tuple[list[Cell]
     from harness.layouts import load
 
     chosen = dict(_option(text) for text in options)
+    for key in _MEASURES:
+        value = chosen.get(key, 1)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+            raise UsageError(f"--option: {key} is a number or none, not {value!r}")
     if layouts:
         named = [load(name) for name in dict.fromkeys(layouts)]
         if chosen:

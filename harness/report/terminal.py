@@ -29,7 +29,7 @@ PIPE_WIDTH = 100
 LISTED_MAX = 10
 """How many further failures are listed by their id."""
 MEANINGS = {
-    EXIT_PASS: ("pass", "green", "no contradiction found, and every rule that applies had something to judge"),
+    EXIT_PASS: ("pass", "green", "nothing found, and every rule that applies had something to judge"),
     EXIT_FAIL: ("FAIL", "red", "the engine contradicts a rule"),
     EXIT_UNKNOWN: ("unknown", "yellow", "a checker crashed; what it would have judged is open"),
     EXIT_NOTHING_CHECKED: ("nothing checked", "yellow", "something that was asked for was not judged"),

@@ -25,6 +25,7 @@ from harness.trace import (
     Trace,
     TraceHeader,
     UpdateWeights,
+    length_of,
 )
 
 
@@ -79,7 +80,7 @@ class Script:
     def submit(self, r: str, prompt: str, **identity: Any) -> None:
         """Submit a request; `prompt` in segments, identity as in `harness.trace.Submit`."""
         self.ops.append(Submit(r=r, prompt=prompt, **identity))
-        self._lengths[r] = sum(int(term.rsplit(":", 1)[1]) for term in prompt.split())
+        self._lengths[r] = length_of(prompt)
 
     def step(self, *run: tuple[str, int], withdraw: tuple[str, ...] = ()) -> None:
         """Run one step; at scheduler height the budget is the sum of what is asked."""

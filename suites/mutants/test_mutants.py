@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import functools
 import itertools
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from harness.anomalies import CATALOGUE
 from harness.cells import default_cells
 from harness.checkers import ALL
-from harness.cli import main
+from harness.cli import invoke
 from harness.data import fixtures
 from harness.engines.registry import parse
 from harness.execute import drive
@@ -94,16 +95,17 @@ def test_witness_shrinks_to_a_dozen_operations(mutant: str) -> None:
 
 
 @pytest.mark.parametrize("mutant", [mutant.name for mutant in MUTANTS])
-def test_command_line_exits_1_and_prints_a_witness_that_replays(mutant: str) -> None:
-    runner = CliRunner()
+def test_command_line_exits_1_and_prints_a_witness_that_replays(
+    mutant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     suite = "differential" if all_mutants()[mutant].checker == DIFFERENTIAL else "invariants"
-    with runner.isolated_filesystem():
-        run = runner.invoke(main, ["run", "--engine", f"reference:mutant={mutant}", "--suite", suite, "--fail-fast"])
-        assert run.exit_code == 1, run.output
-        assert "a contradiction" in run.output.replace("\n", " ")
-        command = next(line for line in run.output.splitlines() if line.startswith("replay: cachewitness "))
-        again = runner.invoke(main, command.split()[2:])
-    assert again.exit_code == 1, again.output
+    code = invoke(["run", "--engine", f"reference:mutant={mutant}", "--suite", suite, "--fail-fast"])
+    output = capsys.readouterr().out
+    assert code == 1, output
+    assert "a contradiction" in output.replace("\n", " ")
+    command = next(line for line in output.splitlines() if line.startswith("replay: cachewitness "))
+    assert invoke(shlex.split(command)[2:]) == 1
 
 
 def test_every_checker_has_a_fault_that_it_kills() -> None:
