@@ -121,7 +121,7 @@ class _Reader:
 
     def line(self, text: str) -> None:
         """Read one line; an empty one is none."""
-        verb, _, rest = text.partition(" ")
+        verb, _, rest = text.replace("rules:", "rules", 1).partition(" ")
         read: Callable[[str], Any] | None = getattr(self, f"_read_{verb}", None)
         if read is None and verb:
             verbs = sorted(name[6:] for name in dir(self) if name.startswith("_read_"))

@@ -187,7 +187,7 @@ class Runner:
         for suite in suites:
             if self._stopped():
                 self._skip(f"suite {suite.name}", "the run stopped at its first failure")
-            elif suite.paired and not self.engine.kind.replays and "mutant" not in self.engine.options:
+            elif suite.paired and not self.engine.comparable:
                 self._skip(f"suite {suite.name}", f"{self.engine.kind.name} is what it compares with")
             elif suite.height not in self.engine.kind.heights:
                 self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} does not run at {suite.height} height")

@@ -88,7 +88,7 @@ def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> 
         raise UsageError(
             f"{file}:1: the trace is for policy {header.policy!r}; engine {kind.name} follows {', '.join(kind.policies)}"
         )
-    if differential and not kind.replays:
+    if differential and not spec.comparable:
         raise UsageError(f"--differential: {kind.name} is what it compares with; name another engine")
 
 

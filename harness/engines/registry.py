@@ -45,6 +45,11 @@ class EngineSpec:
     options: dict[str, str]
     text: str
 
+    @property
+    def comparable(self) -> bool:
+        """Whether the reference can be run beside it: it is another engine, or the reference with a fault planted."""
+        return self.kind.replays or "mutant" in self.options
+
     def open(self, header: TraceHeader) -> Engine:
         """Build the engine for a trace."""
         return self.kind.open(header, self.options)
