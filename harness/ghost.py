@@ -288,6 +288,17 @@ class Ledger:
         """Whether the step that wrote the content is over already, so that the key is committed at once."""
         return event.step <= self.last_step_ended and event.step not in self.open_steps
 
+    def stopped(self, event: Hit) -> list[Key]:
+        """Return the keys under the hit's slots that were withdrawn, reset or outdated, where no usable key backs the hit."""
+        nodes, found = self.books[event.r].nodes, []
+        for group, slots in enumerate(event.slots):
+            for slot in slots:
+                page = self.page(group, slot)
+                keys = page.keys if page is not None else []
+                if not any(k.usable and k.length < len(nodes) and nodes[k.length] == k.node for k in keys):
+                    found += [k for k in keys if k.state in ("withdrawn", "reset", "outdated") and k.group == group]
+        return found
+
     def hollow(self, event: Publish) -> bool:
         """Whether a late publication has no content behind it; asked before it is applied."""
         nodes = self.books[event.r].nodes
@@ -445,6 +456,7 @@ class Ledger:
         book.restart()
         book.hit = event
         book.computed = event.resume
+        book.tainted = bool(self.stopped(event))
 
     # --- life -------------------------------------------------------------------------------------------------------------
 

@@ -86,9 +86,8 @@ class _Case:
         if page.node == NOTHING or page.group != self.group.id:
             return "stale-hit"
         if self.group.kind == "recurrent" and page.state:
-            if page.stop < len(nodes) and nodes[page.stop] == page.node:
-                return "state-position-skew"
-            if page.stop >= len(nodes) and self.ledger.trie.ancestor(page.node, len(nodes) - 1) == nodes[-1]:
+            taken = min(page.stop, self.stop)
+            if self.ledger.trie.ancestor(page.node, taken) == nodes[taken]:
                 return "state-position-skew"
         trie = self.ledger.trie
         if (

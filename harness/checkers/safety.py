@@ -6,8 +6,6 @@ part of the law had opportunities and which had none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from harness.checkers.diagnose import content_of, diagnose
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.ghost import Key, Ledger
@@ -56,7 +54,7 @@ class SafetyLaw(_ReadChecker):
                 f"compute; however {event.r} was told to resume at {event.resume}: a contradiction."
             )
             return (Finding(anomaly="nothing-to-compute", r=event.r, sentence=sentence),)
-        key = next(_stopped_keys(ledger, event, "reset"), None)
+        key = _stopped(ledger, event, "reset")
         if key is None:
             return None
         sentence = (
@@ -134,7 +132,7 @@ class CommitOrder(_ReadChecker):
         return [_hollow(ledger, key, "partial-commit", event.step) for key in _unbacked(ledger, event, recurrent=False)]
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
-        key = next(_stopped_keys(ledger, event, "withdrawn"), None)
+        key = _stopped(ledger, event, "withdrawn")
         if key is None:
             return None
         sentence = (
@@ -171,39 +169,32 @@ class Identity(_ReadChecker):
         return None
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
-        key = next(_stopped_keys(ledger, event, "outdated"), None)
+        key = _stopped(ledger, event, "outdated")
         if key is None:
             return None
         sentence = (
-            f"Let {key.r} have published its first {key.length} tokens in slot {key.slot} of group {key.group}. New weights "
-            f"ended that key; however {event.r} hit it in step {event.step}: a contradiction."
+            f"Let {key.r} have published its first {key.length} tokens in slot {key.slot} of group {key.group}. New weights or "
+            f"a new version of its adapter ended that key; however {event.r} hit it in step {event.step}: a contradiction."
         )
         return (Finding(anomaly="cross-identity-hit", r=event.r, sentence=sentence),)
 
 
+def _stopped(ledger: Ledger, event: Hit, state: str) -> Key | None:
+    return next((key for key in ledger.stopped(event) if key.state == state), None)
+
+
 def _unbacked(ledger: Ledger, event: StepEnd, *, recurrent: bool) -> list[Key]:
-    return [key for key in ledger.unbacked(event) if (ledger.groups[key.group].kind == "recurrent") == recurrent]
+    """Return the keys without content that the step commits; of those over the null block the publication told already."""
+    keys = [key for key in ledger.unbacked(event) if ledger.page(key.group, key.slot) is not None]
+    return [key for key in keys if (ledger.groups[key.group].kind == "recurrent") == recurrent]
 
 
 def _hollow(ledger: Ledger, key: Key | Publish, anomaly: str, step: int) -> Finding:
     page = ledger.page(key.group, key.slot)
-    content = content_of(page) if page is not None else "nothing: it is the null block"
+    assert page is not None
     what = "the state after" if ledger.groups[key.group].kind == "recurrent" else "the block that ends"
     sentence = (
         f"Let {key.r} have published {what} its first {key.length} tokens in slot {key.slot} of group {key.group}. Step "
-        f"{step} committed it; however the ledger says that the slot holds {content}: a contradiction."
+        f"{step} committed it; however the ledger says that the slot holds {content_of(page)}: a contradiction."
     )
     return Finding(anomaly=anomaly, r=key.r, sentence=sentence)
-
-
-def _stopped_keys(ledger: Ledger, event: Hit, state: str) -> Iterator[Key]:
-    """Yield keys in `state` under the hit's slots, where no usable key backs the hit."""
-    nodes = ledger.books[event.r].nodes
-    for group, slots in enumerate(event.slots):
-        for slot in slots:
-            page = ledger.page(group, slot)
-            if page is None:
-                continue
-            usable = any(k.usable and k.length < len(nodes) and nodes[k.length] == k.node for k in page.keys)
-            if not usable:
-                yield from (key for key in page.keys if key.state == state and key.group == group)
