@@ -52,7 +52,8 @@ class Story:
         """
         own, other = ("+", "-") if kind == "legal" else ("-", "+")
         lines = [("" if line.startswith(other) else line.removeprefix(own)) for line in self.text.splitlines()]
-        return parse("\n".join(line.strip() for line in lines), f"{self.name}.txt", self.name)
+        tells = f"{self.name} ({'looks like' if kind == 'legal' else 'is'}: {self.anomaly})"
+        return parse("\n".join(line.strip() for line in lines), f"{self.name}.txt", tells)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -84,14 +85,11 @@ def document(stories: list[Story]) -> str:
         out.append(f"| [{anomaly.name}](#{anomaly.name}) | {anomaly.invariant} | {anomaly.implies} | {found} |")
     out.append(_EXAMPLES)
     for anomaly in CATALOGUE:
-        out.append(f"\n### {anomaly.name}\n\n| it is | it looks like it, and is legal | source |\n|---|---|---|")
+        out.append(f"\n### {anomaly.name}\n\n| story | lawful | anomalous | source |\n|---|---|---|---|")
         if anomaly.name in NO_STORY:
             illegal, legal = NO_STORY[anomaly.name]
-            out.append(f"| {illegal} | {legal} | `harness/lockstep.py` |")
-        for story in stories:
-            if story.anomaly == anomaly.name:
-                illegal = f"{story.anomalous} ({_link(story, 'anomalous')})" if story.anomalous else ""
-                out.append(f"| {illegal} | {story.legal} ({_link(story, 'legal')}) | {story.source} |")
+            out.append(f"| | {legal} | {illegal} | `harness/lockstep.py` |")
+        out += [_row(story) for story in stories if story.anomaly == anomaly.name]
     return "\n".join(out) + "\n"
 
 
@@ -108,12 +106,16 @@ _EXAMPLES = """
 ## Examples
 
 Each anomaly has a history in which it is the first thing found, and a lawful one that differs from it as little as possible
-and passes every checker. Both are written as one story: the lines of `fixtures/histories/NAME.txt` that begin with `-` are in
-the anomalous history alone, those with `+` in the legal one alone."""
+and passes every checker. Both are written as one story, a text file in `fixtures/histories`: its lines that begin with `-` are
+in the anomalous history alone, those with `+` in the lawful one alone."""
 
 
-def _link(story: Story, kind: str) -> str:
-    return f"[{kind}](../fixtures/histories/{kind}/{story.name}.jsonl), [story](../fixtures/histories/{story.name}.txt)"
+def _row(story: Story) -> str:
+    folder = "../fixtures/histories"
+    told = {"legal": story.legal, "anomalous": story.anomalous}
+    cells = [f"{told[kind]} ([history]({folder}/{kind}/{story.name}.jsonl))" for kind in story.kinds]
+    cells += [""] * (2 - len(cells))
+    return f"| [{story.name}]({folder}/{story.name}.txt) | {cells[0]} | {cells[1]} | {story.source} |"
 
 
 def _folder() -> Path:
