@@ -52,12 +52,16 @@ class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the engine says it keeps of prunable groups.
 
     `interval` in tokens: None keeps every aligned boundary, 0 only reachable ones, R > 0 one in R and the reachable ones.
-    `groups` are those that the interval governs. `junction`: shared-prefix junctions count as reachable.
+    `groups` are those that the interval governs. Reachable is the replay boundary; with `junction` the shared-prefix junction
+    as well, with `extension` also the end of the prompt itself, where a longer prompt resumes. `lowered`: where a speculative
+    look-up gives tokens back, reachable boundaries lie so many tokens lower.
     """
 
     interval: int | None = None
     groups: list[int] = []
     junction: bool = False
+    extension: bool = False
+    lowered: bool = True
 
 
 class Rules(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -124,11 +124,15 @@ class IntervalSparsity(Checker):
         points = {book.prompt_tokens - 1, *junctions}
         if rules.give_back:
             points |= {book.prompt_tokens, *(junction - rules.give_back for junction in junctions)}
+        if rules.retention.extension:
+            points.add(book.prompt_tokens)
         reachable = set()
         for point in points:
             for unit in (rules.alignment, coarse):
                 boundary = point // unit * unit
                 reachable |= {boundary, max(boundary - rules.give_back, 0), max(boundary, rules.give_back)}
+                if not rules.retention.lowered:
+                    reachable.add(boundary + rules.give_back)
         return {boundary for boundary in reachable if boundary > 0}
 
 

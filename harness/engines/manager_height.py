@@ -71,10 +71,10 @@ def describe(trace: TraceHeader, engine: str, engine_version: str, rules: Rules)
     )
 
 
-def retention(trace: TraceHeader, interval: int | None, junction: bool) -> Retention:
-    """Return what vLLM keeps of the groups of a layout; `interval` in tokens."""
+def retention(trace: TraceHeader, interval: int | None, **declared: bool) -> Retention:
+    """Return what vLLM keeps of the groups of a layout; `interval` in tokens, `declared` as in `Retention`."""
     groups = [index for index, spec in enumerate(trace.layout.groups) if spec.kind in PRUNABLE]
-    return Retention(interval=interval, groups=groups, junction=junction)
+    return Retention(interval=interval, groups=groups, **declared)
 
 
 def _why(rules: Rules, otherwise: str) -> str:

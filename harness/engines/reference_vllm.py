@@ -66,7 +66,12 @@ def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
         caching=options.enable_caching,
         alignment=alignment,
         give_back=alignment if options.use_eagle else 0,
-        retention=retention(header, config.prefix_cache_retention_interval, config.junction_pinning),
+        retention=retention(
+            header,
+            config.prefix_cache_retention_interval,
+            junction=config.junction_pinning,
+            lowered=config.eagle_replay_boundaries,
+        ),
         progress_steps=PROGRESS_STEPS,
     )
 

@@ -42,6 +42,9 @@ from reference_impl.vllm.spec import NEWEST, RELEASES
 PROGRESS_STEPS = 4
 """A request waits one step for a state of the same step; the rest is margin."""
 
+EXTENSION_ENDED = (0, 32)
+"""Up to then, where hits may end inside a block, the tail of a prompt was kept at the prompt's own end."""
+
 TIMED = (
     "allocate_slots",
     "cache_blocks",
@@ -131,12 +134,19 @@ def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmMana
         core = manager(source, config, sizes, options)
     finally:
         _restore(RETENTION_ENV, environment)
-    alignment = sizes[1] if getattr(core.coordinator, "enable_partial_hash_hits", False) else sizes[0]
+    partial_hits = bool(getattr(core.coordinator, "enable_partial_hash_hits", False))
+    alignment = sizes[1] if partial_hits else sizes[0]
     rules = Rules(
         caching=options.enable_caching,
         alignment=alignment,
         give_back=alignment if options.use_eagle else 0,
-        retention=retention(header, interval, _pins_junctions(source)),
+        retention=retention(
+            header,
+            interval,
+            junction=_pins_junctions(source),
+            extension=partial_hits and source.release is not None and source.release < EXTENSION_ENDED,
+            lowered=_lowers_boundaries(source),
+        ),
         progress_steps=PROGRESS_STEPS,
     )
     return VllmManager(
@@ -183,6 +193,12 @@ def _pins_junctions(source: Source) -> bool:
     """Whether shared-prefix junctions are kept: masks take reachable boundaries since 0.26, the prompt's end before."""
     mask = source.part("v1.core.single_type_kv_cache_manager", "MambaManager").reachable_block_mask
     return "reachable_boundaries" in inspect.signature(mask).parameters
+
+
+def _lowers_boundaries(source: Source) -> bool:
+    """Whether EAGLE has replay boundaries of its own: managers are told them since 0.30."""
+    cache_blocks = source.part("v1.core.single_type_kv_cache_manager", "SingleTypeKVCacheManager").cache_blocks
+    return "replay_boundaries" in inspect.signature(cache_blocks).parameters
 
 
 def _restore(name: str, value: str | None) -> None:

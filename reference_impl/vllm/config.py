@@ -315,7 +315,7 @@ def _retention_interval(
     groups: Sequence[KVCacheGroupSpec], scheduler_block_size: int, options: Options, release: Release
 ) -> int | None:
     given = options.retention_interval
-    interval = release.retention_default if given == "by release" else given
+    interval = _default_interval(groups, options, release) if given == "by release" else given
     if interval is None:
         return None
     if release.retention == "dense":
@@ -332,6 +332,13 @@ def _retention_interval(
             f"({scheduler_block_size}, the LCM of the groups' block sizes)"
         )
     return interval
+
+
+def _default_interval(groups: Sequence[KVCacheGroupSpec], options: Options, release: Release) -> int | None:
+    hybrid = any(isinstance(g.kv_cache_spec, MambaSpec) for g in groups)
+    if release.dense_default_for_eagle and hybrid and options.use_eagle:
+        return None
+    return release.retention_default
 
 
 def _by_release(given: bool | Literal["by release"], default: bool) -> bool:

@@ -26,7 +26,9 @@ class Release:
 
     `retention`: which groups the retention interval thins out (`dense`: there is no such option). `retention_zero_ignored`:
     an interval of 0 is accepted where no group could obey it. `junction_pinning`: shared-prefix junctions count as
-    reachable. `eagle_replay_boundaries`: with EAGLE the replay boundaries lie one unit lower, where its hits end.
+    reachable. `eagle_replay_boundaries`: with EAGLE the replay boundaries lie one unit lower, where its hits end. Before there
+    were such boundaries, the release with the sparse default made an exception: `dense_default_for_eagle` keeps hybrid models
+    with EAGLE dense unless an interval is given.
     """
 
     retention: Literal["dense", "sliding", "sliding+mamba"]
@@ -36,12 +38,14 @@ class Release:
     eagle_replay_boundaries: bool
     partial_hash_hits: bool
     mamba_all: bool
+    dense_default_for_eagle: bool = False
 
 
 _DENSE = Release("dense", None, False, False, False, False, True)
 _SLIDING = Release("sliding", None, False, False, False, False, True)
 _MAMBA = Release("sliding+mamba", None, False, False, False, False, True)
 _JUNCTION = Release("sliding+mamba", None, False, True, False, True, True)
+_SPARSE_BUT_EAGLE = Release("sliding+mamba", 0, True, True, False, True, True, dense_default_for_eagle=True)
 _SPARSE = Release("sliding+mamba", 0, True, True, True, True, True)
 _TODAY = Release("sliding+mamba", 0, True, True, True, True, False)
 
@@ -53,8 +57,8 @@ RELEASES: dict[str, Release] = {
     "0.26": _JUNCTION,  # shared-prefix junctions are pinned; hits inside a block
     "0.27": _JUNCTION,
     "0.28": _JUNCTION,
-    "0.29": _JUNCTION,  # the environment variable becomes a configuration field
-    "0.30": _SPARSE,  # PR 52216: the default becomes 0; EAGLE has replay boundaries of its own
+    "0.29": _SPARSE_BUT_EAGLE,  # the environment variable becomes a configuration field, and its default 0
+    "0.30": _SPARSE,  # PR 52216: EAGLE has replay boundaries of its own; the exception for it is gone
     "0.31": _SPARSE,
     "0.32": _TODAY,  # Mamba mode `all` is gone
     "0.33": _TODAY,
@@ -122,7 +126,7 @@ RULES: dict[str, Rule] = _rules(
     Rule("retention-dense", "Every aligned boundary is kept (before 0.23, or the interval unset).", _SINGLE),
     Rule("retention-sliding", "One window tail per interval and at the replay boundary (0.23).", "PR 43447"),
     Rule("retention-mamba", "One snapshot per interval and at the replay boundary (0.24).", "PR 45845"),
-    Rule("retention-sparse-default", "The interval is 0 unless set: reachable boundaries alone (0.30).", "PR 52216"),
+    Rule("retention-sparse-default", "The interval is 0 unless set: reachable boundaries alone (0.29; with EAGLE 0.30).", "PR 52216"),
     Rule("withdrawal", "Keys of a step that is taken back vanish with it.", "issues 43569 and 57580; not in vLLM"),
     Rule(
         "pages-per-snapshot", "A snapshot of k blocks is held, keyed and evicted as one.", "PR 45845, its test setting"

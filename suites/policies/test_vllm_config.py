@@ -68,7 +68,7 @@ def test_a_chunked_group_is_an_absent_rule() -> None:
 
 def test_every_release_is_known_and_the_interval_default_turns_sparse_once() -> None:
     defaults = [build([FULL, MAMBA], 20, {"release": release}).prefix_cache_retention_interval for release in RELEASES]
-    assert defaults == [None] * 8 + [0] * 4
+    assert defaults == [None] * 7 + [0] * 5
 
 
 def test_sizes_are_derived_from_the_groups() -> None:
