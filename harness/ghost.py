@@ -276,7 +276,8 @@ class Ledger:
     def orphaned(self, step: int, r: str) -> bool:
         """Whether r ended, or lost its pages, while the step was in flight: it still runs, over pages that it gave back.
 
-        Nobody waits for its tokens, and whoever has those pages next writes them in a later step.
+        Nobody waits for its tokens, and whoever has those pages next writes them in a later step, so what it reads there is
+        not judged.
         """
         return (step, r) in self._orphans
 
@@ -564,8 +565,8 @@ class Ledger:
 
     def _invalid_state(self, read: Read, book: Book) -> list[int]:
         page = self.page(read.group, read.slots[0])
-        if page is None or (book.r not in page.holders and not self.orphaned(read.step, book.r)):
-            return [0]
+        if page is None or book.r not in page.holders:
+            return [] if self.orphaned(read.step, book.r) else [0]
         return [] if page.group == read.group and self.holds_state(page, book.nodes[read.stop], read.stop) else [0]
 
     def _invalid_blocks(self, read: Read, book: Book, group: Group) -> list[int]:
@@ -579,9 +580,12 @@ class Ledger:
                 bad.append(index)
             else:
                 page = pages[slot]
-                exact = page.node == nodes[stop] and page.start <= start
-                right = page.group == group.id and (exact or self.covers(page, nodes[stop], start, stop))
-                if not right or (r not in page.holders and not self.orphaned(read.step, r)):
+                if r in page.holders:
+                    exact = page.node == nodes[stop] and page.start <= start
+                    wrong = page.group != group.id or not (exact or self.covers(page, nodes[stop], start, stop))
+                else:
+                    wrong = not self.orphaned(read.step, r)
+                if wrong:
                     bad.append(index)
             start = stop
         return bad

@@ -1,0 +1,292 @@
+"""The ledger's books: poison, holders, keys, copies, taint, identity, and runs that outlive their request."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import layouts
+from harness.cells import Cell
+from harness.checkers import fresh
+from harness.checkers.protocol import Panel
+from harness.engines import registry
+from harness.execute import check, drive
+from harness.generate import random_trace
+from harness.ghost import NOTHING, Key, Ledger
+from harness.history import Counts
+from harness.notation import parse
+
+FULL = """\
+pool 0: 10 slots, null 0
+group 0: full block 4
+rules: alignment 4
+"""
+HYBRID = """\
+pool 0: 12 slots, null 0
+group 0: full block 4
+group 1: recurrent block 4
+rules: alignment 4
+"""
+R1 = """\
+submit r1 a:8
+take r1 | 1 2
+publish 0/1 r1:4
+step 1: r1 0..8 | 1 2
+"""
+
+
+def _ledger(text: str) -> Ledger:
+    history = parse(text)
+    ledger = Ledger(history.header)
+    for event in history.events:
+        ledger.apply(event)
+    return ledger
+
+
+def _found(text: str) -> list[str]:
+    return [finding.anomaly for finding in check(parse(text)).findings]
+
+
+def _keys(ledger: Ledger, group: int = 0) -> list[Key]:
+    return [key for slots in ledger.keys[group].values() for key in slots.values()]
+
+
+# --- poison and holders -------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_without_holder_and_key_is_poisoned() -> None:
+    """Of two pages given back, the one with a key keeps its content."""
+    pages = _ledger(FULL + R1 + "drop r1").pages[0]
+    assert pages[2].node == NOTHING
+    assert (pages[1].node != NOTHING, pages[1].stop) == (True, 4)
+
+
+@pytest.mark.parametrize(("before", "after"), [("drop r1", ""), ("", "drop r1")], ids=["key last", "holder last"])
+def test_the_last_of_key_and_holder_poisons(before: str, after: str) -> None:
+    """The order in which a page loses its key and its holder does not matter."""
+    text = f"{FULL}{R1}{before}\nunpublish 0/1 evict\n"
+    held = _ledger(text)
+    assert (held.pages[0][1].node == NOTHING) == (not after)
+    assert _ledger(text + after).pages[0][1].node == NOTHING
+
+
+def test_zeros_are_not_content() -> None:
+    """A page that was zeroed holds nothing, and says that it is zeroed."""
+    page = _ledger(FULL + R1 + "zero 0/1").pages[0][1]
+    assert (page.node, page.zeroed) == (NOTHING, True)
+
+
+def test_holders_are_counted_with_multiplicity() -> None:
+    """A page that a request takes twice is given back after the second drop, and counts once."""
+    twice = _ledger(FULL + "submit r1 a:4\ntake r1 | 3 3\ndrop r1 | 3")
+    assert (twice.pages[0][3].holders, twice.held[0], twice.holdings["r1"]) == ({"r1": 1}, 1, 1)
+    none = _ledger(FULL + "submit r1 a:4\ntake r1 | 3 3\ndrop r1")
+    assert (none.pages[0][3].holders, none.held[0], none.holdings["r1"]) == ({}, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["full", "full-mamba", "full-swa-mamba", "full-mamba-unequal"])
+def test_counts_are_those_of_a_recount(name: str) -> None:
+    """Held pages, and pages kept for a key alone, are at every count what counting all pages gives."""
+    trace = random_trace(Cell(layouts.load(name)).shape("manager"), 7, withdraw=True)
+    history = drive(trace, registry.parse("reference").open(trace.header), []).history
+    ledger, counts = Ledger(history.header), 0
+    for event in history.events:
+        ledger.apply(event)
+        if isinstance(event, Counts):
+            counts += 1
+            pages = ledger.pages[0]
+            assert ledger.held[0] == sum(bool(page.holders) for page in pages)
+            assert ledger.idle_keyed[0] == sum(bool(page.keys) and not page.holders for page in pages)
+            assert all(page.node == NOTHING for page in pages if not page.holders and not page.keys)
+    assert counts > 20
+
+
+# --- copies -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_is_one_permutation() -> None:
+    """Two pages that are copied onto each other change places."""
+    ledger = _ledger(FULL + R1 + "copy 1 whole 1>2 2>1")
+    one, two = ledger.pages[0][1:3]
+    assert (one.start, one.stop, two.start, two.stop) == (4, 8, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("lines", "arrived"),
+    [
+        ("copy 1 begin 1>5", False),
+        ("copy 1 begin 1>5\ncopy 1 end 1>5", True),
+        ("copy 1 begin 1>5\ncopy 1 fail 1>5", False),
+        ("copy 1 begin 1>5\nsubmit r2 b:4\nwrite 0 r2 0..4 | 1\ncopy 1 end 1>5", False),
+        ("copy 1 begin 1>5\nwrite 0 r1 0..4 | 1\ncopy 1 end 1>5", True),
+    ],
+    ids=["under way", "ended", "failed", "source overwritten", "source written again"],
+)
+def test_an_asynchronous_copy_arrives_when_it_ends_and_its_source_stayed(lines: str, arrived: bool) -> None:
+    """Nothing is there before the end, after a failure, or if the source changed in between."""
+    assert (_ledger(FULL + R1 + "take copy:1 | 5\n" + lines).pages[0][5].node != NOTHING) == arrived
+
+
+def test_a_failed_copy_leaves_nothing_behind() -> None:
+    """Whatever the destination held may be half overwritten."""
+    assert _ledger(FULL + R1 + "copy 1 begin 1>2\ncopy 1 fail 1>2").pages[0][2].node == NOTHING
+
+
+# --- keys ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_pending_until_its_step_ends() -> None:
+    """Pending, then committed; withdrawn if its request was."""
+    begun = FULL + "submit r1 a:8\ntake r1 | 1 2\npublish 0/1 r1:4\nbegin 1: r1 0..8 | 1 2\n"
+    states = [_keys(_ledger(begun + end))[0].state for end in ("", "end 1", "end 1 withdraw r1")]
+    assert states == ["pending", "committed", "withdrawn"]
+
+
+@pytest.mark.parametrize(("length", "state"), [(4, "committed"), (8, "hollow")])
+def test_a_key_published_afterwards_is_committed_if_its_content_is_there(length: int, state: str) -> None:
+    """Slot 1 holds the first block, and not the second."""
+    ledger = _ledger(FULL + R1.replace("publish 0/1 r1:4\n", "") + f"publish 0/1 r1:{length} @1")
+    assert [key.state for key in _keys(ledger)] == [state]
+
+
+def test_of_two_slots_with_one_key_either_is_left() -> None:
+    """Unpublishing one duplicate leaves the other; unpublishing both remembers why the last went."""
+    text = f"{FULL}{R1}submit r2 a:5\ntake r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..5 | 3 4\nunpublish 0/1 evict\n"
+    one = _ledger(text)
+    assert [key.slot for key in _keys(one)] == [3]
+    none = _ledger(text + "unpublish 0/3 reset")
+    assert (_keys(none), list(none.ended[0].values())) == ([], ["reset"])
+
+
+@pytest.mark.parametrize(
+    ("line", "state"), [("reset ok", "reset"), ("reset failed", "committed"), ("reset ok tier cpu", "committed")]
+)
+def test_a_reset_ends_the_keys_of_its_tier_if_it_succeeded(line: str, state: str) -> None:
+    """A reset that was refused, or that names another tier, ends none."""
+    assert [key.state for key in _keys(_ledger(FULL + R1 + line))] == [state]
+
+
+# --- identity -----------------------------------------------------------------------------------------------------------------
+
+
+def test_new_weights_divide_a_request_where_it_stands() -> None:
+    """What was computed keeps its prefix, what follows gets another, and a new request shares neither."""
+    cold = "submit r1 a:8\nsubmit r2 a:8\n"
+    ledger = _ledger(FULL + cold + "take r1 | 1 2\nstep 1: r1 0..4 | 1 2\nversion 1\nsubmit r3 a:8")
+    old = _ledger(FULL + cold)
+    one, two, three = (ledger.books[r].nodes for r in ("r1", "r2", "r3"))
+    assert one[:5] == old.books["r1"].nodes[:5]
+    assert set(one[5:]).isdisjoint(old.books["r1"].nodes + two + three)
+    assert two == three
+
+
+def test_a_new_version_of_an_adapter_concerns_those_who_use_it() -> None:
+    """Requests that have not begun are under the new version, those of other adapters stay, and keys end by adapter."""
+    text = (
+        FULL + "submit r1 a:8 adapter=one\ntake r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..8 | 1 2\n"
+        "submit r2 a:8 adapter=two\ntake r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..8 | 3 4\n"
+        "submit early a:8 adapter=one\nversion 1 adapter one\nsubmit late a:8 adapter=one\nsubmit same a:8 adapter=two\n"
+    )
+    ledger = _ledger(text)
+    assert {key.r: key.state for key in _keys(ledger)} == {"r1": "outdated", "r2": "committed"}
+    nodes = {r: ledger.books[r].nodes for r in ("r1", "r2", "early", "late", "same")}
+    assert nodes["early"] == nodes["late"] != nodes["r1"]
+    assert nodes["same"] == nodes["r2"]
+
+
+def test_a_preempted_request_begins_under_the_weights_of_now() -> None:
+    """It computes everything again, so it shares every prefix with a new request."""
+    text = FULL + R1 + "version 1\npreempt r1\ndrop r1\nsubmit r2 a:8"
+    books = _ledger(text).books
+    assert books["r1"].nodes == books["r2"].nodes
+
+
+def test_rejected_drafts_leave_the_prefix() -> None:
+    """Accepting tokens at an earlier length drops those beyond it."""
+    ledger = _ledger(FULL + "submit r1 a:4\naccept r1 7 draft:3\naccept r1 5 @r1:1\nsubmit r2 a:4 @r1:1")
+    assert ledger.books["r1"].nodes == ledger.books["r2"].nodes
+
+
+# --- taint --------------------------------------------------------------------------------------------------------------------
+
+FAULT = """\
+submit r1 a:8
+take r1 | 1 2
+publish 0/1 r1:4
+publish 0/2 r1:8
+step 1: r1 0..8 | 1 2
+submit r2 b:4 c:8
+hit r2 4 | 1
+take r2 | 1 3 4
+publish 0/3 r2:8
+step 2: r2 4..9 | 1 3 4
+"""
+
+
+def test_a_fault_is_reported_once_and_not_by_what_follows() -> None:
+    """r2 reads r1's block in two steps, and r3 is hit on what r2 wrote meanwhile: one finding."""
+    later = "step 3: r2 9..12 | 1 3 4\nsubmit r3 b:4 c:8\nhit r3 8 | 1 3\ntake r3 | 1 3 5\n"
+    assert _found(FULL + FAULT + later + "step 4: r2 11..12 | 1 3 4") == ["stale-hit"]
+    ledger = _ledger(FULL + FAULT)
+    assert [ledger.pages[0][slot].tainted for slot in (1, 2, 3, 4)] == [False, False, True, True]
+
+
+def test_whoever_reads_tainted_content_is_tainted() -> None:
+    """The taint goes on to a reader of the page, and to what it writes."""
+    reader = "submit r3 b:4 c:5\nhit r3 8 | 1 3\ntake r3 | 1 3 5\nstep 3: r3 8..9 | 1 3 5"
+    ledger = _ledger(FULL + FAULT + reader)
+    assert (ledger.books["r1"].tainted, ledger.books["r3"].tainted, ledger.pages[0][5].tainted) == (False, True, True)
+
+
+def test_another_request_over_sound_pages_is_judged_as_ever() -> None:
+    """One request's fault does not excuse another's."""
+    other = "submit r3 d:8\nhit r3 4 | 2\ntake r3 | 2 6\nstep 3: r3 4..8 | 2 6"
+    assert _found(FULL + FAULT + other) == ["stale-hit", "stale-hit"]
+
+
+def test_a_request_that_starts_again_is_judged_again() -> None:
+    """Preempted, it has lost its pages and its taint; the second fault is told as well."""
+    again = "preempt r2\ndrop r2\nunpublish 0/3 evict\nhit r2 4 | 2\ntake r2 | 2 6\nstep 3: r2 4..8 | 2 6"
+    assert _found(FULL + FAULT + again) == ["stale-hit", "stale-hit"]
+
+
+def test_content_written_anew_is_sound() -> None:
+    """A tainted page that somebody else gets is clean once it is written."""
+    ledger = _ledger(FULL + FAULT + "finish r2\ndrop r2\nsubmit r3 d:4\ntake r3 | 4\nstep 3: r3 0..4 | 4")
+    assert not ledger.pages[0][4].tainted
+
+
+# --- runs that outlive their request ------------------------------------------------------------------------------------------
+
+IN_FLIGHT = FULL + R1 + "accept r1 9 @r1:1\ntake r1 | 3\nbegin 2: r1 8..9 | 1 2 3\n"
+
+
+@pytest.mark.parametrize("line", ["abort r1", "finish r1", "preempt r1"])
+def test_a_run_in_flight_may_finish_over_pages_that_were_given_back(line: str) -> None:
+    """Also if somebody else has the page meanwhile: that one writes it in a later step."""
+    rest = f"{line}\ndrop r1\nsubmit r2 b:4\ntake r2 | 3\nbegin 3: r2 0..4 | 3\nend 2\nend 3\n"
+    assert _found(IN_FLIGHT + rest) == []
+
+
+def test_a_run_that_nobody_ended_may_not() -> None:
+    """The same without a word about the request: its pages are gone under it."""
+    assert "use-after-free" in _found(IN_FLIGHT + "drop r1\nend 2\n")
+
+
+def test_a_preempted_request_is_not_advanced_by_the_run_it_left_behind() -> None:
+    """It starts again from nothing, whatever the step in flight computed."""
+    assert _ledger(IN_FLIGHT + "preempt r1\ndrop r1\nend 2").books["r1"].computed == 0
+
+
+def test_a_run_in_flight_may_not_overwrite_what_somebody_else_has_computed() -> None:
+    """Steps execute in order; if the new owner's step came first, its content is lost."""
+    rest = "abort r1\ndrop r1\nsubmit r2 b:5\ntake r2 | 3 4\nbegin 3: r2 0..4 | 3 4\nend 3\nend 2\n"
+    assert _found(IN_FLIGHT + rest) == ["aliased-write"]
+
+
+def test_every_checker_sees_the_ledger_before_the_event() -> None:
+    """A panel moves the ledger once, after all its checkers were asked."""
+    history = parse(FULL + R1)
+    panel = Panel(history.header, fresh())
+    for event in history.events:
+        panel.observe(event)
+    assert panel.ledger.books["r1"].computed == 8
