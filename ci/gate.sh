@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# The gate of a fork: run the suites on its cache, keep what was found, exit with the run's own code. Installs nothing.
+#
+#   ci/gate.sh ENGINE[:KEY=VALUE,…] [options of `cachewitness run`]
+#
+#   CACHEWITNESS_SEED       seed of the random workloads (0)
+#   CACHEWITNESS_SECONDS    how long the random workloads run (60)
+#   CACHEWITNESS_EXPECTED   list of expected failures (.cachewitness-expected, if there is one where the gate is called)
+#   CACHEWITNESS_ARTEFACTS  folder for what is kept (cachewitness-artefacts)
+#   CACHEWITNESS_PYTHON     run this checkout's harness with this Python; else `cachewitness` on PATH, else with python3
+#
+# The artefacts: report.txt (what was printed), report.json, junit.xml, summary.md, and in failures/ the trace, the trace
+# before it was shrunk and the history of each failure. On GitHub failures are annotated and the summary is shown.
+# Exit codes: 0 pass, 1 fail, 2 unknown, 3 the harness itself crashed, 4 usage or set-up, 5 something was not checked.
+set -euo pipefail
+status=0
+# What goes wrong in this script must not leave with 1 either, which is a verdict on the engine.
+trap 'exit $((status ? status : 3))' ERR
+
+refuse() {
+    printf 'gate: %s\n' "$*" >&2
+    exit 4
+}
+
+[[ ${1:--} != -* ]] || refuse 'name an engine first: gate.sh ENGINE[:KEY=VALUE,…] [options of cachewitness run]'
+engine=$1
+shift
+for option in "$@"; do
+    case ${option%%=*} in
+    --engine | --report | --expected | --json | --quiet) refuse "${option%%=*} is the gate's own; see the head of ${0##*/}" ;;
+    esac
+done
+
+checkout=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+artefacts=${CACHEWITNESS_ARTEFACTS:-cachewitness-artefacts}
+seed=${CACHEWITNESS_SEED:-0}
+seconds=${CACHEWITNESS_SECONDS:-60}
+verdicts=(pass FAIL unknown 'the harness itself crashed' 'the run could not start' 'something was not checked')
+
+# -P keeps the fork's own folders (vllm/, benchmarks/) from being imported merely because the gate is called there.
+if [[ -z ${CACHEWITNESS_PYTHON:-} ]] && command -v cachewitness >/dev/null; then
+    harness=(cachewitness)
+else
+    harness=("${CACHEWITNESS_PYTHON:-python3}" -P -m harness.cli)
+    export PYTHONPATH=$checkout${PYTHONPATH:+:$PYTHONPATH}
+fi
+# Python leaves with 1 when a package is missing; that must not look like a verdict.
+said=$("${harness[@]}" --version 2>&1) || refuse "the harness does not start (${said##*$'\n'}); see ci/README.md"
+
+mkdir -p -- "$artefacts" || refuse "CACHEWITNESS_ARTEFACTS: $artefacts cannot be made"
+# What an earlier run left there must not be taken for this one's.
+rm -rf -- "$artefacts"/{report.txt,report.json,junit.xml,summary.md,failures,crashes}
+
+run=("${harness[@]}" run --engine "$engine" --seed "$seed" --seconds "$seconds" --report "$artefacts")
+if [[ -n ${CACHEWITNESS_EXPECTED:-} ]]; then
+    run+=(--expected "$CACHEWITNESS_EXPECTED")
+elif [[ -e .cachewitness-expected ]]; then
+    run+=(--expected .cachewitness-expected)
+fi
+[[ ${GITHUB_ACTIONS:-} != true ]] || run+=(--github)
+run+=("$@")
+
+printf 'gate: %s:' "${said##*$'\n'}"
+printf ' %q' "${run[@]}"
+printf '\n\n'
+"${run[@]}" 2>&1 | tee -- "$artefacts/report.txt" || status=${PIPESTATUS[0]}
+verdict=${verdicts[status]:-stopped}
+if ((status == 3)) && [[ -d .cachewitness/crashes ]]; then
+    cp -R -- .cachewitness/crashes "$artefacts/"
+fi
+
+# The fence is one that no report contains; annotations are for the log alone.
+{
+    printf '### cachewitness: %s (exit code %d)\n\n' "$verdict" "$status"
+    printf '~~~~~text\n'
+    sed '/^::error /d' <"$artefacts/report.txt"
+    printf '~~~~~\n'
+} >"$artefacts/summary.md"
+if [[ -n ${GITHUB_STEP_SUMMARY:-} ]]; then
+    cat -- "$artefacts/summary.md" >>"$GITHUB_STEP_SUMMARY"
+fi
+
+printf '\ngate: %s (exit code %d); artefacts in %s:\n' "$verdict" "$status" "$(cd -- "$artefacts" && pwd)"
+for path in "$artefacts"/*; do
+    if [[ -d $path ]]; then
+        files=("$path"/*)
+        printf '  %s/ (%d files)\n' "${path##*/}" "${#files[@]}"
+    else
+        printf '  %s\n' "${path##*/}"
+    fi
+done
+if [[ ! -e $artefacts/report.json ]]; then
+    printf 'gate: no check came to an end; the engine was neither cleared nor convicted\n'
+fi
+exit "$status"

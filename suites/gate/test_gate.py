@@ -1,0 +1,340 @@
+"""The gate tells a fork with a planted fault from one without, by its exit code, its witness and its artefacts.
+
+Two kinds of forks: a package of its own, made of a copy of the reference policy and of the example in docs/gate.md, that
+registers an engine; and, where there is one, a tree of the real vLLM.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import pytest
+
+from harness import expected
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
+SHORT = ("--suite", "invariants", "--layout", "full-swa")
+VLLM_SOURCE = os.environ.get("CACHEWITNESS_VLLM_SOURCE", "")
+
+
+class Bug(NamedTuple):
+    """One change of a source text, and the anomaly that it must be found by."""
+
+    anomaly: str
+    file: str
+    old: str
+    new: str
+
+    def plant(self, package: Path) -> None:
+        path = package / self.file
+        text = path.read_text(encoding="utf-8")
+        assert text.count(self.old) == 1, f"{path} has {self.old!r} {text.count(self.old)} times"
+        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+
+
+EARLY = Bug("premature-release", "sliding_window.py", "- self.sliding_window + 1", "- self.sliding_window + 2")
+FORGETFUL = Bug(
+    "lost-replay-boundary", "single_type_manager.py", "(request, self.config, replay,", "(request, self.config, (),"
+)
+
+
+class Gated(NamedTuple):
+    """A finished run of the gate and the folder that it was called in."""
+
+    code: int
+    out: str
+    err: str
+    folder: Path
+
+    @property
+    def artefacts(self) -> Path:
+        return self.folder / "cachewitness-artefacts"
+
+    def report(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.artefacts / "report.json").read_bytes())
+        return document
+
+    def failures(self) -> list[dict[str, Any]]:
+        return [failure for suite in self.report()["suites"] for failure in suite["failures"]]
+
+
+def surroundings(folder: Path, **more: str) -> dict[str, str]:
+    """Return an environment in which only the package in `folder` is added and no CI system is noticed."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("CACHEWITNESS_", "GITHUB_"))}
+    return kept | {"PYTHONPATH": str(folder), "CACHEWITNESS_PYTHON": sys.executable} | more
+
+
+def gate(folder: Path, engine: str, *arguments: str, **environment: str) -> Gated:
+    command = ["bash", str(ROOT / "ci" / "gate.sh"), engine, *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=surroundings(folder, **environment), capture_output=True, text=True, timeout=300
+    )
+    return Gated(done.returncode, done.stdout, done.stderr, folder)
+
+
+def example(language: str, first: str) -> str:
+    """Return the code block of the guide that begins with a line."""
+    blocks: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
+    found = [block for block in blocks if block.startswith(first)]
+    assert len(found) == 1, f"docs/gate.md has {len(found)} blocks that begin with {first!r}"
+    return found[0]
+
+
+def make_fork(folder: Path, bug: Bug | None = None) -> Path:
+    """Make a package that is a copy of the reference policy, and install it as far as entry points go."""
+    package = folder / "forked_vllm"
+    package.mkdir(parents=True)
+    for path in sorted((ROOT / "reference_impl" / "vllm").glob("*.py")):
+        text = path.read_text(encoding="utf-8").replace("reference_impl.vllm", "forked_vllm")
+        (package / path.name).write_text(text, encoding="utf-8")
+    (package / "witness.py").write_text(example("python", "# forked_vllm/witness.py"), encoding="utf-8")
+    if bug:
+        bug.plant(package)
+    registered = tomllib.loads(example("toml", "# pyproject.toml"))["project"]["entry-points"]
+    lines = [line for group, names in registered.items() for line in (f"[{group}]", *(f"{k} = {v}" for k, v in names.items()))]
+    info = folder / "forked_vllm-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: forked-vllm\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a fork without a fault, in a folder with a space in its name."""
+    return make_fork(tmp_path_factory.mktemp("gate") / "clean fork")
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the same fork, whose window blocks are given back one token early."""
+    return make_fork(tmp_path_factory.mktemp("gate") / "broken fork", EARLY)
+
+
+@pytest.fixture(scope="module")
+def red(broken: Path) -> Gated:
+    """Return what the gate said to the broken fork."""
+    return gate(broken, "fork", *SHORT)
+
+
+def test_a_fork_without_a_fault_is_green(clean: Path) -> None:
+    """Exit code 0 and whole reports; what does not apply is told, and so is what was run."""
+    done = gate(clean, "fork", *SHORT)
+    assert done.code == 0, done.out + done.err
+    assert re.search(r"^no-fabricated-snapshots [ -]+ not applicable: no recurrent group$", done.out, re.MULTILINE)
+    assert "--suite invariants --layout full-swa" in done.out
+    assert done.report()["verdict"] == "pass"
+    assert sorted(path.name for path in done.artefacts.iterdir()) == ["junit.xml", "report.json", "report.txt", "summary.md"]
+
+
+def test_suites_that_the_fork_cannot_run_are_listed(clean: Path) -> None:
+    """A gate that was not narrowed names the suites that it left out, and why."""
+    done = gate(clean, "fork", "--layout", "full", CACHEWITNESS_SECONDS="1")
+    assert done.code in (0, 5), done.out + done.err
+    assert "not run:" in done.out
+    assert "suite scheduler, suite scheduler-random: engine fork does not run at scheduler height" in done.out
+
+
+def test_a_planted_fault_is_red_with_witness_and_artefacts(red: Gated) -> None:
+    """Exit code 1, the anomaly with its sentence, and for each failure two traces and a history."""
+    assert red.code == 1, red.out + red.err
+    assert "FAIL  premature-release  found by window-liveness" in red.out
+    assert re.search(r"Let \w+, .*: a contradiction\.", red.out, re.DOTALL)
+    kept = [path.name for path in (red.artefacts / "failures").iterdir()]
+    for suffix in (".whole.trace.jsonl", ".history.jsonl"):
+        assert len([name for name in kept if name.endswith(suffix)]) == len(red.failures()) > 0
+    assert len(kept) == 3 * len(red.failures())
+    junit = ElementTree.parse(red.artefacts / "junit.xml").getroot()
+    assert int(junit.attrib["failures"]) == len(red.failures())
+
+
+def test_the_printed_command_replays_the_failure(red: Gated) -> None:
+    """The line after `replay:`, run where the gate was called, fails with the same anomaly."""
+    (line,) = re.findall(r"^replay: cachewitness (.*)$", red.out, re.MULTILINE)
+    environment = surroundings(red.folder, PYTHONPATH=os.pathsep.join([str(ROOT), str(red.folder)]))
+    command = [sys.executable, "-P", "-m", "harness.cli", *shlex.split(line)]
+    again = subprocess.run(command, cwd=red.folder, env=environment, capture_output=True, text=True, timeout=60)
+    assert again.returncode == 1, again.stdout + again.stderr
+    assert "premature-release" in again.stdout
+
+
+def test_another_fault_is_another_anomaly(tmp_path: Path) -> None:
+    """A retention mask that knows no replay boundary is red as lost-replay-boundary, not merely red."""
+    done = gate(make_fork(tmp_path / "fork", FORGETFUL), "fork", *SHORT)
+    assert done.code == 1, done.out + done.err
+    assert {failure["anomaly"] for failure in done.failures()} == {FORGETFUL.anomaly}
+
+
+def test_listed_failures_are_expected_and_one_that_is_not_listed_is_not(red: Gated, tmp_path: Path) -> None:
+    """The ids of all failures, listed, make the gate green; without one of them it is red."""
+    folder = shutil.copytree(red.folder, tmp_path / "fork")
+    ids = [failure["id"] for failure in red.failures()]
+    (folder / ".cachewitness-expected").write_text("".join(f"{name}  # our issue 17\n" for name in ids))
+    listed = gate(folder, "fork", *SHORT)
+    assert listed.code == 0, listed.out + listed.err
+    assert {failure["expected"] for failure in listed.failures()} == {"our issue 17"}
+    assert "expected failures:" in listed.out
+    shorter = tmp_path / "a shorter list"
+    shorter.write_text("".join(f"{name}  # our issue 17\n" for name in ids[1:]))
+    assert gate(folder, "fork", *SHORT, CACHEWITNESS_EXPECTED=str(shorter)).code == 1
+
+
+def test_unexpected_passes_are_shown(red: Gated, clean: Path, tmp_path: Path) -> None:
+    """The same list over the mended fork is green and names every line to strike out."""
+    ids = [failure["id"] for failure in red.failures()]
+    listed = tmp_path / "listed"
+    listed.write_text("".join(f"{name}  # our issue 17\n" for name in ids))
+    done = gate(clean, "fork", *SHORT, CACHEWITNESS_EXPECTED=str(listed))
+    assert done.code == 0, done.out + done.err
+    told = done.out.partition("expected to fail, but passed:\n")[2].partition("\n\n")[0]
+    assert sorted(told.split()) == sorted(ids)
+
+
+@pytest.mark.parametrize("line", ["invariants:*", "one:* two:*  # why", "no-id-at-all  # why"])
+def test_a_malformed_list_ends_with_4(clean: Path, tmp_path: Path, line: str) -> None:
+    """A list that cannot be read is a mistake in set-up, told in one line with its place; nothing is run."""
+    listed = tmp_path / "listed"
+    listed.write_text(f"# known\n{line}\n")
+    done = gate(clean, "fork", *SHORT, CACHEWITNESS_EXPECTED=str(listed))
+    assert done.code == 4
+    assert len(re.findall(rf"^cachewitness: {re.escape(str(listed))}:2: .*$", done.out, re.MULTILINE)) == 1
+    assert not (done.artefacts / "report.json").exists()
+    assert "the engine was neither cleared nor convicted" in done.out
+
+
+def test_artefacts_of_an_earlier_run_are_gone(red: Gated, tmp_path: Path) -> None:
+    """What an earlier run left is never taken for this one's; the folder's other files stay."""
+    kept = shutil.copytree(red.artefacts, tmp_path / "kept here")
+    (kept / "notes.txt").write_text("mine")
+    assert gate(red.folder, "reference", *SHORT, CACHEWITNESS_ARTEFACTS=str(kept)).code == 0
+    assert not (kept / "failures").exists()
+    assert (kept / "notes.txt").exists()
+
+
+def test_on_github_failures_are_annotated_and_summed_up(broken: Path, tmp_path: Path) -> None:
+    """The summary is appended to what is there, without the workflow commands; those are in the log."""
+    summary, kept = tmp_path / "step summary", tmp_path / "kept"
+    summary.write_text("before\n")
+    more = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary), "CACHEWITNESS_ARTEFACTS": str(kept)}
+    done = gate(broken, "fork", *SHORT, **more)
+    assert done.code == 1
+    assert "::error title=premature-release in invariants" in done.out
+    text = summary.read_text()
+    assert text.startswith("before\n### cachewitness: FAIL (exit code 1)\n")
+    assert "found by window-liveness" in text
+    assert "::error" not in text
+    assert text.endswith((kept / "summary.md").read_text())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "name an engine first"),
+        (("--layout", "full"), "name an engine first"),
+        (("fork", "--report=elsewhere"), "--report is the gate's own"),
+    ],
+)
+def test_a_wrong_call_is_refused(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    """A call that makes no sense ends with 4 and one line, before anything is written."""
+    command = ["bash", str(ROOT / "ci" / "gate.sh"), *arguments]
+    done = subprocess.run(command, cwd=tmp_path, env=surroundings(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 4
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_harness_that_does_not_start_is_no_verdict(tmp_path: Path) -> None:
+    """A Python without the packages leaves with 1, which the gate must not pass on as a failure of the engine."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'No module named click' >&2\nexit 1\n")
+    python.chmod(0o755)
+    done = gate(tmp_path, "reference", CACHEWITNESS_PYTHON=str(python))
+    assert done.code == 4
+    assert "No module named click" in done.err
+
+
+def test_an_installed_harness_is_taken_from_the_path(tmp_path: Path) -> None:
+    """Without CACHEWITNESS_PYTHON the gate runs the `cachewitness` that is installed, not this checkout's."""
+    installed = tmp_path / "bin" / "cachewitness"
+    installed.parent.mkdir()
+    installed.write_text('#!/bin/sh\necho "cachewitness 9.9 $*"\n')
+    installed.chmod(0o755)
+    path = os.pathsep.join([str(installed.parent), os.environ["PATH"]])
+    done = gate(tmp_path, "some:engine", "--layout", "a b", CACHEWITNESS_PYTHON="", PATH=path)
+    assert done.code == 0, done.out + done.err
+    asked = "run --engine some:engine --seed 0 --seconds 60 --report cachewitness-artefacts --layout a b"
+    assert (done.artefacts / "report.txt").read_text() == f"cachewitness 9.9 {asked}\n"
+
+
+def test_the_guide_and_the_examples_are_in_step(tmp_path: Path) -> None:
+    """The list in the guide can be read, and every file of this repository that guide and examples name is there."""
+    listed = tmp_path / "listed"
+    listed.write_text(example("text", "# ids read"))
+    assert len(expected.load(listed)) == 2
+    examples = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "ci" / "examples").iterdir())]
+    named = set(re.findall(r"\b((?:ci|harness|docs)/[\w./-]+\.\w+)", "\n".join([GUIDE, *examples])))
+    assert {"ci/gate.sh", "ci/vllm_requirements.txt"} <= named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_what_is_skipped_is_listed() -> None:
+    """A test run that leaves the real vLLM out ends with a list that says so and why."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__, "-k", "fork_of_vllm"]
+    done = subprocess.run(command, cwd=ROOT, env=surroundings(ROOT), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    listed = done.stdout.partition(" not run ")[2]
+    assert re.search(r"test_a_fork_of_vllm_is_green\S*: CACHEWITNESS_VLLM_SOURCE does not name", listed)
+
+
+# --- the real vLLM --------------------------------------------------------------------------------------------------------
+
+
+def why_no_vllm() -> str:
+    """Return why vLLM cannot be gated here; empty if it can."""
+    if not VLLM_SOURCE:
+        return "CACHEWITNESS_VLLM_SOURCE does not name a folder that holds `vllm`"
+    if not (Path(VLLM_SOURCE) / "vllm" / "__init__.py").is_file():
+        return f"CACHEWITNESS_VLLM_SOURCE: no vllm/__init__.py in {VLLM_SOURCE}"
+    return "" if importlib.util.find_spec("torch") else f"{sys.executable} has no torch"
+
+
+def make_vllm(folder: Path) -> Path:
+    """Make a tree of vLLM as a checkout has it: `v1/core` and the files on the way copied, everything else linked."""
+    here = (Path(VLLM_SOURCE) / "vllm").resolve()
+    for copied, but in (("", "v1"), ("v1", "core"), ("v1/core", "")):
+        (folder / "vllm" / copied).mkdir(parents=True)
+        for path in (here / copied).iterdir():
+            there = folder / "vllm" / copied / path.name
+            if path.is_dir() and path.name not in (but, "__pycache__"):
+                there.symlink_to(path)
+            elif path.suffix == ".py":
+                shutil.copy(path, there)
+    return folder
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(bool(why_no_vllm()), reason=why_no_vllm())
+def test_a_fork_of_vllm_is_green_and_with_the_fault_red(tmp_path: Path) -> None:
+    """Real vLLM passes as it is; its window blocks given back one token early are a premature release."""
+    fork = make_vllm(tmp_path / "vllm fork")
+    arguments = ("--suite", "invariants", "--layout", "full-swa-mamba")
+    clean = gate(fork, "vllm:source=.", *arguments)
+    assert clean.code == 0, clean.out + clean.err
+    bug = Bug(EARLY.anomaly, "v1/core/single_type_kv_cache_manager.py", EARLY.old, EARLY.new)
+    bug.plant(fork / "vllm")
+    red = gate(fork, "vllm:source=.", *arguments)
+    assert red.code == 1, red.out + red.err
+    assert {failure["anomaly"] for failure in red.failures()} == {bug.anomaly}
