@@ -36,12 +36,12 @@ def needed_lengths(group: Group, position: int) -> list[int]:
     """Return the prefix lengths whose keys together let a request resume at `position`.
 
     Attention: the ends of the blocks that cover what the query at `position` reads, the last one cut at `position`.
-    Recurrent: `position` alone. Empty at position 0.
+    Recurrent: `position` alone. Empty if nothing is read, as at position 0 and at the start of a chunk.
     """
-    if position == 0:
-        return []
+    first = first_needed(group, position)
     if group.kind == "recurrent":
-        return [position]
+        return [position] if position else []
+    if first == position:
+        return []
     size = group.block_size
-    first = first_needed(group, position) // size
-    return [min((column + 1) * size, position) for column in range(first, -(-position // size))]
+    return [min((column + 1) * size, position) for column in range(first // size, -(-position // size))]

@@ -1,0 +1,155 @@
+"""The worker executes tables in the order of a forward pass and reads what the mathematics of each kind of layer reads."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.history import Copy, Event, Group, Header, Pool, Read, Run, StepBegin, StepEnd, Write, Zero
+from harness.needs import columns, first_needed, needed_lengths
+from harness.notation import parse
+from harness.worker import NO_COLUMN, Worker
+
+groups = st.one_of(
+    st.builds(lambda size: Group(0, "full", size), st.integers(1, 5)),
+    st.builds(lambda size, window: Group(0, "sliding", size, window=window), st.integers(1, 5), st.integers(1, 12)),
+    st.builds(lambda size, chunk: Group(0, "chunked", size, chunk=chunk), st.integers(1, 5), st.integers(1, 12)),
+    st.builds(lambda size: Group(0, "recurrent", size), st.integers(1, 5)),
+)
+
+
+def _read_by(group: Group, query: int) -> list[int]:
+    """Return the earlier positions that the query at this position attends to, by the definition of each mask."""
+    sees = {
+        "full": lambda key: True,
+        "sliding": lambda key: query - key < group.window,
+        "chunked": lambda key: key // group.chunk == query // group.chunk,
+    }[group.kind]
+    return [key for key in range(query) if sees(key)]
+
+
+# --- needs --------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=300, deadline=None)
+@given(groups, st.integers(0, 40))
+def test_the_first_needed_position_is_the_first_that_the_mask_shows(group: Group, query: int) -> None:
+    """And everything from there to the query is shown; a recurrent layer reads its state alone."""
+    first = first_needed(group, query)
+    if group.kind == "recurrent":
+        assert first == query
+    else:
+        assert list(range(first, query)) == _read_by(group, query)
+
+
+@settings(max_examples=300, deadline=None)
+@given(groups, st.integers(0, 40))
+def test_the_needed_lengths_are_the_blocks_that_the_query_reads(group: Group, query: int) -> None:
+    """One key for every block with a position that is read, at its end or at the query; one state."""
+    if group.kind == "recurrent":
+        expected = [query] if query else []
+    else:
+        blocks = {key // group.block_size for key in _read_by(group, query)}
+        expected = sorted(min((block + 1) * group.block_size, query) for block in blocks)
+    assert needed_lengths(group, query) == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 6), st.integers(0, 30), st.integers(1, 30))
+def test_columns_are_those_of_the_tokens(size: int, start: int, count: int) -> None:
+    """The half-open range of columns in which some token lies."""
+    first, last = columns(Group(0, "full", size), start, start + count)
+    assert list(range(first, last)) == sorted({position // size for position in range(start, start + count)})
+
+
+# --- one run ------------------------------------------------------------------------------------------------------------------
+
+
+def _executed(group: Group, start: int, stop: int, table: list[int]) -> list[Event]:
+    header = Header("test", "manager", [Pool(0, 100, [0])], [group])
+    events = [StepBegin(step=1, runs=[Run("r1", start, stop, [table])]), StepEnd(step=1)]
+    return Worker(header).extend(events)[1:-1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(groups.filter(lambda group: group.kind != "recurrent"), st.integers(0, 30), st.integers(1, 10))
+def test_a_run_writes_its_tokens_and_reads_what_its_queries_see(group: Group, start: int, count: int) -> None:
+    """Each position in its own column; null columns before what is seen are neither read nor written."""
+    stop, size = start + count, group.block_size
+    seen = {key for query in range(start, stop) for key in [*_read_by(group, query), query]}
+    table = [column + 1 if (column + 1) * size > min(seen) else 0 for column in range(-(-stop // size))]
+    write, read = _executed(group, start, stop, table)
+    assert isinstance(write, Write) and (write.start, write.stop) == (start, stop)
+    assert write.slots == [position // size + 1 for position in range(start, stop) if position == start or position % size == 0]
+    assert isinstance(read, Read) and set(range(read.start, read.stop)) == seen
+    assert read.slots == sorted({position // size + 1 for position in seen})
+    assert 0 not in read.slots + write.slots
+
+
+def test_a_state_is_read_behind_the_last_token_and_written_behind_the_last_of_the_chunk() -> None:
+    """Column ⌈n / block⌉ − 1 has the state after n tokens; every-block layers write one at each boundary on the way."""
+    group, table = Group(0, "recurrent", 4), [11, 12, 13, 14]
+    read, write = _executed(group, 4, 10, table)
+    assert isinstance(read, Read) and (read.slots, read.start, read.stop) == ([11], 0, 4)
+    assert isinstance(write, Write) and (write.slots, write.start, write.stop) == ([13], 4, 10)
+    every = _executed(Group(0, "recurrent", 4, snapshots="every-block"), 3, 12, table)
+    assert [(event.slots, event.stop) for event in every if isinstance(event, Write)] == [([11], 4), ([12], 8), ([13], 12)]
+    first = _executed(group, 0, 4, table)
+    assert [type(event) for event in first] == [Write]
+
+
+def test_a_table_that_is_too_short_is_said_to_have_no_column() -> None:
+    """The worker does not hide it, and does not take another column's slot."""
+    write, read = _executed(Group(0, "full", 4), 0, 10, [5])
+    assert isinstance(write, Write) and write.slots == [5, NO_COLUMN, NO_COLUMN]
+    assert isinstance(read, Read) and read.slots == [5, NO_COLUMN, NO_COLUMN]
+
+
+# --- a step -------------------------------------------------------------------------------------------------------------------
+
+HYBRID = """\
+pool 0: 20 slots, null 0
+pool 1: 4 slots, tier cpu
+group 0: full block 4
+group 1: recurrent block 4
+group 2: full block 4 pool 1
+submit r1 a:9
+submit r2 b:9
+"""
+
+
+def test_a_step_zeroes_copies_reads_states_writes_and_then_attends() -> None:
+    """The order of a forward pass, over all requests of the step; a group of another tier takes no part."""
+    step = "step 1: r1 4..8 | 1 2 | 3 4; r2 0..4 | 5 | 6; copy 7>1; zero 0/2\n"
+    events = [event for event in parse(HYBRID + step).events if not isinstance(event, StepBegin | StepEnd)][2:]
+    order = [(type(event), getattr(event, "group", None), getattr(event, "r", None)) for event in events]
+    assert order == [
+        (Zero, None, None),
+        (Copy, None, None),
+        (Read, 1, "r1"),
+        (Write, 1, "r1"),
+        (Write, 0, "r1"),
+        (Write, 1, "r2"),
+        (Write, 0, "r2"),
+        (Read, 0, "r1"),
+        (Read, 0, "r2"),
+    ]
+
+
+def test_steps_execute_when_they_end_and_withdrawn_requests_never() -> None:
+    """Two steps in flight: nothing happens before the first one ends."""
+    lines = "begin 1: r1 0..4 | 1 | 3; r2 0..4 | 5 | 6\nbegin 2: r1 4..8 | 1 2 | 3 4\nend 1 withdraw r2\nend 2\n"
+    events = parse(HYBRID + lines).events[2:]
+    told = [(type(event).__name__, event.step, getattr(event, "r", "")) for event in events]
+    assert told == [
+        ("StepBegin", 1, ""),
+        ("StepBegin", 2, ""),
+        *[("Write", 1, "r1"), ("Write", 1, "r1"), ("Read", 1, "r1"), ("StepEnd", 1, "")],
+        *[("Read", 2, "r1"), ("Write", 2, "r1"), ("Write", 2, "r1"), ("Read", 2, "r1"), ("StepEnd", 2, "")],
+    ]
+
+
+def test_a_step_ends_once() -> None:
+    """An end without a beginning executes nothing."""
+    events = parse(HYBRID + "end 4\n").events
+    assert isinstance(events[-1], StepEnd) and len(events) == 3
