@@ -108,28 +108,29 @@ class _Follower:
 def _fresh_slots(events: list[Event]) -> Iterator[int]:
     """Yield the slots that were newly allocated, in the order in which the reference asks for them.
 
-    That is call by call, group by group, and within a group the target of a copy before further columns. What was hit is
-    not new; of a copy (which holds source, then target) only a target outside the tables is left to name.
+    That is call by call, group by group, and within a group the target of a copy before further columns. A call ends with
+    `counts` unless it left the counts alone, so a `hit` and another holder tell of a new one too. What was hit is not new; of
+    a copy, which holds its source and then its target, only a target outside the tables is left to name.
     """
-    hit: dict[str, set[int]] = {}
+    shared: set[int] = set()
     batch: dict[int, list[int]] = {}
     holder, source_seen = "", False
     for event in events:
-        if isinstance(event, Hit):
-            hit[event.r] = {slot for column in event.slots for slot in column}
+        taker = event.holder if isinstance(event, Take) and not event.holder.startswith("copy:") else ""
+        if isinstance(event, Counts | Hit) or taker not in ("", holder):
+            yield from _in_group_order(batch)
+            batch, holder = {}, ""
+            shared = {slot for column in event.slots for slot in column} if isinstance(event, Hit) else set()
         if not isinstance(event, Take):
             continue
         fresh = batch.setdefault(event.group, [])
-        if event.holder.startswith("copy:"):
-            if source_seen and event.slots[0] not in fresh:
-                fresh.insert(0, event.slots[0])
-            source_seen = not source_seen
+        if taker:
+            holder = taker
+            fresh.extend(slot for slot in event.slots if slot not in shared)
             continue
-        if event.holder != holder:
-            yield from _in_group_order(batch)
-            holder, batch = event.holder, {}
-        shared = hit.get(event.holder, set())
-        batch.setdefault(event.group, []).extend(slot for slot in event.slots if slot not in shared)
+        if source_seen and event.slots[0] not in fresh:
+            fresh.insert(0, event.slots[0])
+        source_seen = not source_seen
     yield from _in_group_order(batch)
 
 
@@ -162,9 +163,9 @@ def _facts(events: list[Event]) -> list[tuple[str, Any]]:
 
 
 def _told(mine: list[Any], other: list[Any]) -> str:
-    """Return what one side has beyond the other, or all of it."""
-    extra = [item for item in mine if item not in other] or mine
-    return msgspec.json.encode(extra).decode()
+    """Return what one side has beyond the other; if that is nothing, all of it."""
+    extra = [item for item in mine if item not in other]
+    return msgspec.json.encode(extra or mine).decode() if extra or not other or len(mine) != len(other) else "nothing more"
 
 
 def _sentence(what: str, engine: str, reference: str) -> str:

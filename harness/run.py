@@ -217,7 +217,7 @@ class Runner:
                     report.activity.add(result.activity)
                     tallies += result.tallies
                     self._judge(suite, entry[0], result, report)
-                elif self._refused(entry[0]):
+                elif self._refused(suite, entry[0]):
                     streams.remove(entry)
                 if self.fail_fast and any(not failure.expected for failure in report.failures):
                     streams.clear()
@@ -233,8 +233,8 @@ class Runner:
     def _stopped(self) -> bool:
         return self.fail_fast and self._report.outcome == "fail"
 
-    def _refused(self, cell: Cell) -> bool:
-        return any(what == f"configuration {cell.name}" for what, _ in self._left_out)
+    def _refused(self, suite: Suite, cell: Cell) -> bool:
+        return any(what in (f"suite {suite.name}", f"configuration {cell.name}") for what, _ in self._left_out)
 
     def _refuse_if_nothing_fits(self) -> None:
         """Raise what the engine said to the last configuration if it refused all of them."""
@@ -257,6 +257,9 @@ class Runner:
         header = engine.describe()
         self._report.startup_seconds = max(self._report.startup_seconds, time.perf_counter() - began)
         self._report.engine_version = header.engine_version
+        if suite.paired and (why := header.not_applicable.get(suite.name)):
+            self._skip(f"suite {suite.name}", why)
+            return None
         for need in trace.header.needs:
             if need not in header.capabilities:
                 why = header.not_applicable.get(need, f"engine {self.engine.kind.name} cannot {need}")
@@ -317,7 +320,12 @@ class Runner:
                 report.not_applicable[tally.checker] = tally.not_applicable
             elif tally.opportunities == 0 and not tally.crashed:
                 report.vacuous.append(f"checker {tally.checker} had nothing to judge")
-        report.vacuous += [f"suite {suite.name} ran no trace" for suite in report.suites if suite.traces == 0]
+        left_out = {what for what, _ in self._left_out}
+        report.vacuous += [
+            f"suite {suite.name} ran no trace"
+            for suite in report.suites
+            if suite.traces == 0 and f"suite {suite.name}" not in left_out
+        ]
         if not report.suites:
             report.vacuous.append("no suite ran")
         report.unexpected_passes = [pattern for pattern, failed in self._met.items() if not failed]

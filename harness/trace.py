@@ -61,7 +61,7 @@ class Media(msgspec.Struct, frozen=True):
     hash: str
 
 
-class Submit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="submit"):
+class Submit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="submit", forbid_unknown_fields=True):
     """A new request. `salt`, `adapter` and `media` are the parts of its identity that are not tokens."""
 
     r: str
@@ -72,7 +72,7 @@ class Submit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", ta
     media: list[Media] = []
 
 
-class Step(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="step"):
+class Step(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="step", forbid_unknown_fields=True):
     """One engine step.
 
     At manager height `run` says which requests compute how many tokens; at scheduler height the engine's scheduler decides
@@ -85,31 +85,31 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag=
     withdraw: list[str] = []
 
 
-class Finish(msgspec.Struct, frozen=True, tag_field="op", tag="finish"):
+class Finish(msgspec.Struct, frozen=True, tag_field="op", tag="finish", forbid_unknown_fields=True):
     """The request ends as intended; what it computed may be reused."""
 
     r: str
 
 
-class Abort(msgspec.Struct, frozen=True, tag_field="op", tag="abort"):
+class Abort(msgspec.Struct, frozen=True, tag_field="op", tag="abort", forbid_unknown_fields=True):
     """The client went away."""
 
     r: str
 
 
-class Preempt(msgspec.Struct, frozen=True, tag_field="op", tag="preempt"):
+class Preempt(msgspec.Struct, frozen=True, tag_field="op", tag="preempt", forbid_unknown_fields=True):
     """The request gives up its blocks and computes again later, what it generated included."""
 
     r: str
 
 
-class Reset(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="reset"):
+class Reset(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="reset", forbid_unknown_fields=True):
     """Forget every cached prefix; with `running`, preempt running requests first."""
 
     running: bool = False
 
 
-class UpdateWeights(msgspec.Struct, frozen=True, tag_field="op", tag="update_weights"):
+class UpdateWeights(msgspec.Struct, frozen=True, tag_field="op", tag="update_weights", forbid_unknown_fields=True):
     """New weights: whatever was computed before answers for another model."""
 
     version: int
@@ -118,7 +118,7 @@ class UpdateWeights(msgspec.Struct, frozen=True, tag_field="op", tag="update_wei
 Op = Submit | Step | Finish | Abort | Preempt | Reset | UpdateWeights
 
 
-class TraceHeader(msgspec.Struct, frozen=True):
+class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first line of a trace: what the engine is built from.
 
     `slots` is the number of blocks in the pool, the null block included; `options` are the policy's own (retention interval,

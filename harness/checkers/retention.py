@@ -86,7 +86,11 @@ class IntervalSparsity(Checker):
         self._junctions: dict[str, set[int]] = {}
 
     def not_applicable(self, header: Header) -> str:
-        return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
+        if reason := super().not_applicable(header):
+            return reason
+        if not header.rules.caching:
+            return "prefix caching is off"
+        return "retention is dense" if header.rules.retention.interval is None else ""
 
     def handlers(self) -> dict[type, Handler]:
         return {Hit: self.on_hit, Publish: self.on_publish}
@@ -128,7 +132,7 @@ class IntervalSparsity(Checker):
             points.add(book.prompt_tokens)
         reachable = set()
         for point in points:
-            for unit in (rules.alignment, coarse):
+            for unit in {rules.alignment, coarse, *(group.block_size for group in ledger.groups)}:
                 boundary = point // unit * unit
                 reachable |= {boundary, max(boundary - rules.give_back, 0), max(boundary, rules.give_back)}
                 if not rules.retention.lowered:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from harness.checkers.diagnose import content_of, diagnose
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.ghost import Key, Ledger
-from harness.history import Hit, Publish, Read, StepEnd, Submitted
+from harness.history import Header, Hit, Publish, Read, StepEnd, Submitted
 from harness.verdict import Finding
 
 
@@ -70,6 +70,10 @@ class WindowLiveness(_ReadChecker):
     name = "window-liveness"
     summary = "no page is given back, or left out of a hit, while a window still reaches into it"
     anomalies = ("premature-release", "window-hole")
+
+    def not_applicable(self, header: Header) -> str:
+        windows = any(group.kind in ("sliding", "chunked") for group in header.groups)
+        return super().not_applicable(header) or ("" if windows else "no group has a window")
 
     def counts(self, ledger: Ledger, event: Read) -> bool:
         return ledger.groups[event.group].kind in ("sliding", "chunked") and event.start > 0

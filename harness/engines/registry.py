@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from harness.engines.protocol import Engine
-from harness.errors import UsageError
+from harness.errors import EngineMissing, UsageError
 from harness.trace import Height, TraceHeader
 
 GROUP = "cachewitness.engines"
@@ -56,16 +56,30 @@ class EngineSpec:
 
 
 def kinds() -> dict[str, EngineKind]:
-    """Return every registered kind by name, the built-in ones first; a registration that cannot be imported is left out."""
+    """Return every registered kind by name, the built-in ones first.
+
+    A registration that cannot be imported is listed all the same; it says why when somebody opens it.
+    """
     from harness.engines.reference_vllm import ENGINE as REFERENCE
     from harness.engines.vllm import ENGINE as VLLM
 
     found = {kind.name: kind for kind in (REFERENCE, VLLM)}
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name not in found:
-            kind = entry.load()
-            found[entry.name] = kind
+            try:
+                found[entry.name] = entry.load()
+            except Exception as error:
+                found[entry.name] = _broken(entry, error)
     return found
+
+
+def _broken(entry: importlib.metadata.EntryPoint, error: Exception) -> EngineKind:
+    why = f"engine {entry.name!r} ({entry.value}) cannot be imported: {type(error).__name__}: {error}"
+
+    def refuse(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+        raise EngineMissing(why)
+
+    return EngineKind(name=entry.name, summary=why, heights=("manager", "scheduler", "server"), open=refuse)
 
 
 def parse(text: str) -> EngineSpec:

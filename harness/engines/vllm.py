@@ -105,22 +105,24 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         raise UsageError(f"--engine: vllm has no option {unknown[0]!r}; known are {', '.join(ENGINE.options)}")
     source = load(options.get("source", ""))
     engine = _assemble(header, _read_options(header, source), source)
-    if options.get("withdraw", "no") == "no":
-        engine.header = _without_withdrawal(engine.header)
+    engine.header = _limited(engine.header, options, source)
     if mutant := options.get("mutant"):
         plant(mutant, "vllm", engine)
     engine.startup_seconds = perf_counter() - begun
     return engine
 
 
-def _without_withdrawal(header: Header) -> Header:
-    """Return the header of an engine that is not asked to withdraw: vLLM keeps the keys of a step that it takes back."""
-    why = "vLLM keeps the keys of a withdrawn step (vllm-project/vllm#43569, #57580); vllm:withdraw=yes shows it"
-    return msgspec.structs.replace(
-        header,
-        capabilities=[name for name in header.capabilities if name != "withdraw"],
-        not_applicable={**header.not_applicable, "withdraw": why},
-    )
+def _limited(header: Header, options: Mapping[str, str], source: Source) -> Header:
+    """Return the header less what this vLLM is not asked to do, with the reasons."""
+    capabilities, limits = header.capabilities, dict(header.not_applicable)
+    if options.get("withdraw", "no") == "no":
+        capabilities = [name for name in capabilities if name != "withdraw"]
+        limits["withdraw"] = (
+            "vLLM keeps the keys of a withdrawn step (vllm-project/vllm#43569, #57580); vllm:withdraw=yes shows it"
+        )
+    if source.release is not None and _release_name(source) != NEWEST:
+        limits["differential"] = f"the reference looks up and cuts chunks as vLLM {NEWEST} does; this is {source.version}"
+    return msgspec.structs.replace(header, capabilities=capabilities, not_applicable=limits)
 
 
 def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmManager:

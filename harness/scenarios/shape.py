@@ -28,6 +28,9 @@ from harness.trace import (
     length_of,
 )
 
+MODEL_LEN, BATCHED_TOKENS = 4096, 2048
+"""What the policies allow unless told otherwise, in tokens."""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -134,19 +137,30 @@ class Script:
 
     def trace(self, slots: int = 0) -> Trace:
         """Return the trace over a pool of so many slots (by default enough for two of the longest request)."""
-        roomy = 2 * self.shape.slots(2 * max(self._lengths.values(), default=self.shape.unit)) + 1
+        longest = 2 * max(self._lengths.values(), default=self.shape.unit)
+        roomy = 2 * self.shape.slots(longest) + 1
         header = TraceHeader(
             name=self._name,
             layout=self.shape.layout,
             slots=slots or roomy,
             height=self.shape.height,
             policy=self.shape.policy,
-            options=dict(self.shape.options),
+            options={**_room(longest, self.shape.unit), **self.shape.options},
             needs=list(self.needs),
             story=self._story,
             source=self._source,
         )
         return Trace(header, self.ops)
+
+
+def _room(longest: int, unit: int) -> dict[str, int]:
+    """Return the limits that a layout with long blocks needs raised; nothing if the policy's own suffice."""
+    limits = {}
+    if longest > MODEL_LEN:
+        limits["max_model_len"] = longest
+    if 4 * unit > BATCHED_TOKENS:
+        limits["max_num_batched_tokens"] = 4 * unit
+    return limits
 
 
 def image(at: int, length: int, name: str) -> list[Media]:
