@@ -1,0 +1,85 @@
+"""Draws what a pool is used for over time: stacked areas in SVG, without any plotting package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 400, 190
+LEFT, TOP, GAP = 46, 64, 58
+POINTS = 120
+COLOURS = ("#1f4e79", "#8c2d04", "#7fb2dd", "#f4a460", "#e6e6e6")
+
+
+@dataclass(frozen=True)
+class Area:
+    """One panel: `samples` are (turn, pages by kind); `line` is a share of the pool's height by turn, drawn over it."""
+
+    title: str
+    samples: Sequence[tuple[float, list[int]]]
+    line: Sequence[float]
+
+
+def stacked(panels: Sequence[Area], kinds: Sequence[str], line_name: str, columns: int = 2) -> str:
+    """Return an SVG picture of several panels with one legend."""
+    rows = -(-len(panels) // columns)
+    width, height = columns * (WIDTH + GAP) + LEFT, rows * (HEIGHT + GAP) + TOP
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        *_legend(kinds, line_name),
+    ]
+    for index, panel in enumerate(panels):
+        x, y = LEFT + index % columns * (WIDTH + GAP), TOP + index // columns * (HEIGHT + GAP)
+        parts += _panel(panel, x, y)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def thinned(samples: Sequence[tuple[float, list[int]]], points: int = POINTS) -> list[tuple[float, list[float]]]:
+    """Return at most so many samples, each the mean of its neighbourhood."""
+    size = -(-len(samples) // points)
+    out = []
+    for start in range(0, len(samples), size):
+        chunk = samples[start : start + size]
+        kinds = range(len(chunk[0][1]))
+        means = [sum(pages[kind] for _, pages in chunk) / len(chunk) for kind in kinds]
+        out.append((sum(at for at, _ in chunk) / len(chunk), means))
+    return out
+
+
+def _legend(kinds: Sequence[str], line_name: str) -> list[str]:
+    parts, x = [], LEFT
+    for kind, colour in zip(kinds, COLOURS, strict=True):
+        parts.append(f'<rect x="{x}" y="12" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 17}" y="22">{escape(kind)}</text>')
+        x += 34 + 7 * len(kind)
+    parts.append(f'<line x1="{x}" y1="18" x2="{x + 18}" y2="18" stroke="#000000" stroke-width="2"/>')
+    return [*parts, f'<text x="{x + 23}" y="22">{escape(line_name)}</text>']
+
+
+def _panel(panel: Area, x: int, y: int) -> list[str]:
+    turns, total = len(panel.line), sum(panel.samples[0][1])
+    points = thinned(panel.samples)
+    across = [x + round(at / turns * WIDTH) for at, _ in points]
+    floor = [float(y + HEIGHT)] * len(points)
+    parts = [f'<text x="{x}" y="{y - 8}" font-weight="bold">{escape(panel.title)}</text>']
+    for kind, colour in enumerate(COLOURS):
+        top = [low - pages[kind] / total * HEIGHT for low, (_, pages) in zip(floor, points, strict=True)]
+        outline = [*zip(across, top, strict=True), *reversed(list(zip(across, floor, strict=True)))]
+        parts.append(f'<polygon fill="{colour}" points="{" ".join(f"{a},{b:.0f}" for a, b in outline)}"/>')
+        floor = top
+    steps = " ".join(
+        f"{x + round((turn + part) / turns * WIDTH)},{y + HEIGHT - share * HEIGHT:.0f}"
+        for turn, share in enumerate(panel.line)
+        for part in (0, 1)
+    )
+    parts.append(f'<polyline fill="none" stroke="#000000" stroke-width="2" points="{steps}"/>')
+    parts.append(f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#444444"/>')
+    for label, at in ((f"{total}", y + 4), ("0", y + HEIGHT + 4)):
+        parts.append(f'<text x="{x - 6}" y="{at}" text-anchor="end">{label}</text>')
+    for turn in range(turns):
+        centre = x + round((turn + 0.5) / turns * WIDTH)
+        parts.append(f'<text x="{centre}" y="{y + HEIGHT + 16}" text-anchor="middle">{turn + 1}</text>')
+    return parts

@@ -1,0 +1,306 @@
+"""How many operations a second the harness judges, and that neither the history's length nor the pool's size matters.
+
+    python benchmarks/throughput.py [--vllm PATH] [--write docs/speed.md] [--profile]
+
+The workload is `benchmarks/workload.py`. Times are CPU seconds of this process, the best of several repetitions, so that other
+work on the machine disturbs them little; the run on two processes is by the clock. `--profile` prints where the time goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import platform
+import pstats
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import workload
+from benchmarks.bare import Bare
+from harness.checkers.protocol import Checker
+from harness.engines.protocol import Engine
+from harness.engines.registry import parse
+from harness.errors import EngineMissing, UsageError
+from harness.execute import Observer, applied
+from harness.history import StepBegin
+from harness.trace import Op, Submit
+from harness.verdict import Activity, Result
+from harness.worker import Worker
+
+REPEATS = 3
+OPERATIONS = 4_000
+LENGTHS = (1, 4, 16)
+POOLS = (100, 1_000, 10_000, 100_000)
+AIM = 10_000
+
+
+class Session:
+    """An engine under checkers, run in portions: `run` returns the CPU seconds that a portion took."""
+
+    def __init__(self, engine: Engine, checkers: Iterable[Checker] | None = None) -> None:
+        described = engine.describe()
+        self.engine = engine
+        self.prefilled: list[int] = []
+        self._worker, self._observer = Worker(described), Observer(described, checkers, keep=False)
+
+    @property
+    def activity(self) -> Activity:
+        """What happened so far."""
+        return self._observer.activity
+
+    def run(self, ops: list[Op]) -> float:
+        """Carry out operations and return the CPU seconds; raises if the engine does."""
+        apply, see, extend = self.engine, self._observer.see, self._worker.extend
+        begun = time.process_time()
+        for index, op in enumerate(ops):
+            events = applied(apply, op, index, self._observer)
+            assert events is not None, self._observer.findings
+            see(extend(events), index)
+        return time.process_time() - begun
+
+    def close(self) -> Result:
+        """End the run and return what the checkers say."""
+        self.engine.close()
+        return self._observer.close(None)
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What the workload is made of, counted in a run: `prefills` are the tokens of each, `idle` the steps that ran nothing."""
+
+    activity: Activity
+    submits: int
+    prefills: list[int]
+    decodes: int
+    idle: int
+
+
+def main(argv: list[str]) -> int:
+    """Run the benchmark and return the exit code: 1 if a checker found something, or the pool was not under pressure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vllm", metavar="PATH", help="a folder that holds vllm, to compare the harness's time with")
+    parser.add_argument("--write", metavar="FILE", type=Path, help="write the page here")
+    parser.add_argument("--profile", action="store_true", help="print the functions that take most time, and nothing else")
+    given = parser.parse_args(argv)
+    if given.profile:
+        profile()
+        return 0
+    text = page(given.vllm)
+    print(text)
+    if given.write:
+        given.write.write_text(text, encoding="utf-8")
+    return 0
+
+
+def page(vllm: str | None) -> str:
+    """Run everything and return the page."""
+    count = OPERATIONS
+    judged, bare = ratios(count)
+    rate = count / judged["all checkers"]
+    parts = [
+        "# Speed",
+        f"One process judges {rate:,.0f} operations a second with all checkers, two processes {on_two(count):,.0f} "
+        f"(aim: {AIM:,} on two cores). Measured on a shared machine with 2 cores under Python {platform.python_version()}; "
+        f"CPU seconds, best of {REPEATS}; the two processes by the clock.",
+        _workload(),
+        "## What the harness adds",
+        _ratios(count, judged, bare),
+        _beside_vllm(vllm, count),
+        "## Length of the history",
+        "Operations a second with all checkers, in each quarter of the run:",
+        _lengths(),
+        "## Size of the pool",
+        "Operations a second with all checkers over a pool that was filled with keys before:",
+        _pools(),
+        "## Run it",
+        "```\npython benchmarks/throughput.py --vllm vllm-0.33.0 --write docs/speed.md\n```",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+# --- what is measured -----------------------------------------------------------------------------------------------------
+
+
+def session(slots: int = workload.SLOTS, checkers: Iterable[Checker] | None = None, engine: str = "reference") -> Session:
+    """Return a session of the workload over a pool of so many slots."""
+    return Session(parse(engine).open(workload.header(slots)), checkers)
+
+
+def best(measure: Callable[[], float]) -> float:
+    """Return the least of several measurements."""
+    return min(measure() for _ in range(REPEATS))
+
+
+def judged_run(ops: list[Op], checkers: Callable[[], Iterable[Checker] | None], engine: str = "reference") -> float:
+    """Return the CPU seconds of a whole run; raises if it is not a clean run under pressure."""
+    one = session(checkers=checkers(), engine=engine)
+    seconds = one.run(ops)
+    clean(one.close())
+    return seconds
+
+
+def clean(result: Result) -> None:
+    """Raise unless nothing was found, nothing crashed and blocks were evicted."""
+    if result.outcome != "pass":
+        raise SystemExit(f"throughput: the run is not clean: {result.findings[:1]}")
+    if not result.activity.evictions:
+        raise SystemExit("throughput: nothing was evicted; the pool is not under pressure")
+
+
+def ratios(count: int) -> tuple[dict[str, float], float]:
+    """Return CPU seconds of the workload with all checkers and with none, and of the bare policy."""
+    ops = list(workload.operations(count))
+    judged = {
+        "all checkers": best(lambda: judged_run(ops, lambda: None)),
+        "no checker": best(lambda: judged_run(ops, lambda: ())),
+    }
+    return judged, best(lambda: Bare(workload.header()).run(ops))
+
+
+def quarters(count: int) -> list[float]:
+    """Return operations a second in each quarter of a run of so many operations, the best of several runs."""
+    ops = list(workload.operations(count))
+    size = count // 4
+    runs = []
+    for _ in range(REPEATS):
+        one = session()
+        runs.append([one.run(ops[quarter * size : (quarter + 1) * size]) for quarter in range(4)])
+        clean(one.close())
+    return [size / min(seconds) for seconds in zip(*runs, strict=True)]
+
+
+def over_pool(slots: int, count: int) -> tuple[float, int]:
+    """Return (operations a second over a pool that is full of keys, how many of them were evicted)."""
+    one = session(slots)
+    one.run(list(workload.filling(slots)))
+    before = one.activity.evictions
+    portions = workload.operations(count)
+    size = count // REPEATS
+    seconds = best(lambda: one.run(list(islice(portions, size))))
+    clean(one.close())
+    return size / seconds, one.activity.evictions - before
+
+
+def on_two(count: int) -> float:
+    """Return operations a second of two processes at once, by the clock, the best of several runs."""
+    with ProcessPoolExecutor(2) as pool:
+        list(pool.map(_shard, [count // 10] * 2))  # imports, and warms up
+        rates = []
+        for _ in range(REPEATS):
+            begun = time.perf_counter()
+            list(pool.map(_shard, [count] * 2))
+            rates.append(2 * count / (time.perf_counter() - begun))
+    return max(rates)
+
+
+def _shard(count: int) -> float:
+    return judged_run(list(workload.operations(count)), lambda: None)
+
+
+def mix(count: int) -> Mix:
+    """Count what the workload is made of."""
+    ops = list(workload.operations(count))
+    engine = parse("reference").open(workload.header())
+    begun = [event.runs for op in ops for event in engine.apply(op) if isinstance(event, StepBegin)]
+    tokens = [run.stop - run.start for runs in begun for run in runs]
+    whole = session()
+    whole.run(ops)
+    submits = sum(isinstance(op, Submit) for op in ops)
+    prefills = [number for number in tokens if number > 1]
+    return Mix(whole.close().activity, submits, prefills, len(tokens) - len(prefills), sum(not runs for runs in begun))
+
+
+def profile() -> None:
+    """Print the functions that take most time, with all checkers."""
+    ops = list(workload.operations(OPERATIONS))
+    one = session()
+    profiler = cProfile.Profile()
+    profiler.runcall(one.run, ops)
+    pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(40)
+
+
+# --- how it is told -------------------------------------------------------------------------------------------------------
+
+
+def _workload() -> str:
+    counted = mix(OPERATIONS)
+    activity = counted.activity
+    wide = sum(tokens >= 4 * workload.BLOCK for tokens in counted.prefills)
+    kinds = ", ".join(group.kind for group in workload.LAYOUT.groups)
+    return (
+        f"Workload `{workload.LAYOUT.name}` (`benchmarks/workload.py`): groups {kinds}; blocks of {workload.BLOCK} tokens; "
+        f"{workload.LIVE} live requests; {workload.SLOTS} slots. One operation is one accepted operation of the trace: a "
+        f"submit, a step of one request, a finish. In {activity.operations:,} operations: {counted.submits:,} submits, "
+        f"{len(counted.prefills):,} prefill steps ({wide:,} of at least four blocks, "
+        f"{sum(counted.prefills) / len(counted.prefills):.0f} tokens on average), {counted.decodes:,} decode steps, "
+        f"{counted.idle:,} steps that found no room, {activity.hits:,} hits, {activity.restored:,} restored states, "
+        f"{activity.evictions:,} evictions, {activity.events:,} events."
+    )
+
+
+def _ratios(count: int, judged: dict[str, float], bare: float) -> str:
+    rows = [["", "µs an operation", "operations a second", "× the bare policy"]]
+    entries = {**judged, "the bare policy (the reference's manager in a plain loop)": bare}
+    for name, seconds in entries.items():
+        rows.append([name, f"{seconds / count * 1e6:.0f}", f"{count / seconds:,.0f}", f"{seconds / bare:.1f}"])
+    return table(rows) + f"\n\nCheckers cost {judged['all checkers'] / judged['no checker']:.2f} × a run without them."
+
+
+def _beside_vllm(path: str | None, count: int) -> str:
+    if not path:
+        return "Not run: the harness's time beside vLLM's own (no --vllm PATH was given)."
+    ops = list(workload.operations(count))
+    rows = []
+    for _ in range(REPEATS):
+        one = session(engine=f"vllm:source={path}")
+        begun = time.perf_counter()
+        one.run(ops)
+        wall = time.perf_counter() - begun
+        inside: float = one.engine.engine_seconds  # type: ignore[attr-defined]
+        rows.append((wall, inside))
+        version = one.engine.describe().engine_version
+        clean(one.close())
+    wall, inside = min(rows)
+    return (
+        f"With vLLM {version} as the engine, by the clock: {count / wall:,.0f} operations a second; "
+        f"{inside / count * 1e6:.0f} µs an operation inside vLLM's cache manager and {(wall - inside) / count * 1e6:.0f} µs "
+        f"outside, a ratio of {(wall - inside) / inside:.1f}. Outside are the observer, which compares every block of the pool "
+        f"after each call, the ledger, the checkers, and vLLM's own hashing of requests."
+    )
+
+
+def _lengths() -> str:
+    rows = [["operations", "first quarter", "second", "third", "last"]]
+    for times in LENGTHS:
+        count = OPERATIONS * times
+        rows.append([f"{count:,}", *(f"{rate:,.0f}" for rate in quarters(count))])
+    return table(rows)
+
+
+def _pools() -> str:
+    rows = [["slots", "operations a second", "keys evicted meanwhile"]]
+    for slots in POOLS:
+        rate, evicted = over_pool(slots, OPERATIONS)
+        rows.append([f"{slots:,}", f"{rate:,.0f}", f"{evicted:,}"])
+    return table(rows)
+
+
+def table(rows: list[list[str]]) -> str:
+    """Return rows, the first of them the head, as a Markdown table with numbers to the right."""
+    head, *body = rows
+    rule = ["---", *(["--:"] * (len(head) - 1))]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *body])
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (UsageError, EngineMissing) as error:
+        sys.exit(f"throughput: {error}")
