@@ -1,0 +1,97 @@
+"""Random traces are the same for the same seed, hit boundaries, and use every operation."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from harness import layouts, trace
+from harness.cells import Cell
+from harness.generate import OPERATIONS, random_trace
+from harness.scenarios.shape import Shape
+from harness.trace import Abort, Finish, Height, Preempt, Reset, Step, Submit, Trace, UpdateWeights, length_of
+
+NAMES = ["full", "full-mamba", "full-swa-mamba", "full-mamba-unequal"]
+SEEDS = range(50)
+
+
+def _shape(name: str = "full-swa-mamba", height: Height = "manager") -> Shape:
+    return Cell(layouts.load(name)).shape(height)
+
+
+def _traces(shape: Shape, *, withdraw: bool = False) -> list[Trace]:
+    return [random_trace(shape, seed, withdraw=withdraw) for seed in SEEDS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_seed_is_a_trace(name: str) -> None:
+    """The same seed gives the same bytes, another seed others."""
+    first, again = ([trace.dump(one) for one in _traces(_shape(name))] for _ in range(2))
+    assert first == again
+    assert len(set(first)) == len(first)
+    assert random_trace(_shape(name), 7, withdraw=False).header.seed == 7
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lengths_lie_at_the_boundaries_of_every_group(name: str) -> None:
+    """Shared prefixes end at, one before or one behind a block of some group; whole prompts do so at least now and then."""
+    shape = _shape(name)
+    submitted = [op.prompt for one in _traces(shape) for op in one.ops if isinstance(op, Submit)]
+    for group in shape.layout.groups:
+        edges = {rest % group.block_size for rest in (-1, 0, 1)}
+        shared = Counter(length_of(prompt.split()[0]) % group.block_size for prompt in submitted)
+        assert all(shared[rest] > len(submitted) // 10 for rest in edges), (group, shared)
+        whole = Counter(length_of(prompt) % group.block_size for prompt in submitted)
+        assert all(whole[rest] >= 10 for rest in edges), (group, whole)
+
+
+def test_chunks_lie_at_boundaries_too() -> None:
+    """Steps end on, before and behind blocks, and single tokens are frequent."""
+    asked = Counter(
+        tokens for one in _traces(_shape("full-mamba")) for op in one.ops if isinstance(op, Step) for _, tokens in op.run
+    )
+    assert {15, 16, 17, 31, 32, 33} <= set(asked)
+    assert asked[1] > sum(asked.values()) // 10
+
+
+@pytest.mark.parametrize("height", ["manager", "scheduler"])
+def test_every_operation_occurs(height: Height) -> None:
+    """Over fifty seeds nothing is missing: both resets, every part of an identity, withdrawals if asked for."""
+    ops = [op for one in _traces(_shape(height=height), withdraw=True) for op in one.ops]
+    kinds = {type(op) for op in ops}
+    assert kinds == {Submit, Step, Finish, Abort, Preempt, Reset, UpdateWeights}
+    assert {op.running for op in ops if isinstance(op, Reset)} == {True, False}
+    submitted = [op for op in ops if isinstance(op, Submit)]
+    assert all(any(getattr(op, part) for op in submitted) for part in ("salt", "adapter", "media"))
+    assert height != "manager" or any(op.withdraw for op in ops if isinstance(op, Step))
+    assert not any(op.withdraw for one in _traces(_shape()) for op in one.ops if isinstance(op, Step))
+
+
+def test_prompts_are_shared_and_repeated() -> None:
+    """Most traces have an exact replay, and one prompt that begins with another."""
+    replays = extensions = 0
+    for one in _traces(_shape()):
+        prompts = [op.prompt for op in one.ops if isinstance(op, Submit)]
+        replays += len(set(prompts)) < len(prompts)
+        extensions += any(other.startswith(prompt + " ") for prompt in prompts for other in prompts)
+    assert replays > len(SEEDS) // 2 and extensions > len(SEEDS) // 2
+
+
+def test_a_trace_is_well_formed() -> None:
+    """Every request is submitted once, before it is named; all end; images lie inside their prompts; a pool holds something."""
+    for one in _traces(_shape(), withdraw=True):
+        live: set[str] = set()
+        known: set[str] = set()
+        for op in one.ops:
+            if isinstance(op, Submit):
+                assert op.r not in known
+                assert all(item.at + item.length <= length_of(op.prompt) for item in op.media)
+                known.add(op.r)
+                live.add(op.r)
+            elif isinstance(op, Finish | Abort):
+                live.remove(op.r)
+            elif isinstance(op, Step):
+                assert {r for r, _ in op.run} | set(op.withdraw) <= live
+        assert not live and one.header.slots > 4
+        assert len(one.ops) >= OPERATIONS
