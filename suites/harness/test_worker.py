@@ -20,12 +20,11 @@ groups = st.one_of(
 
 def _read_by(group: Group, query: int) -> list[int]:
     """Return the earlier positions that the query at this position attends to, by the definition of each mask."""
-    sees = {
-        "full": lambda key: True,
-        "sliding": lambda key: query - key < group.window,
-        "chunked": lambda key: key // group.chunk == query // group.chunk,
-    }[group.kind]
-    return [key for key in range(query) if sees(key)]
+    if group.kind == "sliding":
+        return [key for key in range(query) if query - key < group.window]
+    if group.kind == "chunked":
+        return [key for key in range(query) if key // group.chunk == query // group.chunk]
+    return list(range(query))
 
 
 # --- needs --------------------------------------------------------------------------------------------------------------------
@@ -67,7 +66,7 @@ def test_columns_are_those_of_the_tokens(size: int, start: int, count: int) -> N
 
 def _executed(group: Group, start: int, stop: int, table: list[int]) -> list[Event]:
     header = Header("test", "manager", [Pool(0, 100, [0])], [group])
-    events = [StepBegin(step=1, runs=[Run("r1", start, stop, [table])]), StepEnd(step=1)]
+    events: list[Event] = [StepBegin(step=1, runs=[Run("r1", start, stop, [table])]), StepEnd(step=1)]
     return Worker(header).extend(events)[1:-1]
 
 

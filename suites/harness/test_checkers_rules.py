@@ -1,0 +1,196 @@
+"""Single rules at their edges: progress, counts, reuse, retention, hits and writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.execute import check
+from harness.notation import parse
+
+FULL = "pool 0: 8 slots, null 0\ngroup 0: full block 4\nrules: alignment 4, progress 2\n"
+HYBRID = "pool 0: 12 slots, null 0\ngroup 0: full block 4\ngroup 1: recurrent block 4\n"
+
+
+def _found(text: str) -> list[str]:
+    return [finding.anomaly for finding in check(parse(text)).findings]
+
+
+def _opportunities(text: str, name: str) -> int:
+    return next(tally.opportunities for tally in check(parse(text)).tallies if tally.checker == name)
+
+
+# --- progress -----------------------------------------------------------------------------------------------------------------
+
+
+def _refused(times: int, line: str = "asks r1 5", first: int = 1) -> str:
+    return "".join(f"step {step}: {line}\n" for step in range(first, first + times))
+
+
+def test_a_feasible_request_may_be_refused_as_often_as_declared() -> None:
+    """Twice; the third time it is stuck, and told once."""
+    assert _found(FULL + "submit r1 a:5\n" + _refused(2)) == []
+    assert _found(FULL + "submit r1 a:5\n" + _refused(6)) == ["stuck"]
+
+
+def test_running_starts_the_count_again() -> None:
+    """Two refusals, a run, two refusals."""
+    run = "take r1 | 1 2\npublish 0/1 r1:4\nstep 3: r1 0..5 | 1 2\naccept r1 6 @r1:1\n"
+    text = FULL + "submit r1 a:5\n" + _refused(2) + run + _refused(2, "asks r1 1", first=4)
+    assert _found(text) == []
+    assert _found(text + "step 6: asks r1 1\n") == ["stuck"]
+
+
+def test_a_request_for_which_there_is_no_room_may_wait() -> None:
+    """Another one holds the pool: nothing is owed, and nothing counted."""
+    text = FULL + "submit r0 b:9\ntake r0 | 1 2 3 4 5\nsubmit r1 a:5\n" + _refused(6)
+    assert (_found(text), _opportunities(text, "progress")) == ([], 0)
+
+
+def test_a_chunk_of_less_than_a_block_may_be_refused() -> None:
+    """An engine may wait for a whole block's worth, unless less is left."""
+    assert _found(FULL + "submit r1 a:5\n" + _refused(6, "asks r1 3")) == []
+    assert _found(FULL + "submit r1 a:3\n" + _refused(6, "asks r1 3")) == ["stuck"]
+
+
+def test_where_nobody_is_asked_for_somebody_must_run() -> None:
+    """An engine with a scheduler of its own, and steps in which it runs nobody."""
+    assert _found(FULL + "submit r1 a:5\nstep 1:\nstep 2:\n") == []
+    assert _found(FULL + "submit r1 a:5\nstep 1:\nstep 2:\nstep 3:\nstep 4:\n") == ["stuck"]
+    assert _found(FULL + "step 1:\nstep 2:\nstep 3:\nstep 4:\n") == []
+
+
+# --- ownership ----------------------------------------------------------------------------------------------------------------
+
+HELD = FULL + "submit r1 a:5\ntake r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\n"
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ("free 5 held 2 cached 0", []),
+        ("free 5 held 2 cached 0 refs 1=1 2=1", []),
+        ("free 4 held 2 cached 0", ["leak"]),
+        ("free 6 held 2 cached 0", ["double-free"]),
+        ("free 4 held 3 cached 0", ["leak"]),
+        ("free 6 held 1 cached 0", ["double-free"]),
+        ("free 5 held 2 cached 0 refs 1=2", ["leak"]),
+        ("free 5 held 2 cached 0 refs 1=0", ["double-free"]),
+    ],
+)
+def test_books_add_up_to_what_the_tables_say(counts: str, expected: list[str]) -> None:
+    """A page too few or counted too often is lost, one too many or counted too seldom is free twice."""
+    assert _found(HELD + f"counts 0: {counts}\n") == expected
+
+
+def test_the_null_block_is_nobodys() -> None:
+    """It is in all tables; it is not taken, and not written."""
+    assert _found(FULL + "submit r1 a:4\ntake r1 | 0\n") == ["aliased-write"]
+    assert "aliased-write" in _found(FULL + "submit r1 a:4\nstep 1: r1 0..4 | 0\n")
+
+
+def test_who_ended_holds_nothing_one_step_later() -> None:
+    """The pages may come back in the step after the end, and are lost if they do not."""
+    later = "submit r2 b:4\ntake r2 | 3\npublish 0/3 r2:4\n"
+    assert _found(HELD + "finish r1\n" + later + "drop r1\nstep 2: r2 0..4 | 3\n") == []
+    assert _found(HELD + "finish r1\n" + later + "step 2: r2 0..4 | 3\n") == ["leak"]
+    assert _found(HELD + "finish r1\n" + later + "step 2: r2 0..4 | 3\nstep 3:\nstep 4:\n") == ["leak"]
+
+
+def test_a_preempted_request_may_hold_pages_once_it_is_back() -> None:
+    """Its new pages are not its old ones."""
+    assert _found(HELD + "preempt r1\ndrop r1\nhit r1 4 | 1\ntake r1 | 1 3\nstep 2: r1 4..5 | 1 3\nstep 3:\n") == []
+
+
+def test_one_place_for_two_tokens_is_an_aliased_write() -> None:
+    """The same page in two columns of full attention, or in two groups' tables."""
+    assert "aliased-write" in _found(FULL + "submit r1 a:8\ntake r1 | 3 3\nstep 1: r1 0..8 | 3 3\n")
+    assert "aliased-write" in _found(HYBRID + "submit r1 a:4\ntake r1 | 3 | 3\nstep 1: r1 0..4 | 3 | 3\n")
+
+
+def test_a_state_may_move_on_in_its_page() -> None:
+    """All columns of the recurrent table are one slot: a batch row."""
+    text = "pool 0: 4 slots\ngroup 0: recurrent block 4\nrules: no-caching\nsubmit r1 a:9\ntake r1 | 3 3 3\n"
+    assert _found(text + "step 1: r1 0..4 | 3 3 3\nstep 2: r1 4..9 | 3 3 3\n") == []
+
+
+def test_another_holders_state_may_not_be_moved_on() -> None:
+    """r2 was hit on the state that r1 resumes from, and advances it in place."""
+    text = (
+        "pool 0: 4 slots\ngroup 0: recurrent block 16\nrules: alignment 4\nsubmit r1 a:9\ntake r1 | 3\npublish 0/3 r1:8\n"
+        "step 1: r1 0..8 | 3\nsubmit r2 a:8 b:1\nhit r2 8 | 3\ntake r2 | 3\nstep 2: r2 8..9 | 3\n"
+    )
+    assert _found(text) == ["aliased-write"]
+
+
+# --- reuse and retention ------------------------------------------------------------------------------------------------------
+
+DENSE = HYBRID + "rules: alignment 4, retention dense on 1\n"
+SPARSE = HYBRID + "rules: alignment 4, retention 0 on 1\n"
+FIRST = "submit r1 a:9\ntake r1 | 1 2 3 | 4 5 6\npublish 0/1 r1:4\n"
+CROSSED = "step 1: r1 0..4 | 1 2 3 | 4 5 6\npublish 0/2 r1:8\nstep 2: r1 4..9 | 1 2 3 | 4 5 6\n"
+"""The second chunk runs over the boundary at 8, so the only states are those after 4 and after 9 tokens."""
+STOPPED = CROSSED.replace("r1 4..9 | 1 2 3 | 4 5 6\n", "r1 4..8 | 1 2 3 | 4 5 6\nstep 3: r1 8..9 | 1 2 3 | 4 5 6\n")
+"""A chunk ends at 8."""
+
+
+@pytest.mark.parametrize(
+    ("unpublished", "resume", "expected"),
+    [
+        ("", 4, []),
+        ("", 0, ["lost-hit"]),
+        ("unpublish 1/4 evict\n", 0, []),
+        ("unpublish 0/1 evict\n", 0, []),
+    ],
+    ids=["where all groups can", "earlier", "no state", "no first block"],
+)
+def test_a_request_resumes_where_every_group_can(unpublished: str, resume: int, expected: list[str]) -> None:
+    """By the engine's own keys: without the state, or without the first block of attention, nothing is owed."""
+    hit = "hit r2 4 | 1 | 4\n" if resume else "hit r2 0\n"
+    assert _found(DENSE + FIRST + "publish 1/4 r1:4\n" + CROSSED + unpublished + "submit r2 a:9\n" + hit) == expected
+
+
+def test_a_key_of_a_step_in_flight_counts_for_the_reuse_floor() -> None:
+    """It may be hit, so whoever does not hit it loses something."""
+    text = FULL + "submit r1 a:5\ntake r1 | 1 2\npublish 0/1 r1:4\nbegin 1: r1 0..5 | 1 2\nsubmit r2 a:5\nhit r2 0\n"
+    assert _found(text) == ["lost-hit"]
+
+
+@pytest.mark.parametrize(("interval", "expected"), [("dense", []), ("4", []), ("8", ["over-dense-retention"])])
+def test_an_interval_allows_its_multiples_and_the_boundary(interval: str, expected: list[str]) -> None:
+    """Of the states after 4 and after 8 tokens, an interval of 8 allows the second alone."""
+    published = STOPPED.replace("publish 0/2", "publish 1/5 r1:8\npublish 0/2")
+    rules = f"rules: alignment 4, retention {interval} on 1\n"
+    assert _found(HYBRID + rules + FIRST + "publish 1/4 r1:4\n" + published) == expected
+
+
+def test_the_boundary_is_owed_only_if_its_state_was_written() -> None:
+    """A chunk that runs over the boundary writes no state there, and nothing is lost."""
+    assert _found(SPARSE + FIRST + CROSSED) == []
+    assert _found(SPARSE + FIRST + STOPPED) == ["lost-replay-boundary"]
+
+
+# --- hits ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_who_stores_logits_may_leave_nothing_to_compute() -> None:
+    """The declared exception."""
+    hit = "submit r2 a:4\nhit r2 4 | 1\n"
+    assert _found(HELD + hit) == ["nothing-to-compute"]
+    stores = HELD.replace("progress 2", "stores-logits")
+    assert _found(stores + hit) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("reset ok", "stale-hit"), ("version 1", "cross-identity-hit")],
+)
+def test_a_key_that_was_ended_is_told_once(line: str, expected: str) -> None:
+    """At the hit, and not again by the reads that follow from it."""
+    rest = "submit r2 a:5\nhit r2 4 | 1\ntake r2 | 1 3\nstep 2: r2 4..5 | 1 3\n"
+    assert _found(HELD + line + "\n" + rest) == [expected]
+
+
+def test_a_hit_on_a_duplicate_that_still_counts_is_sound() -> None:
+    """Under new weights the block was computed and keyed again in the same slot: the old key beside it harms nobody."""
+    again = "version 1\nunpublish 0/1 version\nsubmit r2 a:5\ntake r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..5 | 3 4\n"
+    assert _found(HELD + again + "submit r3 a:5\nhit r3 4 | 3\ntake r3 | 3 5\nstep 3: r3 4..5 | 3 5\n") == []
