@@ -119,8 +119,9 @@ def _fresh_slots(events: list[Event]) -> Iterator[int]:
         taker = event.holder if isinstance(event, Take) and not event.holder.startswith("copy:") else ""
         if isinstance(event, Counts | Hit) or taker not in ("", holder):
             yield from _in_group_order(batch)
-            batch, holder = {}, ""
-            shared = {slot for column in event.slots for slot in column} if isinstance(event, Hit) else set()
+            batch, holder, shared = {}, "", set()
+            if isinstance(event, Hit):
+                holder, shared = event.r, {slot for column in event.slots for slot in column}
         if not isinstance(event, Take):
             continue
         fresh = batch.setdefault(event.group, [])
