@@ -106,3 +106,17 @@ def test_a_bad_line_of_a_story_is_named_by_its_number_in_the_file(tmp_path: Path
     (tmp_path / "mine.txt").write_text("looks like: leak\nlegal: x\nsource: y\n\npool 0: 4 slots\n+ grup 0: full block 4\n")
     with pytest.raises(UsageError, match=r"mine\.txt:6: 'grup' begins no line"):
         catalogue.load(tmp_path)[0].history("legal")
+
+
+def test_the_command_writes_what_the_stories_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Histories of both kinds and the document; what no story tells any more goes."""
+    folder = tmp_path / "fixtures" / "histories"
+    (folder / "legal").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    (folder / "mine.txt").write_text((FOLDER / "recycled-page.txt").read_text())
+    (folder / "legal" / "forgotten.jsonl").write_text("")
+    monkeypatch.setattr(data, "fixtures", lambda: tmp_path / "fixtures")
+    assert catalogue.main() == 0
+    assert sorted(path.name for path in folder.glob("*/*")) == ["mine.jsonl", "mine.jsonl"]
+    assert check(history.load(folder / "anomalous" / "mine.jsonl")).outcome == "fail"
+    assert "[mine](../fixtures/histories/mine.txt)" in (tmp_path / "docs" / "anomalies.md").read_text()
