@@ -28,7 +28,7 @@ from harness.trace import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace
 from harness.verdict import Activity, Finding, Result
 from harness.worker import Worker
 
-OpenEngine = Callable[[Trace], Engine]
+_COUNTED = frozenset((Hit, Unpublish, Preempted, Read))
 
 
 class Applicable:
@@ -92,7 +92,7 @@ class Observer:
                     finding.op = op
                 self.findings += found
             kind = type(event)
-            if kind is Hit or kind is Read or kind is Unpublish or kind is Preempted:
+            if kind in _COUNTED:
                 self._count(event)
             if keep:
                 self.history.events.append(event)
@@ -126,8 +126,10 @@ class Observer:
                 activity.hits += 1
                 activity.hit_tokens += event.resume
         elif isinstance(event, Read):
+            if event.group not in self._recurrent:
+                return
             book = self.panel.ledger.books[event.r]
-            if event.group in self._recurrent and book.ran_steps == 0 and event.stop == book.resume:
+            if book.ran_steps == 0 and event.stop == book.resume:
                 activity.restored += 1
         elif isinstance(event, Unpublish):
             activity.evictions += event.reason == "evict"

@@ -174,6 +174,7 @@ class Ledger:
         self._copying: dict[int, list[Page]] = {}
         self._pending: dict[int, list[Key]] = {}
         self._written: dict[str, list[Page]] = {}
+        self._any_taint = False
         self._invalid: tuple[Read, list[int]] | None = None
         self._unbacked: tuple[StepEnd, list[Key]] | None = None
         self.holdings: dict[str, int] = {}
@@ -377,14 +378,15 @@ class Ledger:
         page.writer, page.step, page.tainted = event.r, event.step, self.books[event.r].tainted
 
     def _read(self, event: Read) -> None:
-        group, book = self.groups[event.group], self.books[event.r]
-        if not self.invalid_columns(event):
-            pages, null = self.pages[group.pool], self.null[group.pool]
-            if not any(slot not in null and pages[slot].tainted for slot in event.slots):
-                return
-        book.tainted = True
+        if not self.invalid_columns(event) and not (self._any_taint and self._reads_taint(event)):
+            return
+        self._any_taint = self.books[event.r].tainted = True
         for page in self._written.get(event.r, ()):
             page.tainted = True
+
+    def _reads_taint(self, event: Read) -> bool:
+        pages = self.pages[event.pool]
+        return any(pages[slot].tainted for slot in event.slots)
 
     def _copy(self, event: Copy) -> None:
         """Copy pages; of an asynchronous copy, nothing whose source was written meanwhile, or that failed, has arrived."""
@@ -570,25 +572,25 @@ class Ledger:
         return [] if page.group == read.group and self.holds_state(page, book.nodes[read.stop], read.stop) else [0]
 
     def _invalid_blocks(self, read: Read, book: Book, group: Group) -> list[int]:
-        pages, nodes, r, size = self.pages[group.pool], book.nodes, book.r, group.block_size
-        null, count = self.null[group.pool], len(self.pages[group.pool])
-        bad = []
-        start = read.start
+        pages, nodes, r, size, stop = self.pages[group.pool], book.nodes, book.r, group.block_size, read.stop
+        null, count, bad, start = self.null[group.pool], len(pages), [], read.start
         for index, slot in enumerate(read.slots):
-            stop = min(read.stop, (start // size + 1) * size)
-            if slot in null or not 0 <= slot < count:
-                bad.append(index)
-            else:
+            end = min(stop, start - start % size + size)
+            if 0 <= slot < count and slot not in null:
                 page = pages[slot]
-                if r in page.holders:
-                    exact = page.node == nodes[stop] and page.start <= start
-                    wrong = page.group != group.id or not (exact or self.covers(page, nodes[stop], start, stop))
-                else:
-                    wrong = not self.orphaned(read.step, r)
-                if wrong:
+                right = page.node == nodes[end] and page.start <= start and page.group == group.id and r in page.holders
+                if not right and self._wrong_block(page, group, read, start, end):
                     bad.append(index)
-            start = stop
+            else:
+                bad.append(index)
+            start = end
         return bad
+
+    def _wrong_block(self, page: Page, group: Group, read: Read, start: int, stop: int) -> bool:
+        """Look again at a page whose newest run is not just what tokens [start, stop) need."""
+        if read.r not in page.holders:
+            return not self.orphaned(read.step, read.r)
+        return page.group != group.id or not self.covers(page, self.books[read.r].nodes[stop], start, stop)
 
 
 def _write_tokens(trie: Trie, page: Page, nodes: list[int], start: int, stop: int, size: int) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from harness.cells import Cell
 from harness.engines.registry import EngineSpec
-from harness.errors import UsageError
+from harness.errors import EngineMissing, UsageError
 from harness.execute import drive
 from harness.generate import random_trace
 from harness.lockstep import lockstep
@@ -254,6 +254,8 @@ class Runner:
                 raise
             self._skip(f"configuration {cell.name}", str(error))
             return None
+        except Exception as error:
+            raise EngineMissing(f"--engine {self.engine.text}: cannot be built: {type(error).__name__}: {error}") from error
         header = engine.describe()
         self._report.startup_seconds = max(self._report.startup_seconds, time.perf_counter() - began)
         self._report.engine_version = header.engine_version

@@ -17,6 +17,7 @@ class Trie:
 
     def __init__(self) -> None:
         self._children: dict[int, int] = {}
+        self._roots: dict[int, int] = {}
         self._symbols: dict[Hashable, int] = {}
         self.parent: list[int] = []
         self.depth: list[int] = []
@@ -24,7 +25,14 @@ class Trie:
 
     def root(self, identity: Hashable) -> int:
         """Return the empty prefix under an identity (salt, adapter, weights)."""
-        return self._child(-1, self.marked(("root", identity)), 0)
+        mark = self.marked(("root", identity))
+        node = self._roots.get(mark)
+        if node is None:
+            node = self._roots[mark] = len(self.parent)
+            self.parent.append(-1)
+            self.depth.append(0)
+            self.symbol.append(mark)
+        return node
 
     def marked(self, mark: Hashable) -> int:
         """Return a symbol that stands for more than a token id; equal marks are equal symbols."""
@@ -32,11 +40,16 @@ class Trie:
 
     def extend(self, node: int, symbols: Iterable[int]) -> list[int]:
         """Return the nodes passed when `node` is extended by one symbol after another."""
-        children, out = self._children, []
+        children, parent, depth, spelt = self._children, self.parent, self.depth, self.symbol
+        out = []
         for symbol in symbols:
-            child = children.get((node << _SYMBOL_BITS) | symbol)
+            key = (node << _SYMBOL_BITS) | symbol
+            child = children.get(key)
             if child is None:
-                child = self._child(node, symbol, self.depth[node] + 1)
+                child = children[key] = len(parent)
+                parent.append(node)
+                depth.append(depth[node] + 1)
+                spelt.append(symbol)
             out.append(child)
             node = child
         return out
@@ -58,13 +71,3 @@ class Trie:
                 return False
             node, other = self.parent[node], self.parent[other]
         return True
-
-    def _child(self, node: int, symbol: int, depth: int) -> int:
-        key = (node << _SYMBOL_BITS) | symbol
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = len(self.parent)
-            self.parent.append(node)
-            self.depth.append(depth)
-            self.symbol.append(symbol)
-        return child

@@ -32,7 +32,10 @@ class Progress(Checker):
         for r in ran:
             self._waited.pop(r, None)
         for r, tokens in event.asked:
-            if r in ran or not _feasible(ledger, r, tokens):
+            if r in ran:
+                self.opportunities += 1
+                continue
+            if not _feasible(ledger, r, tokens):
                 continue
             self.opportunities += 1
             waited = self._waited[r] = self._waited.get(r, 0) + 1

@@ -7,11 +7,11 @@ stays proved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from harness.ghost import Ledger
-from harness.history import Event, Header
+from harness.history import Event, Header, Read
 from harness.verdict import Finding, Tally
 
 Found = Iterable[Finding] | None
@@ -39,6 +39,10 @@ class Checker:
         """Return which events the checker looks at, and with what."""
         raise NotImplementedError
 
+    def wrong_read(self, ledger: Ledger, event: Read) -> Found:
+        """Judge a read that the ledger finds invalid; right reads are not shown here."""
+        return None
+
     def close(self, ledger: Ledger) -> Found:
         """Judge what can only be judged at rest, after the last event."""
         return None
@@ -60,17 +64,24 @@ class Panel:
                 for kind, handler in checker.handlers().items():
                     self._handlers.setdefault(kind, []).append((checker, handler))
 
-    def observe(self, event: Event) -> list[Finding]:
+    def observe(self, event: Event) -> Sequence[Finding]:
         """Show the event to every checker that looks at its kind, then move the ledger; return what was found."""
-        findings: list[Finding] = []
-        for checker, handler in self._handlers.get(type(event), ()):
+        ledger, kind = self.ledger, type(event)
+        findings = self._ask(self._handlers.get(kind, ()), event)
+        if kind is Read and ledger.invalid_columns(event):  # type: ignore[arg-type]
+            findings = [*findings, *self._ask([(checker, checker.wrong_read) for checker in self._active], event)]
+        ledger.apply(event)
+        return findings
+
+    def _ask(self, entries: Sequence[tuple[Checker, Handler]], event: Event) -> Sequence[Finding]:
+        findings: list[Finding] | tuple[()] = ()
+        for checker, handler in entries:
             try:
                 found = handler(self.ledger, event)
                 if found:
-                    findings += [self._signed(finding, checker, event.seq) for finding in found]
+                    findings = [*findings, *(self._signed(finding, checker, event.seq) for finding in found)]
             except Exception as error:
                 self._crashed(checker, f"{type(error).__name__}: {error} (at event {event.seq})")
-        self.ledger.apply(event)
         return findings
 
     def close(self) -> list[Finding]:
@@ -96,5 +107,5 @@ class Panel:
         tally = self.tallies[checker.name]
         tally.crashed, tally.opportunities = message, checker.opportunities
         self._active.remove(checker)
-        for entries in self._handlers.values():
-            entries[:] = [entry for entry in entries if entry[0] is not checker]
+        for kind, entries in self._handlers.items():
+            self._handlers[kind] = [entry for entry in entries if entry[0] is not checker]

@@ -16,21 +16,9 @@ from harness.verdict import Finding
 class _ReadChecker(Checker):
     """Reports those wrong reads that are diagnosed as one of the checker's anomalies."""
 
-    def handlers(self) -> dict[type, Handler]:
-        return {Read: self.on_read}
-
-    def on_read(self, ledger: Ledger, event: Read) -> Found:
-        if self.counts(ledger, event):
-            self.opportunities += 1
-        if ledger.invalid_columns(event):
-            finding = diagnose(ledger, event)
-            if finding is not None and finding.anomaly in self.anomalies:
-                return (finding,)
-        return None
-
-    def counts(self, ledger: Ledger, event: Read) -> bool:
-        """Whether this read is an opportunity."""
-        raise NotImplementedError
+    def wrong_read(self, ledger: Ledger, event: Read) -> Found:
+        finding = diagnose(ledger, event)
+        return (finding,) if finding is not None and finding.anomaly in self.anomalies else None
 
 
 class SafetyLaw(_ReadChecker):
@@ -43,8 +31,12 @@ class SafetyLaw(_ReadChecker):
     def handlers(self) -> dict[type, Handler]:
         return {Read: self.on_read, Hit: self.on_hit}
 
-    def counts(self, ledger: Ledger, event: Read) -> bool:
-        return ledger.books[event.r].hit is not None and event.start < ledger.books[event.r].resume
+    def on_read(self, ledger: Ledger, event: Read) -> Found:
+        """Count reads of what a hit restored."""
+        hit = ledger.books[event.r].hit
+        if hit is not None and event.start < hit.resume:
+            self.opportunities += 1
+        return None
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         book = ledger.books[event.r]
@@ -75,8 +67,14 @@ class WindowLiveness(_ReadChecker):
         windows = any(group.kind in ("sliding", "chunked") for group in header.groups)
         return super().not_applicable(header) or ("" if windows else "no group has a window")
 
-    def counts(self, ledger: Ledger, event: Read) -> bool:
-        return ledger.groups[event.group].kind in ("sliding", "chunked") and event.start > 0
+    def handlers(self) -> dict[type, Handler]:
+        return {Read: self.on_read}
+
+    def on_read(self, ledger: Ledger, event: Read) -> Found:
+        """Count reads of windows that have moved."""
+        if event.start > 0 and ledger.groups[event.group].kind in ("sliding", "chunked"):
+            self.opportunities += 1
+        return None
 
 
 class NoFabricatedSnapshots(_ReadChecker):
@@ -89,9 +87,12 @@ class NoFabricatedSnapshots(_ReadChecker):
     def handlers(self) -> dict[type, Handler]:
         return {Read: self.on_read, Publish: self.on_publish, StepEnd: self.on_step_end}
 
-    def counts(self, ledger: Ledger, event: Read) -> bool:
+    def on_read(self, ledger: Ledger, event: Read) -> Found:
+        """Count states that a hit restored."""
         book = ledger.books[event.r]
-        return ledger.groups[event.group].kind == "recurrent" and book.ran_steps == 0 and event.stop == book.resume
+        if book.ran_steps == 0 and event.stop == book.resume and ledger.groups[event.group].kind == "recurrent":
+            self.opportunities += 1
+        return None
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
         if ledger.page(event.group, event.slot) is not None:
@@ -120,10 +121,7 @@ class CommitOrder(_ReadChecker):
     anomalies = ("uncommitted-hit", "partial-commit")
 
     def handlers(self) -> dict[type, Handler]:
-        return {Read: self.on_read, StepEnd: self.on_step_end, Publish: self.on_publish, Hit: self.on_hit}
-
-    def counts(self, ledger: Ledger, event: Read) -> bool:
-        return False
+        return {StepEnd: self.on_step_end, Publish: self.on_publish, Hit: self.on_hit}
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
         late = ledger.groups[event.group].kind != "recurrent" and ledger.late(event)
@@ -159,10 +157,7 @@ class Identity(_ReadChecker):
         self._seen: dict[int, set[object]] = {}
 
     def handlers(self) -> dict[type, Handler]:
-        return {Read: self.on_read, Submitted: self.on_submit, Hit: self.on_hit}
-
-    def counts(self, ledger: Ledger, event: Read) -> bool:
-        return False
+        return {Submitted: self.on_submit, Hit: self.on_hit}
 
     def on_submit(self, ledger: Ledger, event: Submitted) -> Found:
         media = tuple((item.at, item.hash) for item in event.media)

@@ -120,8 +120,8 @@ def _limited(header: Header, options: Mapping[str, str], source: Source) -> Head
         limits["withdraw"] = (
             "vLLM keeps the keys of a withdrawn step (vllm-project/vllm#43569, #57580); vllm:withdraw=yes shows it"
         )
-    if source.release is not None and _release_name(source) != NEWEST:
-        limits["differential"] = f"the reference looks up and cuts chunks as vLLM {NEWEST} does; this is {source.version}"
+    if _release_name(source) != NEWEST:
+        limits["differential"] = f"the reference looks up and cuts chunks as vLLM {NEWEST} does; this is {source.version!r}"
     return msgspec.structs.replace(header, capabilities=capabilities, not_applicable=limits)
 
 

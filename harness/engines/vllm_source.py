@@ -93,7 +93,7 @@ def _put_first(path: str) -> None:
     if not (root / "vllm" / "__init__.py").is_file():
         raise UsageError(f"--engine vllm:source={path}: no vllm/__init__.py there; name the folder that holds `vllm`")
     loaded = getattr(sys.modules.get("vllm"), "__file__", None)
-    if loaded is not None and Path(loaded).resolve().parent != root / "vllm":
+    if loaded is not None and Path(loaded).resolve().parent != (root / "vllm").resolve():
         raise UsageError(
             f"--engine vllm:source={path}: vllm is already imported from {Path(loaded).parent}; use one process for each"
         )

@@ -38,6 +38,9 @@ no EAGLE that makes the managers of 0.24, 0.25, 0.26, 0.29 and 0.30 identical as
 
 * *withdrawal*: vLLM has no way to take keys back when a scheduled step does not run (its issues 43569 and 57580). Here
   `KVCacheManager.withdraw` ends the keys of that step and takes along whoever adopted the blocks.
+* *copy of a block of this step*: with hits inside a block, vLLM copies a block on write before the step runs, also if the
+  very same step is to write that block (attention may be shared within a step, a copy may not). Here such a request waits
+  one step, as it does for a recurrent state.
 * *look-up and allocation are those of 0.33 in every release*. Releases before 0.33 register the tail of a prompt
   differently when hashes are finer than blocks; 0.32 keys a state again that it has just hit, and so puts siblings off for a
   step; releases up to 0.25 leave columns beyond the hit in a second full-attention group.

@@ -51,6 +51,8 @@ class BlockPool:
         self.kv_event_queue: list[KVCacheEvent] = []
         self.pending_keys: dict[str, list[tuple[KVCacheBlock, BlockHashWithGroupId]]] = {}
         self.pending_writer: dict[BlockId, str] = {}
+        # Of blocks keyed in this step: up to which token they were written before it; the rest is there when it has run.
+        self.written_before_step: dict[BlockId, int] = {}
         self._dirty: dict[BlockId, None] = {}
 
     # LOOKUP
@@ -143,6 +145,7 @@ class BlockPool:
             self._insert(
                 request.request_id, make_block_hash_with_group_id(block_hash, kv_cache_group_id), block, num_tokens
             )
+            self.written_before_step[block.block_id] = request.num_computed_tokens
             keyed.append(block)
             kept.append(column)
         if self.enable_kv_cache_events and num_full_blocks > num_cached_blocks:
@@ -164,6 +167,7 @@ class BlockPool:
         if not known and block.block_hash_num_tokens is not None and block.block_hash_num_tokens < num_tokens:
             self._drop_keys(block)
         self._insert(request.request_id, key, block, num_tokens)
+        self.written_before_step.setdefault(block.block_id, request.num_computed_tokens)
         if self.enable_kv_cache_events and not known:
             self._emit_stored(request, [index - 1], index - 1, index, self.hash_block_size, kv_cache_group_id)
         return key
@@ -177,11 +181,13 @@ class BlockPool:
         self._remove_cached_block_hashes(src_block)
         for key, num_tokens in keys.items():
             self._insert(request_id, key, dst_block, num_tokens)
+        self.written_before_step[dst_block.block_id] = 0
 
     def new_step_starts(self) -> None:
         """Commit the keys of the step before: it has run."""
         self.pending_keys.clear()
         self.pending_writer.clear()
+        self.written_before_step.clear()
 
     # RELEASE
 

@@ -106,6 +106,10 @@ class SingleTypeKVCacheManager(ABC):
         num_new_blocks = max(num_required_blocks - num_present, 0)
         held_anew = new_computed_blocks[max(0, num_skipped_blocks - num_req_blocks) :]
         if self._has_partial_local_hit(new_computed_blocks, num_local_computed_tokens):
+            # A copy is made before the step runs, so what this step is yet to write cannot be copied.
+            written = self.block_pool.written_before_step.get(new_computed_blocks[-1].block_id)
+            if written is not None and num_local_computed_tokens > written:
+                return self.block_pool.num_gpu_blocks + 1
             num_new_blocks += 1
         return num_new_blocks + self._get_num_evictable_blocks(held_anew)
 
