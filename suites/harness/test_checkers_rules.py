@@ -169,6 +169,17 @@ def test_the_boundary_is_owed_only_if_its_state_was_written() -> None:
     assert _found(SPARSE + FIRST + STOPPED) == ["lost-replay-boundary"]
 
 
+@pytest.mark.parametrize("rule", ["lost-hit", "lost-replay-boundary"])
+def test_a_group_of_another_tier_takes_no_part(rule: str) -> None:
+    """What is cached on the device is judged by the device's groups; a store that has nothing excuses nobody."""
+    tier = "pool 1: 4 slots, tier cpu\ngroup 2: recurrent block 4 pool 1\n"
+    if rule == "lost-hit":
+        text = DENSE + tier + FIRST + "publish 1/4 r1:4\n" + CROSSED + "submit r2 a:9\nhit r2 0\n"
+    else:
+        text = SPARSE + tier + FIRST + STOPPED
+    assert _found(text) == [rule]
+
+
 # --- hits ---------------------------------------------------------------------------------------------------------------------
 
 

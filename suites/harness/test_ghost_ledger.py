@@ -148,6 +148,13 @@ def test_a_key_published_afterwards_is_committed_if_its_content_is_there(length:
     assert [key.state for key in _keys(ledger)] == [state]
 
 
+def test_a_key_is_backed_by_its_own_groups_content() -> None:
+    """What the layers of another group wrote, of the same tokens, is not what the key names."""
+    window = HYBRID.replace("recurrent block 4", "sliding block 4 window 8")
+    ledger = _ledger(window + "submit r1 a:8\ntake r1 | 1 2 | 3 4\npublish 1/1 r1:4\nstep 1: r1 0..8 | 1 2 | 3 4")
+    assert [key.state for key in _keys(ledger, 1)] == ["hollow"]
+
+
 def test_of_two_slots_with_one_key_either_is_left() -> None:
     """Unpublishing one duplicate leaves the other; unpublishing both remembers why the last went."""
     text = f"{FULL}{R1}submit r2 a:5\ntake r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..5 | 3 4\nunpublish 0/1 evict\n"
@@ -230,6 +237,12 @@ def test_a_fault_is_reported_once_and_not_by_what_follows() -> None:
     assert [ledger.pages[0][slot].tainted for slot in (1, 2, 3, 4)] == [False, False, True, True]
 
 
+def test_what_was_written_before_the_fault_is_sound() -> None:
+    """A step taints what it writes itself, not the pages of earlier steps."""
+    ledger = _ledger(FULL + "submit r1 a:8\ntake r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 4..8 | 0 2")
+    assert [ledger.pages[0][slot].tainted for slot in (1, 2)] == [False, True]
+
+
 def test_whoever_reads_tainted_content_is_tainted() -> None:
     """The taint goes on to a reader of the page, and to what it writes."""
     reader = "submit r3 b:4 c:5\nhit r3 8 | 1 3\ntake r3 | 1 3 5\nstep 3: r3 8..9 | 1 3 5"
@@ -275,6 +288,13 @@ def test_a_run_that_nobody_ended_may_not() -> None:
 def test_a_preempted_request_is_not_advanced_by_the_run_it_left_behind() -> None:
     """It starts again from nothing, whatever the step in flight computed."""
     assert _ledger(IN_FLIGHT + "preempt r1\ndrop r1\nend 2").books["r1"].computed == 0
+
+
+def test_a_state_that_a_run_left_behind_is_not_the_requests() -> None:
+    """The run in flight stops at the boundary, the second attempt runs over it: no replay boundary is owed."""
+    left = "submit r1 a:9\ntake r1 | 1 2 | 4 5\nbegin 1: r1 0..8 | 1 2 | 4 5\npreempt r1\ndrop r1\nend 1\n"
+    again = "hit r1 0\ntake r1 | 1 2 3 | 4 5 6\npublish 0/1 r1:4\npublish 0/2 r1:8\nstep 2: r1 0..9 | 1 2 3 | 4 5 6\n"
+    assert _found(HYBRID + left + again) == []
 
 
 def test_a_run_in_flight_may_not_overwrite_what_somebody_else_has_computed() -> None:

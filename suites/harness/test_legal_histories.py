@@ -36,6 +36,7 @@ def test_the_anomaly_of_the_twin_is_what_is_found_first(story: Story) -> None:
     """Exactly that anomaly, told in a sentence that says what contradicts what."""
     result = check(history.load(FOLDER / "anomalous" / f"{story.name}.jsonl"))
     assert result.outcome == "fail"
+    assert [tally.crashed for tally in result.tallies if tally.crashed] == []
     first = result.findings[0]
     assert first.anomaly == story.anomaly
     assert first.sentence.startswith("Let ") and first.sentence.endswith("a contradiction.")
