@@ -36,7 +36,7 @@ from harness.verdict import (
     merge_tallies,
 )
 
-SHRINK_SECONDS = 5.0
+SHRINK_SECONDS = 10.0
 RANDOM_TRACES = 12
 """Random traces for each cell when the user gives no time."""
 FAILURES_SHRUNK = 3

@@ -36,6 +36,9 @@ class _Search:
 
     def fixpoint(self) -> None:
         """Repeat all passes until none of them helps or time is up."""
+        for r in [op.r for op in self.best.ops if isinstance(op, Submit)]:
+            if self._left():
+                self._try(list(_without(self.best.ops, r)))
         while self._left():
             before = _size(self.best)
             self._drop_operations()

@@ -89,7 +89,7 @@ def test_witness_shrinks_to_a_dozen_operations(mutant: str) -> None:
         found = killing(judged(candidate, mutant), mutant)
         return found.op if found else -1
 
-    small = shrink(trace, fails, seconds=5.0)
+    small = shrink(trace, fails, seconds=60.0)
     assert len(small.ops) <= OPERATIONS_MAX
     assert fails(small) == len(small.ops) - 1
 
