@@ -624,7 +624,7 @@ def _overwrite(trie: Trie, page: Page, nodes: list[int], start: int, stop: int, 
         if span.start < first:
             upto = min(span.stop, first)
             before = trie.ancestor(span.node, upto)
-            if shift == 0 and upto == start and before == nodes[start]:
+            if upto == start and before == nodes[start]:
                 low = span.start
             else:
                 rest.append(Span(span.start, upto, before))

@@ -292,8 +292,10 @@ def test_a_preempted_request_is_not_advanced_by_the_run_it_left_behind() -> None
 
 def test_a_state_that_a_run_left_behind_is_not_the_requests() -> None:
     """The run in flight stops at the boundary, the second attempt runs over it: no replay boundary is owed."""
-    left = "submit r1 a:9\ntake r1 | 1 2 | 4 5\nbegin 1: r1 0..8 | 1 2 | 4 5\npreempt r1\ndrop r1\nend 1\n"
-    again = "hit r1 0\ntake r1 | 1 2 3 | 4 5 6\npublish 0/1 r1:4\npublish 0/2 r1:8\nstep 2: r1 0..9 | 1 2 3 | 4 5 6\n"
+    left = "submit r1 a:9\ntake r1 | 1 2 | 4 5\nbegin 1: r1 0..8 | 1 2 | 4 5\npreempt r1\ndrop r1\n"
+    again = (
+        "hit r1 0\ntake r1 | 6 7 8 | 9 10 11\npublish 0/6 r1:4\npublish 0/7 r1:8\nend 1\nstep 2: r1 0..9 | 6 7 8 | 9 10 11\n"
+    )
     assert _found(HYBRID + left + again) == []
 
 

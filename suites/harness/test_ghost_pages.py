@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import product
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.ghost import Ledger
@@ -14,6 +14,8 @@ from harness.history import Copy, Group, Header, Move, Pool, Read, Submitted, Ta
 SIZE = 4
 TEXTS = [tuple(int(bit) for bit in f"{number:03b}") for number in range(8)]
 """Three choices of which tokens a text has in its columns: texts that share columns share a prefix."""
+ZERO, ONE = TEXTS[0], TEXTS[4]
+"""Two texts that share nothing."""
 TOKENS = 3 * SIZE
 SLOT = 1
 
@@ -100,6 +102,8 @@ def _write(group: int, text: tuple[int, ...], start: int, stop: int) -> Write:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(writes(), max_size=7))
+@example([(0, ZERO, 0, 4), (0, ONE, 0, 2), (0, ONE, 2, 4)])
+@example([(0, ZERO, 0, 4), (0, ONE, 2, 3), (0, ONE, 0, 2), (0, ZERO, 4, 6)])
 def test_a_page_holds_what_its_places_hold(script: list[tuple[int, tuple[int, ...], int, int]]) -> None:
     """After any writes, a read of any range, by any text and group, is right if and only if every place is."""
     ledger, naive = _ledger(), NaivePage()
