@@ -69,6 +69,8 @@ def three(plan: Plan, slots: int, **options: Any) -> list[Arm]:
 PRESSURE = three(REASONING, 651)
 WIDE = three(REASONING, 1201, pages_per_snapshot=4)
 ROOM = three(CHAT, 951)
+SWEEP = {pages: three(REASONING, pages + 1) for pages in (500, 550, 600, 700, 750, 800)}
+"""The pool under pressure again in other sizes, to show where the collapse begins and ends."""
 
 
 def main(argv: list[str]) -> int:
@@ -84,8 +86,9 @@ def main(argv: list[str]) -> int:
     runs, not_run = _vllm(given.vllm)
     for release in sorted({NEWEST, *(_release(run.engine) for run in runs)}):
         runs += [_reference(arm, release, "pressure") for arm in PRESSURE]
+        runs += [_reference(arm, release, "room") for arm in ROOM]
     runs += [_reference(arm, NEWEST, "wide") for arm in WIDE]
-    runs += [_reference(arm, NEWEST, "room") for arm in ROOM]
+    runs += [_reference(arm, NEWEST, f"{page.POOL}{pages}") for pages, arms in SWEEP.items() for arm in arms]
     text, chart = page.write(runs, not_run, _settings(), Path(__file__).name)
     print(text)
     if given.write:

@@ -38,10 +38,13 @@ def write(runs: Sequence[RunOf], not_run: dict[str, str], settings: dict[str, Se
         "![Pages of the pool by kind, and the hit rate, turn by turn](retention.svg)",
         "## One page per snapshot, pool under pressure",
         _setting(settings["pressure"]),
+        _ARMS,
         _hit_rates(runs, "pressure"),
         _work(runs, "pressure"),
         "Pages of the pool by kind, mean over each turn:",
         _pages(runs, "pressure", newest),
+        "### In other pools",
+        _sweep(runs, newest, settings["pressure"]),
         "## Four pages per snapshot",
         _wide(runs, newest, settings["wide"]),
         _setting(settings["wide"]),
@@ -72,6 +75,15 @@ def write(runs: Sequence[RunOf], not_run: dict[str, str], settings: dict[str, Se
     return "\n\n".join(part for part in parts if part) + "\n", stacked(panels, KINDS, "prefix-cache hit rate (0 to 1)")
 
 
+POOL = "pool "
+"""How the settings of the sweep begin; the number of pages follows."""
+
+_ARMS = (
+    "*Dense* keeps every snapshot (the interval explicitly `None`; what leaving it unset meant from 0.24 to 0.28). *Default* "
+    "leaves the option out. *Interval 128* keeps one in 8 blocks and the reachable boundaries. The reference of the newest "
+    "release stands for those of the others, which are compared with their vLLM below."
+)
+
 _ROOM = (
     "Here the whole answer stays in the conversation, and the pool has room. What was generated is part of the next prompt, "
     "and the next turn can only resume where a state was kept. Dense retention has one at the last block, an interval one at "
@@ -93,7 +105,11 @@ def _intro(runs: Sequence[RunOf], newest: str, setting: Setting) -> str:
         f"interval of 8 blocks {_percent(sparse.turns[-1].hit_rate)}; over all turns {_percent(dense.hit_rate)} and "
         f"{_percent(sparse.hit_rate)}. Cached snapshots take {_percent(states)} of the pool under dense retention and "
         f"{_percent(thinned)} under the interval, on average over time ({newest}).\n\n"
-        "Both arms pass every checker. Nothing is corrupted and no rule is broken: only the policy differs."
+        + (
+            "Checkers found something in these runs, see below."
+            if any(run.served.findings for run in runs)
+            else "Both pass every checker: nothing is corrupted and no rule is broken, only the policy differs."
+        )
     )
 
 
@@ -121,7 +137,7 @@ def _setting(setting: Setting) -> str:
 
 
 def _hit_rates(runs: Sequence[RunOf], setting: str) -> str:
-    chosen = [run for run in runs if run.setting == setting]
+    chosen = _shown(runs, setting)
     turns = range(1, len(chosen[0].served.turns) + 1)
     rows = [["engine", "retention", *(f"turn {turn}" for turn in turns), "all"]]
     for run in chosen:
@@ -132,17 +148,32 @@ def _hit_rates(runs: Sequence[RunOf], setting: str) -> str:
 
 def _work(runs: Sequence[RunOf], setting: str) -> str:
     rows = [["engine", "retention", "keys evicted: attention", "keys evicted: state", "tokens prefilled", "steps"]]
-    for run in runs:
-        if run.setting == setting:
-            turns = run.served.turns
-            sums = [
-                sum(turn.evicted_attention for turn in turns),
-                sum(turn.evicted_state for turn in turns),
-                sum(turn.prefilled for turn in turns),
-                run.served.steps,
-            ]
-            rows.append([run.engine, run.arm, *(f"{number:,}" for number in sums)])
+    for run in _shown(runs, setting):
+        turns = run.served.turns
+        sums = [
+            sum(turn.evicted_attention for turn in turns),
+            sum(turn.evicted_state for turn in turns),
+            sum(turn.prefilled for turn in turns),
+            run.served.steps,
+        ]
+        rows.append([run.engine, run.arm, *(f"{number:,}" for number in sums)])
     return "What it costs, over the whole run:\n\n" + _table(rows)
+
+
+def _sweep(runs: Sequence[RunOf], newest: str, setting: Setting) -> str:
+    """Tell the hit rate of the last turn, and of all turns, over the pool's size."""
+    arms = _arms(runs, "pressure")
+    chosen = {f"{POOL}{setting.slots - 1}": "pressure"} | {run.setting: run.setting for run in runs if POOL in run.setting}
+    rows = [["pages", *(f"{arm}, {what}" for arm in arms for what in ("last turn", "all"))]]
+    for name, where in sorted(chosen.items(), key=lambda item: int(item[0].removeprefix(POOL))):
+        served = [_one(runs, where, arm, newest) for arm in arms]
+        rates = [_percent(rate) for one in served for rate in (one.turns[-1].hit_rate, one.hit_rate)]
+        rows.append([name.removeprefix(POOL), *rates])
+    return (
+        "Blocks are evicted in the order in which they were given back, so snapshots that nobody asks for go first: the "
+        "collapse needs a pool that holds the conversations, but not the snapshots that one round of turns leaves behind as "
+        f"well. The same conversations ({newest}):\n\n" + _table(rows)
+    )
 
 
 def _pages(runs: Sequence[RunOf], setting: str, engine: str) -> str:
@@ -191,10 +222,11 @@ def _verdict(runs: Sequence[RunOf]) -> str:
     findings = [finding for run in runs for finding in run.served.findings]
     rows = [["checker", "opportunities"]]
     for name in runs[0].served.opportunities:
-        rows.append([name, f"{sum(run.served.opportunities[name] for run in runs):,}"])
+        opportunities = sum(run.served.opportunities[name] for run in runs)
+        rows.append([name, f"{opportunities:,}" if opportunities else "0: nothing to judge here"])
     failed = [run for run in runs if run.served.findings]
     said = (
-        f"All {len(runs)} runs pass every checker: {sum(run.served.operations for run in runs):,} operations, "
+        f"All {len(runs)} runs pass: {sum(run.served.operations for run in runs):,} operations, "
         f"{sum(run.served.events for run in runs):,} events, no finding."
         if not findings
         else f"**{len(findings)} findings in {len(failed)} of {len(runs)} runs**, the first: {findings[0]}"
@@ -211,6 +243,12 @@ def _command(script: str, runs: Sequence[RunOf]) -> str:
         f"written by that command under Python {platform.python_version()}. The runs are deterministic: the numbers do not "
         "depend on the machine."
     )
+
+
+def _shown(runs: Sequence[RunOf], setting: str) -> list[RunOf]:
+    """Return the runs of a setting that tables show: every vLLM, and the reference of the newest release."""
+    newest = max(run.engine for run in runs if run.engine.startswith("reference"))
+    return [run for run in runs if run.setting == setting and (run.engine == newest or run.engine.startswith("vLLM"))]
 
 
 def _arms(runs: Sequence[RunOf], setting: str) -> list[str]:
