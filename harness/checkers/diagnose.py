@@ -7,8 +7,9 @@ content that belongs to something else.
 
 from __future__ import annotations
 
-from harness.ghost import NOTHING, Book, Key, Ledger, Page
+from harness.ghost import Book, Ledger
 from harness.history import Group, Read
+from harness.pages import NOTHING, Key, Page
 from harness.verdict import Finding
 
 

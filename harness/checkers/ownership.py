@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.ghost import Book, Ledger, Page, Span
+from harness.ghost import Book, Ledger
 from harness.history import Aborted, Counts, Drop, Finished, Group, Preempted, StepEnd, Take, Write
 from harness.needs import first_needed
+from harness.pages import Page, Span
 from harness.verdict import Finding
 
 

@@ -67,7 +67,8 @@ class Panel:
     def observe(self, event: Event) -> Sequence[Finding]:
         """Show the event to every checker that looks at its kind, then move the ledger; return what was found."""
         ledger, kind = self.ledger, type(event)
-        findings = self._ask(self._handlers.get(kind, ()), event)
+        entries = self._handlers.get(kind)
+        findings: Sequence[Finding] = self._ask(entries, event) if entries else ()
         if kind is Read and ledger.invalid_columns(event):  # type: ignore[arg-type]
             findings = [*findings, *self._ask([(checker, checker.wrong_read) for checker in self._active], event)]
         ledger.apply(event)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from harness.checkers.diagnose import content_of, diagnose
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.ghost import Key, Ledger
+from harness.ghost import Ledger
 from harness.history import Header, Hit, Publish, Read, StepEnd, Submitted
+from harness.pages import Key
 from harness.verdict import Finding
 
 

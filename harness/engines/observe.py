@@ -144,18 +144,21 @@ class ObservedManager:
 
     def _settle(self, holders: list[str], request: Any, reason: UnpublishReason) -> None:
         """Report how tables, then blocks, changed in the call that has just returned; `request` is whom it served."""
-        moves: list[Event] = []
+        drops: list[Event] = []
+        come: list[tuple[str, int, list[int]]] = []
         for r in holders:
-            moves += self._compare_tables(r)
-        if len(moves) > 1:
-            moves.sort(key=_drops_first)
+            self._compare_tables(r, drops, come)
+        # What was tied to a page that goes is asked before a page that comes, perhaps the same one, is tied anew.
+        moves = drops
+        for r, group, slots in come:
+            moves.append(Take(step=self.step, pool=POOL, group=group, slots=self._tie_companions(slots), holder=r))
         if self._copies_expected and request is not None:
             moves += self._collect_copies(self._tables[request.request_id])
         self._account(request, reason, moves)
 
-    def _compare_tables(self, r: str) -> list[Event]:
-        step, null = self.step, self._null
-        moves: list[Event] = []
+    def _compare_tables(self, r: str, drops: list[Event], come: list[tuple[str, int, list[int]]]) -> None:
+        """Add what the request gave back to `drops`, and what it got, by group, to `come`."""
+        null = self._null
         before = self._tables.get(r, self._no_tables)
         after = []
         for group, manager in enumerate(self._managers):
@@ -164,24 +167,27 @@ class ObservedManager:
             after.append(new)
             old = before[group]
             if new != old:
-                gone, come = _difference(old, new, null)
+                gone, got = _difference(old, new, null)
                 if gone:
-                    gone = self._with_companions(gone, before_call=True)
-                    moves.append(Drop(step=step, pool=POOL, group=group, slots=gone, holder=r))
-                if come:
-                    come = self._with_companions(come, before_call=False)
-                    moves.append(Take(step=step, pool=POOL, group=group, slots=come, holder=r))
+                    slots = gone + [tied for slot in gone for tied in self._tied.get(slot, ())] if self._tied else gone
+                    drops.append(Drop(step=self.step, pool=POOL, group=group, slots=slots, holder=r))
+                if got:
+                    come.append((r, group, got))
         self._tables[r] = after
-        return moves
 
-    def _with_companions(self, slots: list[int], before_call: bool) -> list[int]:
+    def _tie_companions(self, slots: list[int]) -> list[int]:
         """Return the slots and those tied to them: a snapshot of several pages is in a table by its first page alone."""
         if not self._has_companions:
             return slots
-        if not before_call:
-            for slot in slots:
-                self._tied[slot] = [block.block_id for block in self._blocks[slot].companions]
-        return slots + [tied for slot in slots for tied in self._tied.get(slot, ())]
+        tied: list[int] = []
+        for slot in slots:
+            companions = self._blocks[slot].companions
+            if companions:
+                self._tied[slot] = [block.block_id for block in companions]
+                tied += self._tied[slot]
+            elif self._tied:
+                self._tied.pop(slot, None)
+        return slots + tied if tied else slots
 
     def _collect_copies(self, tables: list[list[int]]) -> list[Event]:
         """Note new copies. The manager keeps an extra reference to both ends; the copy itself is their holder here."""
@@ -317,10 +323,6 @@ def _taken_by(request: Any, moves: list[Event]) -> set[int]:
     """Return the slots that the request itself took: what it held before and took again went through the free queue."""
     r = request.request_id if request is not None else ""
     return {slot for move in moves if isinstance(move, Take) and move.holder == r for slot in move.slots}
-
-
-def _drops_first(event: Event) -> bool:
-    return isinstance(event, Take)
 
 
 def _by_group_and_length(event: Publish) -> tuple[int, int]:

@@ -9,15 +9,15 @@ Time spent inside vLLM is kept apart from our own: `engine_seconds`, beside `sta
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Mapping
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
-from harness.engines.manager_height import ManagerHeight, describe, retention
+from harness.engines.manager_height import ManagerHeight, NewRequest, describe, retention
 from harness.engines.observe import ObservedManager
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineKind
@@ -28,6 +28,7 @@ from harness.engines.vllm_build import (
     default_interval,
     has_retention_field,
     manager,
+    parameters,
     request_maker,
 )
 from harness.engines.vllm_source import Source, load
@@ -35,7 +36,7 @@ from harness.engines.vllm_split import chunk_split
 from harness.errors import UsageError
 from harness.history import Header, Rules
 from harness.mutants import plant
-from harness.trace import TraceHeader
+from harness.trace import Submit, TraceHeader
 from reference_impl.vllm.config import ConfigError, Options
 from reference_impl.vllm.spec import NEWEST, RELEASES
 
@@ -69,6 +70,19 @@ class TimedManager:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.timed, name)
+
+    def new_requests(self, new_request: NewRequest) -> NewRequest:
+        """Return the same maker of requests; making one, and adding a token to it, hashes blocks and is vLLM's time."""
+        make = SimpleNamespace(request=new_request)
+        clocked = self.clocked(make, "request")
+
+        def timed(op: Submit, tokens: list[int]) -> Any:
+            request = clocked(op, tokens)
+            plain = SimpleNamespace(append=request.append_output_token_ids)
+            request.append_output_token_ids = self.clocked(plain, "append")
+            return request
+
+        return timed
 
     def clocked(self, owner: Any, name: str) -> Any:
         """Return the method as a function whose time is counted."""
@@ -151,10 +165,11 @@ def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmMana
         ),
         progress_steps=PROGRESS_STEPS,
     )
+    timed = TimedManager(core)
     return VllmManager(
         describe(header, "vllm", source.version, rules),
-        ObservedManager(TimedManager(core), source.utils.get_group_id),
-        request_maker(source, sizes[1], options),
+        ObservedManager(timed, source.utils.get_group_id),
+        timed.new_requests(request_maker(source, sizes[1], options)),
         options.max_model_len,
         chunk_split(source, header, options, core, sizes),
         options.scheduler_reserve_full_isl,
@@ -194,13 +209,13 @@ def _interval(header: TraceHeader, options: Options, source: Source) -> int | No
 def _pins_junctions(source: Source) -> bool:
     """Whether shared-prefix junctions are kept: masks take reachable boundaries since 0.26, the prompt's end before."""
     mask = source.part("v1.core.single_type_kv_cache_manager", "MambaManager").reachable_block_mask
-    return "reachable_boundaries" in inspect.signature(mask).parameters
+    return "reachable_boundaries" in parameters(mask)
 
 
 def _lowers_boundaries(source: Source) -> bool:
     """Whether EAGLE has replay boundaries of its own: managers are told them since 0.30."""
     cache_blocks = source.part("v1.core.single_type_kv_cache_manager", "SingleTypeKVCacheManager").cache_blocks
-    return "replay_boundaries" in inspect.signature(cache_blocks).parameters
+    return "replay_boundaries" in parameters(cache_blocks)
 
 
 def _restore(name: str, value: str | None) -> None:

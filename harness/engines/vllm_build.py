@@ -9,6 +9,7 @@ Source of the names: the signatures of the releases 0.24.0 to 0.33.0.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import os
@@ -27,12 +28,18 @@ RETENTION_ENV = "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
 NewRequest = Callable[[Submit, list[int]], Any]
 
 
+@functools.cache
+def parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function or constructor by name."""
+    return inspect.signature(target).parameters
+
+
 def fill(source: Source, target: Callable[..., Any], offered: Mapping[str, Any], needed: Iterable[str] = ()) -> Any:
     """Call `target` with those of the offered arguments that it takes.
 
     Raises UsageError if it wants one that is not offered, or does not take one that is `needed`, or refuses the values.
     """
-    known = inspect.signature(target).parameters
+    known = parameters(target)
     name = getattr(target, "__name__", str(target))
     for parameter in known.values():
         plain = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
@@ -88,7 +95,7 @@ def cache_config(source: Source, header: TraceHeader, options: Options, interval
 
 def has_retention_field(source: Source) -> bool:
     """Whether the retention interval is a field of the configuration (0.29 on) and not an environment variable."""
-    return "prefix_cache_retention_interval" in inspect.signature(source.interface.KVCacheConfig).parameters
+    return "prefix_cache_retention_interval" in parameters(source.interface.KVCacheConfig)
 
 
 def default_interval(source: Source, options: Options, recurrent: bool) -> int | None:

@@ -6,6 +6,7 @@ wheel, name the folder. A process tests one vLLM; naming a second one is refused
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import os
@@ -53,6 +54,7 @@ class Source:
             raise UsageError(f"vLLM {self.version}: vllm.{module} has no {name}; this adapter knows 0.24 to 0.33") from None
 
 
+@functools.cache
 def load(path: str = "") -> Source:
     """Import vLLM, from `path` if one is given, and return its parts.
 

@@ -9,12 +9,11 @@ Source: `v1/core/sched/scheduler.py`, `Scheduler._mamba_block_aligned_split` (0.
 
 from __future__ import annotations
 
-import inspect
 from types import SimpleNamespace
 from typing import Any
 
 from harness.engines.manager_height import Split
-from harness.engines.vllm_build import base_block_size
+from harness.engines.vllm_build import base_block_size, parameters
 from harness.engines.vllm_source import Source
 from harness.errors import UsageError
 from harness.trace import TraceHeader
@@ -33,7 +32,7 @@ def chunk_split(source: Source, header: TraceHeader, options: Options, core: Any
     rule = getattr(source.part("v1.core.sched.scheduler", "Scheduler"), RULE, None)
     if rule is None:
         raise UsageError(f"vLLM {source.version}: its Scheduler has no {RULE}; this adapter knows 0.24 to 0.33")
-    hinted = "num_uncached_common_prefix_tokens" in inspect.signature(rule).parameters
+    hinted = "num_uncached_common_prefix_tokens" in parameters(rule)
     stand_in = _stand_in(header, options, core, sizes)
 
     def split(request: Any, tokens: int, hit: int) -> int:

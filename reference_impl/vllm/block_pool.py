@@ -57,9 +57,7 @@ class BlockPool:
 
     # LOOKUP
 
-    def get_cached_block(
-        self, block_hash: BlockHash, kv_cache_group_ids: Sequence[GroupId]
-    ) -> list[KVCacheBlock] | None:
+    def get_cached_block(self, block_hash: BlockHash, kv_cache_group_ids: Sequence[GroupId]) -> list[KVCacheBlock] | None:
         """Return one block per group that can be hit as this prefix, or None if some group has none."""
         get_one_block = self.cached_block_hash_to_block.get_one_block
         cached = []
@@ -142,9 +140,7 @@ class BlockPool:
                 assert block.block_hash_num_tokens is not None and block.block_hash_num_tokens < num_tokens
                 self._drop_keys(block)
             block_hash = request.block_hashes[(column + 1) * scale - 1]
-            self._insert(
-                request.request_id, make_block_hash_with_group_id(block_hash, kv_cache_group_id), block, num_tokens
-            )
+            self._insert(request.request_id, make_block_hash_with_group_id(block_hash, kv_cache_group_id), block, num_tokens)
             self.written_before_step[block.block_id] = request.num_computed_tokens
             keyed.append(block)
             kept.append(column)
@@ -303,9 +299,7 @@ class BlockPool:
             page.primary = None
         block.companions = ()
 
-    def _emit_stored(
-        self, request: Request, kept: list[int], first: int, end: int, block_size: int, group_id: GroupId
-    ) -> None:
+    def _emit_stored(self, request: Request, kept: list[int], first: int, end: int, block_size: int, group_id: GroupId) -> None:
         scale = block_size // self.hash_block_size
         hashes = request.block_hashes
         self.kv_event_queue.append(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Literal
 
 from reference_impl.vllm.spec import NEWEST, RELEASES, Release
@@ -122,17 +123,17 @@ class KVCacheConfig:
     junction_pinning: bool
     eagle_replay_boundaries: bool
 
-    @property
+    @cached_property
     def has_mamba_layers(self) -> bool:
         """Whether some group is recurrent."""
         return any(isinstance(g.kv_cache_spec, MambaSpec) for g in self.kv_cache_groups)
 
-    @property
+    @cached_property
     def needs_kv_cache_zeroing(self) -> bool:
         """Whether new attention blocks must be zeroed: a page may come from a Mamba group and be read as attention."""
         return self.has_mamba_layers
 
-    @property
+    @cached_property
     def mamba_block_size(self) -> int:
         """The block size of the Mamba groups in tokens; their LCM if they differ; 0 without any."""
         sizes = [g.kv_cache_spec.block_size for g in self.kv_cache_groups if isinstance(g.kv_cache_spec, MambaSpec)]
@@ -251,13 +252,9 @@ def _check_mamba(groups: Sequence[KVCacheGroupSpec], options: Options, release: 
         if spec.mamba_cache_mode == "all" and not release.mamba_all:
             raise ConfigError(f"option 'mamba_cache_mode' 'all' ended with release 0.31; this is {options.release}")
         if spec.mamba_cache_mode == "none" and options.enable_caching:
-            raise ConfigError(
-                "option 'mamba_cache_mode' 'none' needs 'enable_caching' false; use 'align' to cache states"
-            )
+            raise ConfigError("option 'mamba_cache_mode' 'none' needs 'enable_caching' false; use 'align' to cache states")
         if spec.pages_per_snapshot > 1 and spec.mamba_cache_mode != "align":
-            raise ConfigError(
-                f"option 'pages_per_snapshot' ({spec.pages_per_snapshot}) needs 'mamba_cache_mode' 'align'"
-            )
+            raise ConfigError(f"option 'pages_per_snapshot' ({spec.pages_per_snapshot}) needs 'mamba_cache_mode' 'align'")
     if options.pages_per_snapshot > 1 and not specs:
         raise ConfigError(f"option 'pages_per_snapshot' ({options.pages_per_snapshot}) needs a recurrent group")
 
@@ -297,9 +294,7 @@ def _partial_hash_hits_enabled(
     """
     if not options.enable_caching or len(groups) == 1 or not release.partial_hash_hits:
         return False
-    longer = any(
-        isinstance(g.kv_cache_spec, MambaSpec) and g.kv_cache_spec.block_size > hash_block_size for g in groups
-    )
+    longer = any(isinstance(g.kv_cache_spec, MambaSpec) and g.kv_cache_spec.block_size > hash_block_size for g in groups)
     windows_fit = all(
         g.kv_cache_spec.block_size == hash_block_size for g in groups if isinstance(g.kv_cache_spec, SlidingWindowSpec)
     )

@@ -172,9 +172,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
     def __init__(self, config: KVCacheConfig) -> None:
         super().__init__(config)
         self.hash_block_size = config.hash_block_size
-        self.cache_hit_alignment_tokens = (
-            self.hash_block_size if self.enable_partial_hash_hits else self.scheduler_block_size
-        )
+        self.cache_hit_alignment_tokens = self.hash_block_size if self.enable_partial_hash_hits else self.scheduler_block_size
         self.attention_groups = self._spec_groups()
         for manager in self.single_type_managers:
             manager.cache_hit_alignment_tokens = self.cache_hit_alignment_tokens

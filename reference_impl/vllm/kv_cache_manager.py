@@ -70,9 +70,7 @@ class KVCacheManager:
         """
         if not self.enable_caching or request.skip_reading_prefix_cache:
             return self.empty_kv_cache_blocks, 0, Position(0)
-        blocks, hit_length, num_uncached = self.coordinator.find_longest_cache_hit(
-            request.block_hashes, request.num_tokens - 1
-        )
+        blocks, hit_length, num_uncached = self.coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)
         junction = hit_length + num_uncached if num_uncached and self.kv_cache_config.junction_pinning else 0
         return self._blocks(blocks), hit_length, Position(junction)
 
@@ -167,17 +165,13 @@ class KVCacheManager:
 
     def take_kv_cache_block_copies(self) -> tuple[list[KVCacheBlockCopy], list[KVCacheBlock]]:
         """Return the copies due before this step runs, and their ends: free those once the step has run."""
-        pending = [
-            copy for manager in self.coordinator.single_type_managers for copy in manager.take_pending_cow_copies()
-        ]
+        pending = [copy for manager in self.coordinator.single_type_managers for copy in manager.take_pending_cow_copies()]
         copies = [KVCacheBlockCopy(source.block_id, target.block_id) for _, source, target in pending]
         return copies, [block for _, source, target in pending for block in (source, target)]
 
     def take_new_block_ids(self) -> list[BlockId]:
         """Return the attention blocks to zero before this step runs."""
-        return [
-            block_id for manager in self.coordinator.single_type_managers for block_id in manager.take_new_block_ids()
-        ]
+        return [block_id for manager in self.coordinator.single_type_managers for block_id in manager.take_new_block_ids()]
 
     def take_events(self) -> list[KVCacheEvent]:
         """Return the cache events since the last call."""

@@ -174,9 +174,7 @@ class MambaManager(SingleTypeKVCacheManager):
         """Key the running state if this chunk ends where a resend of the prompt would resume."""
         unit = self.block_pool.hash_block_size
         drop = self.config.options.use_eagle and self.config.eagle_replay_boundaries
-        if num_tokens == 0 or num_tokens != get_mamba_prefill_checkpoint_position(
-            request.num_prompt_tokens, unit, drop
-        ):
+        if num_tokens == 0 or num_tokens != get_mamba_prefill_checkpoint_position(request.num_prompt_tokens, unit, drop):
             return
         column = cdiv(num_tokens, self.block_size) - 1
         blocks = self.req_to_blocks[request.request_id]

@@ -242,9 +242,7 @@ class SingleTypeKVCacheManager(ABC):
         self.block_pool.touch([cow_block])
         self._pending_cow_copies.append((request_id, source_block, cow_block))
 
-    def _has_partial_local_hit(
-        self, new_computed_blocks: Sequence[KVCacheBlock], num_local_computed_tokens: int
-    ) -> bool:
+    def _has_partial_local_hit(self, new_computed_blocks: Sequence[KVCacheBlock], num_local_computed_tokens: int) -> bool:
         return bool(new_computed_blocks) and num_local_computed_tokens % self.block_size != 0
 
     def _get_num_evictable_blocks(self, blocks: Sequence[KVCacheBlock]) -> int:

@@ -67,9 +67,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         need = contiguous_blocks_for_hit(kv_cache_spec.sliding_window, block_size, drop_eagle_block)
         give_back = 1 if drop_eagle_block else 0
         num_blocks = max_length // block_size
-        computed: tuple[list[KVCacheBlock], ...] = tuple(
-            [block_pool.null_block] * num_blocks for _ in kv_cache_group_ids
-        )
+        computed: tuple[list[KVCacheBlock], ...] = tuple([block_pool.null_block] * num_blocks for _ in kv_cache_group_ids)
         run = 0
         run_end = 0
         for column in range(num_blocks - 1, -1, -1):

@@ -92,9 +92,7 @@ RULES: dict[str, Rule] = _rules(
     Rule("sliding-window", "A hit needs the window's blocks before its end; earlier columns are null.", _SINGLE),
     Rule("mamba-none", "One block per request holds the running state; nothing is cached.", _SINGLE),
     Rule("mamba-align", "Slot p holds the state after (p + 1) blocks; slots between chunk ends are null.", _SINGLE),
-    Rule(
-        "mamba-all", "Every block has a state of its own, written at every boundary.", f"{CORE} (0.24.0, gone in 0.32)"
-    ),
+    Rule("mamba-all", "Every block has a state of its own, written at every boundary.", f"{CORE} (0.24.0, gone in 0.32)"),
     Rule("hash-chain", "A digest covers the whole prefix and its extra keys.", _UTILS),
     Rule("hash-block-size", "Hashes may be finer than blocks; a block is named by its last hash.", _UTILS),
     Rule("hybrid-fixpoint", "Groups shrink a candidate length in turn until all accept it.", _COORDINATOR),
@@ -116,9 +114,7 @@ RULES: dict[str, Rule] = _rules(
     Rule("reset-on-weight-update", "New weights end every key.", f"{_POOL}, reset_prefix_cache (its stated use)"),
     Rule("cache-events", "BlockStored, BlockRemoved, AllBlocksCleared.", "vllm/distributed/kv_events.py (0.33.0)"),
     Rule("eagle-drop", "Attention groups match one unit more and give it back.", f"{_UTILS}, eagle_proof_margin"),
-    Rule(
-        "eagle-replay-boundaries", "Reachable boundaries lie one unit lower, and one block is kept above.", _COORDINATOR
-    ),
+    Rule("eagle-replay-boundaries", "Reachable boundaries lie one unit lower, and one block is kept above.", _COORDINATOR),
     Rule("admission", "A new request is admitted if its whole sequence fits, window recycling counted in.", _MANAGER),
     Rule("watermark", "A share of the pool stays free when a waiting request joins others.", _MANAGER),
     Rule("preemption", "The running request that came last gives up its blocks and computes again.", _SCHEDULER),
@@ -126,11 +122,13 @@ RULES: dict[str, Rule] = _rules(
     Rule("retention-dense", "Every aligned boundary is kept (before 0.23, or the interval unset).", _SINGLE),
     Rule("retention-sliding", "One window tail per interval and at the replay boundary (0.23).", "PR 43447"),
     Rule("retention-mamba", "One snapshot per interval and at the replay boundary (0.24).", "PR 45845"),
-    Rule("retention-sparse-default", "The interval is 0 unless set: reachable boundaries alone (0.29; with EAGLE 0.30).", "PR 52216"),
-    Rule("withdrawal", "Keys of a step that is taken back vanish with it.", "issues 43569 and 57580; not in vLLM"),
     Rule(
-        "pages-per-snapshot", "A snapshot of k blocks is held, keyed and evicted as one.", "PR 45845, its test setting"
+        "retention-sparse-default",
+        "The interval is 0 unless set: reachable boundaries alone (0.29; with EAGLE 0.30).",
+        "PR 52216",
     ),
+    Rule("withdrawal", "Keys of a step that is taken back vanish with it.", "issues 43569 and 57580; not in vLLM"),
+    Rule("pages-per-snapshot", "A snapshot of k blocks is held, keyed and evicted as one.", "PR 45845, its test setting"),
     Rule("chunked-local", "Chunked-local attention.", _SINGLE, implemented=False),
     Rule("hash-lookahead", "Hashes that cover the tokens after their block.", _UTILS, implemented=False),
     Rule("multi-module-mtp", "Re-prefilled tails of several draft modules.", _COORDINATOR, implemented=False),
