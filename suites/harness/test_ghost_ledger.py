@@ -11,9 +11,10 @@ from harness.checkers.protocol import Panel
 from harness.engines import registry
 from harness.execute import check, drive
 from harness.generate import random_trace
-from harness.ghost import NOTHING, Key, Ledger
+from harness.ghost import Ledger
 from harness.history import Counts
 from harness.notation import parse
+from harness.pages import NOTHING, Key
 
 FULL = """\
 pool 0: 10 slots, null 0
