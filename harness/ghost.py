@@ -506,17 +506,19 @@ class Ledger:
 
     def _invalid_blocks(self, read: Read, book: Book, group: Group) -> list[int]:
         pages, nodes, r, size, stop = self.pages[group.pool], book.nodes, book.r, group.block_size, read.stop
-        null, count, bad, start = self.null[group.pool], len(pages), [], read.start
+        null, count, owner, bad = self.null[group.pool], len(pages), group.id, []
+        start, end = read.start, read.start - read.start % size + size
         for index, slot in enumerate(read.slots):
-            end = min(stop, start - start % size + size)
+            if end > stop:
+                end = stop
             if 0 <= slot < count and slot not in null:
                 page = pages[slot]
-                right = page.node == nodes[end] and page.start <= start and page.group == group.id and r in page.holders
+                right = page.node == nodes[end] and page.start <= start and page.group == owner and r in page.holders
                 if not right and self._wrong_block(page, group, read, start, end):
                     bad.append(index)
             else:
                 bad.append(index)
-            start = end
+            start, end = end, end + size
         return bad
 
     def _wrong_block(self, page: Page, group: Group, read: Read, start: int, stop: int) -> bool:

@@ -76,13 +76,15 @@ class Panel:
 
     def _ask(self, entries: Sequence[tuple[Checker, Handler]], event: Event) -> Sequence[Finding]:
         findings: list[Finding] | tuple[()] = ()
+        ledger = self.ledger
         for checker, handler in entries:
             try:
-                found = handler(self.ledger, event)
-                if found:
-                    findings = [*findings, *(self._signed(finding, checker, event.seq) for finding in found)]
+                found = handler(ledger, event)
             except Exception as error:
                 self._crashed(checker, f"{type(error).__name__}: {error} (at event {event.seq})")
+            else:
+                if found:
+                    findings = [*findings, *(self._signed(finding, checker, event.seq) for finding in found)]
         return findings
 
     def close(self) -> list[Finding]:
