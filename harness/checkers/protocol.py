@@ -80,11 +80,10 @@ class Panel:
         for checker, handler in entries:
             try:
                 found = handler(ledger, event)
-            except Exception as error:
-                self._crashed(checker, f"{type(error).__name__}: {error} (at event {event.seq})")
-            else:
                 if found:
                     findings = [*findings, *(self._signed(finding, checker, event.seq) for finding in found)]
+            except Exception as error:
+                self._crashed(checker, f"{type(error).__name__}: {error} (at event {event.seq})")
         return findings
 
     def close(self) -> list[Finding]:
