@@ -22,6 +22,7 @@ stage lint python -m ruff check .
 stage format python -m ruff format --check .
 stage types python -m mypy
 stage types-ci python -m mypy --strict ci
+stage types-benchmarks python -m mypy --strict -p benchmarks
 stage imports python ci/lint_imports.py
 stage changelog changelog
 stage tests python -m pytest
@@ -29,10 +30,7 @@ stage tests python -m pytest
 cat <<'END'
 
 == not run here
-vllm     the installed vLLM's own cache     ci/stage_vllm.sh
-toy      the toy model's real tensors       pip install -e '.[toy]' && cachewitness run --engine toy
-gpu      the same on an accelerator         pip install -e '.[toy]' && cachewitness run --engine toy --device cuda
-cluster  a fuzzing campaign on Ray          pip install -e '.[cluster]' && cachewitness campaign --pool ray
+vllm   the cache managers of two real releases, and faults patched into them   ci/stage_vllm.sh
 END
 
 if ((${#failed[@]})); then

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Run the suites on real vLLM: two releases, one from before sparse retention became the default (0.29) and one from after.
+# Run the suites on real vLLM: two releases, one from before sparse retention became the default (0.29) and one from after;
+# then the tests that need a real vLLM, faults patched into the newer one among them.
 # No GPU, no compiled parts: the cache core is Python, so wheels are unpacked without their libraries and share one venv.
 # Arguments go to `cachewitness run`. Exits with the first status that is not 0, after every release has run.
 #
@@ -59,4 +60,6 @@ for release in "${releases[@]}"; do
     [[ $release == *==0.2[0-9].* ]] && expected=(--expected fixtures/expected/vllm-before-0.30.txt)
     "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source" "${expected[@]}" "$@" || status=$((status ? status : $?))
 done
+printf '\n== tests on %s\n' "${releases[-1]}"
+CACHEWITNESS_VLLM_SOURCE=$source "$venv/bin/python" -m pytest -m vllm || status=$((status ? status : $?))
 exit "$status"

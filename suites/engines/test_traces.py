@@ -1,0 +1,51 @@
+"""The stored traces of real faults: the reference survives each, and the releases of vLLM that have the fault do not."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+from harness import data
+from harness.engines.registry import parse
+from harness.execute import drive
+from harness.trace import load
+
+SOURCE = os.environ.get("CACHEWITNESS_VLLM_SOURCE", "")
+TRACES = sorted((data.fixtures() / "traces").glob("*.jsonl"))
+
+FAULTS = {
+    "copy-of-an-unwritten-block": ("uncommitted-hit", (0, 26), None),
+    "eagle-chunk-off-the-grid": ("fabricated-snapshot", (0, 24), (0, 29)),
+    "keys-of-a-withdrawn-step": ("uncommitted-hit", (0, 24), None),
+}
+"""Per trace: the anomaly, the first release seen with it, the first seen without it again."""
+
+
+def test_every_trace_is_known() -> None:
+    assert {path.stem for path in TRACES} == set(FAULTS)
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
+def test_the_reference_survives(path: Path) -> None:
+    trace = load(path)
+    result = drive(trace, parse("reference").open(trace.header))
+    assert result.findings == [] and result.activity.operations == len(trace.ops)
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")  # torch and vLLM warn while they are imported
+@pytest.mark.skipif(
+    not SOURCE or importlib.util.find_spec("torch") is None,
+    reason="needs torch, and CACHEWITNESS_VLLM_SOURCE to name a folder that holds `vllm`; ci/stage_vllm.sh has both",
+)
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
+def test_a_release_of_vllm_fails_as_it_was_seen_to(path: Path) -> None:
+    trace = load(path)
+    engine = parse(f"vllm:source={SOURCE},withdraw=yes").open(trace.header)
+    release = tuple(int(part) for part in engine.describe().engine_version.split(".")[:2])
+    anomaly, first, mended = FAULTS[path.stem]
+    found = [finding.anomaly for finding in drive(trace, engine).findings]
+    assert (anomaly in found) == (first <= release and (mended is None or release < mended))

@@ -1,0 +1,40 @@
+"""Lawful but unusual configurations: the reference does nothing wrong on them, so no checker may say that it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.engines.reference_vllm import open_engine
+from harness.execute import drive
+from harness.generate import random_trace
+from harness.scenarios.shape import Shape
+from harness.trace import GroupSpec, Height, Layout
+
+FULL, WINDOW, STATE = GroupSpec("full", 4), GroupSpec("sliding", 4, window=9), GroupSpec("recurrent", 4)
+SEEDS = 6
+
+CONFIGURATIONS: dict[str, tuple[list[GroupSpec], dict[str, Any]]] = {
+    "one state for a whole request": ([FULL, STATE], {"mamba_cache_mode": "none", "enable_caching": False}),
+    "a state in every column, dense": ([FULL, STATE], {"mamba_cache_mode": "all", "release": "0.24"}),
+    "a state in every column, sparse": ([FULL, WINDOW, STATE], {"mamba_cache_mode": "all", "release": "0.30"}),
+    "a state in every column, nothing cached": (
+        [FULL, STATE],
+        {"mamba_cache_mode": "all", "release": "0.30", "enable_caching": False},
+    ),
+    "an interval that governs windows alone": ([FULL, WINDOW, STATE], {"release": "0.23", "retention_interval": 0}),
+    "a third of the pool reserved": ([FULL, WINDOW, STATE], {"watermark": 0.3}),
+}
+
+
+@pytest.mark.parametrize("height", ["manager", "scheduler"])
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_nothing_is_found_in_lawful_runs_of_an_unusual_configuration(name: str, height: Height) -> None:
+    groups, options = CONFIGURATIONS[name]
+    shape = Shape(Layout(name, groups), options, height)
+    for seed in range(SEEDS):
+        trace = random_trace(shape, seed, withdraw=seed % 3 == 0)
+        result = drive(trace, open_engine(trace.header, {}))
+        assert [finding.sentence for finding in result.findings] == []
+        assert result.outcome == "pass" and result.activity.events > 0
