@@ -69,16 +69,16 @@ def _blocks(ledger: Ledger, r: str, pool: int, upto: int) -> int:
 def _feasible(ledger: Ledger, r: str, tokens: int) -> bool:
     """Whether the pool has room beyond doubt, and the request is asked for a block or for all that it lacks.
 
-    Room is room for all of its tokens: an engine may admit a request only if the whole of it fits.
+    Room is room for all of its tokens, beside what is reserved: an engine may admit a request only if the whole of it fits.
     """
     book = ledger.books[r]
     left = len(book.tokens) - book.computed
     whole = lcm(*(group.block_size for group in ledger.local))
     if left <= 0 or tokens < min(left, whole):
         return False
-    upto = len(book.tokens)
+    upto, reserved = len(book.tokens), ledger.header.rules.reserved_slots
     return all(
-        len(pages) - len(ledger.null[pool]) - ledger.held[pool] >= _blocks(ledger, r, pool, upto)
+        len(pages) - len(ledger.null[pool]) - ledger.held[pool] - reserved >= _blocks(ledger, r, pool, upto)
         for pool, pages in ledger.pages.items()
     )
 

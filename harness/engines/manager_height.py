@@ -13,7 +13,7 @@ Sources: vLLM 0.33.0, `v1/core/sched/scheduler.py`, `schedule`, `_preempt_reques
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from harness.engines.observe import POOL, ObservedManager
@@ -37,7 +37,8 @@ from harness.history import (
     Submitted,
     Version,
 )
-from harness.trace import Abort, Finish, Op, Preempt, Reset, Step, Submit, TraceHeader, UpdateWeights, Vocabulary
+from harness.trace import Abort, Finish, GroupSpec, Op, Preempt, Reset, Step, Submit, TraceHeader, UpdateWeights, Vocabulary
+from reference_impl.vllm.config import Options
 
 CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights", "withdraw"]
 PRUNABLE = ("sliding", "recurrent")
@@ -46,8 +47,12 @@ NewRequest = Callable[[Submit, list[int]], Any]
 Split = Callable[[Any, int, int], int]
 
 
-def describe(trace: TraceHeader, engine: str, engine_version: str, rules: Rules) -> Header:
-    """Return the history header of an engine of vLLM's shape: one pool that all groups alias, slot 0 the null block."""
+def describe(trace: TraceHeader, engine: str, engine_version: str, rules: Rules, options: Options | None = None) -> Header:
+    """Return the history header of an engine of vLLM's shape: one pool that all groups alias, slot 0 the null block.
+
+    `options` say how recurrent groups are run, in mode `align` if they are left out.
+    """
+    options = options or Options()
     kinds = {group.kind for group in trace.layout.groups}
     not_applicable = {}
     if "recurrent" not in kinds or not rules.caching:
@@ -59,10 +64,7 @@ def describe(trace: TraceHeader, engine: str, engine_version: str, rules: Rules)
         engine=engine,
         height="manager",
         pools=[Pool(id=POOL, slots=trace.slots, null=[0])],
-        groups=[
-            Group(id=index, kind=spec.kind, block_size=spec.block_size, pool=POOL, window=spec.window, chunk=spec.chunk)
-            for index, spec in enumerate(trace.layout.groups)
-        ],
+        groups=[_group(index, spec, options) for index, spec in enumerate(trace.layout.groups)],
         rules=rules,
         capabilities=CAPABILITIES,
         not_applicable=not_applicable,
@@ -71,9 +73,26 @@ def describe(trace: TraceHeader, engine: str, engine_version: str, rules: Rules)
     )
 
 
-def retention(trace: TraceHeader, interval: int | None, **declared: bool) -> Retention:
-    """Return what vLLM keeps of the groups of a layout; `interval` in tokens, `declared` as in `Retention`."""
-    groups = [index for index, spec in enumerate(trace.layout.groups) if spec.kind in PRUNABLE]
+def _group(index: int, spec: GroupSpec, options: Options) -> Group:
+    """Return a group as the worker sees it. In mode `none` one block holds the state of a whole request."""
+    recurrent, mode = spec.kind == "recurrent", options.mamba_cache_mode
+    return Group(
+        id=index,
+        kind=spec.kind,
+        block_size=options.max_model_len if recurrent and mode == "none" else spec.block_size,
+        pool=POOL,
+        window=spec.window,
+        chunk=spec.chunk,
+        snapshots="every-block" if recurrent and mode == "all" else "chunk-end",
+    )
+
+
+def retention(trace: TraceHeader, interval: int | None, kinds: Collection[str] = PRUNABLE, **declared: bool) -> Retention:
+    """Return what vLLM keeps of the groups of a layout.
+
+    `interval` in tokens, `kinds` of groups that it governs, `declared` as in `Retention`.
+    """
+    groups = [index for index, spec in enumerate(trace.layout.groups) if spec.kind in kinds]
     return Retention(interval=interval, groups=groups, **declared)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.engines.manager_height import ManagerHeight, describe, retention
+from harness.engines.manager_height import PRUNABLE, ManagerHeight, describe, retention
 from harness.engines.observe import ObservedManager
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineKind
@@ -69,10 +69,12 @@ def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
         retention=retention(
             header,
             config.prefix_cache_retention_interval,
+            ("sliding",) if config.release.retention == "sliding" else PRUNABLE,
             junction=config.junction_pinning,
             lowered=config.eagle_replay_boundaries,
         ),
         progress_steps=PROGRESS_STEPS,
+        reserved_slots=int(options.watermark * config.num_blocks),
     )
 
 
@@ -86,7 +88,7 @@ def assemble(header: TraceHeader, config: KVCacheConfig, manager: KVCacheManager
         features = [MultiModalFeature(item.at, item.length, item.hash) for item in op.media]
         return Request(op.r, tokens, config.hash_block_size, cache_salt=op.salt, adapter=op.adapter, mm_features=features)
 
-    described = describe(header, name, config.options.release, rules(header, config))
+    described = describe(header, name, config.options.release, rules(header, config), config.options)
     aligned = config.has_mamba_layers and config.options.enable_caching and config.options.mamba_cache_mode == "align"
     return ManagerHeight(
         described, ObservedManager(manager), new_request, config.options.max_model_len, split if aligned else None

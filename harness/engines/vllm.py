@@ -164,10 +164,11 @@ def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmMana
             lowered=_lowers_boundaries(source),
         ),
         progress_steps=PROGRESS_STEPS,
+        reserved_slots=int(options.watermark * header.slots),
     )
     timed = TimedManager(core)
     return VllmManager(
-        describe(header, "vllm", source.version, rules),
+        describe(header, "vllm", source.version, rules, options),
         ObservedManager(timed, source.utils.get_group_id),
         timed.new_requests(request_maker(source, sizes[1], options)),
         options.max_model_len,
