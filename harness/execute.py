@@ -28,6 +28,8 @@ from harness.trace import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace
 from harness.verdict import Activity, Finding, Result
 from harness.worker import Worker
 
+Beside = Callable[[Op, list[Event]], Finding | None]
+
 _COUNTED = frozenset((Hit, Unpublish, Preempted, Read))
 
 
@@ -143,10 +145,12 @@ def drive(
     checkers: Iterable[Checker] | None = None,
     *,
     until: Callable[[Finding], bool] | None = None,
+    beside: Beside | None = None,
     keep: bool = True,
 ) -> Result:
     """Run a trace on an engine under the checkers (all of them by default) and return the judged result.
 
+    `beside` is told each operation and the engine's events of it, and may find something in them (the differential does).
     `until` ends the run with the operation that raised a finding of that kind; `keep=False` drops the history. An exception
     in the engine is a finding (`died`); a UsageError (an option that the engine refuses) passes through.
     """
@@ -160,6 +164,9 @@ def drive(
         if events is None:
             break
         observer.see(worker.extend(events), index)
+        if beside and (finding := beside(op, events)):
+            finding.seq, finding.op = observer.seen - 1, index
+            observer.findings.append(finding)
         if until and any(map(until, observer.findings)):
             break
     engine.close()

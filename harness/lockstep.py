@@ -20,11 +20,10 @@ import msgspec
 from harness.engines.manager_height import ManagerHeight
 from harness.engines.protocol import Engine
 from harness.engines.reference_vllm import assemble, configure
-from harness.execute import Applicable, Observer, applied
+from harness.execute import drive
 from harness.history import Counts, Event, Hit, Publish, ResetDone, StepBegin, Take, Unpublish
-from harness.trace import Trace
+from harness.trace import Op, Trace
 from harness.verdict import Finding, Result, Tally
-from harness.worker import Worker
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
 from reference_impl.vllm.spec import RELEASES
 
@@ -43,31 +42,20 @@ def lockstep(trace: Trace, engine: Engine, *, until: Callable[[Finding], bool] |
 
     `until` and `keep` are as in `harness.execute.drive`.
     """
-    header = engine.describe()
-    reference = _Follower(trace, header.engine_version)
-    worker, observer, applicable = Worker(header), Observer(header, keep=keep), Applicable()
+    reference = _Follower(trace, engine.describe().engine_version)
     tally = Tally(checker=NAME)
-    parted = False
-    for index, asked in enumerate(trace.ops):
-        op = applicable.filter(asked)
-        if op is None:
-            continue
-        events = applied(engine, op, index, observer)
-        if events is None:
-            break
-        observer.see(worker.extend(events), index)
-        if not parted:
-            tally.opportunities += 1
-            difference = reference.compare(op, events)
-            if difference:
-                parted, tally.findings = True, 1
-                observer.findings.append(
-                    Finding(anomaly="divergence", checker=NAME, sentence=difference, seq=observer.seen - 1, op=index)
-                )
-        if until and any(map(until, observer.findings)):
-            break
-    engine.close()
-    result = observer.close(trace)
+
+    def compare(op: Op, events: list[Event]) -> Finding | None:
+        if tally.findings:
+            return None
+        tally.opportunities += 1
+        difference = reference.compare(op, events)
+        if not difference:
+            return None
+        tally.findings = 1
+        return Finding(anomaly="divergence", checker=NAME, sentence=difference)
+
+    result = drive(trace, engine, until=until, beside=compare, keep=keep)
     result.tallies.append(tally)
     return result
 
@@ -85,7 +73,7 @@ class _Follower:
         manager.block_pool.get_new_blocks = self._get_new_blocks  # type: ignore[method-assign]
         self._engine: ManagerHeight = assemble(trace.header, self._config, manager, "reference")
 
-    def compare(self, op: Any, theirs: list[Event]) -> str:
+    def compare(self, op: Op, theirs: list[Event]) -> str:
         """Apply the operation and return the first difference as a sentence; empty if there is none."""
         self._wanted = list(_fresh_slots(theirs))
         try:
@@ -170,7 +158,8 @@ def _told(mine: list[Any], other: list[Any]) -> str:
 
 
 def _sentence(what: str, engine: str, reference: str) -> str:
+    followed = ", ".join(TOLERANCES)
     return (
-        f"Let the engine and the reference carry out the same operation, the engine's free choices followed. Of {what}, the "
-        f"engine says {engine}; however the reference says {reference}: a contradiction."
+        f"Let the engine and the reference carry out the same operation, the engine's free choices ({followed}) followed. Of "
+        f"{what}, the engine says {engine}; however the reference says {reference}: a contradiction."
     )
