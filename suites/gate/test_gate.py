@@ -290,9 +290,9 @@ def test_the_guide_and_the_examples_are_in_step(tmp_path: Path) -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
-def test_what_is_skipped_is_listed() -> None:
+def test_what_is_skipped_is_listed(tmp_path: Path) -> None:
     """A test run that leaves the real vLLM out ends with a list that says so and why."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__, "-k", "fork_of_vllm"]
+    command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={tmp_path}", __file__, "-k", "fork_of_vllm"]
     done = subprocess.run(command, cwd=ROOT, env=surroundings(ROOT), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     listed = done.stdout.partition(" not run ")[2]

@@ -169,9 +169,7 @@ def test_a_running_producer_keeps_its_block_and_the_key_moves_to_the_copy() -> N
         ({"adapter": "a", "cache_salt": "s"}, {"adapter": "a", "cache_salt": "s"}, 64),
     ],
 )
-def test_identity_belongs_to_the_prefix_not_to_the_request(
-    one: dict[str, Any], other: dict[str, Any], shared: int
-) -> None:
+def test_identity_belongs_to_the_prefix_not_to_the_request(one: dict[str, Any], other: dict[str, Any], shared: int) -> None:
     m = manager([FULL])
     compute(m, request(m, "r", TOKENS[:65], **one), 65)
     assert hit_of(m, TOKENS[:65], **other) == shared

@@ -38,9 +38,7 @@ def test_freed_blocks_without_a_key_go_first_and_keyed_ones_last() -> None:
     _, blocks = keyed(p, list(range(8)))
     scratch = p.get_new_blocks(2)
     p.free_blocks(reversed(blocks + scratch))
-    assert queue(p) == [4, 3, 5, 6, 7, 2, 1], (
-        "scratch in front, then what was never used, then the tail before its head"
-    )
+    assert queue(p) == [4, 3, 5, 6, 7, 2, 1], "scratch in front, then what was never used, then the tail before its head"
 
 
 def test_a_block_handed_out_again_loses_its_key() -> None:

@@ -71,9 +71,7 @@ def test_mamba_keeps_one_state_per_interval_and_the_replay_boundary(
 
 
 @pytest.mark.parametrize("release", ["0.23", "0.24", "0.33"])
-@pytest.mark.parametrize(
-    ("interval", "kept"), [(None, EVERY), (0, [176, 192]), (64, [48, 64, 112, 128, 176, 192, 240])]
-)
+@pytest.mark.parametrize(("interval", "kept"), [(None, EVERY), (0, [176, 192]), (64, [48, 64, 112, 128, 176, 192, 240])])
 def test_a_window_group_keeps_tails_of_two_blocks(release: str, interval: int | None, kept: list[int]) -> None:
     engine = scheduler([FULL, WINDOW], release=release, retention_interval=interval)
     serve(engine, "cold", PROMPT, generate=41)
