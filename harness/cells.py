@@ -1,7 +1,7 @@
 """The configurations that a suite runs on: a layout and the options of the policy, a cell for short.
 
 Without a choice of the user's, the cells cover every kind of group, equal and unequal block sizes, the three kinds of retention
-(dense, reachable boundaries alone, an interval), hits inside a block and speculative look-ups.
+(dense, reachable boundaries alone, an interval), hits inside a block, snapshots of several pages and speculative look-ups.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def default_cells() -> list[Cell]:
     cells += [
         Cell(mamba, {"retention_interval": 0, "hash_block_size": 4}),
         Cell(mamba, {"retention_interval": None, "hash_block_size": 4}),
+        Cell(mamba, {"retention_interval": 64, "pages_per_snapshot": 3}),
         Cell(mamba, {"retention_interval": 0, "use_eagle": True}),
         Cell(window, {"retention_interval": 64, "use_eagle": True}),
     ]
