@@ -68,6 +68,7 @@ class _Follower:
         self._config = configure(trace.header, release if release in RELEASES else "")
         manager = KVCacheManager(self._config)
         self._wanted: list[int] = []
+        self._companions: dict[int, list[int]] = {}
         self._own_choice = manager.block_pool.get_new_blocks
         self._queue = manager.block_pool.free_block_queue
         manager.block_pool.get_new_blocks = self._get_new_blocks  # type: ignore[method-assign]
@@ -75,7 +76,8 @@ class _Follower:
 
     def compare(self, op: Op, theirs: list[Event]) -> str:
         """Apply the operation and return the first difference as a sentence; empty if there is none."""
-        self._wanted = list(_fresh_slots(theirs))
+        self._wanted = list(_fresh_slots(theirs, self._companions))
+        self._companions |= {e.slot: e.companions for e in theirs if isinstance(e, Publish)}
         try:
             ours = self._engine.apply(op)
         except (AssertionError, ValueError) as error:
@@ -93,12 +95,13 @@ class _Follower:
         return self._own_choice(num_blocks)
 
 
-def _fresh_slots(events: list[Event]) -> Iterator[int]:
+def _fresh_slots(events: list[Event], companions: dict[int, list[int]]) -> Iterator[int]:
     """Yield the slots that were newly allocated, in the order in which the reference asks for them.
 
     That is call by call, group by group, and within a group the target of a copy before further columns. A call ends with
     `counts` unless it left the counts alone, so a `hit` and another holder tell of a new one too. What was hit is not new; of
-    a copy, which holds its source and then its target, only a target outside the tables is left to name.
+    a copy, which holds its source and then its target, only a target outside the tables is left to name. `companions` are
+    the further pages of published snapshots.
     """
     shared: set[int] = set()
     batch: dict[int, list[int]] = {}
@@ -109,7 +112,8 @@ def _fresh_slots(events: list[Event]) -> Iterator[int]:
             yield from _in_group_order(batch)
             batch, holder, shared = {}, "", set()
             if isinstance(event, Hit):
-                holder, shared = event.r, {slot for column in event.slots for slot in column}
+                hit = [slot for column in event.slots for slot in column]
+                holder, shared = event.r, {page for slot in hit for page in (slot, *companions.get(slot, ()))}
         if not isinstance(event, Take):
             continue
         fresh = batch.setdefault(event.group, [])
