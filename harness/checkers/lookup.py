@@ -59,7 +59,7 @@ class Lookup:
         ledger, nodes = self._ledger, self._book.nodes
         if group.kind == "recurrent":
             return held(ledger, group.id, nodes[position])
-        upto = position + give_back
+        upto = position + min(give_back, group.block_size)
         if upto >= len(nodes):
             return False
         if group.kind == "full":

@@ -6,6 +6,7 @@ junctions count), so no mask of any engine is consulted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from math import lcm
 
 from harness.checkers.lookup import Lookup
@@ -59,7 +60,9 @@ class ReplayBoundaryRetained(Checker):
 
     def _judge(self, ledger: Ledger, book: Book, event: StepEnd) -> Finding | None:
         rules = ledger.header.rules
-        boundary = (book.prompt_tokens - 1) // rules.alignment * rules.alignment - rules.give_back
+        # A speculative look-up may match the last token too: it gives back what it matches beyond.
+        limit = book.prompt_tokens if rules.give_back else book.prompt_tokens - 1
+        boundary = limit // rules.alignment * rules.alignment - rules.give_back
         if boundary <= book.resume or not _states_written(ledger, book, boundary):
             return None
         self.opportunities += 1
@@ -67,7 +70,7 @@ class ReplayBoundaryRetained(Checker):
             for length in needed_lengths(group, boundary):
                 node = book.nodes[length]
                 self._owed[(group.id, node)] = book.r
-                if node in ledger.keys[group.id] or length <= book.resume:
+                if node in ledger.keys[group.id] or length <= book.resume or _matched_beyond(ledger, book, group, length):
                     continue
                 if ledger.ended[group.id].get(node, "retention") == "retention":
                     return _lost(book.r, boundary, group.id, f"no key for its first {length} tokens was kept")
@@ -109,10 +112,12 @@ class IntervalSparsity(Checker):
             return None
         self.opportunities += 1
         book, group = ledger.books[event.r], ledger.groups[event.group]
-        boundaries = self._reachable(ledger, book)
-        if _on_interval(ledger, group, event.length, retention.interval) or any(
-            event.length in needed_lengths(group, boundary) for boundary in boundaries
-        ):
+        if _on_interval(ledger, group, event.length, retention.interval):
+            return None
+        boundaries = self._reachable(ledger, book, group)
+        if any(event.length in needed_lengths(group, boundary) for boundary in boundaries):
+            return None
+        if group.kind == "sliding" and event.length - group.block_size in self._looked_beyond(ledger, book, group):
             return None
         sentence = (
             f"Let {event.r} have a prompt of {book.prompt_tokens} tokens under a retention interval of {retention.interval}: "
@@ -121,23 +126,44 @@ class IntervalSparsity(Checker):
         )
         return (Finding(anomaly="over-dense-retention", r=event.r, sentence=sentence),)
 
-    def _reachable(self, ledger: Ledger, book: Book) -> set[int]:
+    def _reachable(self, ledger: Ledger, book: Book, group: Group) -> set[int]:
+        """Return the boundaries, in tokens, at which the request itself, a longer one or a sibling can be resumed."""
         rules = ledger.header.rules
-        coarse = lcm(*(group.block_size for group in ledger.local))
-        junctions = self._junctions.get(book.r, set())
-        points = {book.prompt_tokens - 1, *junctions}
-        if rules.give_back:
-            points |= {book.prompt_tokens, *(junction - rules.give_back for junction in junctions)}
-        if rules.retention.extension:
-            points.add(book.prompt_tokens)
+        ends = {book.prompt_tokens - 1}
+        if rules.give_back or rules.retention.extension:
+            ends.add(book.prompt_tokens)
         reachable = set()
-        for point in points:
-            for unit in {rules.alignment, coarse, *(group.block_size for group in ledger.groups)}:
-                boundary = point // unit * unit
-                reachable |= {boundary, max(boundary - rules.give_back, 0), max(boundary, rules.give_back)}
-                if not rules.retention.lowered:
-                    reachable.add(boundary + rules.give_back)
+        for boundary, unit in self._boundaries(ledger, ends | self._parted(ledger, book, group)):
+            reachable |= {boundary, max(boundary - rules.give_back, 0), max(boundary, rules.give_back)}
+            if rules.give_back:
+                reachable.add(boundary - unit)
+            if not rules.retention.lowered:
+                reachable.add(boundary + rules.give_back)
         return {boundary for boundary in reachable if boundary > 0}
+
+    def _parted(self, ledger: Ledger, book: Book, group: Group) -> set[int]:
+        """Return where the request left a prefix that others share, in tokens, and how much lower a sibling can resume."""
+        give_back, parted = ledger.header.rules.give_back, self._junctions.get(book.r, set())
+        if not give_back:
+            return parted
+        parted = parted | {point - give_back for point in parted}
+        return {point for point in parted | {point - group.block_size for point in parted} if point >= 0}
+
+    def _looked_beyond(self, ledger: Ledger, book: Book, group: Group) -> set[int]:
+        """Return where the block begins that a speculative look-up matches beyond a resume position, and gives back."""
+        if not ledger.header.rules.give_back:
+            return set()
+        lowered = ledger.header.rules.retention.lowered
+        ends = self._boundaries(ledger, {book.prompt_tokens - 1, book.prompt_tokens})
+        positions = {max(boundary - unit, 0) if lowered else boundary for boundary, unit in ends}
+        positions |= {boundary for boundary, _ in self._boundaries(ledger, self._parted(ledger, book, group))}
+        return {position // group.block_size * group.block_size for position in positions}
+
+    def _boundaries(self, ledger: Ledger, points: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """Yield the last boundary at or before each point, by unit, and the unit itself; all in tokens."""
+        coarse = lcm(*(group.block_size for group in ledger.local))
+        units = {ledger.header.rules.alignment, coarse, *(group.block_size for group in ledger.groups)}
+        yield from ((point // unit * unit, unit) for point in points for unit in units)
 
 
 def _on_interval(ledger: Ledger, group: Group, length: int, interval: int) -> bool:
@@ -152,6 +178,13 @@ def _on_interval(ledger: Ledger, group: Group, length: int, interval: int) -> bo
         return True
     before = -(length - peeked) % interval
     return length > peeked and before < window_blocks * group.block_size + peeked
+
+
+def _matched_beyond(ledger: Ledger, book: Book, group: Group, length: int) -> bool:
+    """Whether a length inside a block of full attention is matched by the key that a speculative look-up gives back from."""
+    beyond = length + ledger.header.rules.give_back
+    inside = group.kind == "full" and length % group.block_size > 0 and beyond < len(book.nodes)
+    return inside and book.nodes[beyond] in ledger.keys[group.id]
 
 
 def _states_written(ledger: Ledger, book: Book, boundary: int) -> bool:

@@ -25,6 +25,14 @@ CONFIGURATIONS: dict[str, tuple[list[GroupSpec], dict[str, Any]]] = {
     ),
     "an interval that governs windows alone": ([FULL, WINDOW, STATE], {"release": "0.23", "retention_interval": 0}),
     "a third of the pool reserved": ([FULL, WINDOW, STATE], {"watermark": 0.3}),
+    "speculation, hits inside a block": ([FULL, STATE], {"use_eagle": True, "hash_block_size": 1}),
+    "speculation, sizes that do not divide": ([GroupSpec("full", 6), GroupSpec("recurrent", 10)], {"use_eagle": True}),
+    "speculation, three sizes": ([FULL, GroupSpec("sliding", 8, window=12), GroupSpec("recurrent", 16)], {"use_eagle": True}),
+    "speculation, short windows beside long blocks": ([GroupSpec("full", 16), WINDOW], {"use_eagle": True}),
+    "speculation, an interval, short windows beside long blocks": (
+        [GroupSpec("full", 16), WINDOW],
+        {"use_eagle": True, "retention_interval": 48},
+    ),
 }
 
 
