@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
@@ -113,9 +112,14 @@ def default_interval(source: Source, options: Options, recurrent: bool) -> int |
 
 
 def base_block_size(header: TraceHeader) -> int:
-    """Return what vLLM calls the block size of the cache, in tokens: that of the recurrent groups, where there are any."""
-    recurrent = [group.block_size for group in header.layout.groups if group.kind == "recurrent"]
-    return math.lcm(*recurrent) if recurrent else header.layout.groups[0].block_size
+    """Return what vLLM calls the block size of the cache, in tokens: that of the recurrent groups, where there are any.
+
+    Raises UsageError if those differ: vLLM has one size for all of them (`config/cache.py`, `mamba_block_size`).
+    """
+    recurrent = sorted({group.block_size for group in header.layout.groups if group.kind == "recurrent"})
+    if len(recurrent) > 1:
+        raise UsageError(f"layout {header.layout.name!r}: recurrent groups of one vLLM have one block size, not {recurrent}")
+    return recurrent[0] if recurrent else header.layout.groups[0].block_size
 
 
 def block_sizes(source: Source, header: TraceHeader, config: Any, options: Options) -> tuple[int, int]:

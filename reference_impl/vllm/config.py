@@ -135,9 +135,9 @@ class KVCacheConfig:
 
     @cached_property
     def mamba_block_size(self) -> int:
-        """The block size of the Mamba groups in tokens; their LCM if they differ; 0 without any."""
-        sizes = [g.kv_cache_spec.block_size for g in self.kv_cache_groups if isinstance(g.kv_cache_spec, MambaSpec)]
-        return math.lcm(*sizes) if sizes else 0
+        """The block size of the Mamba groups in tokens; 0 without any."""
+        sizes = (g.kv_cache_spec.block_size for g in self.kv_cache_groups if isinstance(g.kv_cache_spec, MambaSpec))
+        return next(sizes, 0)
 
 
 def make_spec(kind: str, block_size: int, window: int, options: Options) -> KVCacheSpec:
@@ -248,6 +248,9 @@ def _check_numbers(options: Options) -> None:
 
 def _check_mamba(groups: Sequence[KVCacheGroupSpec], options: Options, release: Release) -> None:
     specs = [g.kv_cache_spec for g in groups if isinstance(g.kv_cache_spec, MambaSpec)]
+    sizes = sorted({spec.block_size for spec in specs})
+    if len(sizes) > 1:
+        raise ConfigError(f"block_size of the recurrent groups must be one, not {sizes}: chunks end where all have a state")
     for spec in specs:
         if spec.mamba_cache_mode == "all" and not release.mamba_all:
             raise ConfigError(f"option 'mamba_cache_mode' 'all' ended with release 0.31; this is {options.release}")

@@ -28,6 +28,7 @@ WIDE = {"kind": "recurrent", "block_size": 32}
         ([FULL, MAMBA], {"hash_block_size": 12}, "hash_block_size"),
         ([FULL, MAMBA], {"hash_block_size": 0}, "hash_block_size"),
         ([FULL], {"hash_block_size": 8}, "hash_block_size"),
+        ([MAMBA, WIDE], {}, "recurrent groups"),
         ([FULL, MAMBA], {"mamba_cache_mode": "none"}, "mamba_cache_mode"),
         ([FULL, MAMBA], {"mamba_cache_mode": "all"}, "mamba_cache_mode"),
         ([FULL, WIDE], {"mamba_cache_mode": "all", "release": "0.25"}, "mamba_cache_mode"),
