@@ -19,8 +19,10 @@ def held(ledger: Ledger, group: int, node: int) -> bool:
 class Lookup:
     """Answers, for one request at one moment, where each group could resume. All lengths are in tokens."""
 
-    def __init__(self, ledger: Ledger, book: Book) -> None:
+    def __init__(self, ledger: Ledger, book: Book, *, last_block: bool = False) -> None:
+        """With `last_block`, a window of one token, which reads nothing cached, asks for its last block all the same."""
         self._ledger, self._book, self._rules = ledger, book, ledger.header.rules
+        self._last_block = last_block
         limit = len(book.tokens) if self._rules.stores_logits else len(book.tokens) - 1
         self._limit = limit // self._rules.alignment * self._rules.alignment
         self._runs = {group.id: self._run(group) for group in ledger.local if group.kind == "full"}
@@ -66,4 +68,6 @@ class Lookup:
             whole = upto // group.block_size * group.block_size
             return self._runs[group.id] >= whole and (upto == whole or held(ledger, group.id, nodes[upto]))
         lengths = {*needed_lengths(group, position), *needed_lengths(group, upto)}
+        if self._last_block and group.kind == "sliding":
+            lengths.add(upto)
         return all(held(ledger, group.id, nodes[length]) for length in lengths)

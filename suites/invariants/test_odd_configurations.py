@@ -10,7 +10,7 @@ from harness.engines.reference_vllm import open_engine
 from harness.execute import drive
 from harness.generate import random_trace
 from harness.scenarios.shape import Shape
-from harness.trace import GroupSpec, Height, Layout
+from harness.trace import GroupSpec, Height, Layout, Step, Submit, Trace, TraceHeader
 
 FULL, WINDOW, STATE = GroupSpec("full", 4), GroupSpec("sliding", 4, window=9), GroupSpec("recurrent", 4)
 SEEDS = 6
@@ -24,6 +24,7 @@ CONFIGURATIONS: dict[str, tuple[list[GroupSpec], dict[str, Any]]] = {
         {"mamba_cache_mode": "all", "release": "0.30", "enable_caching": False},
     ),
     "an interval that governs windows alone": ([FULL, WINDOW, STATE], {"release": "0.23", "retention_interval": 0}),
+    "windows of one token": ([FULL, GroupSpec("sliding", 4, window=1)], {"retention_interval": None}),
     "a third of the pool reserved": ([FULL, WINDOW, STATE], {"watermark": 0.3}),
     "speculation, hits inside a block": ([FULL, STATE], {"use_eagle": True, "hash_block_size": 1}),
     "speculation, sizes that do not divide": ([GroupSpec("full", 6), GroupSpec("recurrent", 10)], {"use_eagle": True}),
@@ -46,3 +47,21 @@ def test_nothing_is_found_in_lawful_runs_of_an_unusual_configuration(name: str, 
         result = drive(trace, open_engine(trace.header, {}))
         assert [finding.sentence for finding in result.findings] == []
         assert result.outcome == "pass" and result.activity.events > 0
+
+
+def test_a_window_of_one_token_that_wants_a_block_all_the_same_is_acceptable() -> None:
+    """A look-up wants a block where the window reads none, as vLLM does; the hit that it forgoes is counted and no failure."""
+    shape = Shape(Layout("one", CONFIGURATIONS["windows of one token"][0]), {"retention_interval": None})
+    trace = random_trace(shape, 1, withdraw=False)
+    tallies = {tally.checker: tally for tally in drive(trace, open_engine(trace.header, {})).tallies}
+    assert tallies["reuse-floor"].acceptable > 0 and tallies["reuse-floor"].findings == 0
+
+
+def test_who_waits_for_what_is_reserved_is_not_stuck() -> None:
+    """The pool has room for the second request beside the first, but not beside what is reserved as well."""
+    groups = [GroupSpec("sliding", 4, window=9), GroupSpec("sliding", 8, window=9)]
+    header = TraceHeader(name="reserved", layout=Layout("windows", groups), slots=16, options={"watermark": 0.3})
+    ops = [Submit("first", "a:1"), Submit("second", "b:25"), Step([("first", 1), ("second", 8)])]
+    trace = Trace(header, [*ops, *[Step([("second", 8)])] * 6])
+    result = drive(trace, open_engine(header, {}))
+    assert result.findings == [] and result.activity.lookups == 1
