@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from harness.errors import UsageError
+from harness import files, jsonl
 from harness.trace import GroupKind, Height, Media
 
 FORMAT = "cachewitness.history"
@@ -336,10 +336,7 @@ def dump(history: History) -> Iterator[bytes]:
 
 def save(history: History, path: Path) -> None:
     """Write the history to a file, all of it or nothing."""
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.writelines(dump(history))
-    part.replace(path)
+    files.write(path, dump(history))
 
 
 def load(path: Path) -> History:
@@ -347,18 +344,9 @@ def load(path: Path) -> History:
 
     Raises UsageError naming the file, the line and the field if anything does not fit the format.
     """
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    if not lines:
-        raise UsageError(f"{path}: empty; a history starts with a header line")
-    header = _line(lines[0], Header, path, 1)
-    if header.format != FORMAT or header.version != VERSION:
-        raise UsageError(
-            f"{path}:1: format {header.format!r} version {header.version}; this release reads {FORMAT!r} version {VERSION}"
-        )
-    events = [_line(text, Event, path, number) for number, text in enumerate(lines[1:], start=2) if text.strip()]
+    lines, where = jsonl.read(path), str(path)
+    header = jsonl.header(lines, Header, where, "a history")
+    events = [jsonl.decode(text, Event, where, number) for number, text in enumerate(lines[1:], start=2) if text.strip()]
     return History(header, events, [-1] * len(events))
 
 
@@ -368,10 +356,3 @@ def numbered(events: Iterable[Event]) -> list[Event]:
     for seq, event in enumerate(out):
         event.seq = seq
     return out
-
-
-def _line(text: bytes, kind: Any, path: Path, number: int) -> Any:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
-        raise UsageError(f"{path}:{number}: {error}") from None

@@ -6,8 +6,8 @@ Engines are free in some choices, so the reference follows them instead of makin
 * `victims`: whichever cached block the engine evicts to make room, the reference evicts too;
 * `duplicates`: of several blocks with the same key, either may be hit.
 
-Everything else must be equal: hit lengths, who runs which tokens, which prefixes are published and unpublished, and the
-counts of free, held and cached blocks. The first difference is the finding; after it the two live in different worlds.
+Everything else must be equal: hit lengths, who runs which tokens, how many pages are zeroed and copied for it, which prefixes
+are published and unpublished, and the counts of free, held and cached blocks. The first difference is the finding; after it the two live in different worlds.
 """
 
 from __future__ import annotations
@@ -136,10 +136,11 @@ def _facts(events: list[Event]) -> list[tuple[str, Any]]:
     """Return what must be equal of the events of one operation, in the order in which differences are told."""
     hits = [(e.r, e.reported, e.resume) for e in events if isinstance(e, Hit)]
     resets = [e.ok for e in events if isinstance(e, ResetDone)]
-    runs, tables = [], []
+    runs, tables, prepared = [], [], []
     for event in events:
         if isinstance(event, StepBegin):
             runs += [(run.r, run.start, run.stop) for run in event.runs]
+            prepared.append((sum(len(slots) for _, slots in event.zeros), len(event.copies)))
             tables += [(run.r, [[slot != 0 for slot in table] for table in run.tables]) for run in event.runs]
     published = sorted((e.group, e.r, e.length) for e in events if isinstance(e, Publish))
     unpublished = sorted((e.group, e.length) for e in events if isinstance(e, Unpublish))
@@ -149,6 +150,7 @@ def _facts(events: list[Event]) -> list[tuple[str, Any]]:
         ("hits (request, reported, resume)", hits),
         ("runs (request, start, stop)", runs),
         ("columns that are not null", tables),
+        ("pages (zeroed, copied) before the step", prepared),
         ("published keys (group, request, length)", published),
         ("unpublished keys (group, length)", unpublished),
         ("blocks (free, held, cached)", counts),

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from harness import files, jsonl
 from harness.errors import UsageError
 
 FORMAT = "cachewitness.trace"
@@ -196,9 +197,7 @@ def dump(trace: Trace) -> bytes:
 
 def save(trace: Trace, path: Path) -> None:
     """Write the trace to a file, all of it or nothing."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(dump(trace))
-    part.replace(path)
+    files.write(path, [dump(trace)])
 
 
 def load(path: Path) -> Trace:
@@ -206,22 +205,12 @@ def load(path: Path) -> Trace:
 
     Raises UsageError naming the file, the line and the field if anything does not fit the format.
     """
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    return parse(lines, str(path))
+    return parse(jsonl.read(path), str(path))
 
 
 def parse(lines: list[bytes], where: str) -> Trace:
     """Read a trace from its lines; `where` names them in messages."""
-    if not lines:
-        raise UsageError(f"{where}: empty; a trace starts with a header line")
-    header = _line(lines[0], TraceHeader, where, 1)
-    if header.format != FORMAT or header.version != VERSION:
-        raise UsageError(
-            f"{where}:1: format {header.format!r} version {header.version}; this release reads {FORMAT!r} version {VERSION}"
-        )
+    header = jsonl.header(lines, TraceHeader, where, "a trace")
     if not header.layout.groups:
         raise UsageError(f"{where}:1: $.layout.groups is empty; name at least one cache group")
     ops: list[Op] = []
@@ -229,7 +218,7 @@ def parse(lines: list[bytes], where: str) -> Trace:
     for number, text in enumerate(lines[1:], start=2):
         if not text.strip():
             continue
-        op = _line(text, Op, where, number)
+        op = jsonl.decode(text, Op, where, number)
         if isinstance(op, Submit):
             try:
                 vocabulary.tokens(op.prompt)
@@ -237,10 +226,3 @@ def parse(lines: list[bytes], where: str) -> Trace:
                 raise UsageError(f"{where}:{number}: $.prompt: {error}") from None
         ops.append(op)
     return Trace(header, ops)
-
-
-def _line(text: bytes, kind: Any, where: str, number: int) -> Any:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
-        raise UsageError(f"{where}:{number}: {error}") from None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def replay(file: Path, engine: str, differential: bool, shrinking: bool, recorded: Path | None, quiet: bool) -> int:
     """Run one stored trace on an engine under every checker."""
     from harness import validate
-    from harness.history import dump
+    from harness.history import save
     from harness.report import store, terminal
     from harness.report.witness import witness
     from harness.verdict import EXIT_NOTHING_CHECKED
@@ -48,7 +48,7 @@ def replay(file: Path, engine: str, differential: bool, shrinking: bool, recorde
         asked, file = _smaller(asked, run, result.findings[0].anomaly, file)
         result = run(asked)
     if recorded:
-        store.write(recorded, b"".join(dump(result.history)))
+        save(result.history, recorded)
     out = terminal.console()
     if not quiet:
         terminal.print_activity(result.activity, out)
@@ -110,9 +110,8 @@ def _runner(spec: EngineSpec, *, differential: bool) -> Callable[[Trace], Result
 
 def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str, file: Path) -> tuple[Trace, Path]:
     """Shrink a failing trace and write it beside the original, `.shrunk` in its name."""
-    from harness.report import store
     from harness.shrink import shrink
-    from harness.trace import dump
+    from harness.trace import save
 
     def fails(candidate: Trace) -> int:
         try:
@@ -123,5 +122,5 @@ def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str, file: P
 
     smaller = shrink(asked, fails)
     path = file.with_name(file.name.removesuffix(".jsonl") + ".shrunk.jsonl")
-    store.write(path, dump(smaller))
+    save(smaller, path)
     return smaller, path

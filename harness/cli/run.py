@@ -114,14 +114,14 @@ def _deliver(
     github: bool,
     quiet: bool,
 ) -> None:
-    from harness.report import store
+    from harness import files
 
     if as_json or folder:
         from harness.report import jsonreport
 
         content = jsonreport.render(jsonreport.document(report, stored, [cell.name for cell in cells], policy))
         if folder:
-            store.write(folder / "report.json", content)
+            files.write(folder / "report.json", [content])
         if as_json:
             click.echo(content, nl=False)
     if junit or folder:
@@ -130,7 +130,7 @@ def _deliver(
         content = junit_report.render(report, stored)
         for path in (junit, folder / "junit.xml" if folder else None):
             if path:
-                store.write(path, content)
+                files.write(path, [content])
     if github:
         from harness.report.github import commands
 

@@ -13,7 +13,7 @@ from shlex import quote
 
 import msgspec
 
-from harness import history, trace
+from harness import files, history, trace
 from harness.engines.registry import EngineSpec
 from harness.errors import UsageError
 from harness.execute import drive
@@ -52,19 +52,6 @@ def ready_folder(path: Path, option: str) -> None:
         raise UsageError(f"{option}: {path} cannot be made ({error.strerror})") from None
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a file, all of it or nothing.
-
-    Raises UsageError if it cannot be written.
-    """
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror})") from None
-
-
 def keep_failures(report: Report, engine: EngineSpec, folder: Path, *, everything: bool) -> dict[str, Stored]:
     """Write the traces of failures into a folder and return where, by the failure's id.
 
@@ -98,14 +85,14 @@ def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, everything: boo
     digest = sha256(engine.text.encode() + content).hexdigest()[:8]
     stem = f"{re.sub(r'[^A-Za-z0-9._=-]+', '_', failure.id).strip('_')}-{digest}"
     path = folder / f"{stem}.trace.jsonl"
-    write(path, content)
+    files.write(path, [content])
     paired = failure.finding.checker == DIFFERENTIAL
     stored = Stored(trace=str(path), replay=replay_command(path, engine.text, differential=paired))
     if everything:
         whole, happened = folder / f"{stem}.whole.trace.jsonl", folder / f"{stem}.history.jsonl"
-        write(whole, trace.dump(failure.trace))
+        trace.save(failure.trace, whole)
         run = lockstep if paired else drive
         result = run(failure.shrunk, engine.open(failure.shrunk.header))
-        write(happened, b"".join(history.dump(result.history)))
+        history.save(result.history, happened)
         stored.whole_trace, stored.history = str(whole), str(happened)
     return stored

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from harness import data, history, schemas, trace
+from harness import data, files, history, schemas, trace
 from harness.anomalies import BY_NAME
 from harness.errors import UsageError
 from harness.report import github, junit, store, witness
@@ -103,7 +103,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path.write_text("old")
     (tmp_path / "report.json.part").mkdir()
     with pytest.raises(UsageError, match="cannot be written"):
-        store.write(path, b"new")
+        files.write(path, [b"new"])
     assert path.read_text() == "old"
 
 

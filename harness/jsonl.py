@@ -1,0 +1,46 @@
+"""Files of JSON lines with a header, read with the file, the line and the field in every message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.errors import UsageError
+
+
+def read(path: Path) -> list[bytes]:
+    """Return the lines of a file.
+
+    Raises UsageError if it cannot be read.
+    """
+    try:
+        return path.read_bytes().splitlines()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def header(lines: list[bytes], kind: Any, where: str, what: str) -> Any:
+    """Decode the first line of `what` (a trace, a history), whose `kind` knows the format and version that are read here.
+
+    Raises UsageError if it is missing, does not fit, or is of another format or version.
+    """
+    if not lines:
+        raise UsageError(f"{where}: empty; {what} starts with a header line")
+    found = decode(lines[0], kind, where, 1)
+    defaults = {field.name: field.default for field in msgspec.structs.fields(kind)}
+    if found.format != defaults["format"] or found.version != defaults["version"]:
+        raise UsageError(
+            f"{where}:1: format {found.format!r} version {found.version}; "
+            f"this release reads {defaults['format']!r} version {defaults['version']}"
+        )
+    return found
+
+
+def decode(text: bytes, kind: Any, where: str, number: int) -> Any:
+    """Decode one line; `where` and `number` name it in the message of the UsageError that is raised if it does not fit."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{where}:{number}: {error}") from None
