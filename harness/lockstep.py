@@ -7,7 +7,8 @@ Engines are free in some choices, so the reference follows them instead of makin
 * `duplicates`: of several blocks with the same key, either may be hit.
 
 Everything else must be equal: hit lengths, who runs which tokens, how many pages are zeroed and copied for it, which prefixes
-are published and unpublished, and the counts of free, held and cached blocks. The first difference is the finding; after it the two live in different worlds.
+are published and unpublished, and the counts of free, held and cached blocks. The first difference is the finding; after it the
+two live in different worlds.
 """
 
 from __future__ import annotations

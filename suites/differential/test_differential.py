@@ -8,6 +8,7 @@ import pytest
 
 from harness.cells import Cell, default_cells
 from harness.engines import registry
+from harness.engines.manager_height import ManagerHeight
 from harness.engines.protocol import Engine
 from harness.engines.reference_vllm import assemble, configure
 from harness.generate import random_trace
@@ -70,3 +71,15 @@ def test_one_key_more_is_a_divergence() -> None:
     mutant = registry.parse("reference:mutant=denser-than-interval").open(trace.header)
     result = lockstep(trace, mutant)
     assert "divergence" in [finding.anomaly for finding in result.findings]
+
+
+def test_pages_that_are_not_zeroed_are_a_divergence() -> None:
+    """What the ledger cannot see: a kernel reads whole pages, so leftovers of another group's layers must be wiped."""
+    trace = _trace(next(cell for cell in CELLS if cell.layout.name == "full-mamba"), SEEDS[0])
+    engine = registry.parse("reference").open(trace.header)
+    assert isinstance(engine, ManagerHeight)
+    core = engine.manager.manager
+    take = core.take_new_block_ids
+    core.take_new_block_ids = lambda: take()[:0]
+    (finding,) = lockstep(trace, engine).findings
+    assert "pages (zeroed, copied)" in finding.sentence
