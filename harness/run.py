@@ -237,9 +237,11 @@ class Runner:
         return any(what in (f"suite {suite.name}", f"configuration {cell.name}") for what, _ in self._left_out)
 
     def _refuse_if_nothing_fits(self) -> None:
-        """Raise what the engine said to the last configuration if it refused all of them."""
+        """Raise what the engine said to the last configuration if it refused all of them, and nothing else was in the way."""
         refusals = [why for what, why in self._left_out if what.startswith("configuration ")]
-        if refusals and not any(suite.traces for suite in self._report.suites):
+        tried = {f"suite {suite.name}" for suite in self._report.suites}
+        inapplicable = any(what in tried for what, _ in self._left_out)
+        if refusals and not inapplicable and not any(suite.traces for suite in self._report.suites):
             raise UsageError(refusals[-1])
 
     def _trace(self, suite: Suite, cell: Cell, trace: Trace, *, keep: bool = False) -> Result | None:
@@ -328,7 +330,7 @@ class Runner:
             for suite in report.suites
             if suite.traces == 0 and f"suite {suite.name}" not in left_out
         ]
-        if not report.suites:
+        if not any(suite.traces for suite in report.suites):
             report.vacuous.append("no suite ran")
         report.unexpected_passes = [pattern for pattern, failed in self._met.items() if not failed]
         report.unmatched = [pattern for pattern in self.expected if pattern not in self._met]

@@ -7,14 +7,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import click
+import msgspec
 import pytest
 
 from harness import cli
 from harness.cli import invoke
-from harness.history import Hit
+from harness.engines import manager_height
+from harness.history import Header, Hit
 
 QUICK = ("run", "--suite", "invariants", "--layout", "full-swa-mamba", "--retention-interval", "0")
 
@@ -111,6 +114,20 @@ def test_a_suite_that_was_asked_for_and_cannot_run_is_not_a_pass(capsys: pytest.
     code, out, _ = _run(capsys, "run", "--suite", "differential")
     assert code == 5
     assert "suite differential was asked for and was not run" in out
+
+
+def test_a_run_in_which_no_suite_applies_is_not_a_pass(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that declares the only suite inapplicable while it is opened has been checked in nothing."""
+
+    def describe(*args: Any) -> Header:
+        return msgspec.structs.replace(plain(*args), not_applicable={"differential": "of another release"})
+
+    plain = manager_height.describe
+    monkeypatch.setattr("harness.engines.reference_vllm.describe", describe)
+    code, out, _ = _run(capsys, "run", "--engine", "reference:mutant=block-leaked", "--suite", "differential")
+    assert code == 5 and "suite differential was asked for and was not run" in out
 
 
 def test_an_option_applies_where_it_can_and_is_told_where_it_cannot(capsys: pytest.CaptureFixture[str]) -> None:
