@@ -55,7 +55,7 @@ def cells_of(layouts: Sequence[str], options: Sequence[str]) -> tuple[list[Cell]
     for key in _MEASURES:
         value = chosen.get(key, 1)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-            raise UsageError(f"--option: {key} is a number or none, not {value!r}")
+            raise UsageError(f"--option: {key} is a whole number, at least 0, or none; not {value!r}")
     if layouts:
         named = [load(name) for name in dict.fromkeys(layouts)]
         if chosen:
