@@ -33,9 +33,9 @@ class SafetyLaw(_ReadChecker):
         return {Read: self.on_read, Hit: self.on_hit}
 
     def on_read(self, ledger: Ledger, event: Read) -> Found:
-        """Count reads of what a hit restored."""
+        """Count reads of what a hit restored; every read where nothing is ever cached."""
         hit = ledger.books[event.r].hit
-        if hit is not None and event.start < hit.resume:
+        if (hit is not None and event.start < hit.resume) or not ledger.header.rules.caching:
             self.opportunities += 1
         return None
 
@@ -120,6 +120,9 @@ class CommitOrder(_ReadChecker):
         "a key is hit only if the step that writes it comes first; keys of a withdrawn step vanish before anyone hits them"
     )
     anomalies = ("uncommitted-hit", "partial-commit")
+
+    def not_applicable(self, header: Header) -> str:
+        return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
 
     def handlers(self) -> dict[type, Handler]:
         return {StepEnd: self.on_step_end, Publish: self.on_publish, Hit: self.on_hit}

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _MEASURES = ("retention_interval", "pages_per_snapshot")
 """Options that traces are measured by, so they are checked before an engine sees them."""
 
+_NAMES = ("release", "mamba_cache_mode")
+"""Options whose values are names, although `0.29` reads as a number and `none` as nothing."""
+
 engine_option: Callable[[Any], Any] = click.option(
     "--engine",
     default="reference",
@@ -79,12 +82,14 @@ def suites_of(names: Sequence[str]) -> list[Suite]:
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """Read `key=value`; the value is JSON if it can be read as such (`none` is null), else a text."""
+    """Read `key=value`; the value is JSON if it can be read as such (`none` is null), else a text; names are always texts."""
     import json
 
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"--option: {text!r} is not of the form key=value")
+    if key in _NAMES:
+        return key, value
     if value.lower() in ("none", "true", "false"):
         value = {"none": "null"}.get(value.lower(), value.lower())
     try:

@@ -236,3 +236,11 @@ def test_versions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     from harness import __version__
 
     assert _run(capsys, "--version")[1] == f"cachewitness {__version__}\n"
+
+
+@pytest.mark.parametrize("option", ["release=0.29", "mamba_cache_mode=align"])
+def test_names_of_releases_and_modes_are_taken_as_names(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`0.29` is no number and `none` not nothing where a name is asked for."""
+    assert _run(capsys, *QUICK, "--option", option)[0] == 0
+    code, _, error = _run(capsys, "run", "--layout", "full-mamba", "--option", "mamba_cache_mode=none")
+    assert code == 4 and "'mamba_cache_mode' 'none' needs 'enable_caching' false" in error
