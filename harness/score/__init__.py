@@ -1,0 +1,1 @@
+"""Scores of cold and cached runs, compared question by question."""

@@ -1,0 +1,115 @@
+"""The shape of a toy hybrid model.
+
+Field names are those of Hugging Face configurations of Qwen3.5 text models, so that a configuration of ours that uses only
+published layer types *is* a configuration of theirs. What is added are the layer types `sliding_attention` and `mamba2`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+LayerType = Literal["linear_attention", "mamba2", "sliding_attention", "full_attention"]
+LAYER_TYPES: tuple[LayerType, ...] = ("linear_attention", "mamba2", "sliding_attention", "full_attention")
+
+
+class ModelError(ValueError):
+    """A configuration or a checkpoint that cannot be used; the message is one line that says why."""
+
+
+@dataclass(frozen=True)
+class ToyConfig:
+    """Sizes of the model. All dimensions count elements; `sliding_window` counts tokens, the query itself included."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    layer_types: tuple[LayerType, ...]
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 4
+    head_dim: int = 32
+    sliding_window: int = 32
+    rope_theta: float = 10_000.0
+    partial_rotary_factor: float = 1.0
+    linear_num_key_heads: int = 4
+    linear_num_value_heads: int = 4
+    linear_key_head_dim: int = 32
+    linear_value_head_dim: int = 32
+    linear_conv_kernel_dim: int = 4
+    mamba_num_heads: int = 4
+    mamba_head_dim: int = 32
+    mamba_state_dim: int = 16
+    mamba_num_groups: int = 1
+    mamba_conv_kernel_dim: int = 4
+    chunk_size: int = 64
+    rms_norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        for layer_type in self.layer_types:
+            if layer_type not in LAYER_TYPES:
+                raise ModelError(f"layer_types: {layer_type!r} is unknown; known are {', '.join(LAYER_TYPES)}")
+        for many, few in (
+            ("num_attention_heads", "num_key_value_heads"),
+            ("linear_num_value_heads", "linear_num_key_heads"),
+            ("mamba_num_heads", "mamba_num_groups"),
+        ):
+            if getattr(self, many) % getattr(self, few):
+                raise ModelError(f"{many} ({getattr(self, many)}) is no multiple of {few} ({getattr(self, few)})")
+        if self.rotary_dim % 2:
+            raise ModelError(f"head_dim x partial_rotary_factor is {self.rotary_dim}; it must be even")
+
+    @property
+    def rotary_dim(self) -> int:
+        """How many dimensions of a head are rotated."""
+        return int(self.head_dim * self.partial_rotary_factor)
+
+    @property
+    def linear_conv_dim(self) -> int:
+        """Channels of a GatedDeltaNet layer's convolution: queries, keys and values."""
+        keys = self.linear_num_key_heads * self.linear_key_head_dim
+        return 2 * keys + self.linear_num_value_heads * self.linear_value_head_dim
+
+    @property
+    def mamba_inner_dim(self) -> int:
+        """Channels of a Mamba2 layer's values."""
+        return self.mamba_num_heads * self.mamba_head_dim
+
+    @property
+    def mamba_conv_dim(self) -> int:
+        """Channels of a Mamba2 layer's convolution: values, B and C."""
+        return self.mamba_inner_dim + 2 * self.mamba_num_groups * self.mamba_state_dim
+
+
+def to_dict(config: ToyConfig) -> dict[str, Any]:
+    """Return the configuration as plain data."""
+    return asdict(config)
+
+
+def from_dict(values: dict[str, Any], where: str) -> ToyConfig:
+    """Read a configuration from plain data; `where` names it in messages. Keys of others are left alone.
+
+    Raises ModelError if a size is missing or does not fit.
+    """
+    known = {field.name for field in fields(ToyConfig)}
+    values = {**values.get("rope_parameters", {}), **values}
+    chosen = {key: value for key, value in values.items() if key in known and value is not None}
+    try:
+        return ToyConfig(**{**chosen, "layer_types": tuple(chosen.get("layer_types", ()))})
+    except (TypeError, ModelError) as error:
+        raise ModelError(f"{where}: {error}") from None
+
+
+def load(path: Path) -> ToyConfig:
+    """Read `config.json`.
+
+    Raises ModelError if it is missing, no JSON, or does not describe a toy model.
+    """
+    try:
+        values = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ModelError(f"{path}: there is no such file") from None
+    except ValueError as error:
+        raise ModelError(f"{path}: not JSON: {error}") from None
+    return from_dict(values, str(path))
