@@ -70,6 +70,6 @@ def output(attended: Tensor, gate: Tensor, w: Weights, name: str) -> Tensor:
 
 
 def sees(queries: Tensor, keys: Tensor, window: int = 0) -> Tensor:
-    """Return which keys at positions `keys` [..., S] the queries at `queries` [..., T] see: [..., T, S]. Window 0 is unbounded."""
+    """Return which keys at positions `keys` [..., S] queries at `queries` [..., T] see: [..., T, S]. Window 0 is unbounded."""
     distance = queries[..., :, None] - keys[..., None, :]
     return (distance >= 0) & (distance < window) if window else distance >= 0

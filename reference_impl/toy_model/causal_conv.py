@@ -18,6 +18,10 @@ def causal_conv(x: Tensor, weight: Tensor, state: Tensor, bias: Tensor | None = 
     return F.silu(F.conv1d(inputs, weight, bias, groups=weight.shape[0])).transpose(1, 2)
 
 
-def conv_state_after(x: Tensor, state: Tensor) -> Tensor:
-    """Return the state [B, K - 1, D] after the inputs `x` [B, T, D] that followed `state`."""
-    return torch.cat([state.type_as(x), x], dim=1)[:, x.shape[1] :]
+def conv_state_after(x: Tensor, state: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """Return the state [B, K - 1, D] after the inputs `x` [B, T, D] that followed `state`; of row b after the first `lengths[b]`."""
+    inputs = torch.cat([state.type_as(x), x], dim=1)
+    if lengths is None:
+        return inputs[:, x.shape[1] :]
+    taken = lengths[:, None] + torch.arange(state.shape[1], device=x.device)
+    return inputs.gather(1, taken[..., None].expand(-1, -1, x.shape[2]))

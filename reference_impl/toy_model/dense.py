@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reference_impl.toy_model import attention
+from reference_impl.toy_model import attention, recurrent
 from reference_impl.toy_model.attention import Weights
 from reference_impl.toy_model.config import ToyConfig
-from reference_impl.toy_model.linear_attention import empty_state, linear_attention
 from reference_impl.toy_model.norms import rms_norm
 
 
@@ -29,9 +28,9 @@ def forward(
     for index, layer_type in enumerate(config.layer_types):
         name = f"model.layers.{index}"
         normed = rms_norm(x, w[f"{name}.input_layernorm.weight"], config.rms_norm_eps)
-        if layer_type == "linear_attention":
-            state = empty_state(x.shape[0], config, x)
-            mixed, _ = linear_attention(normed, state, w, f"{name}.linear_attn", config, forget)
+        if recurrent.is_recurrent(layer_type):
+            state = recurrent.empty_state(layer_type, x.shape[0], config, x)
+            mixed, _ = recurrent.run(layer_type, normed, state, w, name, config, forget=forget)
         elif layer_type == "full_attention":
             mixed = _attention(normed, w, f"{name}.self_attn", config, 0, hidden)
         else:

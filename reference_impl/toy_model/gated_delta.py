@@ -47,7 +47,7 @@ def recurrent(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: T
 
 
 def chunked(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
-    """Apply the rule `chunk_size` tokens at a time; shapes as in `recurrent`. The last chunk is filled with tokens that do nothing."""
+    """Apply the rule `chunk_size` tokens at a time; shapes as in `recurrent`. Tokens that do nothing fill the last chunk."""
     dtype, length = v.dtype, v.shape[1]
     q, k, v, g, beta, state = _prepared(q, k, v, g, beta, state)
     padding = -length % chunk_size

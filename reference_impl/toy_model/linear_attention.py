@@ -8,8 +8,6 @@ Source: `Qwen3_5GatedDeltaNet` (transformers 5.23).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,13 +17,7 @@ from reference_impl.toy_model.attention import Weights
 from reference_impl.toy_model.causal_conv import causal_conv, conv_state_after
 from reference_impl.toy_model.config import ToyConfig
 from reference_impl.toy_model.norms import gated_rms_norm, widened
-
-
-class RecurrentState(NamedTuple):
-    """What a recurrent layer carries from token to token: conv [B, K - 1, channels] and memory [B, ...]."""
-
-    conv: Tensor
-    memory: Tensor
+from reference_impl.toy_model.recurrent_state import RecurrentState, counted
 
 
 def empty_state(batch: int, config: ToyConfig, like: Tensor) -> RecurrentState:
@@ -37,14 +29,23 @@ def empty_state(batch: int, config: ToyConfig, like: Tensor) -> RecurrentState:
 
 
 def linear_attention(
-    x: Tensor, state: RecurrentState, w: Weights, name: str, config: ToyConfig, forget: Tensor | None = None
+    x: Tensor,
+    state: RecurrentState,
+    w: Weights,
+    name: str,
+    config: ToyConfig,
+    forget: Tensor | None = None,
+    lengths: Tensor | None = None,
 ) -> tuple[Tensor, RecurrentState]:
     """Run the layer over `x` [B, T, hidden] from `state`; return the outputs and the state after the last token.
 
     One token runs by the recurrent form, more by the chunked one. Where `forget` [B, T] is true the memory is dropped before
-    the token (used in training only).
+    the token (used in training only). Of row b only the first `lengths[b]` tokens count.
     """
     c = config
+    if lengths is not None:
+        real = counted(x.shape[1], lengths)[..., None]
+        x = torch.where(real, x, 0)
     mixed = x @ w[f"{name}.in_proj_qkv.weight"].T
     convolved = causal_conv(mixed, w[f"{name}.conv1d.weight"], state.conv)
     keys = c.linear_num_key_heads * c.linear_key_head_dim
@@ -56,10 +57,13 @@ def linear_attention(
     g = -widened(w[f"{name}.A_log"]).exp() * rate
     if forget is not None:
         g = g - 30.0 * forget[..., None]
+    if lengths is not None:
+        g, beta = torch.where(real, g, 0), torch.where(real, beta, 0)
     if x.shape[1] == 1:
         out, memory = gated_delta.recurrent(q, k, v, g, beta, state.memory)
     else:
         out, memory = gated_delta.chunked(q, k, v, g, beta, state.memory, c.chunk_size)
     z = (x @ w[f"{name}.in_proj_z.weight"].T).unflatten(-1, (-1, c.linear_value_head_dim))
     out = gated_rms_norm(out, z, w[f"{name}.norm.weight"], c.rms_norm_eps)
-    return out.flatten(-2) @ w[f"{name}.out_proj.weight"].T, RecurrentState(conv_state_after(mixed, state.conv), memory)
+    after = RecurrentState(conv_state_after(mixed, state.conv, lengths), memory)
+    return out.flatten(-2) @ w[f"{name}.out_proj.weight"].T, after

@@ -1,0 +1,41 @@
+"""One way to call every recurrent layer type, so that an execution need not know them apart."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from reference_impl.toy_model import linear_attention
+from reference_impl.toy_model.attention import Weights
+from reference_impl.toy_model.config import LayerType, ToyConfig
+from reference_impl.toy_model.recurrent_state import RecurrentState
+
+__all__ = ["RecurrentState", "empty_state", "is_recurrent", "run"]
+
+
+def is_recurrent(layer_type: LayerType) -> bool:
+    """Return whether layers of this type carry a state instead of keys and values."""
+    return layer_type == "linear_attention"
+
+
+def empty_state(layer_type: LayerType, batch: int, config: ToyConfig, like: Tensor) -> RecurrentState:
+    """Return a recurrent layer's state before the first token; `like` gives device and dtype (memory: float32 at least)."""
+    return linear_attention.empty_state(batch, config, like)
+
+
+def run(
+    layer_type: LayerType,
+    x: Tensor,
+    state: RecurrentState,
+    w: Weights,
+    layer_name: str,
+    config: ToyConfig,
+    *,
+    lengths: Tensor | None = None,
+    forget: Tensor | None = None,
+) -> tuple[Tensor, RecurrentState]:
+    """Run a recurrent layer over the normalised `x` [B, T, hidden]; return the outputs and the state after the last token.
+
+    `layer_name` is the whole layer's, as "model.layers.3". Of row b only the first `lengths[b]` tokens count (0 ... T; all if
+    not given): the state is the one after them and the outputs behind them mean nothing. `forget`: see `linear_attention`.
+    """
+    return linear_attention.linear_attention(x, state, w, f"{layer_name}.linear_attn", config, forget, lengths)
