@@ -1,0 +1,105 @@
+"""The training loop: Muon for matrices, AdamW for the rest, a schedule in steps so that a seed says everything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from random import Random
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from harness.problems.families import GROUPS
+from harness.train.recipes import VOCABULARY, Recipe
+from harness.train.sequences import IGNORED, Batch, Sequences
+from reference_impl.toy_model import dense, weights
+from reference_impl.toy_model.config import ToyConfig
+from reference_impl.toy_model.tokenizer import Tokenizer
+
+EVALUATED_EVERY_STEPS = 200
+HELD_OUT_SEED = "held-out"
+Report = Callable[[int, float, dict[str, float], float], None]
+"""Told the step, the loss, the accuracy per group and the seconds since the start."""
+
+
+def train(recipe: Recipe, report: Report) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Train from the recipe's seed; return the parameters and the accuracy per group on held-out contexts."""
+    sequences = Sequences(Tokenizer(VOCABULARY), [*GROUPS], routed=recipe.routed, window=recipe.window)
+    parameters = weights.random_weights(recipe.config, recipe.seed)
+    for parameter in parameters.values():
+        parameter.requires_grad_()
+    optimizers = _optimizers(parameters, recipe)
+    started, losses = time.perf_counter(), []
+    for step in range(recipe.steps):
+        batch = sequences.batch(Random(f"{recipe.seed}/{step}"), _examples(recipe, step), recipe.tokens_per_step)
+        loss = _loss(batch, parameters, recipe.config)
+        loss.backward()
+        _update(optimizers, _rate(recipe, step))
+        losses.append(loss.item())
+        if (step + 1) % EVALUATED_EVERY_STEPS == 0:
+            recent = sum(losses[-EVALUATED_EVERY_STEPS:]) / EVALUATED_EVERY_STEPS
+            report(step + 1, recent, accuracy(recipe, parameters, 8), time.perf_counter() - started)
+    finished = {name: parameter.detach() for name, parameter in parameters.items()}
+    if recipe.rounded:
+        finished = {name: parameter.bfloat16().float() for name, parameter in finished.items()}
+    return finished, accuracy(recipe, finished, 64)
+
+
+def _examples(recipe: Recipe, step: int) -> tuple[int, int]:
+    return [stage.examples for stage in recipe.stages if stage.start * recipe.steps <= step][-1]
+
+
+def _rate(recipe: Recipe, step: int) -> float:
+    """Return the share of the peak rate: warm up, hold, then fall linearly to a fiftieth."""
+    done = step / recipe.steps
+    falling = 1.0 if done < recipe.decay_start else (1.0 - done) / (1.0 - recipe.decay_start)
+    return min(1.0, (step + 1) / recipe.warmup_steps) * max(falling, 0.02)
+
+
+def _loss(batch: Batch, parameters: dict[str, Tensor], config: ToyConfig) -> Tensor:
+    logits = dense.forward(batch.tokens, parameters, config, hidden=batch.hidden, forget=batch.forget)
+    wanted = batch.targets != IGNORED
+    return F.cross_entropy(logits[wanted], batch.targets[wanted])
+
+
+def _optimizers(parameters: dict[str, Tensor], recipe: Recipe) -> list[tuple[torch.optim.Optimizer, float]]:
+    matrices = [p for name, p in parameters.items() if p.ndim == 2 and "embed" not in name and min(p.shape) > 4]
+    chosen = {id(p) for p in matrices}
+    rest = [p for p in parameters.values() if id(p) not in chosen]
+    return [
+        (torch.optim.Muon(matrices, lr=recipe.muon_rate, momentum=0.95, weight_decay=0.0), recipe.muon_rate),
+        (torch.optim.AdamW(rest, lr=recipe.adam_rate, betas=(0.9, 0.98), weight_decay=0.0), recipe.adam_rate),
+    ]
+
+
+def _update(optimizers: list[tuple[torch.optim.Optimizer, float]], share: float) -> None:
+    for optimizer, peak in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = peak * share
+        torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+@torch.no_grad()
+def accuracy(recipe: Recipe, parameters: dict[str, Tensor], contexts: int) -> dict[str, float]:
+    """Return per group the share of answers whose every token is the likeliest, over held-out contexts of full length.
+
+    Under greedy decoding such an answer comes out as it was written.
+    """
+    sequences = Sequences(Tokenizer(VOCABULARY), [*GROUPS], routed=0.0, window=recipe.window)
+    right: dict[str, list[bool]] = {group: [] for group in GROUPS}
+    for index in range(contexts):
+        batch = sequences.batch(Random(f"{HELD_OUT_SEED}/{index}"), (14, 14), 1)
+        logits = dense.forward(batch.tokens, parameters, recipe.config)
+        for start, stop in _answers(batch.targets[0]):
+            correct = bool((logits[0, start:stop].argmax(-1) == batch.targets[0, start:stop]).all())
+            right[[*GROUPS][int(batch.groups[0, start])]].append(correct)
+    return {group: sum(found) / len(found) for group, found in right.items()}
+
+
+def _answers(targets: Tensor) -> Iterator[tuple[int, int]]:
+    wanted = (targets != IGNORED).int()
+    edges = torch.diff(wanted, prepend=wanted.new_zeros(1), append=wanted.new_zeros(1))
+    yield from zip((edges == 1).nonzero().flatten().tolist(), (edges == -1).nonzero().flatten().tolist(), strict=True)
