@@ -51,7 +51,7 @@ def any_group(rng: Random) -> str:
 def new_context(rng: Random, enough: Callable[[str, int], bool]) -> Context:
     """Return a context with as many examples as it takes until `enough(text, examples)` holds."""
     world = new_world(rng)
-    text, examples = header(world), []
+    text, examples = header(world), list[Problem]()
     while not enough(text, len(examples)):
         examples.append(pose(world, any_group(rng), rng))
         text += worked(examples[-1])

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-PEOPLE = tuple("Ann Ben Cal Dan Eve Fay Gus Ida Jim Kay Leo Mia Ned Oda Pam Ray Sue Tom Una Vic Wes Zoe Abe Bea".split())
-GOODS = tuple(
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+PEOPLE = _words("Ann Ben Cal Dan Eve Fay Gus Ida Jim Kay Leo Mia Ned Oda Pam Ray Sue Tom Una Vic Wes Zoe Abe Bea")
+GOODS = _words(
     "rings shells maps cups hats pens bells books coats drums flags gems jars keys lamps masks nets oars "
-    "pots rugs saws tents urns vests wigs boots cards dolls forks kites".split()
+    "pots rugs saws tents urns vests wigs boots cards dolls forks kites"
 )
-CREATURES = tuple("dogs cats birds cows ducks foxes frogs goats hens mice".split())
+CREATURES = _words("dogs cats birds cows ducks foxes frogs goats hens mice")
 NUMBERS = range(100)
+_SENTENCES = _words(
+    "How much do cost are one of the and together more than is much many coins does have has now finds loses "
+    "run stay away go in rows each of there all come then left On hill In yard Of There that are"
+)
 
 
 def pieces() -> Iterator[str]:
@@ -19,8 +28,4 @@ def pieces() -> Iterator[str]:
     yield from (f" {word}" for word in (*PEOPLE, *GOODS, *CREATURES))
     yield from (f" {number}" for number in NUMBERS)
     yield from (f" {mark}" for mark in "*+-=")
-    sentence = (
-        "How much do cost are one of the and together more than is much many coins does have has now finds loses "
-        "run stay away go in rows each of there all come then left On hill In yard Of There that are"
-    )
-    yield from (f" {word}" for word in dict.fromkeys(sentence.split()))
+    yield from (f" {word}" for word in dict.fromkeys(_SENTENCES))

@@ -82,7 +82,6 @@ def _update(optimizers: list[tuple[torch.optim.Optimizer, float]], share: float)
         optimizer.zero_grad(set_to_none=True)
 
 
-@torch.no_grad()
 def accuracy(recipe: Recipe, parameters: dict[str, Tensor], contexts: int) -> dict[str, float]:
     """Return per group the share of answers whose every token is the likeliest, over held-out contexts of full length.
 
@@ -92,7 +91,8 @@ def accuracy(recipe: Recipe, parameters: dict[str, Tensor], contexts: int) -> di
     right: dict[str, list[bool]] = {group: [] for group in GROUPS}
     for index in range(contexts):
         batch = sequences.batch(Random(f"{HELD_OUT_SEED}/{index}"), (14, 14), 1)
-        logits = dense.forward(batch.tokens, parameters, recipe.config)
+        with torch.no_grad():
+            logits = dense.forward(batch.tokens, parameters, recipe.config)
         for start, stop in _answers(batch.targets[0]):
             correct = bool((logits[0, start:stop].argmax(-1) == batch.targets[0, start:stop]).all())
             right[[*GROUPS][int(batch.groups[0, start])]].append(correct)

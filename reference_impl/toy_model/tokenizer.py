@@ -1,7 +1,7 @@
 """A tokenizer of whole words and whole numbers, reversible for any text.
 
-Text is cut into words, numbers and marks, each with the one space before it; a piece that the vocabulary lacks falls back to its
-characters and those to bytes. Decoding joins what encoding cut, so `decode(encode(text)) == text`.
+Text is cut into words, numbers and marks, each with the one space before it; a piece that the vocabulary lacks falls back to
+its characters and those to bytes. Decoding joins what encoding cut, so `decode(encode(text)) == text`.
 
 `tokenizer.json` is read by Hugging Face tokenizers too: a BPE without merges that takes a whole piece if the vocabulary has it.
 """
