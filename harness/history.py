@@ -242,21 +242,36 @@ class Submitted(_Event, tag="submit", gc=False):
 
 
 class Run(msgspec.Struct, omit_defaults=True):
-    """One request in a step: tokens [start, stop) are computed over `tables`, the slots per group by column."""
+    """One request in a step: tokens [start, stop) are computed over `tables`, the slots per group by column.
+
+    The last of them may be guessed: `drafts` are their ids. A recurrent group then writes the state after the known tokens into
+    its column, and the state after the i-th draft into `scratch[group][i − 1]`.
+    """
 
     r: str
     start: int
     stop: int
     tables: list[list[int]]
+    drafts: list[int] = []
+    scratch: list[list[int]] = []
+
+    @property
+    def known(self) -> int:
+        """Where the known tokens end and the drafts begin."""
+        return self.stop - len(self.drafts)
 
 
 class StepBegin(_Event, tag="step_begin"):
-    """A step was scheduled. `asked` is who wanted how many tokens; `runs` who got them; copies and zeros come first."""
+    """A step was scheduled. `asked` is who wanted how many tokens; `runs` who got them.
+
+    Zeros come before the runs, then copies; `stores`, copies to another tier, come after them.
+    """
 
     asked: list[tuple[str, int]] = []
     runs: list[Run] = []
     copies: list[Move] = []
     zeros: list[tuple[int, list[int]]] = []
+    stores: list[Move] = []
 
 
 class StepEnd(_Event, tag="step_end", gc=False):

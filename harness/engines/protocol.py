@@ -2,13 +2,16 @@
 
 There are no optional methods: a capability is an operation that the engine accepts or an event that it emits. Checkers see
 the ledger and the event, never an engine.
+
+An engine that decides and an engine that computes may be two things: `Device` is the second, given the steps of the first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from harness.history import Event, Header
+from harness.history import Event, Header, StepBegin
 from harness.trace import Op
 
 
@@ -26,3 +29,18 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Let go of everything."""
+
+
+class Device(Protocol):
+    """Carries out steps on pages of its own, in the order in which they were scheduled.
+
+    Whatever moves is in `begin`: zeros, then copies (one simultaneous permutation), then the runs over their tables, drafts and
+    scratch states, then the stores to another tier. Nothing moves between steps.
+    """
+
+    def execute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]) -> None:
+        """Carry a step out; called when it ends, before anything is sampled from it.
+
+        Requests in `withdrawn` do not run. `tokens[r]` are the tokens of a run from 0 on, drafts included; fewer than its
+        `stop` if r ended before its last token was known, and then nobody asks for what it computes.
+        """

@@ -1,17 +1,21 @@
 """An engine at scheduler height: requests in, steps out; the reference's own scheduler decides who computes how much.
 
 Chunk splits, admission, preemption and abort are the scheduler's. It calls the cache manager through the observer, so the
-same events come out as at manager height; the harness plays the worker only.
+same events come out as at manager height. By default the harness plays the worker and texts are scripted; an engine that
+really computes brings a `Device`, which is given every step, and a `Sampler`, which says what came of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import msgspec
 
 from harness.engines.observe import POOL, ObservedManager
+from harness.engines.protocol import Device
 from harness.history import (
     Aborted,
     Accept,
@@ -27,29 +31,78 @@ from harness.history import (
     Submitted,
     Version,
 )
-from harness.trace import Abort, Finish, Op, Preempt, Reset, Step, Submit, UpdateWeights, Vocabulary
+from harness.trace import Abort, Finish, Media, Op, Preempt, Reset, Step, Submit, UpdateWeights, Vocabulary
 from reference_impl.vllm.config import KVCacheConfig
 from reference_impl.vllm.request import Request, RequestStatus
-from reference_impl.vllm.scheduler import RefusedRequest, Scheduler
+from reference_impl.vllm.scheduler import RefusedRequest, Sampler, Scheduler, SchedulerOutput
+
+NewRequest = Callable[[Submit, list[int]], Request]
+
+
+class Scripted:
+    """Samples every request from a text of its own, and guesses so that a known number of drafts stands.
+
+    How many of k drafts stand after n generated tokens is the checksum of the text's name and n, modulo k + 1: any number
+    occurs, and the same trace gives the same numbers.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.texts: dict[str, str] = {}
+        self._vocabulary = vocabulary
+
+    def draft(self, request: Request, count: int) -> list[int]:
+        """Guess `count` tokens, the first of them right, the rest those of another text."""
+        text, position = self.texts[request.request_id], request.num_output_tokens
+        right = crc32(f"{text} {position}".encode()) % (count + 1)
+        texts = [text if index < right else f"~{text}" for index in range(count)]
+        return [self._vocabulary.token(guess, position + index) for index, guess in enumerate(texts)]
+
+    def sample(self, request: Request, drafts: list[int]) -> list[int]:
+        """Return the tokens of the text as far as the drafts agree with it, and one more."""
+        text, position = self.texts[request.request_id], request.num_output_tokens
+        tokens: list[int] = []
+        for guess in [*drafts, None]:
+            tokens.append(self._vocabulary.token(text, position + len(tokens)))
+            if guess != tokens[-1]:
+                break
+        return tokens
+
+
+class _InFlight(NamedTuple):
+    """A step that was scheduled and has not run; `requests` are those that run in it."""
+
+    output: SchedulerOutput
+    begin: StepBegin
+    withdrawn: list[str]
+    requests: dict[str, Request]
 
 
 class SchedulerHeight:
-    """Carries out the operations of a trace on the reference's scheduler over an observed manager."""
+    """Carries out the operations of a trace on the reference's scheduler over an observed manager.
+
+    `new_request` makes the manager's request object from a submit and its tokens. `sampler` says what requests generate
+    (`Scripted` if left out); `device` carries every step out, if there is one, before anything is sampled from it.
+    """
 
     def __init__(
         self,
         header: Header,
         config: KVCacheConfig,
         manager: ObservedManager,
-        new_request: Callable[[Submit, list[int]], Request],
+        new_request: NewRequest,
+        sampler: Sampler | None = None,
+        device: Device | None = None,
     ) -> None:
         self.header = msgspec.structs.replace(header, height="scheduler")
         self.manager = manager
         self.new_request = new_request
-        self._view: Any = _Preempting(manager)
-        self.scheduler = Scheduler(config, self._view, self._sample)
+        self.device = device
         self._vocabulary = Vocabulary()
-        self._texts: dict[str, str] = {}
+        self._scripted = Scripted(self._vocabulary)
+        self._view: Any = _Preempting(manager)
+        self.scheduler = Scheduler(config, self._view, sampler or self._scripted)
+        self._depth = 0
+        self._in_flight: deque[_InFlight] = deque()
 
     def describe(self) -> Header:
         """Return the header that the engine was built with."""
@@ -83,15 +136,29 @@ class SchedulerHeight:
                 events.append(Version(step=self.manager.step, weights=op.version))
         return events
 
+    def submit_tokens(
+        self, r: str, tokens: Sequence[int], *, salt: str = "", adapter: str = "", media: Sequence[Media] = ()
+    ) -> list[Event]:
+        """Submit a request whose prompt is given as token ids, and return the events; the sampler must know what follows.
+
+        Raises RefusedRequest if it can never run.
+        """
+        events: list[Event] = []
+        self.manager.events = events
+        self._add(Submit(r=r, prompt="", salt=salt, adapter=adapter, media=list(media)), list(tokens))
+        return events
+
     def _submit(self, op: Submit) -> None:
-        tokens = self._vocabulary.tokens(op.prompt)
-        self._texts[op.r] = op.stream or f"@{op.r}"
-        event = Submitted(r=op.r, tokens=tokens, salt=op.salt, adapter=op.adapter, media=op.media, step=self.manager.step)
-        self.manager.events.append(event)
+        self._scripted.texts[op.r] = op.stream or f"@{op.r}"
         try:
-            self.scheduler.add_request(self.new_request(op, tokens))
+            self._add(op, self._vocabulary.tokens(op.prompt))
         except RefusedRequest:
             self.manager.events.append(Aborted(r=op.r, step=self.manager.step))
+
+    def _add(self, op: Submit, tokens: list[int]) -> None:
+        event = Submitted(r=op.r, tokens=tokens, salt=op.salt, adapter=op.adapter, media=op.media, step=self.manager.step)
+        self.manager.events.append(event)
+        self.scheduler.add_request(self.new_request(op, list(tokens)))
 
     def _end(self, op: Finish | Abort) -> None:
         if op.r not in self.scheduler.requests:
@@ -100,28 +167,50 @@ class SchedulerHeight:
         self.manager.events.append((Finished if finished else Aborted)(r=op.r, step=self.manager.step))
         self.scheduler.finish_requests([op.r], RequestStatus.FINISHED if finished else RequestStatus.ABORTED)
 
+    # --- steps --------------------------------------------------------------------------------------------------------
+
     def _step(self, op: Step) -> None:
+        self._begin(op)
+        while len(self._in_flight) > self._depth:
+            self._run_oldest()
+
+    def _begin(self, op: Step) -> None:
         step = self.manager.step = self.manager.step + 1
-        events, scheduler = self.manager.events, self.scheduler
+        scheduler = self.scheduler
         output = scheduler.schedule(op.budget)
         withdrawn = scheduler.withdraw(output, op.withdraw) if op.withdraw else []
-        events += [Preempted(r=r, step=step) for r in withdrawn]
-        runs = []
-        for r, count in output.num_scheduled_tokens.items():
-            stop = scheduler.requests[r].num_computed_tokens
-            runs.append(Run(r, stop - count, stop, self.manager.tables(r)))
-        copies = [Move(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies]
-        zeros: list[tuple[int, list[int]]] = [(POOL, [*output.new_block_ids_to_zero])] if output.new_block_ids_to_zero else []
-        events.append(StepBegin(step=step, runs=runs, copies=copies, zeros=zeros))
+        self.manager.events += [Preempted(r=r, step=step) for r in withdrawn]
+        requests = {r: scheduler.requests[r] for r in output.num_scheduled_tokens}
+        begin = StepBegin(
+            step=step,
+            runs=[self._run(request, output) for request in requests.values()],
+            copies=[Move(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies],
+            zeros=[(POOL, [*output.new_block_ids_to_zero])] if output.new_block_ids_to_zero else [],
+        )
+        self.manager.events.append(begin)
+        self._in_flight.append(_InFlight(output, begin, withdrawn, requests))
+
+    def _run(self, request: Request, output: SchedulerOutput) -> Run:
+        r, stop = request.request_id, request.num_computed_tokens
+        return Run(r, stop - output.num_scheduled_tokens[r], stop, self.manager.tables(r))
+
+    def _run_oldest(self) -> None:
+        output, begin, withdrawn, requests = self._in_flight.popleft()
+        events, scheduler, step = self.manager.events, self.scheduler, begin.step
         events.append(StepEnd(step=step, withdrawn=withdrawn))
+        if self.device is not None:
+            tokens = {run.r: [*requests[run.r].all_token_ids[: run.known], *run.drafts] for run in begin.runs}
+            self.device.execute(begin, withdrawn, tokens)
         lengths = {r: request.num_tokens for r, request in scheduler.requests.items()}
-        for r, token in scheduler.update_from_output(output).items():
-            events.append(Accept(r=r, upto=lengths[r] + 1, tokens=[token], step=step))
+        for r, new in scheduler.update_from_output(output).items():
+            events.append(Accept(r=r, upto=lengths[r] + len(new), tokens=new, step=step))
             if r not in scheduler.requests:
                 events.append(Finished(r=r, step=step))
 
-    def _sample(self, request: Request) -> int:
-        return self._vocabulary.token(self._texts[request.request_id], request.num_output_tokens)
+    def drain(self) -> None:
+        """Let every step that was scheduled run."""
+        while self._in_flight:
+            self._run_oldest()
 
 
 class _Preempting:

@@ -14,7 +14,7 @@ Source: vLLM, `v1/core/sched/scheduler.py` (0.33.0), first come first served; `w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,6 +29,16 @@ from reference_impl.vllm.request import Request, RequestStatus
 
 class RefusedRequest(ValueError):
     """A request that can never run; the message is one line that says why."""
+
+
+class Sampler(Protocol):
+    """Who says which tokens a request generates, and who guesses them."""
+
+    def draft(self, request: Request, count: int) -> list[int]:
+        """Guess at most `count` tokens that follow those known of a request."""
+
+    def sample(self, request: Request, drafts: list[int]) -> list[int]:
+        """Return the tokens that follow those known: the drafts that stand, in order, and one more."""
 
 
 class CacheManager(Protocol):
@@ -82,12 +92,12 @@ class SchedulerOutput:
 
 
 class Scheduler:
-    """A scheduler over a manager. `sample` says which token a request generates next."""
+    """A scheduler over a manager. `sampler` says which tokens a request generates."""
 
-    def __init__(self, config: KVCacheConfig, kv_cache_manager: CacheManager, sample: Callable[[Request], int]) -> None:
+    def __init__(self, config: KVCacheConfig, kv_cache_manager: CacheManager, sampler: Sampler) -> None:
         self.config = config
         self.kv_cache_manager = kv_cache_manager
-        self.sample = sample
+        self.sampler = sampler
         self.requests: dict[str, Request] = {}
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
@@ -173,14 +183,14 @@ class Scheduler:
             output.num_scheduled_tokens[request.request_id] = num_new_tokens
             left -= num_new_tokens
 
-    def update_from_output(self, output: SchedulerOutput) -> dict[str, int]:
-        """End a step that ran: append one token to each request that computed all it had; return them by request."""
-        sampled: dict[str, int] = {}
+    def update_from_output(self, output: SchedulerOutput) -> dict[str, list[int]]:
+        """End a step that ran: append what each request that computed all it had generates; return it by request."""
+        sampled: dict[str, list[int]] = {}
         for request_id in output.num_scheduled_tokens:
             request = self.requests.get(request_id)
             if request is None or request.num_computed_tokens < request.num_tokens:
                 continue
-            sampled[request_id] = self.sample(request)
+            sampled[request_id] = self.sampler.sample(request, [])
             request.append_output_token_ids(sampled[request_id])
             if request.num_tokens >= self.config.options.max_model_len:
                 self.finish_requests([request_id])

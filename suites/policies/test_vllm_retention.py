@@ -23,9 +23,19 @@ PROMPT = list(range(1000, 1200))
 EVERY = list(range(16, 241, 16))
 
 
+class Seven:
+    """Generates 7 and guesses nothing."""
+
+    def draft(self, request: Request, count: int) -> list[int]:
+        return []
+
+    def sample(self, request: Request, drafts: list[int]) -> list[int]:
+        return [7]
+
+
 def scheduler(groups: list[dict[str, Any]], **options: Any) -> Scheduler:
     config = build(groups, 200, {"max_num_batched_tokens": 16, **options})
-    return Scheduler(config, KVCacheManager(config), lambda request: 7)
+    return Scheduler(config, KVCacheManager(config), Seven())
 
 
 def serve(engine: Scheduler, name: str, tokens: list[int], generate: int = 1) -> tuple[int, int]:

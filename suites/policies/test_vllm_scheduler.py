@@ -17,9 +17,19 @@ MAMBA = {"kind": "recurrent", "block_size": 16}
 PROMPT = list(range(1000, 1203))
 
 
+class Counting:
+    """Generates 5000, 5001 and so on."""
+
+    def draft(self, request: Request, count: int) -> list[int]:
+        return [5000 + request.num_output_tokens + index for index in range(count)]
+
+    def sample(self, request: Request, drafts: list[int]) -> list[int]:
+        return self.draft(request, len(drafts) + 1)
+
+
 def scheduler(groups: list[dict[str, Any]], num_blocks: int = 200, **options: Any) -> Scheduler:
     config = build(groups, num_blocks, {"max_num_batched_tokens": 72, **options})
-    return Scheduler(config, KVCacheManager(config), lambda request: 5000 + request.num_output_tokens)
+    return Scheduler(config, KVCacheManager(config), Counting())
 
 
 def add(engine: Scheduler, name: str, tokens: list[int]) -> Request:
