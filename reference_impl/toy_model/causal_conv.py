@@ -19,7 +19,7 @@ def causal_conv(x: Tensor, weight: Tensor, state: Tensor, bias: Tensor | None = 
 
 
 def conv_state_after(x: Tensor, state: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """Return the state [B, K - 1, D] after the inputs `x` [B, T, D] that followed `state`; of row b after the first `lengths[b]`."""
+    """Return the state [B, K - 1, D] after the inputs `x` [B, T, D] that followed `state`, or after `lengths` [B] of them."""
     inputs = torch.cat([state.type_as(x), x], dim=1)
     if lengths is None:
         return inputs[:, x.shape[1] :]

@@ -1,6 +1,7 @@
-"""RMS normalisation, in the two forms of Qwen3.5: zero-centred weights, and gated behind a linear-attention layer.
+"""RMS normalisation: with zero-centred weights, gated behind a GatedDeltaNet layer, and gated behind a Mamba2 layer.
 
-Source: `Qwen3_5RMSNorm` and `Qwen3_5RMSNormGated` (transformers 5.23). Both compute in float32 at least, and so do these.
+Source: `Qwen3_5RMSNorm`, `Qwen3_5RMSNormGated` and Mamba2's `MambaRMSNormGated` (transformers 5.23). They compute in float32 at
+least, and so do these. The two gated forms differ: GatedDeltaNet gates what is normalised, Mamba2 normalises what is gated.
 """
 
 from __future__ import annotations
@@ -29,3 +30,9 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tenso
     """Normalise `x` [..., D], then multiply it with silu(gate)."""
     normed = weight * unit_rms(widened(x), eps).type_as(x)
     return (normed * F.silu(widened(gate))).type_as(x)
+
+
+def rms_norm_of_gated(x: Tensor, gate: Tensor, weight: Tensor, groups: int, eps: float) -> Tensor:
+    """Multiply `x` [..., D] with silu(gate), then normalise it in `groups` equal parts."""
+    gated = (widened(x) * F.silu(widened(gate))).unflatten(-1, (groups, -1))
+    return weight * unit_rms(gated, eps).flatten(-2).type_as(x)

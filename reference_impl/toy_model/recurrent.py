@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from reference_impl.toy_model import linear_attention
+from reference_impl.toy_model import linear_attention, mamba2_layer
 from reference_impl.toy_model.attention import Weights
 from reference_impl.toy_model.config import LayerType, ToyConfig
 from reference_impl.toy_model.recurrent_state import RecurrentState
@@ -14,11 +14,13 @@ __all__ = ["RecurrentState", "empty_state", "is_recurrent", "run"]
 
 def is_recurrent(layer_type: LayerType) -> bool:
     """Return whether layers of this type carry a state instead of keys and values."""
-    return layer_type == "linear_attention"
+    return layer_type in ("linear_attention", "mamba2")
 
 
 def empty_state(layer_type: LayerType, batch: int, config: ToyConfig, like: Tensor) -> RecurrentState:
     """Return a recurrent layer's state before the first token; `like` gives device and dtype (memory: float32 at least)."""
+    if layer_type == "mamba2":
+        return mamba2_layer.empty_state(batch, config, like)
     return linear_attention.empty_state(batch, config, like)
 
 
@@ -38,4 +40,6 @@ def run(
     `layer_name` is the whole layer's, as "model.layers.3". Of row b only the first `lengths[b]` tokens count (0 ... T; all if
     not given): the state is the one after them and the outputs behind them mean nothing. `forget`: see `linear_attention`.
     """
+    if layer_type == "mamba2":
+        return mamba2_layer.mamba2_layer(x, state, w, f"{layer_name}.mamba", config, forget, lengths)
     return linear_attention.linear_attention(x, state, w, f"{layer_name}.linear_attn", config, forget, lengths)

@@ -1,7 +1,6 @@
-"""Parameters of a toy model: their names and shapes, a seeded initialisation, and checkpoints on disk.
+"""Parameters of a toy model: their names and shapes, and a seeded initialisation.
 
-Names and shapes are those of a Hugging Face Qwen3.5 text checkpoint. A checkpoint is a folder with `config.json`,
-`model.safetensors`, `tokenizer.json` and `SHA256SUMS`; the sums are compared before anything is used.
+Names and shapes are those of a Hugging Face Qwen3.5 text checkpoint; a Mamba2 layer's are those of GraniteMoeHybrid's `mamba`.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ from torch import Tensor
 
 from reference_impl.toy_model.config import ToyConfig
 
+ONE_AT_FIRST = ("linear_attn.norm.weight", "mamba.norm.weight", "mamba.D")
+
 
 def shapes(config: ToyConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield every parameter's name and shape, in order."""
@@ -24,6 +25,8 @@ def shapes(config: ToyConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"{name}.input_layernorm.weight", (c.hidden_size,)
         if layer_type == "linear_attention":
             yield from _linear_attention(f"{name}.linear_attn", c)
+        elif layer_type == "mamba2":
+            yield from _mamba2(f"{name}.mamba", c)
         else:
             yield from _attention(f"{name}.self_attn", c)
         yield f"{name}.post_attention_layernorm.weight", (c.hidden_size,)
@@ -55,6 +58,17 @@ def _linear_attention(name: str, c: ToyConfig) -> Iterator[tuple[str, tuple[int,
     yield f"{name}.out_proj.weight", (c.hidden_size, values)
 
 
+def _mamba2(name: str, c: ToyConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{name}.in_proj.weight", (c.mamba_inner_dim + c.mamba_conv_dim + c.mamba_num_heads, c.hidden_size)
+    yield f"{name}.conv1d.weight", (c.mamba_conv_dim, 1, c.mamba_conv_kernel_dim)
+    yield f"{name}.conv1d.bias", (c.mamba_conv_dim,)
+    yield f"{name}.dt_bias", (c.mamba_num_heads,)
+    yield f"{name}.A_log", (c.mamba_num_heads,)
+    yield f"{name}.D", (c.mamba_num_heads,)
+    yield f"{name}.norm.weight", (c.mamba_inner_dim,)
+    yield f"{name}.out_proj.weight", (c.hidden_size, c.mamba_inner_dim)
+
+
 def random_weights(config: ToyConfig, seed: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """Return freshly initialised parameters; the same for the same seed, whatever the dtype is rounded to."""
     generator = torch.Generator().manual_seed(seed)
@@ -70,7 +84,7 @@ def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> T
     if name.endswith("A_log"):
         return torch.zeros(shape)
     if len(shape) == 1:
-        return torch.ones(shape) if name.endswith("linear_attn.norm.weight") else torch.zeros(shape)
+        return torch.ones(shape) if name.endswith(ONE_AT_FIRST) else torch.zeros(shape)
     scale = 0.05 if "embed" in name else math.prod(shape[1:]) ** -0.5
     if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")):
         scale *= 0.5
