@@ -31,7 +31,9 @@ class Answer(msgspec.Struct, frozen=True):
 
     `restored` counts prompt tokens that were not computed: under `""` as the backend reports them for the whole request, and
     under a cache group's name what that group resumed from (a recurrent group: the position of the state it was given).
-    `margins[i]` is how far (in logits) the token chosen at step i was ahead of the next one; empty if the backend cannot say.
+    `from_tier` of the request's restored tokens came from a second tier; `preemptions` counts how often the request lost its
+    place while it ran. `tokens` are those generated, the one that ended it included; `margins[i]` is how far (in logits) the
+    token chosen at step i was ahead of the next one. Both are empty if the backend cannot say.
     """
 
     id: str
@@ -39,7 +41,25 @@ class Answer(msgspec.Struct, frozen=True):
     tokens: tuple[int, ...] = ()
     prompt_tokens: int = 0
     restored: Mapping[str, int] = {}
+    from_tier: int = 0
+    preemptions: int = 0
     margins: tuple[float, ...] = ()
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """How an engine is to be opened for one arm of a comparison.
+
+    `caching` turns prefix caching on; `tier` adds a second tier that keeps its copies through `Backend.reset`; `preempt` makes
+    the engine short of space, so that running requests lose their place. An empty `dtype` or `checkpoint` is the engine's own.
+    """
+
+    caching: bool = True
+    tier: bool = False
+    preempt: bool = False
+    device: str = "cpu"
+    dtype: str = ""
+    checkpoint: str = ""
+    seed: int = 0
 
 
 class Backend(Protocol):
@@ -54,7 +74,7 @@ class Backend(Protocol):
         """
 
     def reset(self) -> bool:
-        """Forget every cached prefix; return whether that was done."""
+        """Forget every prefix cached in the engine's own pools, not those in a second tier; return whether that was done."""
 
     def versions(self) -> Mapping[str, str]:
         """Return what a result must name to be repeated: engine, checkpoint hash, device, precision, packages."""

@@ -30,7 +30,7 @@ def mcnemar(lost: int, gained: int) -> float:
     """Return the exact one-sided p value of so many losses or more among all answers that differ."""
     differing = lost + gained
     at_least: int = sum(math.comb(differing, k) for k in range(lost, differing + 1))
-    return at_least / 2**differing
+    return at_least / (1 << differing)
 
 
 def tango_lower(lost: int, gained: int, n: int, alpha: float = ALPHA) -> float:

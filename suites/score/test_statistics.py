@@ -39,7 +39,7 @@ def test_at_tangos_bound_the_constrained_score_statistic_is_the_quantile(lost: i
     """The rate of losses is found here by brute force over the likelihood, not by the closed form."""
     bound = tango_lower(lost, gained, n)
     same = n - lost - gained
-    rates = [max(0.0, -bound) + (1 - abs(bound)) / 2 * i / 8000 for i in range(1, 8000)]
+    rates = [max(0.0, -bound) + (1 - abs(bound)) / 2 * (i / 8000) ** 3 for i in range(1, 8000)]
 
     def likelihood(rate: float) -> float:
         parts = ((lost, rate), (gained, rate + bound), (same, 1 - 2 * rate - bound))

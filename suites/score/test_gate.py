@@ -1,0 +1,266 @@
+"""The gate asks in its order and errs no more often than it says; every way to be judged has its opposite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pytest
+
+from harness.score.backend import Answer
+from harness.score.divergence import divergences
+from harness.score.gate import Judged, Rules, decides_at, exit_code, group_scores, judge
+from harness.score.pairs import Scored, Scores, Unpaired, pair_up
+from harness.score.restored import measure, shortfalls
+from harness.score.statistics import mcnemar, tango_lower
+
+GROUPS = ("full", "recurrent", "window")
+
+
+def scores(
+    arm: str,
+    right: Callable[[int], bool],
+    n: int = 300,
+    *,
+    restored: int = 0,
+    token: Callable[[int], int] | None = None,
+    margin: float = 5.0,
+) -> Scores:
+    """Return an arm of n questions whose answers are one token: the given one, or one that tells right from wrong."""
+    say = token or (lambda doc: int(right(doc)))
+    return Scores(
+        arm=arm,
+        rows=tuple(
+            Scored(doc=doc, filter="strict-match", prompt_hash=f"h{doc}", correct=right(doc), group=GROUPS[doc % 3])
+            for doc in range(n)
+        ),
+        answers={
+            doc: Answer(
+                str(doc),
+                "",
+                tokens=(say(doc),),
+                prompt_tokens=100,
+                restored={"": restored, "recurrent": restored},
+                margins=(margin,),
+            )
+            for doc in range(n)
+        },
+    )
+
+
+def always(doc: int) -> bool:
+    return True
+
+
+def one(cold: Scores, other: Scores, again: Scores | None = None, need: str = "restored", **rules: float) -> Judged:
+    """Judge one arm."""
+    return judge(cold, [(other, need)], again, Rules(**rules))[1][0]  # type: ignore[arg-type, list-item]
+
+
+COLD = scores("off", always)
+AGAIN = scores("off-again", always)
+NOISY = scores("off-again", always, token=lambda doc: 7 if doc == 0 else 1)
+
+
+def test_an_arm_that_is_the_same_token_for_token_passes_however_few_were_asked() -> None:
+    judged = one(scores("off", always, 20), scores("hit", always, 20, restored=90), scores("off-again", always, 20))
+    assert (judged.verdict, judged.near_ties, judged.hard) == ("pass", 0, [])
+
+
+@pytest.mark.parametrize(
+    ("restored", "said"), [(0, "restored 0.0%"), (49, "restored 49.0%")], ids=["nothing restored", "too little restored"]
+)
+def test_an_arm_that_was_not_served_from_the_cache_checked_nothing(restored: int, said: str) -> None:
+    """Even where every answer is wrong: an arm that did not do what it is for is no evidence."""
+    judged = one(COLD, scores("hit", lambda doc: False, restored=restored), AGAIN)
+    assert judged.verdict == "nothing checked" and said in judged.reasons[0]
+    assert exit_code([judged]) == 5
+
+
+def test_one_request_that_restored_nothing_is_told() -> None:
+    warm = scores("hit", always, restored=90)
+    cold_one = {**warm.answers, 17: msgspec.structs.replace(warm.answers[17], restored={"": 0, "recurrent": 90})}
+    judged = one(COLD, msgspec.structs.replace(warm, answers=cold_one), AGAIN)
+    assert judged.reasons == ["question 17 restored nothing"]
+
+
+def test_a_cache_group_that_restored_nothing_is_told_although_the_request_did() -> None:
+    """A request that resumed attention and recomputed its state was not a hit of the hybrid cache."""
+    answers = {0: Answer("0", "", prompt_tokens=100, restored={"": 90, "full": 90, "recurrent": 0})}
+    assert shortfalls(measure(answers), "restored") == [
+        "group recurrent restored 0.0% of the prompts, less than 50%",
+        "group recurrent restored nothing in some request",
+    ]
+
+
+@pytest.mark.parametrize("which", ["off", "off-again"])
+def test_a_cold_arm_that_was_warm_makes_the_comparison_empty(which: str) -> None:
+    warm = scores(which, always, restored=50)
+    cold, again = (warm, AGAIN) if which == "off" else (COLD, warm)
+    judged = one(cold, scores("hit", always, restored=90), again)
+    assert judged.verdict == "nothing checked" and judged.reasons[0].startswith(f"arm {which}: a cold arm restored 50.0%")
+
+
+def test_salted_requests_that_find_each_others_prefix_checked_nothing() -> None:
+    judged = one(COLD, scores("miss", always, restored=90), AGAIN, need="cold")
+    assert judged.verdict == "nothing checked" and "salts are ignored" in judged.reasons[0]
+    assert one(COLD, scores("miss", always), AGAIN, need="cold").verdict == "pass"
+
+
+def test_the_tier_must_have_given_what_was_restored() -> None:
+    given = scores("tier", always, restored=90)
+    assert one(COLD, given, AGAIN, need="tier").reasons == ["the second tier gave 0.0% of the prompts, less than 50%"]
+    answers = {doc: msgspec.structs.replace(answer, from_tier=90) for doc, answer in given.answers.items()}
+    assert one(COLD, msgspec.structs.replace(given, answers=answers), AGAIN, need="tier").verdict == "pass"
+
+
+def test_an_arm_under_preemption_needs_requests_that_lost_their_place() -> None:
+    calm = scores("preempted", always)
+    assert one(COLD, calm, AGAIN, need="preempted").reasons == ["0 of 300 requests were preempted"]
+    answers = {doc: msgspec.structs.replace(answer, preemptions=doc % 2) for doc, answer in calm.answers.items()}
+    assert one(COLD, msgspec.structs.replace(calm, answers=answers), AGAIN, need="preempted").verdict == "pass"
+
+
+def test_a_model_that_knows_nothing_is_too_weak_in_both_arms_and_not_a_pass() -> None:
+    judged = one(scores("off", lambda doc: doc < 29), scores("hit", lambda doc: doc < 20, restored=90), AGAIN)
+    assert judged.verdict == "nothing checked" and "at most 29 of 300" in judged.reasons[0]
+
+
+def test_a_cache_that_ruins_a_good_model_is_no_weak_model() -> None:
+    assert one(COLD, scores("hit", lambda doc: False, restored=90), AGAIN).verdict == "fail"
+
+
+def test_one_hard_divergence_fails_where_two_cold_runs_agree() -> None:
+    other = scores("hit", always, restored=90, token=lambda doc: 7 if doc == 5 else 1)
+    judged = one(COLD, other, AGAIN)
+    assert (judged.verdict, judged.hard, judged.lost) == ("fail", [5], 0)
+    assert one(COLD, other, NOISY).verdict == "pass", "with a noise floor the score decides"
+    assert one(COLD, other, None).verdict == "pass", "and so without a second cold run"
+
+
+def test_a_near_tie_is_left_to_the_score() -> None:
+    tied = scores("off", always, margin=1e-4)
+    flipped = scores("hit", always, restored=90, token=lambda doc: 7 if doc == 5 else 1, margin=2e-4)
+    judged = one(tied, flipped, scores("off-again", always, margin=1e-4))
+    assert (judged.verdict, judged.near_ties, judged.hard) == ("pass", 1, [])
+
+
+def test_a_divergence_is_a_near_tie_only_if_both_runs_were_undecided_at_its_step() -> None:
+    def answer(tokens: Sequence[int], margins: Sequence[float] = (), text: str = "") -> dict[int, Answer]:
+        return {0: Answer("0", text, tokens=tuple(tokens), margins=tuple(margins))}
+
+    def kinds(cold: dict[int, Answer], other: dict[int, Answer]) -> list[tuple[int, str]]:
+        return [(found.step, found.kind) for found in divergences(cold, other, 0.01)]
+
+    assert kinds(answer([1, 2, 3], [9, 0.001, 9]), answer([1, 4, 3], [9, 0.002, 9])) == [(1, "near-tie")]
+    assert kinds(answer([1, 2], [9, 0.001]), answer([1, 4], [9, 3])) == [(1, "hard")]
+    assert kinds(answer([1, 2]), answer([1, 4])) == [(1, "hard")], "unknown margins excuse nothing"
+    assert kinds(answer([1, 2], [9, 0.001]), answer([1, 2, 3], [9, 0.001, 0.001])) == [(2, "hard")]
+    assert kinds(answer([], text="a"), answer([], text="b")) == [(-1, "hard")]
+    assert kinds(answer([1, 2]), answer([1, 2])) == []
+
+
+def test_losing_significantly_fails_and_the_group_that_lost_is_named() -> None:
+    judged = one(COLD, scores("hit", lambda doc: not (doc % 3 == 1 and doc < 60), restored=90), NOISY)
+    assert (judged.verdict, judged.lost, judged.suspects) == ("fail", 20, ["recurrent"])
+    assert {group.group: group.lost for group in judged.groups} == {"full": 0, "recurrent": 20, "window": 0}
+
+
+def test_losing_significantly_inside_the_margin_fails_all_the_same() -> None:
+    other = scores("hit", lambda doc: doc >= 12, 5000, restored=90)
+    judged = one(scores("off", always, 5000), other, scores("off-again", always, 5000, token=lambda doc: doc))
+    assert judged.lower > -0.01 and judged.verdict == "fail"
+
+
+def test_suspects_are_ordered_by_what_they_lost() -> None:
+    other = scores("hit", lambda doc: not (doc % 3 == 1 or (doc % 3 == 2 and doc < 150)), restored=90)
+    assert one(COLD, other, AGAIN).suspects == ["recurrent", "window"]
+
+
+def test_too_few_questions_are_unknown_and_the_number_that_decides_is_told() -> None:
+    cold, again = scores("off", always, 200), scores("off-again", always, 200, token=lambda doc: doc)
+    judged = one(cold, scores("hit", always, 200, restored=90), again)
+    assert judged.verdict == "unknown" and exit_code([judged]) == 2
+    # z² / (n + z²) < 0.01 from n = 268 on; steps of one in a hundred overshoot by at most that.
+    assert 268 <= judged.needed <= 271
+
+
+def test_with_as_many_questions_as_were_told_the_gate_does_decide() -> None:
+    for lost, gained, n in ((3, 1, 200), (5, 5, 300), (2, 0, 150), (0, 4, 200)):
+        needed = decides_at(lost, gained, n, Rules())
+        later = round(lost * needed / n), round(gained * needed / n)
+        assert needed > n and (mcnemar(*later) < 0.05 or tango_lower(*later, needed) > -0.01)
+
+
+def test_holm_spares_an_arm_that_is_significant_on_its_own_only() -> None:
+    """Five losses of five are p = 0.031: alone a failure, among three arms 0.094 and open."""
+    five = scores("hit", lambda doc: doc >= 5, restored=90)
+    assert one(COLD, five, NOISY).verdict == "fail"
+    even = [(scores(f"hit{i}", always, restored=90), "restored") for i in (1, 2)]
+    judged = judge(COLD, [(five, "restored"), *even], NOISY, Rules())[1]  # type: ignore[list-item]
+    assert judged[0].verdict == "unknown" and judged[0].p_adjusted == pytest.approx(3 / 32)
+
+
+def test_an_arm_that_checked_nothing_costs_the_others_no_power() -> None:
+    five = scores("hit", lambda doc: doc >= 5, restored=90)
+    idle = scores("tier", always)
+    judged = judge(COLD, [(five, "restored"), (idle, "tier")], NOISY, Rules())[1]
+    assert [arm.verdict for arm in judged] == ["fail", "nothing checked"] and exit_code(judged) == 1
+
+
+def test_exit_codes_follow_the_worst_arm_and_no_arm_is_nothing_checked() -> None:
+    assert exit_code([]) == 5
+
+
+UNPAIRED = {
+    "missing": (lambda rows: rows[:-1], "arm hit: question 4 (strict-match) of arm off is not there"),
+    "added": (lambda rows: [*rows, msgspec.structs.replace(rows[0], doc=9)], "arm off: question 9 (strict-match) of arm hit"),
+    "other prompt": (
+        lambda rows: [msgspec.structs.replace(rows[0], prompt_hash="x"), *rows[1:]],
+        "arm hit: question 0 was asked with another prompt than in arm off (hash x, not h0)",
+    ),
+    "twice": (lambda rows: [*rows, rows[0]], "arm hit: question 0 (strict-match) was answered twice"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), UNPAIRED.values(), ids=UNPAIRED.keys())
+def test_questions_without_a_counterpart_are_refused_in_one_line(
+    change: Callable[[Sequence[Scored]], list[Scored]], said: str
+) -> None:
+    cold, other = scores("off", always, 5), scores("hit", always, 5)
+    with pytest.raises(Unpaired) as refused:
+        pair_up(cold, msgspec.structs.replace(other, rows=tuple(change(other.rows))))
+    assert str(refused.value).startswith(said) and "\n" not in str(refused.value)
+
+
+def test_questions_without_groups_name_no_suspect() -> None:
+    cold = scores("off", always, 5)
+    bare = msgspec.structs.replace(cold, rows=tuple(msgspec.structs.replace(row, group="") for row in cold.rows))
+    assert group_scores(pair_up(bare, bare)) == []
+
+
+# Verdicts at n = 1319 and a margin of one point, from 20 000 simulated runs: (discordance, drop, pass, fail).
+SIMULATED = [(0.005, 0.0, 0.984, 0.016), (0.02, 0.0, 0.784, 0.036), (0.02, 0.01, 0.044, 0.790), (0.05, 0.0, 0.482, 0.039)]
+
+
+@pytest.mark.parametrize(("discordance", "drop", "passes", "fails"), SIMULATED)
+def test_the_gate_errs_as_often_as_simulated(discordance: float, drop: float, passes: float, fails: float) -> None:
+    """Its probabilities are summed here over all counts that are at all likely."""
+    n, loss = 1319, (discordance + drop) / 2
+    gain = discordance - loss
+    passed = failed = 0.0
+    for lost in range(int(n * loss + 6 * math.sqrt(n * loss)) + 8):
+        for gained in range(int(n * gain + 6 * math.sqrt(n * gain)) + 8):
+            rest = n - lost - gained
+            chance = math.exp(
+                math.lgamma(n + 1) - math.lgamma(lost + 1) - math.lgamma(gained + 1) - math.lgamma(rest + 1)
+                + lost * math.log(loss) + gained * math.log(gain) + rest * math.log(1 - discordance)
+            )  # fmt: skip
+            if chance < 1e-9:
+                continue
+            if mcnemar(lost, gained) < 0.05:
+                failed += chance
+            elif tango_lower(lost, gained, n) > -0.01:
+                passed += chance
+    assert (passed, failed) == (pytest.approx(passes, abs=0.01), pytest.approx(fails, abs=0.01))
