@@ -1,0 +1,272 @@
+"""What one step of a paged execution touches, worked out on the host and sent to the device in one piece.
+
+The tokens of all chunks lie flat behind one another, so that projections and feed-forward layers know no requests. What mixes
+tokens runs by *bucket*: chunks of equal length, without padding between them. Block tables become indices here, once a step for
+all layers of a group; a column that a table lacks, and a null column, is read as the null slot (poison) and never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from reference_impl.toy_model import recurrent
+from reference_impl.toy_model.paged_pools import Pools
+
+Handle = int
+"""Where a tensor of a parcel is found on the device."""
+
+NOWHERE = 1 << 40
+"""The position of a key that nobody sees."""
+NULL = 0
+"""The slot that stands for one that is not there."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens at positions `start` ... of one request, over `tables`, its slots per group by column.
+
+    The last `drafts` tokens are guesses: a recurrent group then writes the state after the last known token into its column and
+    the state after the i-th guess into `scratch[group][i - 1]`. Logits are wanted of the last `outputs` positions.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    tables: Sequence[Sequence[int]]
+    drafts: int = 0
+    scratch: Sequence[Sequence[int]] = ()
+    outputs: int = 1
+
+    @property
+    def stop(self) -> int:
+        """The position behind the last token."""
+        return self.start + len(self.tokens)
+
+
+class Parcel:
+    """Integer arrays that travel to the device together."""
+
+    def __init__(self) -> None:
+        self._arrays: list[Tensor] = []
+
+    def put(self, array: Tensor) -> Handle:
+        """Add an array; return where it will be found."""
+        self._arrays.append(array)
+        return len(self._arrays) - 1
+
+    def send(self, device: torch.device) -> list[Tensor]:
+        """Copy everything to the device and return the tensors by handle."""
+        whole = torch.cat([array.flatten() for array in self._arrays])
+        if device.type == "cuda":
+            whole = whole.pin_memory().to(device, non_blocking=True)
+        parts = whole.split([array.numel() for array in self._arrays])
+        return [part.view(array.shape) for part, array in zip(parts, self._arrays, strict=True)]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What a bucket's queries read of an attention group: positions and token-sized places, both [rows, S]."""
+
+    positions: Handle
+    places: Handle
+
+
+@dataclass(frozen=True)
+class States:
+    """What a bucket continues from in a recurrent group, and what it leaves behind.
+
+    `slots` [rows]; `cold` [rows] says which rows have no state yet, True or False if all or none. `saves` are, for each cut,
+    the rows whose state is kept and the slots that it goes to.
+    """
+
+    slots: Handle
+    cold: Handle | bool
+    saves: list[tuple[Handle, Handle]]
+
+
+@dataclass
+class Bucket:
+    """Chunks of equal length: `rows` x `length` of the flat tokens, from `first` on.
+
+    `cuts` are the token counts after which recurrent states are wanted; the last is the whole length.
+    """
+
+    first: int
+    rows: int
+    length: int
+    cuts: tuple[int, ...]
+    keys: dict[int, Keys] = field(default_factory=dict)
+    states: dict[int, States] = field(default_factory=dict)
+
+
+@dataclass
+class Plan:
+    """A step: flat `tokens` and `positions`, the flat rows `wanted` as logits, in the order of the chunks.
+
+    `writes[g]` are the flat tokens that attention group g keeps, and their places; `claims` the slots written, in the
+    worker's order.
+    """
+
+    parcel: Parcel
+    tokens: Handle
+    positions: Handle
+    wanted: Handle
+    buckets: list[Bucket]
+    writes: dict[int, tuple[Handle, Handle]]
+    claims: list[tuple[int, list[int]]]
+
+
+def plan(pools: Pools, chunks: Sequence[Chunk], pad_rows: int = 1) -> Plan:
+    """Lay a step out. Buckets are filled up to a multiple of `pad_rows` rows; the added ones read poison and write nothing."""
+    return _Planner(pools, chunks).plan(pad_rows)
+
+
+class _Planner:
+    def __init__(self, pools: Pools, chunks: Sequence[Chunk]) -> None:
+        self.pools, self.chunks, self.parcel = pools, chunks, Parcel()
+        kinds = [recurrent.is_recurrent(kind) for kind in pools.kinds]
+        self.recurrent = [g for g, is_recurrent in enumerate(kinds) if is_recurrent]
+        self.attention = [g for g, is_recurrent in enumerate(kinds) if not is_recurrent]
+        self.places: dict[int, list[Tensor]] = {g: [] for g in self.attention}
+        self.claims = [(g, list(self._written(g, c))) for c in chunks for g in self.recurrent + self.attention]
+        self.lost = _lost(self.claims)
+
+    def plan(self, pad_rows: int) -> Plan:
+        shapes: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        for index, chunk in enumerate(self.chunks):
+            shapes.setdefault((len(chunk.tokens), self._cuts(chunk)), []).append(index)
+        buckets: list[Bucket] = []
+        laid: list[Chunk] = []
+        row_of: dict[int, int] = {}
+        first = 0
+        for (length, cuts), members in sorted(shapes.items()):
+            padding = Chunk([0] * length, 0, [[]] * len(self.pools.groups))
+            inside = [self.chunks[index] for index in members] + [padding] * (-len(members) % pad_rows)
+            buckets.append(self._bucket(inside, first, length, cuts))
+            row_of |= {index: first + row * length for row, index in enumerate(members)}
+            laid += inside
+            first += len(inside) * length
+        wanted = [
+            torch.arange(chunk.outputs) + (row_of[index] + len(chunk.tokens) - chunk.outputs)
+            for index, chunk in enumerate(self.chunks)
+        ]
+        put = self.parcel.put
+        return Plan(
+            parcel=self.parcel,
+            tokens=put(torch.tensor([token for chunk in laid for token in chunk.tokens])),
+            positions=put(torch.cat([torch.arange(chunk.start, chunk.stop) for chunk in laid])),
+            wanted=put(torch.cat(wanted)),
+            buckets=buckets,
+            writes={g: self._writes(g) for g in self.attention},
+            claims=self.claims,
+        )
+
+    def _bucket(self, chunks: list[Chunk], first: int, length: int, cuts: tuple[int, ...]) -> Bucket:
+        bucket = Bucket(first, len(chunks), length, cuts)
+        starts = torch.tensor([chunk.start for chunk in chunks])
+        for g in self.recurrent:
+            bucket.states[g] = self._states(g, chunks, starts, cuts)
+        for g in self.attention:
+            bucket.keys[g] = self._keys(g, chunks, starts, length)
+        return bucket
+
+    # --- recurrent groups ---------------------------------------------------------------------------------------------
+
+    def _cuts(self, chunk: Chunk) -> tuple[int, ...]:
+        length, known = len(chunk.tokens), len(chunk.tokens) - chunk.drafts
+        cuts = {length, *range(known, length)}
+        for g in self.recurrent:
+            size = self.pools.groups[g].block_size
+            if self.pools.groups[g].every_block:
+                cuts.update(range(size - chunk.start % size, known, size))
+        return tuple(sorted(cuts))
+
+    def _states(self, g: int, chunks: list[Chunk], starts: Tensor, cuts: tuple[int, ...]) -> States:
+        size = self.pools.groups[g].block_size
+        slots = [_slot(chunk.tables[g], (chunk.start - 1) // size) if chunk.start else NULL for chunk in chunks]
+        inside = torch.tensor([slot if 0 <= slot < self.pools.slots else NULL for slot in slots])
+        cold = [chunk.start == 0 for chunk in chunks]
+        saves = [self._save([self._kept(g, chunk, cut) for chunk in chunks]) for cut in cuts]
+        uniform = len(set(cold)) == 1
+        return States(self.parcel.put(inside), cold[0] if uniform else self.parcel.put((starts == 0).long()), saves)
+
+    def _save(self, slots: list[int]) -> tuple[Handle, Handle]:
+        rows = [row for row, slot in enumerate(slots) if slot != NULL]
+        kept = [slots[row] for row in rows]
+        return self.parcel.put(torch.tensor(rows, dtype=torch.long)), self.parcel.put(torch.tensor(kept, dtype=torch.long))
+
+    def _kept(self, g: int, chunk: Chunk, cut: int) -> int:
+        """Return the slot that a group keeps the state after `cut` tokens of a chunk in; 0 if it keeps none."""
+        slot = self._target(g, chunk, cut)
+        return slot if self.pools.writable(slot) and slot not in self.lost.get(g, ()) else NULL
+
+    def _target(self, g: int, chunk: Chunk, cut: int) -> int:
+        group, stop = self.pools.groups[g], chunk.start + cut
+        guess = cut - (len(chunk.tokens) - chunk.drafts)
+        if guess > 0:
+            return _slot(chunk.scratch[g], guess - 1) if g < len(chunk.scratch) else NULL
+        if guess == 0 or (group.every_block and stop % group.block_size == 0):
+            return _slot(chunk.tables[g], -(-stop // group.block_size) - 1)
+        return NULL
+
+    # --- attention groups ---------------------------------------------------------------------------------------------
+
+    def _keys(self, g: int, chunks: list[Chunk], starts: Tensor, length: int) -> Keys:
+        pools, size = self.pools, self.pools.groups[g].block_size
+        window = pools.config.sliding_window if pools.kinds[g] == "sliding_attention" else 0
+        firsts = (starts - window + 1).clamp(min=0) if window else torch.zeros_like(starts)
+        stops = starts + length
+        table = self._table(g, chunks, -(-int(stops.max()) // size))
+        new = starts[:, None] + torch.arange(length)
+        self.places[g].append(_places(table, new, size).flatten())
+        keys = firsts[:, None] + torch.arange(int((stops - firsts).max()))
+        there = keys < stops[:, None]
+        places = _places(table, torch.where(there, keys, 0), size)
+        return Keys(self.parcel.put(torch.where(there, keys, NOWHERE)), self.parcel.put(places))
+
+    def _table(self, g: int, chunks: list[Chunk], columns: int) -> Tensor:
+        """Return the tables [rows, columns], the null slot where there is no column or no such slot."""
+        rows = [chunk.tables[g][:columns] for chunk in chunks]
+        table = torch.tensor([[*row, *[NULL] * (columns - len(row))] for row in rows])
+        return torch.where((table < 0) | (table >= self.pools.slots), NULL, table)
+
+    def _writes(self, g: int) -> tuple[Handle, Handle]:
+        places = torch.cat(self.places[g])
+        slots = places // self.pools.groups[g].block_size
+        dropped = torch.tensor([NULL, *self.pools.null, *self.lost.get(g, ())])
+        sources = (~torch.isin(slots, dropped)).nonzero().flatten()
+        return self.parcel.put(sources), self.parcel.put(places[sources])
+
+    # --- both ---------------------------------------------------------------------------------------------------------
+
+    def _written(self, g: int, chunk: Chunk) -> Iterator[int]:
+        """Yield the slots that a group writes of a chunk, in order."""
+        if g in self.recurrent:
+            slots = [self._target(g, chunk, cut) for cut in self._cuts(chunk)]
+        else:
+            size = self.pools.groups[g].block_size
+            slots = [_slot(chunk.tables[g], column) for column in range(chunk.start // size, -(-chunk.stop // size))]
+        yield from filter(self.pools.writable, slots)
+
+
+def _places(table: Tensor, positions: Tensor, size: int) -> Tensor:
+    """Return where tokens at `positions` [rows, n] lie, counted in tokens from slot 0."""
+    return table.gather(1, positions // size) * size + positions % size
+
+
+def _slot(table: Sequence[int], column: int) -> int:
+    return table[column] if 0 <= column < len(table) else NULL
+
+
+def _lost(claims: list[tuple[int, list[int]]]) -> dict[int, set[int]]:
+    """Return per group the slots that it writes and that another group writes after it in the same step."""
+    last: dict[int, int] = {}
+    for g, slots in claims:
+        last |= dict.fromkeys(slots, g)
+    lost: dict[int, set[int]] = {}
+    for g, slots in claims:
+        lost.setdefault(g, set()).update(slot for slot in slots if last[slot] != g)
+    return {g: slots for g, slots in lost.items() if slots}
