@@ -1,5 +1,7 @@
 """The configurations that a suite runs on: a layout and the options of the policy, a cell for short.
 
+Options of the scheduler's alone (drafts, steps in flight, a second tier) make cells that only suites at scheduler height run.
+
 Without a choice of the user's, the cells cover every kind of group, equal and unequal block sizes, the three kinds of retention
 (dense, reachable boundaries alone, an interval), hits inside a block, snapshots of several pages and speculative look-ups.
 """
@@ -14,6 +16,9 @@ from harness.scenarios.shape import Shape
 from harness.trace import Height, Layout
 
 
+SCHEDULER_OPTIONS = ("num_speculative_tokens", "async_depth", "tier_slots")
+
+
 @dataclass(frozen=True)
 class Cell:
     """A configuration by name, `full-mamba[retention_interval=0]` for example."""
@@ -26,6 +31,10 @@ class Cell:
         """The layout's name and the options that were set."""
         options = ",".join(f"{key}={value}" for key, value in self.options.items())
         return f"{self.layout.name}[{options}]" if options else self.layout.name
+
+    def runs_at(self, height: Height) -> bool:
+        """Whether the options mean something at a height."""
+        return height == "scheduler" or not any(self.options.get(name) for name in SCHEDULER_OPTIONS)
 
     def shape(self, height: Height) -> Shape:
         """Return the measures of the cell at a height."""
@@ -46,6 +55,22 @@ def default_cells() -> list[Cell]:
         Cell(window, {"retention_interval": 64, "use_eagle": True}),
     ]
     return cells
+
+
+def scheduler_cells() -> list[Cell]:
+    """Return the further cells of a run in which the user chose nothing, for suites at scheduler height."""
+    full, mamba, window = (layouts.load(name) for name in ("full", "full-mamba", "full-swa"))
+    three, unequal = layouts.load("full-swa-mamba"), layouts.load("full-mamba-unequal")
+    return [
+        Cell(full, {"num_speculative_tokens": 3}),
+        Cell(mamba, {"retention_interval": 0, "num_speculative_tokens": 3}),
+        Cell(three, {"retention_interval": None, "num_speculative_tokens": 4}),
+        Cell(unequal, {"retention_interval": None, "num_speculative_tokens": 15}),
+        Cell(mamba, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 2}),
+        Cell(window, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 3}),
+        Cell(three, {"retention_interval": None, "async_depth": 1}),
+        Cell(mamba, {"retention_interval": 0, "hash_block_size": 4, "async_depth": 1}),
+    ]
 
 
 def cells_of(layout: Layout) -> list[Cell]:

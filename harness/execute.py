@@ -67,7 +67,7 @@ class Applicable:
         if all(r in live for r, _ in op.run) and all(r in live for r in op.withdraw):
             return op
         run = [(r, n) for r, n in op.run if r in live]
-        return Step(run=run, budget=op.budget, withdraw=[r for r in op.withdraw if r in live]) if run else None
+        return Step(run=run, budget=op.budget, withdraw=[r for r in op.withdraw if r in live]) if run or not op.run else None
 
 
 class Observer:

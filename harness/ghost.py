@@ -42,10 +42,14 @@ UNKNOWN = -2
 
 
 class Book:
-    """What is known of a request: `nodes[i]` is its prefix of i tokens, `computed` how many of them have been run."""
+    """What is known of a request: `nodes[i]` is its prefix of i tokens, `computed` how many of them have been run.
+
+    `drafted` is where the last run ended, drafts included.
+    """
 
     __slots__ = (
         "computed",
+        "drafted",
         "hit",
         "identity",
         "live",
@@ -70,7 +74,7 @@ class Book:
 
     def restart(self) -> None:
         """Forget what was computed: the request lost its pages."""
-        self.computed = self.ran_steps = 0
+        self.computed = self.drafted = self.ran_steps = 0
         self.hit: Hit | None = None
         self.tainted = False
         self.states: dict[int, set[int]] = {}
@@ -104,6 +108,7 @@ class Ledger:
         self.open_steps: dict[int, StepBegin] = {}
         self.last_step_ended = 0
         self._orphans: set[tuple[int, str]] = set()
+        self._guesses: dict[tuple[int, str], list[int]] = {}
         self._copying: dict[int, list[Page]] = {}
         self._pending: dict[int, list[Key]] = {}
         self._written: dict[str, list[Page]] = {}
@@ -141,6 +146,26 @@ class Ledger:
 
     # --- questions --------------------------------------------------------------------------------------------------------
 
+    def nodes(self, event: Read | Write) -> list[int]:
+        """Return the prefixes that the run of an event spells: those of its request, and beyond them a branch for its drafts.
+
+        A run may go past the tokens known without drafts if its request ended meanwhile; what it computes is like nothing else.
+        """
+        nodes = self.books[event.r].nodes
+        if self._guesses:
+            nodes = self._guesses.get((event.step, event.r), nodes)
+        return nodes if event.stop < len(nodes) else self._guess(event, nodes)
+
+    def _guess(self, event: Read | Write, nodes: list[int]) -> list[int]:
+        begun = self.open_steps.get(event.step)
+        run = next((run for run in begun.runs if run.r == event.r), None) if begun else None
+        symbols = list(run.drafts) if run and run.known < len(nodes) else []
+        known = run.known if run and symbols else len(nodes) - 1
+        symbols += [self.trie.marked(("unknown", event.step, event.r))] * (event.stop - known - len(symbols))
+        guessed = nodes[: known + 1] + self.trie.extend(nodes[known], symbols)
+        self._guesses[event.step, event.r] = guessed
+        return guessed
+
     def page(self, group: int, slot: int) -> Page | None:
         """Return the page behind a slot of a group; None for a null slot or a column that does not exist."""
         pool = self.groups[group].pool
@@ -164,7 +189,7 @@ class Ledger:
         """Return the content of the page that the write of tokens [start, stop) ends; what it repeats is not ended."""
         if page.node == NOTHING:
             return []
-        group, nodes, ancestor = self.groups[event.group], self.books[event.r].nodes, self.trie.ancestor
+        group, nodes, ancestor = self.groups[event.group], self.nodes(event), self.trie.ancestor
         spans = [*page.older, Span(page.start, page.stop, page.node)]
         if page.group != event.group:
             return spans
@@ -202,6 +227,8 @@ class Ledger:
         """
         if self._invalid is not None and self._invalid[0] is read:
             return self._invalid[1]
+        if self._orphans and self.orphaned(read.step, read.r):
+            return []
         group, book = self.groups[read.group], self.books[read.r]
         bad = self._invalid_state(read, book) if group.kind == "recurrent" else self._invalid_blocks(read, book, group)
         self._invalid = (read, bad)
@@ -210,8 +237,8 @@ class Ledger:
     def orphaned(self, step: int, r: str) -> bool:
         """Whether r ended, or lost its pages, while the step was in flight: it still runs, over pages that it gave back.
 
-        Nobody waits for its tokens, and whoever has those pages next writes them in a later step, so what it reads there is
-        not judged.
+        Nobody waits for its tokens, and whoever has those pages next writes them in a later step, be it r itself come back; so
+        what it reads is not judged.
         """
         return (step, r) in self._orphans
 
@@ -282,11 +309,11 @@ class Ledger:
 
     def _write(self, event: Write) -> None:
         group, book = self.groups[event.group], self.books[event.r]
-        pages, null, nodes = self.pages[group.pool], self.null[group.pool], book.nodes
+        pages, null, nodes = self.pages[group.pool], self.null[group.pool], self.nodes(event)
         written = self._written.setdefault(event.r, [])
         if group.kind == "recurrent":
             slot = event.slots[0]
-            if not self.orphaned(event.step, event.r):
+            if not self.orphaned(event.step, event.r) and event.stop < len(book.nodes):
                 book.states.setdefault(event.group, set()).add(event.stop)
             if slot >= 0 and slot not in null:
                 self._write_state(pages[slot], event, nodes[event.stop])
@@ -431,6 +458,8 @@ class Ledger:
         old = event.upto - len(event.tokens)
         book.tokens[old:] = event.tokens
         self._spell(book, old)
+        if book.drafted > book.computed:
+            book.computed = min(event.upto - 1, book.drafted)
 
     def _step_begin(self, event: StepBegin) -> None:
         self.open_steps[event.step] = event
@@ -441,7 +470,7 @@ class Ledger:
         for run in begun.runs if begun else ():
             if run.r not in gone and not self.orphaned(event.step, run.r):
                 book = self.books[run.r]
-                book.computed = run.stop
+                book.computed, book.drafted = run.known, run.stop
                 book.ran_steps += 1
         hollow = self.unbacked(event)
         for key in self._pending.pop(event.step, ()):
@@ -449,6 +478,7 @@ class Ledger:
         for key in hollow:
             key.state = "hollow"
         self._orphans = {(step, r) for step, r in self._orphans if step != event.step}
+        self._guesses = {(step, r): nodes for (step, r), nodes in self._guesses.items() if step != event.step}
         self.last_step_ended = max(self.last_step_ended, event.step)
         self._written.clear()
 
@@ -501,11 +531,11 @@ class Ledger:
     def _invalid_state(self, read: Read, book: Book) -> list[int]:
         page = self.page(read.group, read.slots[0])
         if page is None or book.r not in page.holders:
-            return [] if self.orphaned(read.step, book.r) else [0]
-        return [] if page.group == read.group and self.holds_state(page, book.nodes[read.stop], read.stop) else [0]
+            return [0]
+        return [] if page.group == read.group and self.holds_state(page, self.nodes(read)[read.stop], read.stop) else [0]
 
     def _invalid_blocks(self, read: Read, book: Book, group: Group) -> list[int]:
-        pages, nodes, r, size, stop = self.pages[group.pool], book.nodes, book.r, group.block_size, read.stop
+        pages, nodes, r, size, stop = self.pages[group.pool], self.nodes(read), book.r, group.block_size, read.stop
         null, count, owner, bad = self.null[group.pool], len(pages), group.id, []
         start, end = read.start, read.start - read.start % size + size
         for index, slot in enumerate(read.slots):
@@ -524,8 +554,8 @@ class Ledger:
     def _wrong_block(self, page: Page, group: Group, read: Read, start: int, stop: int) -> bool:
         """Look again at a page whose newest run is not just what tokens [start, stop) need."""
         if read.r not in page.holders:
-            return not self.orphaned(read.step, read.r)
-        return page.group != group.id or not self.covers(page, self.books[read.r].nodes[stop], start, stop)
+            return True
+        return page.group != group.id or not self.covers(page, self.nodes(read)[stop], start, stop)
 
 
 def _mark(keys: dict[int, dict[int, Key]], state: KeyState) -> None:

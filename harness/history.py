@@ -69,7 +69,8 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `alignment`: hits are multiples of this many tokens. `give_back`: tokens that a speculative look-up returns unused.
     `stores_logits`: a full hit may leave nothing to compute. `progress_steps`: in so many steps a feasible request advances.
-    `reserved_slots`: so many slots of a pool stay free when a waiting request joins others.
+    `reserved_slots`: so many slots of a pool stay free when a waiting request joins others. `drafts`: so many drafts are verified
+    with a token at most; there are slots for so many more beyond them, and a page for the state after each.
     """
 
     caching: bool = True
@@ -79,6 +80,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     stores_logits: bool = False
     progress_steps: int = 8
     reserved_slots: int = 0
+    drafts: int = 0
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):

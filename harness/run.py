@@ -202,7 +202,10 @@ class Runner:
     def _suite(self, suite: Suite, seconds: float) -> SuiteReport:
         report, started = SuiteReport(name=suite.name), time.perf_counter()
         deadline = started + seconds if suite.endless and seconds else None
-        streams = [(cell, suite.traces(cell, suite.height, self.seed)) for cell in self.cells]
+        cells = [cell for cell in self.cells if cell.runs_at(suite.height)]
+        if not cells:
+            self._skip(f"suite {suite.name}", "what the configurations ask for is the scheduler's alone")
+        streams = [(cell, suite.traces(cell, suite.height, self.seed)) for cell in cells]
         tallies: list[Tally] = []
         rounds = 0
         while streams:

@@ -30,6 +30,7 @@ from harness.history import (
     Preempted,
     Publish,
     Read,
+    Run,
     StepBegin,
     StepEnd,
     Submitted,
@@ -104,6 +105,7 @@ class Sense:
         self._groups = header.groups
         self._pools = {pool.id: pool.slots for pool in header.pools}
         self._tokens: dict[str, int] = {}
+        self._beyond: dict[tuple[int, str], int] = {}
         self._rules: dict[type, Callable[[Any], None]] = {
             Take: self._holding,
             Drop: self._holding,
@@ -139,10 +141,9 @@ class Sense:
     def _access(self, event: Read | Write) -> None:
         group = self._groups[self._group(event.group, event.pool)]
         self._known([event.r], "r")
-        if not 0 <= event.start <= event.stop <= self._tokens[event.r]:
-            raise Nonsense(
-                f"tokens [{event.start}, {event.stop}) - at `$.start`; {event.r!r} has {self._tokens[event.r]} tokens here"
-            )
+        tokens = self._beyond.get((event.step, event.r), 0) or self._tokens[event.r]
+        if not 0 <= event.start <= event.stop <= tokens:
+            raise Nonsense(f"tokens [{event.start}, {event.stop}) - at `$.start`; {event.r!r} has {tokens} tokens here")
         first, last = columns(group, event.start, event.stop)
         wanted = 1 if group.kind == "recurrent" else last - first
         if len(event.slots) != wanted:
@@ -180,9 +181,19 @@ class Sense:
             if not 0 <= run.start <= run.stop:
                 raise Nonsense(f"tokens [{run.start}, {run.stop}) of {run.r!r} - at `$.runs`")
             self._tables(run.tables, "runs")
+            if run.drafts:
+                self._drafts(event.step, run)
         self._moves(event.copies, "copies")
+        self._moves(event.stores, "stores")
         for pool, slots in event.zeros:
             self._slots(slots, pool, "zeros")
+
+    def _drafts(self, step: int, run: Run) -> None:
+        if not run.start < run.known <= self._tokens[run.r]:
+            raise Nonsense(f"drafts from {run.known} on - at `$.runs`; {run.r!r} has {self._tokens[run.r]} tokens here")
+        _check_tokens(run.drafts)
+        self._tables(run.scratch, "runs")
+        self._beyond[step, run.r] = run.stop
 
     def _accept(self, event: Accept) -> None:
         self._known([event.r], "r")

@@ -9,16 +9,18 @@ real forward pass:
    very step is not there yet;
 3. all groups write the tokens of the chunk;
 4. attention groups read what their queries need, the chunk included: keys and values of the same step, another request's
-   among them, are there.
+   among them, are there;
+5. pages are copied to another tier.
 
-A recurrent group's state lies in its block table by position: the state after n tokens is in column ⌈n / block⌉ − 1.
+A recurrent group's state lies in its block table by position: the state after n tokens is in column ⌈n / block⌉ − 1. States
+after drafts are not in the table; the run says where they go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from harness.history import Copy, Event, Group, Header, Read, Run, StepBegin, StepEnd, Write, Zero
+from harness.history import Copy, Event, Group, Header, Move, Read, Run, StepBegin, StepEnd, Write, Zero
 from harness.needs import columns, first_needed
 
 NO_COLUMN = -1
@@ -53,9 +55,7 @@ class Worker:
         runs = [run for run in begun.runs if run.r not in withdrawn]
         for pool, slots in begun.zeros:
             out.append(Zero(pool=pool, slots=slots, step=step))
-        if begun.copies:
-            self._copies += 1
-            out.append(Copy(id=self._copies, moves=begun.copies, step=step))
+        self._copy(begun.copies, step, out)
         for run in runs:
             for group in self._recurrent:
                 if run.start > 0:
@@ -68,6 +68,12 @@ class Worker:
         for run in runs:
             for group in self._attention:
                 out.append(_read_tokens(group, run, step))
+        self._copy(begun.stores, step, out)
+
+    def _copy(self, moves: list[Move], step: int, out: list[Event]) -> None:
+        if moves:
+            self._copies += 1
+            out.append(Copy(id=self._copies, moves=moves, step=step))
 
 
 def _slots(table: list[int], first: int, last: int) -> list[int]:
@@ -82,13 +88,17 @@ def _read_state(group: Group, run: Run, step: int) -> Read:
 
 
 def _write_states(group: Group, run: Run, step: int) -> Iterable[Write]:
-    stops = [run.stop]
+    stops = [run.known]
     if group.snapshots == "every-block":
         size = group.block_size
-        stops = [*range((run.start // size + 1) * size, run.stop, size), run.stop]
+        stops = [*range((run.start // size + 1) * size, run.known, size), run.known]
     for stop in stops:
         column = -(-stop // group.block_size) - 1
         slots = _slots(run.tables[group.id], column, column + 1)
+        yield Write(pool=group.pool, group=group.id, slots=slots, r=run.r, start=run.start, stop=stop, step=step)
+    for index in range(len(run.drafts)):
+        slots = _slots(run.scratch[group.id], index, index + 1)
+        stop = run.known + index + 1
         yield Write(pool=group.pool, group=group.id, slots=slots, r=run.r, start=run.start, stop=stop, step=step)
 
 

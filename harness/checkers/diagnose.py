@@ -31,6 +31,7 @@ class _Case:
         self.ledger, self.read = ledger, read
         self.group: Group = ledger.groups[read.group]
         self.book: Book = ledger.books[read.r]
+        self.nodes = ledger.nodes(read)
         self.slot = read.slots[index]
         self.page: Page | None = ledger.page(read.group, self.slot)
         if self.group.kind == "recurrent":
@@ -78,11 +79,11 @@ class _Case:
 
     def _key(self) -> Key | None:
         assert self.page is not None
-        nodes = self.book.nodes
+        nodes = self.nodes
         return next((k for k in self.page.keys if k.length < len(nodes) and nodes[k.length] == k.node), None)
 
     def _foreign(self) -> str:
-        page, nodes = self.page, self.book.nodes
+        page, nodes = self.page, self.nodes
         assert page is not None
         if page.node == NOTHING or page.group != self.group.id:
             return "stale-hit"

@@ -62,8 +62,16 @@ def _stuck(r: str, what: str) -> Finding:
 
 
 def _blocks(ledger: Ledger, r: str, pool: int, upto: int) -> int:
-    """Return a bound on the slots that the request needs up to `upto` tokens: one spare block for every group."""
-    return sum(-(-upto // group.block_size) + 1 for group in ledger.local if group.pool == pool)
+    """Return a bound on the slots that the request needs up to `upto` tokens: one spare block for every group.
+
+    Drafts take slots ahead, and a page of their own each where a state is written after every token.
+    """
+    drafts, slots = ledger.header.rules.drafts, 0
+    for group in ledger.local:
+        if group.pool == pool:
+            recurrent = group.kind == "recurrent"
+            slots += -(-(upto if recurrent else upto + 2 * drafts) // group.block_size) + 1 + drafts * recurrent
+    return slots
 
 
 def _feasible(ledger: Ledger, r: str, tokens: int) -> bool:

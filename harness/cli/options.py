@@ -65,7 +65,7 @@ def cells_of(layouts: Sequence[str], options: Sequence[str]) -> tuple[list[Cell]
             return [cells.Cell(layout, chosen) for layout in named], True
         return [cell for layout in named for cell in cells.cells_of(layout)], True
     if not chosen:
-        return cells.default_cells(), False
+        return [*cells.default_cells(), *cells.scheduler_cells()], False
     return [cells.Cell(layout, chosen) for layout in {c.layout.name: c.layout for c in cells.default_cells()}.values()], False
 
 

@@ -48,6 +48,7 @@ class ObservedManager:
         self._managers = manager.coordinator.single_type_managers
         self._no_tables: list[list[int]] = [[] for _ in self._managers]
         self._tables: dict[str, list[list[int]]] = {}
+        self._scratch: dict[str, list[list[int]]] = {}
         self._looked_up: dict[str, tuple[int, Any]] = {}
         self._drain_dirty = getattr(self._pool, "drain_dirty", None)
         self._refs: list[int] = [block.ref_cnt for block in self._blocks]
@@ -58,6 +59,9 @@ class ObservedManager:
         self._has_companions = hasattr(self._pool.null_block, "companions")
         self._can_copy = hasattr(manager, "take_kv_cache_block_copies")
         self._copies_expected = getattr(manager.coordinator, "enable_partial_hash_hits", self._can_copy)
+        self._scratch_blocks = [getattr(single, "speculative_blocks", {}) for single in self._managers]
+        self._drafts = any(getattr(single, "num_speculative_blocks", 0) for single in self._managers)
+        self._copies_expected |= self._drafts
         self._copies: list[Any] = []
         self._retained: list[Any] = []
         self._pins: dict[int, list[tuple[str, int]]] = {}
@@ -120,7 +124,7 @@ class ObservedManager:
 
     def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Any]]:
         """Return the copies that the next step has to make, and the blocks to free when they are made."""
-        self.events += self._collect_copies(self._no_tables)
+        self.events += self._collect_copies(self._no_tables, self._no_tables)
         copies, retained = self._copies, self._retained
         self._copies, self._retained = [], []
         return copies, retained
@@ -128,6 +132,10 @@ class ObservedManager:
     def tables(self, r: str) -> list[list[int]]:
         """Return the request's slots per group by column, as of its last call. Not to be changed."""
         return self._tables.get(r, self._no_tables)
+
+    def scratch(self, r: str) -> list[list[int]]:
+        """Return the request's slots per group for the states after drafts. Not to be changed."""
+        return self._scratch.get(r, self._no_tables)
 
     # --- differences -------------------------------------------------------------------------------------------------
 
@@ -141,6 +149,7 @@ class ObservedManager:
             self._looked_up.pop(r, None)
             if not any(self._tables.get(r, ())):
                 self._tables.pop(r, None)
+                self._scratch.pop(r, None)
 
     def _settle(self, holders: list[str], request: Any, reason: UnpublishReason) -> None:
         """Report how tables, then blocks, changed in the call that has just returned; `request` is whom it served."""
@@ -153,7 +162,7 @@ class ObservedManager:
         for r, group, slots in come:
             moves.append(Take(step=self.step, pool=POOL, group=group, slots=self._tie_companions(slots), holder=r))
         if self._copies_expected and request is not None:
-            moves += self._collect_copies(self._tables[request.request_id])
+            moves += self._collect_copies(self._tables[request.request_id], self.scratch(request.request_id))
         self._account(request, reason, moves)
 
     def _compare_tables(self, r: str, drops: list[Event], come: list[tuple[str, int, list[int]]]) -> None:
@@ -174,6 +183,20 @@ class ObservedManager:
                 if got:
                     come.append((r, group, got))
         self._tables[r] = after
+        if self._drafts:
+            self._compare_scratch(r, drops, come)
+
+    def _compare_scratch(self, r: str, drops: list[Event], come: list[tuple[str, int, list[int]]]) -> None:
+        """The same for the pages beside the tables, which are got and given back all together."""
+        before = self._scratch.get(r, self._no_tables)
+        after = [[block.block_id for block in blocks.get(r, ())] for blocks in self._scratch_blocks]
+        for group, (old, new) in enumerate(zip(before, after, strict=True)):
+            if new != old:
+                if old:
+                    drops.append(Drop(step=self.step, pool=POOL, group=group, slots=old, holder=r))
+                if new:
+                    come.append((r, group, new))
+        self._scratch[r] = after
 
     def _tie_companions(self, slots: list[int]) -> list[int]:
         """Return the slots and those tied to them: a snapshot of several pages is in a table by its first page alone."""
@@ -189,17 +212,18 @@ class ObservedManager:
                 self._tied.pop(slot, None)
         return slots + tied if tied else slots
 
-    def _collect_copies(self, tables: list[list[int]]) -> list[Event]:
+    def _collect_copies(self, tables: list[list[int]], scratch: list[list[int]]) -> list[Event]:
         """Note new copies. The manager keeps an extra reference to both ends; the copy itself is their holder here."""
         if not self._can_copy:
             return []
         copies, retained = self.manager.take_kv_cache_block_copies()
         takes: list[Event] = []
+        holding = [{*table, *aside} for table, aside in zip(tables, scratch, strict=True)]
         for index, copy in enumerate(copies):
             self._copy_count += 1
             holder = f"copy:{self._copy_count}"
             ends = (copy.src_block_id, copy.dst_block_id)
-            group = next((g for g, table in enumerate(tables) if not set(ends).isdisjoint(table)), 0)
+            group = next((g for g, places in enumerate(holding) if not places.isdisjoint(ends)), 0)
             for block in retained[2 * index : 2 * index + 2]:
                 self._pins.setdefault(block.block_id, []).append((holder, group))
                 takes.append(Take(step=self.step, pool=POOL, group=group, slots=[block.block_id], holder=holder))

@@ -18,7 +18,7 @@ from harness.errors import UsageError
 from harness.history import Rules
 from harness.trace import Submit, TraceHeader
 from reference_impl.vllm.align_split import split_for
-from reference_impl.vllm.config import ConfigError, KVCacheConfig, build
+from reference_impl.vllm.config import ConfigError, KVCacheConfig, Options, build
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
 from reference_impl.vllm.request import MultiModalFeature, Request
 from reference_impl.vllm.spec import RELEASES
@@ -35,6 +35,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     from harness.mutants import plant
 
     config = configure(header, options.get("release", ""))
+    if header.height != "scheduler":
+        _refuse_scheduling(config.options)
     mutant = options.get("mutant", "")
     engine = assemble(header, config, KVCacheManager(config), "reference" + (f":mutant={mutant}" if mutant else ""))
     if mutant:
@@ -42,6 +44,13 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     if header.height == "scheduler":
         return SchedulerHeight(engine.header, config, engine.manager, engine.new_request)
     return engine
+
+
+def _refuse_scheduling(options: Options) -> None:
+    """Raise UsageError for what is the scheduler's alone."""
+    for name in ("num_speculative_tokens", "async_depth"):
+        if getattr(options, name):
+            raise UsageError(f"option {name!r} ({getattr(options, name)}) is the scheduler's; run it at scheduler height")
 
 
 def configure(header: TraceHeader, release: str = "") -> KVCacheConfig:
@@ -75,6 +84,7 @@ def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
         ),
         progress_steps=PROGRESS_STEPS,
         reserved_slots=int(options.watermark * config.num_blocks),
+        drafts=options.num_speculative_tokens,
     )
 
 

@@ -101,7 +101,7 @@ class SchedulerHeight:
         self._scripted = Scripted(self._vocabulary)
         self._view: Any = _Preempting(manager)
         self.scheduler = Scheduler(config, self._view, sampler or self._scripted)
-        self._depth = 0
+        self._depth = config.options.async_depth
         self._in_flight: deque[_InFlight] = deque()
 
     def describe(self) -> Header:
@@ -126,9 +126,11 @@ class SchedulerHeight:
                 if op.r in self.scheduler.requests and self.scheduler.requests[op.r].status is RequestStatus.RUNNING:
                     self.scheduler.preempt(op.r)
             case Reset():
+                self.drain()
                 ok = self.scheduler.reset_prefix_cache(reset_running_requests=op.running)
                 events.append(ResetDone(step=self.manager.step, ok=ok))
             case UpdateWeights():
+                self.drain()
                 self._view.reason = "version"
                 self.scheduler.update_weights()
                 self._view.reason = "reset"
@@ -192,7 +194,9 @@ class SchedulerHeight:
 
     def _run(self, request: Request, output: SchedulerOutput) -> Run:
         r, stop = request.request_id, request.num_computed_tokens
-        return Run(r, stop - output.num_scheduled_tokens[r], stop, self.manager.tables(r))
+        drafts = output.scheduled_spec_decode_tokens.get(r, [])
+        scratch = self.manager.scratch(r) if drafts else []
+        return Run(r, stop - output.num_scheduled_tokens[r], stop, self.manager.tables(r), drafts, scratch)
 
     def _run_oldest(self) -> None:
         output, begin, withdrawn, requests = self._in_flight.popleft()

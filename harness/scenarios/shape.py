@@ -61,12 +61,14 @@ class Shape:
         return any(group.kind == kind for group in self.layout.groups)
 
     def slots(self, tokens: int) -> int:
-        """Return how many slots a request of so many tokens takes at most, one spare block for every group."""
+        """Return how many slots a request of so many tokens takes at most, drafts counted, one spare block for every group."""
         return sum(self._blocks(group, tokens) for group in self.layout.groups)
 
     def _blocks(self, group: GroupSpec, tokens: int) -> int:
-        pages = int(self.options.get("pages_per_snapshot", 1)) if group.kind == "recurrent" else 1
-        return (-(-tokens // group.block_size) + 1) * pages
+        drafts = int(self.options.get("num_speculative_tokens", 0))
+        if group.kind == "recurrent":
+            return (-(-tokens // group.block_size) + 1) * int(self.options.get("pages_per_snapshot", 1)) + drafts
+        return -(-(tokens + 2 * drafts) // group.block_size) + 1
 
 
 class Script:
@@ -90,7 +92,7 @@ class Script:
         if self.shape.height == "manager":
             self.ops.append(Step(run=list(run), withdraw=list(withdraw)))
         else:
-            self.ops.append(Step(budget=max(sum(n for _, n in run), self.shape.unit)))
+            self.ops.append(Step(budget=max(sum(n for _, n in run), self.shape.unit), withdraw=list(withdraw)))
 
     def prefill(self, r: str, chunk: int = 0) -> None:
         """Run r until its prompt is computed, `chunk` tokens a step (all at once if 0), and some steps more.

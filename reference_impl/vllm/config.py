@@ -73,7 +73,8 @@ class KVCacheGroupSpec:
 class Options:
     """Everything that can be chosen, vLLM's names where vLLM has them. Sizes are in tokens unless said otherwise.
 
-    The three marked `by release` take what that release of vLLM does when they are left alone.
+    `num_speculative_tokens`: so many drafts are verified with each token at most. `async_depth`: so many steps may be scheduled
+    before the tokens of an earlier one are known. The three marked `by release` take what that release of vLLM does when they are left alone.
     """
 
     release: str = NEWEST
@@ -88,6 +89,8 @@ class Options:
     watermark: float = 0.0
     scheduler_reserve_full_isl: bool = True
     enable_kv_cache_events: bool = False
+    num_speculative_tokens: int = 0
+    async_depth: int = 0
     max_model_len: int = 4096
     max_num_batched_tokens: int = 2048
     max_num_seqs: int = 128
@@ -181,6 +184,7 @@ def kv_cache_config(
     release = RELEASES[options.release]
     _check_numbers(options)
     _check_mamba(groups, options, release)
+    _check_drafts(groups, options)
     scheduler_block_size, hash_block_size = _block_sizes(groups, options)
     return KVCacheConfig(
         num_blocks=num_blocks,
@@ -206,19 +210,18 @@ def build(groups: Sequence[Mapping[str, Any]], num_blocks: int, options: Mapping
 _ABSENT_OPTIONS = {
     "num_hash_lookahead_tokens": "hash-lookahead",
     "num_prefill_lookahead": "multi-module-mtp",
-    "num_speculative_blocks": "speculative-blocks",
     "num_prefill_checkpoint_blocks": "internal-checkpoint",
     "enable_mamba_shared_prefix_checkpoint": "internal-checkpoint",
     "attention_chunk_size": "chunked-local",
     "decode_context_parallel_size": "context-parallel",
     "prefill_context_parallel_size": "context-parallel",
     "kv_connector": "connector",
-    "async_scheduling": "async-scheduling",
     "scheduling_policy": "priority-scheduling",
 }
 _BOOLEANS = {"enable_caching", "use_eagle", "scheduler_reserve_full_isl", "enable_kv_cache_events"}
 _BY_RELEASE = {"junction_pinning", "eagle_replay_boundaries"}
 _COUNTS = {"pages_per_snapshot", "max_model_len", "max_num_batched_tokens", "max_num_seqs"}
+_OPTIONAL_COUNTS = {"num_speculative_tokens", "async_depth"}
 _MODES = ("none", "align", "all")
 
 
@@ -233,7 +236,7 @@ def _check_type(name: str, value: object) -> None:
     }
     fits |= dict.fromkeys(_BOOLEANS, isinstance(value, bool))
     fits |= dict.fromkeys(_BY_RELEASE, isinstance(value, bool) or value == "by release")
-    fits |= dict.fromkeys(_COUNTS, integer)
+    fits |= dict.fromkeys(_COUNTS | _OPTIONAL_COUNTS, integer)
     if not fits[name]:
         raise ConfigError(f"option {name!r} cannot be {value!r}")
 
@@ -242,6 +245,13 @@ def _check_numbers(options: Options) -> None:
     for name in sorted(_COUNTS):
         if getattr(options, name) <= 0:
             raise ConfigError(f"option {name!r} ({getattr(options, name)}) must be positive")
+    for name in sorted(_OPTIONAL_COUNTS):
+        if getattr(options, name) < 0:
+            raise ConfigError(f"option {name!r} ({getattr(options, name)}) must be at least 0")
+    if options.async_depth > 1:
+        raise ConfigError(f"option 'async_depth' ({options.async_depth}) must be 0 or 1")
+    if options.async_depth and options.num_speculative_tokens:
+        raise AbsentRule("option 'async_depth': drafts of a step in flight are not in this specification; set one of the two")
     if not 0.0 <= options.watermark < 1.0:
         raise ConfigError(f"option 'watermark' ({options.watermark}) must be in [0, 1): a share of the pool's blocks")
 
@@ -260,6 +270,21 @@ def _check_mamba(groups: Sequence[KVCacheGroupSpec], options: Options, release: 
             raise ConfigError(f"option 'pages_per_snapshot' ({spec.pages_per_snapshot}) needs 'mamba_cache_mode' 'align'")
     if options.pages_per_snapshot > 1 and not specs:
         raise ConfigError(f"option 'pages_per_snapshot' ({options.pages_per_snapshot}) needs a recurrent group")
+
+
+def _check_drafts(groups: Sequence[KVCacheGroupSpec], options: Options) -> None:
+    """Refuse drafts where a rejected one could not be taken back: a state needs a page of its own for each."""
+    drafts = options.num_speculative_tokens
+    for spec in [g.kv_cache_spec for g in groups if drafts and isinstance(g.kv_cache_spec, MambaSpec)]:
+        if spec.mamba_cache_mode != "align" or spec.pages_per_snapshot > 1:
+            raise AbsentRule(
+                "option 'num_speculative_tokens': with recurrent groups it needs 'mamba_cache_mode' 'align' and "
+                "'pages_per_snapshot' 1 in this specification"
+            )
+        if drafts >= spec.block_size:
+            raise ConfigError(
+                f"option 'num_speculative_tokens' ({drafts}) must be less than the recurrent block size ({spec.block_size})"
+            )
 
 
 def _block_sizes(groups: Sequence[KVCacheGroupSpec], options: Options) -> tuple[int, int]:

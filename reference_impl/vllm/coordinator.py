@@ -86,12 +86,14 @@ class KVCacheCoordinator:
         total_computed_tokens: int,
         num_local_computed_tokens: int,
         apply_admission_cap: bool = False,
+        num_known_tokens: int | None = None,
     ) -> int:
-        """Return how many blocks leave the queue, over all groups."""
+        """Return how many blocks leave the queue, over all groups; only attention needs blocks for more than is known."""
         num_blocks = 0
         for manager, blocks in zip(self.single_type_managers, new_computed_blocks, strict=True):
+            tokens = num_tokens if num_known_tokens is None or not manager.ignores_lookahead else num_known_tokens
             num_blocks += manager.get_num_blocks_to_allocate(
-                request_id, num_tokens, blocks, total_computed_tokens, num_local_computed_tokens, apply_admission_cap
+                request_id, tokens, blocks, total_computed_tokens, num_local_computed_tokens, apply_admission_cap
             )
         return num_blocks
 
@@ -102,9 +104,13 @@ class KVCacheCoordinator:
         for manager, blocks in zip(self.single_type_managers, new_computed_blocks, strict=True):
             manager.add_local_computed_blocks(request_id, blocks, num_local_computed_tokens)
 
-    def allocate_new_blocks(self, request_id: str, num_tokens: int) -> HitBlocks:
-        """Grow every table to `num_tokens` tokens and return the new blocks."""
-        return tuple(manager.allocate_new_blocks(request_id, num_tokens) for manager in self.single_type_managers)
+    def allocate_new_blocks(self, request_id: str, num_tokens: int, num_known_tokens: int | None = None) -> HitBlocks:
+        """Grow every table to `num_tokens` tokens, of recurrent groups to those known, and return the new blocks."""
+        known = num_tokens if num_known_tokens is None else num_known_tokens
+        return tuple(
+            manager.allocate_new_blocks(request_id, known if manager.ignores_lookahead else num_tokens)
+            for manager in self.single_type_managers
+        )
 
     # COMMIT
 
@@ -114,6 +120,12 @@ class KVCacheCoordinator:
         replay = replay_boundaries(request.num_prompt_tokens, self.scheduler_block_size, use_eagle)
         for manager in self.single_type_managers:
             manager.cache_blocks(request, self.get_num_cacheable_tokens(num_computed_tokens, manager), replay)
+
+    def commit_drafts(self, request_id: str, num_computed_tokens: int, num_accepted: int) -> None:
+        """Bring home the states after the last `num_accepted` of the computed tokens; keys and values are where they belong."""
+        for manager in self.single_type_managers:
+            if isinstance(manager, MambaManager):
+                manager.commit_drafts(request_id, num_computed_tokens, num_accepted)
 
     def get_num_cacheable_tokens(self, num_computed_tokens: int, manager: SingleTypeKVCacheManager) -> int:
         """Return the longest prefix that a group may key."""

@@ -82,13 +82,15 @@ class KVCacheManager:
         num_new_tokens: int,
         num_new_computed_tokens: int = 0,
         new_computed_blocks: KVCacheBlocks | None = None,
+        num_lookahead_tokens: int = 0,
         full_sequence_must_fit: bool = False,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
         """Give a request slots for `num_new_tokens` more tokens; return the new blocks, or None if they do not fit.
 
-        A first call brings along what `get_computed_blocks` returned. `full_sequence_must_fit` admits a request only if
-        all of its tokens would fit; the watermark applies to requests that wait while others are scheduled.
+        A first call brings along what `get_computed_blocks` returned. `num_lookahead_tokens` get attention slots as well, for
+        drafts; they are never keyed. `full_sequence_must_fit` admits a request only if all of its tokens would fit; the
+        watermark applies to requests that wait while others are scheduled.
         """
         if num_new_tokens == 0 and num_new_computed_tokens == 0:
             raise ValueError(f"request {request.request_id!r}: no tokens to allocate slots for")
@@ -107,17 +109,26 @@ class KVCacheManager:
             if needed + watermark_blocks > pool.get_num_free_blocks():
                 return None
 
-        # Whatever the next query no longer reads goes first, even if the request then does not fit.
-        coordinator.remove_skipped_blocks(rid, num_total)
+        if request.num_accepted_drafts:
+            # What drafts have filled is keyed, and their states brought home, before any of it is given back.
+            self.cache_blocks(request, num_total)
+            coordinator.commit_drafts(rid, num_total, request.num_accepted_drafts)
+            request.num_accepted_drafts = 0
 
-        num_tokens = min(num_total + num_new_tokens, self.max_model_len)
-        needed = coordinator.get_num_blocks_to_allocate(rid, num_tokens, computed, num_computed, num_computed)
+        # Whatever the next query no longer reads goes first, even if the request then does not fit; a step in flight reads too.
+        coordinator.remove_skipped_blocks(rid, num_total - request.num_in_flight_tokens)
+
+        num_known = min(num_total + num_new_tokens, self.max_model_len)
+        num_tokens = min(num_known + num_lookahead_tokens, self.max_model_len)
+        needed = coordinator.get_num_blocks_to_allocate(
+            rid, num_tokens, computed, num_computed, num_computed, num_known_tokens=num_known
+        )
         if needed + watermark_blocks > pool.get_num_free_blocks():
             return None
         if any(computed):
             self._note_adoption(rid, computed)
             coordinator.allocate_new_computed_blocks(rid, computed, num_computed)
-        new_blocks = coordinator.allocate_new_blocks(rid, num_tokens)
+        new_blocks = coordinator.allocate_new_blocks(rid, num_tokens, num_known)
         self.cache_blocks(request, min(num_total + num_new_tokens, request.num_tokens))
         return self._blocks(new_blocks)
 

@@ -10,6 +10,11 @@ cannot be read by another request in the same step: the hit waits for the next (
 hit inside a block is about to be overwritten by whoever continues: the newcomer gets a copy, while a running producer keeps
 its block and the key moves to the copy.
 
+Drafts are guesses, and a state cannot be taken back to before the last token. So the state after each draft goes to a scratch
+page of its own, and the column keeps the state after the last known token. When it is known which drafts stand, the state after
+the last of them is copied home before the next step, and so is the state at a block boundary that they passed, if it is to be
+kept. vLLM keeps its scratch pages behind the running column of the table; here they stand beside the table.
+
 Mode `none` keeps one block per request and caches nothing; mode `all` (until 0.31) has a state in every column.
 
 Source: vLLM, `v1/core/single_type_kv_cache_manager.py`, `MambaManager`; `v1/kv_cache_interface.py`,
@@ -41,6 +46,7 @@ class MambaManager(SingleTypeKVCacheManager):
     """The tables of a recurrent group."""
 
     supports_fine_grained_hash_lookup: ClassVar[bool] = True
+    ignores_lookahead: ClassVar[bool] = True
 
     def __init__(
         self, config: KVCacheConfig, kv_cache_spec: KVCacheSpec, block_pool: BlockPool, kv_cache_group_id: GroupId
@@ -52,6 +58,9 @@ class MambaManager(SingleTypeKVCacheManager):
         self.retains_sparsely = config.release.retention == "sliding+mamba"
         self._num_retired_blocks: dict[str, int] = {}
         self._allocated_block_reqs: set[str] = set()
+        self.num_speculative_blocks = config.options.num_speculative_tokens
+        self.speculative_blocks: dict[str, list[KVCacheBlock]] = {}
+        self._states_to_come: dict[str, KVCacheBlock] = {}
 
     # LOOKUP
 
@@ -111,13 +120,16 @@ class MambaManager(SingleTypeKVCacheManager):
         partial = self._has_partial_local_hit(new_computed_blocks, num_local_computed_tokens)
         if partial or request_id in self._partial_hit_reqs:
             num_new_blocks += 1
-        return num_new_blocks * self.pages_per_snapshot + self._get_num_evictable_blocks(new_computed_blocks)
+        scratch = 0 if request_id in self.speculative_blocks else self.num_speculative_blocks
+        return num_new_blocks * self.pages_per_snapshot + scratch + self._get_num_evictable_blocks(new_computed_blocks)
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
         """Add a column for the state after this chunk, null ones before it, and copy a state that was hit in part."""
         if self.mamba_cache_mode != "align":
             return super().allocate_new_blocks(request_id, num_tokens)
         req_blocks = self.req_to_blocks[request_id]
+        if request_id not in self.speculative_blocks and self.num_speculative_blocks:
+            self.speculative_blocks[request_id] = self.block_pool.get_new_blocks(self.num_speculative_blocks)
         num_required_blocks = cdiv(num_tokens, self.block_size)
         first_new = len(req_blocks)
         running = request_id in self._allocated_block_reqs
@@ -128,6 +140,8 @@ class MambaManager(SingleTypeKVCacheManager):
         num_states = max(num_required_blocks - len(req_blocks), 0)
         copies = self._copy_partial_state(request_id, running) if request_id in self._partial_hit_reqs else []
         req_blocks.extend(self.block_pool.get_new_snapshots(num_states, self.pages_per_snapshot))
+        if request_id in self._states_to_come:
+            self._copy_and_hold(request_id, self._states_to_come.pop(request_id), req_blocks[-1])
         return copies + req_blocks[first_new:]
 
     def _copy_partial_state(self, request_id: str, running: bool) -> list[KVCacheBlock]:
@@ -157,6 +171,22 @@ class MambaManager(SingleTypeKVCacheManager):
             assert block.block_hash is not None
             self.cached_blocks_this_step.add(block.block_hash)
         return keyed
+
+    def commit_drafts(self, request_id: str, num_computed_tokens: int, num_accepted: int) -> None:
+        """Copy the state after the last draft that stood home, and the state at a boundary before it if that is keyed.
+
+        If the last column was full, the state belongs into one that is yet to be allocated.
+        """
+        scratch, blocks = self.speculative_blocks[request_id], self.req_to_blocks[request_id]
+        num_known = num_computed_tokens - num_accepted
+        column = cdiv(num_known, self.block_size) - 1
+        boundary = (column + 1) * self.block_size
+        if num_computed_tokens <= boundary:
+            self._copy_and_hold(request_id, scratch[num_accepted - 1], blocks[column])
+            return
+        if num_known < boundary and blocks[column].block_hash is not None:
+            self._copy_and_hold(request_id, scratch[boundary - num_known - 1], blocks[column])
+        self._states_to_come[request_id] = scratch[num_accepted - 1]
 
     def reachable_block_mask(self, columns: range, reachable: Sequence[Position]) -> list[bool] | None:
         """Keep the states where a hit can end."""
@@ -216,4 +246,6 @@ class MambaManager(SingleTypeKVCacheManager):
         """Give back the whole table, its tail first."""
         self._allocated_block_reqs.discard(request_id)
         self._num_retired_blocks.pop(request_id, None)
+        self._states_to_come.pop(request_id, None)
+        self.block_pool.free_blocks(reversed(self.speculative_blocks.pop(request_id, [])))
         super().free(request_id)

@@ -44,7 +44,12 @@ class MultiModalFeature:
 
 
 class Request:
-    """One request. `num_computed_tokens` counts what its blocks hold; `num_tokens` what is known of it."""
+    """One request. `num_computed_tokens` counts what its blocks hold; `num_tokens` what is known of it.
+
+    Of what is computed, `num_in_flight_tokens` are in steps that have not run. `num_output_placeholders` tokens will be known
+    when they have. `spec_token_ids` are guesses at what follows; `num_accepted_drafts` of the last ones stood, and their states
+    are still where they were tried.
+    """
 
     def __init__(
         self,
@@ -69,6 +74,10 @@ class Request:
         self.status = RequestStatus.WAITING
         self.num_computed_tokens = 0
         self.num_preemptions = 0
+        self.spec_token_ids: list[int] = []
+        self.num_accepted_drafts = 0
+        self.num_in_flight_tokens = 0
+        self.num_output_placeholders = 0
         self.shared_prefix_boundary = Position(0)
         self.hash_block_size = hash_block_size
         self.block_hashes: list[BlockHash] = []
@@ -83,6 +92,13 @@ class Request:
     def num_output_tokens(self) -> int:
         """Generated tokens known so far."""
         return len(self.all_token_ids) - self.num_prompt_tokens
+
+    def start_again(self) -> None:
+        """Forget everything that was computed: the request has lost its blocks."""
+        self.num_computed_tokens = self.num_in_flight_tokens = self.num_output_placeholders = 0
+        self.num_accepted_drafts = 0
+        self.spec_token_ids = []
+        self.num_preemptions += 1
 
     def append_output_token_ids(self, token_ids: int | Sequence[int]) -> None:
         """Add generated tokens, and the digests of the blocks that they complete."""

@@ -5,10 +5,19 @@ step lets requests catch up within a budget. Requests that run come first, in or
 the one that came last gives up its blocks and starts again later, what it generated included (recompute). Then, unless that
 happened, waiting requests are admitted in order, each with what it hits in the cache, until one does not fit.
 
-Where states are cached, chunk ends are steered (`align_split`). Steps are synchronous: one is scheduled, runs, and its
-tokens are appended before the next. A step may also be taken back between the two (`withdraw`).
+Where states are cached, chunk ends are steered (`align_split`). A step may be taken back before it runs (`withdraw`).
 
-Source: vLLM, `v1/core/sched/scheduler.py` (0.33.0), first come first served; `withdraw` is this specification's own.
+*Drafts.* A request that lacks one token may bring guesses at what follows. They are computed with it, in slots of their own,
+and count as computed at once; those that turn out wrong are taken off again, and their slots are written anew. Guesses are
+never keyed.
+
+*Async depth.* A step may be scheduled while an earlier one has not run. Tokens that it will generate are *placeholders*: they
+can be scheduled, and are known when it has run, which is before the step that computes them runs. Steps run in the order in
+which they are scheduled, so blocks given back now may go to any later step. What a step in flight still reads is not given back,
+and a request that lost its blocks meanwhile drops what that step generates for it.
+
+Sources: vLLM, `v1/core/sched/scheduler.py` and `async_scheduler.py` (0.33.0), first come first served; `withdraw` is this
+specification's own.
 """
 
 from __future__ import annotations
@@ -60,9 +69,13 @@ class CacheManager(Protocol):
         num_new_tokens: int,
         num_new_computed_tokens: int = 0,
         new_computed_blocks: KVCacheBlocks | None = None,
+        num_lookahead_tokens: int = 0,
         full_sequence_must_fit: bool = False,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
+        """See `KVCacheManager`."""
+
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """See `KVCacheManager`."""
 
     def free(self, request: Request) -> None:
@@ -83,11 +96,19 @@ class CacheManager(Protocol):
 
 @dataclass
 class SchedulerOutput:
-    """One step: tokens per request in order, who was preempted for it, and what the worker does before it runs."""
+    """One step: tokens per request in order, who was preempted for it, and what the worker does before it runs.
+
+    `scheduled_spec_decode_tokens` are the last of a request's tokens, guessed. `generating` are those who generate in the step,
+    `num_preemptions` says of everybody how often it had been preempted. Both ends of each copy are held until the step has run.
+    """
 
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
+    scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
+    num_preemptions: dict[str, int] = field(default_factory=dict)
+    generating: set[str] = field(default_factory=set)
     preempted_req_ids: list[str] = field(default_factory=list)
     kv_cache_block_copies: list[KVCacheBlockCopy] = field(default_factory=list)
+    retained_blocks: list[KVCacheBlock] = field(default_factory=list)
     new_block_ids_to_zero: list[BlockId] = field(default_factory=list)
 
 
@@ -128,34 +149,56 @@ class Scheduler:
         left = self._schedule_running(output, limit)
         if not output.preempted_req_ids:
             self._schedule_waiting(output, left, limit)
-        for request_id, num_tokens in output.num_scheduled_tokens.items():
-            self.requests[request_id].num_computed_tokens += num_tokens
-        output.kv_cache_block_copies, retained = self.kv_cache_manager.take_kv_cache_block_copies()
-        # The copies run with this step, and nothing is allocated before it has run.
-        self.kv_cache_manager.block_pool.free_blocks(retained)
+        for request_id in output.num_scheduled_tokens:
+            self._advance(self.requests[request_id], output)
+        output.kv_cache_block_copies, output.retained_blocks = self.kv_cache_manager.take_kv_cache_block_copies()
         new_block_ids = self.kv_cache_manager.take_new_block_ids()
         output.new_block_ids_to_zero = new_block_ids if self.config.needs_kv_cache_zeroing else []
         return output
+
+    def _advance(self, request: Request, output: SchedulerOutput) -> None:
+        """Count what was scheduled as computed, and what that will generate as a placeholder."""
+        rid = request.request_id
+        request.num_computed_tokens += output.num_scheduled_tokens[rid]
+        request.num_in_flight_tokens += output.num_scheduled_tokens[rid]
+        output.num_preemptions[rid] = request.num_preemptions
+        num_drafts = len(output.scheduled_spec_decode_tokens.get(rid, ()))
+        if request.num_computed_tokens - num_drafts == request.num_tokens + request.num_output_placeholders:
+            request.num_output_placeholders += 1
+            output.generating.add(rid)
 
     def _schedule_running(self, output: SchedulerOutput, limit: int) -> int:
         left, index = limit, 0
         while index < len(self.running) and left > 0:
             request = self.running[index]
-            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, left)
+            num_expected = request.num_tokens + request.num_output_placeholders
+            num_new_tokens = min(num_expected - request.num_computed_tokens, left)
             num_new_tokens = split_for(self.config, request, num_new_tokens, 0, limit)
-            if num_new_tokens == 0:
-                index += 1  # its turn comes when the budget reaches the next boundary
+            if num_new_tokens == 0 or num_expected >= self.config.options.max_model_len:
+                index += 1  # its turn comes when the budget reaches the next boundary, or never: it ends with a step in flight
                 continue
-            while self.kv_cache_manager.allocate_slots(request, num_new_tokens) is None:
+            drafts = self._drafts_for(request, num_new_tokens, left - num_new_tokens)
+            lookahead = len(drafts) + self.config.options.num_speculative_tokens
+            while self.kv_cache_manager.allocate_slots(request, num_new_tokens, num_lookahead_tokens=lookahead) is None:
                 victim = self.running.pop()
                 self._preempt(victim)
                 output.preempted_req_ids.append(victim.request_id)
                 if victim is request:
                     return left
+            num_new_tokens += len(drafts)
             output.num_scheduled_tokens[request.request_id] = num_new_tokens
+            if drafts:
+                output.scheduled_spec_decode_tokens[request.request_id] = drafts
             left -= num_new_tokens
             index += 1
         return left
+
+    def _drafts_for(self, request: Request, num_new_tokens: int, left: int) -> list[int]:
+        """Return the guesses to verify: none unless the request catches up, and none whose place would be the model's last."""
+        if request.num_computed_tokens + num_new_tokens < request.num_tokens:
+            return []
+        room = self.config.options.max_model_len - 1 - request.num_tokens
+        return request.spec_token_ids[: max(min(left, room), 0)]
 
     def _schedule_waiting(self, output: SchedulerOutput, left: int, limit: int) -> None:
         options = self.config.options
@@ -171,6 +214,7 @@ class Scheduler:
                 num_new_tokens,
                 hit_length,
                 blocks,
+                num_lookahead_tokens=options.num_speculative_tokens,
                 full_sequence_must_fit=options.scheduler_reserve_full_isl,
                 has_scheduled_reqs=bool(self.running),
             )
@@ -185,19 +229,38 @@ class Scheduler:
 
     def update_from_output(self, output: SchedulerOutput) -> dict[str, list[int]]:
         """End a step that ran: append what each request that computed all it had generates; return it by request."""
+        self.kv_cache_manager.block_pool.free_blocks(output.retained_blocks)
         sampled: dict[str, list[int]] = {}
-        for request_id in output.num_scheduled_tokens:
+        for request_id, num_preemptions in output.num_preemptions.items():
             request = self.requests.get(request_id)
-            if request is None or request.num_computed_tokens < request.num_tokens:
-                continue
-            sampled[request_id] = self.sampler.sample(request, [])
-            request.append_output_token_ids(sampled[request_id])
-            if request.num_tokens >= self.config.options.max_model_len:
-                self.finish_requests([request_id])
+            if request is None or request.num_preemptions != num_preemptions:
+                continue  # it ended, or lost its blocks, while the step was in flight
+            request.num_in_flight_tokens -= output.num_scheduled_tokens[request_id]
+            if request_id in output.generating:
+                drafts = output.scheduled_spec_decode_tokens.get(request_id, [])
+                sampled[request_id] = self._generate(request, drafts)
         return sampled
 
+    def _generate(self, request: Request, drafts: list[int]) -> list[int]:
+        """Append what a request generates; the drafts that do not stand are not computed any more."""
+        options = self.config.options
+        tokens = self.sampler.sample(request, drafts)
+        request.num_accepted_drafts = len(tokens) - 1
+        request.num_computed_tokens -= len(drafts) - request.num_accepted_drafts
+        request.num_output_placeholders -= 1
+        request.append_output_token_ids(tokens)
+        if options.async_depth:
+            # The tokens of the step before are known only now, when their slots have been given out.
+            known = request.num_computed_tokens - request.num_output_placeholders
+            self.kv_cache_manager.cache_blocks(request, known)
+        if request.num_tokens >= options.max_model_len:
+            self.finish_requests([request.request_id])
+        elif options.num_speculative_tokens:
+            request.spec_token_ids = self.sampler.draft(request, options.num_speculative_tokens)
+        return tokens
+
     def withdraw(self, output: SchedulerOutput, request_ids: Iterable[str]) -> list[str]:
-        """Take requests back from a step that has been scheduled and has not run; return everybody it concerns.
+        """Take requests back from the step that was scheduled last, before it runs; return everybody it concerns.
 
         They wait again, in front. Their keys of this step are gone, and so are copies that only they needed.
         """
@@ -208,16 +271,23 @@ class Scheduler:
                 withdrawn.extend(taken_back)
                 for other in taken_back:
                     output.num_scheduled_tokens.pop(other, None)
+                    output.num_preemptions.pop(other, None)
         for request in [request for request in reversed(self.running) if request.request_id in withdrawn]:
             self.running.remove(request)
             self._wait_again(request)
-        blocks = self.kv_cache_manager.block_pool.blocks
-        output.kv_cache_block_copies = [
-            copy
-            for copy in output.kv_cache_block_copies
-            if blocks[copy.dst_block_id].ref_cnt > 0 or blocks[copy.dst_block_id].block_hash is not None
-        ]
+        self._drop_idle_copies(output)
         return withdrawn
+
+    def _drop_idle_copies(self, output: SchedulerOutput) -> None:
+        """Let go of copies into blocks that nobody holds, the copy itself apart, and that have no key."""
+        copies, ends = output.kv_cache_block_copies, output.retained_blocks
+        output.kv_cache_block_copies, output.retained_blocks = [], []
+        for copy, source, target in zip(copies, ends[::2], ends[1::2], strict=True):
+            if target.ref_cnt > 1 or target.block_hash is not None:
+                output.kv_cache_block_copies.append(copy)
+                output.retained_blocks += [source, target]
+            else:
+                self.kv_cache_manager.block_pool.free_blocks([source, target])
 
     # LIFE
 
@@ -263,6 +333,5 @@ class Scheduler:
 
     def _wait_again(self, request: Request) -> None:
         request.status = RequestStatus.PREEMPTED
-        request.num_computed_tokens = 0
-        request.num_preemptions += 1
+        request.start_again()
         self.waiting.appendleft(request)

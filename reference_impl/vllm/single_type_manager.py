@@ -36,6 +36,8 @@ class SingleTypeKVCacheManager(ABC):
 
     supports_fine_grained_hash_lookup: ClassVar[bool] = False
     """Whether hits of this kind may end inside a block."""
+    ignores_lookahead: ClassVar[bool] = False
+    """Whether tokens that are only guessed get no column in the table."""
 
     def __init__(
         self, config: KVCacheConfig, kv_cache_spec: KVCacheSpec, block_pool: BlockPool, kv_cache_group_id: GroupId
@@ -241,6 +243,11 @@ class SingleTypeKVCacheManager(ABC):
         req_blocks[column] = cow_block
         self.block_pool.touch([cow_block])
         self._pending_cow_copies.append((request_id, source_block, cow_block))
+
+    def _copy_and_hold(self, request_id: str, source_block: KVCacheBlock, target_block: KVCacheBlock) -> None:
+        """Have a block copied over another before the step runs, and hold both until it has run."""
+        self.block_pool.touch([source_block, target_block])
+        self._pending_cow_copies.append((request_id, source_block, target_block))
 
     def _has_partial_local_hit(self, new_computed_blocks: Sequence[KVCacheBlock], num_local_computed_tokens: int) -> bool:
         return bool(new_computed_blocks) and num_local_computed_tokens % self.block_size != 0

@@ -40,9 +40,9 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         assert isinstance(kv_cache_spec, SlidingWindowSpec)
         super().__init__(config, kv_cache_spec, block_pool, kv_cache_group_id)
         self.sliding_window = kv_cache_spec.sliding_window
-        self.max_admission_blocks_per_request = kv_cache_spec.max_admission_blocks_per_request(
-            config.options.max_num_batched_tokens, config.options.max_model_len
-        )
+        options = config.options
+        in_flight = (1 + options.async_depth) * options.max_num_batched_tokens + 2 * options.num_speculative_tokens
+        self.max_admission_blocks_per_request = kv_cache_spec.max_admission_blocks_per_request(in_flight, options.max_model_len)
 
     # LOOKUP
 

@@ -54,7 +54,7 @@ def test_a_configuration_that_does_not_fit_is_refused_in_one_line(
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("option", ["num_speculative_blocks", "kv_connector", "num_hash_lookahead_tokens"])
+@pytest.mark.parametrize("option", ["num_prefill_lookahead", "kv_connector", "num_hash_lookahead_tokens"])
 def test_an_option_of_an_absent_rule_is_refused_by_the_name_of_the_rule(option: str) -> None:
     with pytest.raises(AbsentRule) as refusal:
         build([FULL], 20, {option: 1})
