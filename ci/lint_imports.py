@@ -5,7 +5,8 @@ can be read on its own only while it leans on no other one. Both break silently,
 
     suites -> harness -> reference_impl      nothing imports suites or ci
     reference_impl.<system>                  the standard library, reference_impl.primitives and itself
-    toy_model/*, tensors.py                  torch as well
+    toy_model/*                              torch and safetensors as well
+    tensors.py                               torch as well
     harness.ghost, harness.checkers          nothing of reference_impl, harness.engines, harness.mutants, at any remove
 
 Usage: python ci/lint_imports.py [ROOT]. Prints `file:line: message` for each finding; exits 1 if there is one.
@@ -111,8 +112,8 @@ def _open_to_policy(module: Module, name: str) -> bool:
     if top in sys.stdlib_module_names or top in CLOSED["reference_impl"]:
         return True
     system = module.path.parts[1]
-    if top == "torch":
-        return system == "toy_model" or module.path.name == "tensors.py"
+    if top in ("torch", "safetensors"):
+        return system == "toy_model" or (top == "torch" and module.path.name == "tensors.py")
     return any(_within(name, f"reference_impl.{own}") for own in ("primitives", system))
 
 
