@@ -9,7 +9,17 @@ from random import Random
 from harness.problems.families import COINS_MAX, GROUPS, PRICE_MAX, Problem, World, pose
 from harness.problems.words import GOODS, PEOPLE
 
-GOODS_LISTED, PEOPLE_NAMED, STATEMENTS = 16, 6, 12
+
+@dataclass(frozen=True)
+class Size:
+    """How much a context tells: prices, people, and statements about people (at least one each)."""
+
+    goods: int = 16
+    people: int = 6
+    statements: int = 12
+
+
+FULL_SIZE = Size()
 
 
 @dataclass(frozen=True)
@@ -21,11 +31,11 @@ class Context:
     examples: list[Problem]
 
 
-def new_world(rng: Random) -> World:
+def new_world(rng: Random, size: Size) -> World:
     """Return prices and coins; of several statements about one person the latest holds."""
-    prices = {good: rng.randint(1, PRICE_MAX) for good in rng.sample(GOODS, GOODS_LISTED)}
-    people = rng.sample(PEOPLE, PEOPLE_NAMED)
-    told = people + [rng.choice(people) for _ in range(STATEMENTS - PEOPLE_NAMED)]
+    prices = {good: rng.randint(1, PRICE_MAX) for good in rng.sample(GOODS, size.goods)}
+    people = rng.sample(PEOPLE, size.people)
+    told = people + [rng.choice(people) for _ in range(size.statements - size.people)]
     rng.shuffle(told)
     statements = [(person, rng.randint(1, COINS_MAX)) for person in told]
     return World(prices, dict(statements), statements)
@@ -48,9 +58,9 @@ def any_group(rng: Random) -> str:
     return rng.choice([*GROUPS])
 
 
-def new_context(rng: Random, enough: Callable[[str, int], bool]) -> Context:
+def new_context(rng: Random, enough: Callable[[str, int], bool], size: Size = FULL_SIZE) -> Context:
     """Return a context with as many examples as it takes until `enough(text, examples)` holds."""
-    world = new_world(rng)
+    world = new_world(rng, size)
     text, examples = header(world), list[Problem]()
     while not enough(text, len(examples)):
         examples.append(pose(world, any_group(rng), rng))

@@ -64,9 +64,21 @@ def dearer(world: World, rng: Random) -> tuple[str, str, int]:
     return f"How much more are {first} than {second}?", f"{first} {a}, {second} {b}, {a} - {b} = {a - b}", a - b
 
 
+def price(world: World, rng: Random) -> tuple[str, str, int]:
+    """Ask for a price."""
+    good = rng.choice([*world.prices])
+    return f"How much is one of the {good}?", f"{good} {world.prices[good]}", world.prices[good]
+
+
+def owned(world: World, rng: Random) -> tuple[str, str, int]:
+    """Ask what somebody owns."""
+    person = rng.choice([*world.coins])
+    return f"How many coins does {person} have now?", f"{person} has {world.coins[person]}", world.coins[person]
+
+
 def finds(world: World, rng: Random) -> tuple[str, str, int]:
     """Let somebody find coins; changes the world."""
-    person = rng.choice([p for p, coins in world.coins.items() if coins < COINS_MAX - 3])
+    person = rng.choice([*world.coins])
     have, more = world.coins[person], rng.randint(1, 3)
     now = world.coins[person] = have + more
     return (
@@ -78,8 +90,9 @@ def finds(world: World, rng: Random) -> tuple[str, str, int]:
 
 def loses(world: World, rng: Random) -> tuple[str, str, int]:
     """Let somebody lose coins; changes the world."""
-    person = rng.choice([p for p, coins in world.coins.items() if coins > 3])
-    have, less = world.coins[person], rng.randint(1, 3)
+    person = rng.choice([*world.coins])
+    have = world.coins[person]
+    less = rng.randint(min(1, have), min(3, have))
     now = world.coins[person] = have - less
     return (
         f"{person} loses {less} coins. How many coins does {person} have now?",
@@ -131,8 +144,8 @@ def comings(world: World, rng: Random) -> tuple[str, str, int]:
 
 
 GROUPS: Mapping[str, tuple[Family, ...]] = {
-    "full": (several, both, dearer),
-    "recurrent": (finds, loses, together),
+    "full": (price, several, both, dearer),
+    "recurrent": (owned, finds, loses, together),
     "window": (herd, flight, rows, comings),
 }
 """Families by the cache that the answer needs most."""

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harness.problems.families import GROUPS
-from harness.train.recipes import VOCABULARY, Recipe
+from harness.train.recipes import VOCABULARY, Recipe, Stage
 from harness.train.sequences import IGNORED, Batch, Sequences
 from reference_impl.toy_model import dense, weights
 from reference_impl.toy_model.config import ToyConfig
@@ -32,7 +32,9 @@ def train(recipe: Recipe, report: Report) -> tuple[dict[str, Tensor], dict[str, 
     optimizers = _optimizers(parameters, recipe)
     started, losses = time.perf_counter(), []
     for step in range(recipe.steps):
-        batch = sequences.batch(Random(f"{recipe.seed}/{step}"), _examples(recipe, step), recipe.tokens_per_step)
+        stage = _stage(recipe, step)
+        rng = Random(f"{recipe.seed}/{step}")
+        batch = sequences.batch(rng, stage.examples, recipe.tokens_per_step, stage.size)
         loss = _loss(batch, parameters, recipe.config)
         loss.backward()
         _update(optimizers, _rate(recipe, step))
@@ -41,13 +43,13 @@ def train(recipe: Recipe, report: Report) -> tuple[dict[str, Tensor], dict[str, 
             recent = sum(losses[-EVALUATED_EVERY_STEPS:]) / EVALUATED_EVERY_STEPS
             report(step + 1, recent, accuracy(recipe, parameters, 8), time.perf_counter() - started)
     finished = {name: parameter.detach() for name, parameter in parameters.items()}
-    if recipe.rounded:
+    if recipe.published:
         finished = {name: parameter.bfloat16().float() for name, parameter in finished.items()}
     return finished, accuracy(recipe, finished, 64)
 
 
-def _examples(recipe: Recipe, step: int) -> tuple[int, int]:
-    return [stage.examples for stage in recipe.stages if stage.start * recipe.steps <= step][-1]
+def _stage(recipe: Recipe, step: int) -> Stage:
+    return [stage for stage in recipe.stages if stage.start * recipe.steps <= step][-1]
 
 
 def _rate(recipe: Recipe, step: int) -> float:

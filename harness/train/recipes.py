@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
+from harness.problems.contexts import FULL_SIZE, Size
 from harness.problems.words import pieces
 from reference_impl.toy_model.config import ToyConfig
 from reference_impl.toy_model.tokenizer import vocabulary
@@ -13,15 +15,20 @@ VOCABULARY = vocabulary(pieces())
 
 @dataclass(frozen=True)
 class Stage:
-    """From this share of all steps on, contexts have between `examples[0]` and `examples[1]` worked examples."""
+    """From this share of all steps on, contexts are of this size, with between `examples[0]` and `examples[1]` examples."""
 
     start: float
     examples: tuple[int, int]
+    size: Size = FULL_SIZE
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model and its training. Rates are peak learning rates; `rounded` stores bfloat16."""
+    """A model and its training. Rates are peak learning rates.
+
+    A `published` model is rounded to bfloat16 and written in Hugging Face form; engines that unify page sizes must give it
+    blocks of at most `block_max` tokens.
+    """
 
     name: str
     config: ToyConfig
@@ -34,8 +41,25 @@ class Recipe:
     decay_start: float = 0.5
     routed: float = 0.9
     window: int = 32
-    stages: tuple[Stage, ...] = (Stage(0, (1, 3)), Stage(0.2, (3, 8)), Stage(0.45, (6, 14)), Stage(0.85, (14, 14)))
-    rounded: bool = False
+    stages: tuple[Stage, ...] = (
+        Stage(0, (4, 8), Size(3, 2, 2)),
+        Stage(0.1, (4, 8), Size(6, 3, 4)),
+        Stage(0.2, (4, 8), Size(10, 4, 8)),
+        Stage(0.3, (4, 8)),
+        Stage(0.5, (6, 14)),
+        Stage(0.85, (14, 14)),
+    )
+    published: bool = False
+    block_max: int = 128
+
+    def shortened(self, steps: int) -> Recipe:
+        """Return the recipe with another number of steps."""
+        return replace(self, steps=steps)
+
+
+def as_data(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe as plain data, to be kept with what it made."""
+    return asdict(recipe)
 
 
 RECIPES = {
@@ -67,7 +91,7 @@ RECIPES = {
                 linear_key_head_dim=128,
                 linear_value_head_dim=128,
             ),
-            rounded=True,
+            published=True,
         ),
     )
 }

@@ -8,7 +8,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from harness.problems.contexts import Context, header, new_context, worked
+from harness.problems.contexts import FULL_SIZE, Context, Size, header, new_context, worked
 from harness.problems.families import Problem
 from reference_impl.toy_model.tokenizer import Tokenizer
 
@@ -48,12 +48,12 @@ class Sequences:
         self.tokenizer, self.groups, self.routed, self.window = tokenizer, groups, routed, window
         self._coins, self._has = tokenizer.vocabulary["Coins"], tokenizer.vocabulary[" has"]
 
-    def batch(self, rng: Random, examples: tuple[int, int], tokens_max: int) -> Batch:
-        """Return contexts with a number of examples between the two given, as many as fit into `tokens_max`."""
+    def batch(self, rng: Random, examples: tuple[int, int], tokens_max: int, size: Size = FULL_SIZE) -> Batch:
+        """Return contexts of a size, with a number of examples between the two given, as many as fit into `tokens_max`."""
         count = rng.randint(*examples)
-        made = [self._sequence(_context(rng, count))]
+        made = [self._sequence(_context(rng, count, size))]
         while (len(made) + 1) * max(len(s.tokens) for s in made) <= tokens_max:
-            made.append(self._sequence(_context(rng, count)))
+            made.append(self._sequence(_context(rng, count, size)))
         return self._collate(made, rng)
 
     def _sequence(self, context: Context) -> _Sequence:
@@ -90,5 +90,5 @@ class Sequences:
         return Batch(tokens, targets, groups, forget, stated[:, None, :] & far)
 
 
-def _context(rng: Random, count: int) -> Context:
-    return new_context(rng, lambda _text, examples: examples >= count)
+def _context(rng: Random, count: int, size: Size) -> Context:
+    return new_context(rng, lambda _text, examples: examples >= count, size)

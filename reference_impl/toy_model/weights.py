@@ -77,15 +77,19 @@ def random_weights(config: ToyConfig, seed: int, dtype: torch.dtype = torch.floa
 
 def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     if name.endswith("dt_bias"):
-        # softplus(dt_bias) lies between 1/1000 and 1/10: memories that last from tens to a thousand tokens.
-        low, high = math.log(1e-3), math.log(1e-1)
+        # softplus(dt_bias) lies between 3/10000 and 3/100: memories that last from tens to thousands of tokens.
+        low, high = math.log(3e-4), math.log(3e-2)
         steps = torch.exp(low + (high - low) * torch.rand(shape, generator=generator))
         return steps + torch.log(-torch.expm1(-steps))
     if name.endswith("A_log"):
         return torch.zeros(shape)
+    if name.endswith("q_norm.weight"):
+        return torch.ones(shape)  # twice the unit scale, so that attention can be sharp from the start
     if len(shape) == 1:
         return torch.ones(shape) if name.endswith(ONE_AT_FIRST) else torch.zeros(shape)
     scale = 0.05 if "embed" in name else math.prod(shape[1:]) ** -0.5
     if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")):
         scale *= 0.5
+    elif name.endswith("in_proj_a.weight"):
+        scale *= 0.1  # at first the bias alone says how fast a memory fades
     return torch.randn(shape, generator=generator) * scale
