@@ -1,4 +1,4 @@
-"""The command line: `cachewitness run`, `replay`, `check`, `ls`, `schema`.
+"""The command line: `cachewitness run`, `score`, `replay`, `check`, `ls`, `schema`.
 
 Exit codes are the interface: 0 pass, 1 fail, 2 unknown, 3 the harness itself crashed, 4 usage or configuration, 5 nothing was
 checked. A mistake of the user's is one line; only a mistake of the harness's leaves a traceback, in a file.
@@ -106,8 +106,9 @@ def _register() -> None:
     from harness.cli.ls import ls, schema
     from harness.cli.replay import replay
     from harness.cli.run import run
+    from harness.cli.score import score
 
-    for command in (run, replay, check, ls, schema):
+    for command in (run, score, replay, check, ls, schema):
         cli.add_command(command)
 
 

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 
 from harness.engines.protocol import Engine
 from harness.errors import EngineMissing, UsageError
+from harness.score.backend import Backend, Opening
 from harness.trace import Height, TraceHeader
 
 GROUP = "cachewitness.engines"
 
 Open = Callable[[TraceHeader, Mapping[str, str]], Engine]
+Answerer = Callable[[Mapping[str, str], Opening], Backend]
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class EngineKind:
 
     `open(header, options)` builds an engine for one trace; it raises UsageError for options that do not fit and
     EngineMissing if something has to be installed first. `replays` says that the reference can be run beside it.
+    `answerer(options, opening)` opens an engine that answers prompts, for one arm of a score; it raises the same errors, and
+    UsageError for an opening that the engine does not offer.
     """
 
     name: str
@@ -35,6 +39,7 @@ class EngineKind:
     options: Mapping[str, str] = field(default_factory=dict)
     policies: tuple[str, ...] = ("vllm",)
     replays: bool = True
+    answerer: Answerer | None = None
 
 
 @dataclass(frozen=True)

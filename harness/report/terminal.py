@@ -102,9 +102,9 @@ def print_verdict(code: int, out: Console, reasons: Iterable[str] = (), passed: 
     out.print(text, soft_wrap=True)
 
 
-def print_objects(rows: list[dict[str, Any]], columns: Mapping[str, str], out: Console) -> None:
+def print_objects(rows: list[dict[str, Any]], columns: Mapping[str, str], out: Console, *, justify: str = "left") -> None:
     """Print a list of objects; `columns` maps a key to its heading."""
-    table = _table(out, *columns.values(), justify="left")
+    table = _table(out, *columns.values(), justify=justify)
     for row in rows:
         table.add_row(*(_told(row.get(key, "")) for key in columns))
     _print_table(table, out)

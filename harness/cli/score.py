@@ -1,0 +1,227 @@
+"""`cachewitness score`: the same questions with and without a cache, through lm-eval, judged in pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.score.asking import Asking
+    from harness.score.document import Document
+    from harness.score.gate import Noise, Rules
+    from harness.score.pairs import Scores
+    from harness.score.run import Open
+    from harness.score.tasks import Task
+
+_FILE = click.Path(path_type=Path)
+_EXIT_UNKNOWN = 2
+_ARMS = "off,off-again,miss,hit,replay"
+
+
+@click.command()
+@click.option("--engine", default="toy", show_default=True, metavar="NAME[:KEY=VALUE,…]", help="What answers the questions.")
+@click.option("--base-url", metavar="URL", help="A server instead: http://HOST:PORT, OpenAI-compatible.")
+@click.option("--cold-url", metavar="URL", help="The same model's server without prefix caching, for the cold arms.")
+@click.option("--model", default="", metavar="NAME", help="The server's model; default: the first that it lists.")
+@click.option("--concurrent", type=click.IntRange(min=1), default=16, show_default=True, help="Requests at a server at a time.")
+@click.option(
+    "--task", type=click.Choice(["problems", "gsm8k"]), help="What is asked; default: problems, or gsm8k if --gsm8k is given."
+)
+@click.option("--gsm8k", metavar="FILE|hub", help="gsm8k's questions: a file of JSON lines, or `hub`.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Ask so many questions; default: all.")
+@click.option(
+    "--shots", type=click.IntRange(min=0), default=5, show_default=True, help="Examples in front of gsm8k's questions."
+)
+@click.option("--random-shots", is_flag=True, help="Other examples for every question, as gsm8k does it by itself.")
+@click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="The longest answer; default: 64, gsm8k 256.")
+@click.option("--arms", default=_ARMS, show_default=True, metavar="LIST", help="Also: tier, preempted.")
+@click.option(
+    "--margin", type=click.FloatRange(min=0, min_open=True, max=100), default=1.0, show_default=True, help="In points."
+)
+@click.option(
+    "--floor", type=click.FloatRange(0, 100), default=10.0, show_default=True, help="A model below is too weak; in points."
+)
+@click.option(
+    "--min-share", type=click.FloatRange(0, 100), default=50.0, show_default=True, help="Prompts to restore, in percent."
+)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--dtype", default="", metavar="NAME", help="The precision; default: the checkpoint's.")
+@click.option("--checkpoint", default="", metavar="DIR", help="The model; default: the engine's own.")
+@click.option("--out", type=_FILE, metavar="DIR", help="Where runs are kept; default: .cachewitness/score.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of random examples.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else, on standard output.")
+def score(**options: Any) -> int:
+    """Ask an engine the same questions cold and cached, and say whether the cache cost answers.
+
+    Every answer is kept in .cachewitness/score as it comes; a run that was cut short goes on where it ended when the same
+    command is given again.
+    """
+    from harness.score import arms, offline
+    from harness.score.backend import BackendError, Opening
+    from harness.score.gate import Rules
+    from harness.score.pairs import Unpaired
+
+    chosen = arms.named(options["arms"])
+    rules = Rules(margin=options["margin"] / 100, floor=options["floor"] / 100, min_share=options["min_share"] / 100)
+    engine, opener, model = _engine(options)
+    offline.prepare(online=options["gsm8k"] == "hub", client=bool(options["base_url"]))
+    task = _task(options)
+    opening = Opening(**{key: options[key] for key in ("device", "dtype", "checkpoint", "seed")})
+    folder, settings = _folder(engine, task, options)
+    told = _Told(engine, task, rules, options["seed"], as_json=options["as_json"])
+    from harness.score.run import Runner
+
+    nonce = _nonce() if options["base_url"] else ""
+    runner = Runner(task, opener, folder, opening=opening, listener=told, model=model, nonce=nonce)
+    try:
+        outcome = runner.run(chosen, rules)
+    except (BackendError, Unpaired) as error:
+        told.clear()
+        kept = f"what was answered is kept in {folder}, and the same command goes on from there"
+        click.echo(f"cachewitness: {' '.join(str(error).split())}; {kept}", err=True)
+        return _EXIT_UNKNOWN
+    finally:
+        told.clear()
+    from harness import files
+    from harness.score import document, frames
+    from harness.score import kept as kept_answers
+
+    whole = document.document(engine, outcome, rules, settings)
+    content = document.render(whole)
+    frames.write(outcome, engine, options["seed"], folder)
+    files.write(folder / kept_answers.REPORT, [content])
+    told.deliver(whole, content, folder)
+    return whole.exit_code
+
+
+def _engine(options: dict[str, Any]) -> tuple[str, Open, Callable[[Asking], Any] | None]:
+    """Return the engine's name, how it is opened for an arm, and lm-eval's model for it if that is not the in-process one."""
+    from harness.cli.options import engine_of
+    from harness.engines.registry import kinds
+    from harness.errors import UsageError
+
+    if options["base_url"]:
+        from harness.score.remote import Server
+
+        server = Server(options["base_url"], options["cold_url"] or "", options["model"], options["concurrent"])
+        return server.name, server.open, server.lm
+    if options["cold_url"] or options["model"]:
+        raise UsageError("--cold-url, --model: these belong to a server; give --base-url")
+    spec = engine_of(options["engine"])
+    answerer = spec.kind.answerer
+    if answerer is None:
+        able = ", ".join(sorted(name for name, kind in kinds().items() if kind.answerer)) or "none"
+        raise UsageError(f"--engine: {spec.kind.name} answers no prompts; those that do: {able}; or give --base-url")
+    return spec.text, lambda opening: answerer(spec.options, opening), None
+
+
+def _task(options: dict[str, Any]) -> Task:
+    import msgspec
+
+    from harness.errors import UsageError
+    from harness.score import tasks
+
+    name = options["task"] or ("gsm8k" if options["gsm8k"] else "problems")
+    limit = options["limit"] or 0
+    if name == "problems" and options["gsm8k"]:
+        raise UsageError("--gsm8k: its questions are asked with --task gsm8k, not problems")
+    if name == "problems":
+        task = tasks.problems(limit)
+    elif not options["gsm8k"]:
+        raise UsageError("--task gsm8k: say where its questions are: --gsm8k FILE, or --gsm8k hub")
+    else:
+        task = tasks.gsm8k(options["gsm8k"], limit=limit, shots=options["shots"], random_shots=options["random_shots"])
+    return msgspec.structs.replace(task, max_tokens=options["max_tokens"] or task.max_tokens)
+
+
+def _folder(engine: str, task: Task, options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of the run, and everything that its answers depend on, by which it is named."""
+    from harness.score import kept
+    from harness.score.run import installed
+
+    settings = {
+        "engine": engine,
+        "cold_url": options["cold_url"] or "",
+        "task": task.name,
+        "source": task.source,
+        "rows": task.digest,
+        "limit": task.limit,
+        "shots": task.num_shots,
+        "random_shots": task.random_shots,
+        "max_tokens": task.max_tokens,
+        "installed": installed(),
+    } | {key: options[key] for key in ("device", "dtype", "checkpoint", "seed")}
+    return kept.folder_of(options["out"] or kept.DEFAULT_FOLDER, engine, settings), settings
+
+
+def _nonce() -> str:
+    """Return what no other run salts its requests with: a server may remember an earlier one."""
+    import secrets
+
+    return secrets.token_hex(4)
+
+
+class _Told:
+    """Tells a run while it goes: what it can show before it begins, how far it is, and what came of it."""
+
+    def __init__(self, engine: str, task: Task, rules: Rules, seed: int, *, as_json: bool) -> None:
+        import sys
+
+        from harness.report.terminal import console
+        from harness.score import forecast, terminal
+
+        self._json = as_json
+        self._rules = rules
+        self._out = console()
+        self._err = sys.stderr if sys.stderr.isatty() and not as_json else None
+        self._line = ("", 0, 0)
+        if not as_json:
+            terminal.heading(engine, f"{task.name} ({task.source})", len(task.asked), seed, self._out)
+            terminal.told(forecast.before(len(task.asked), rules), self._out)
+
+    def begins(self, arm: str, questions: int, reused: int) -> None:
+        """Note the arm that begins."""
+        self._line = (arm, reused, questions)
+        if reused and not self._json:
+            from harness.score import terminal
+
+            terminal.told([f"arm {arm}: {reused:,} of {questions:,} answers are kept from a run that was cut short"], self._out)
+        self.answered(0)
+
+    def answered(self, count: int) -> None:
+        """Rewrite the line that says how far the arm is."""
+        arm, done, questions = self._line
+        self._line = (arm, done + count, questions)
+        if self._err:
+            self._err.write(f"\r\x1b[K{arm}: {done + count:,} of {questions:,}")
+            self._err.flush()
+
+    def measured(self, cold: Scores, again: Scores | None) -> None:
+        """Say what the rest can show, now that the noise floor is known."""
+        from harness.score import forecast, terminal
+        from harness.score.gate import noise_floor
+
+        if not self._json:
+            self.clear()
+            noise: Noise = noise_floor(cold, again, self._rules)
+            terminal.told(forecast.measured(noise, self._rules), self._out)
+
+    def clear(self) -> None:
+        """Wipe the line."""
+        if self._err:
+            self._err.write("\r\x1b[K")
+            self._err.flush()
+
+    def deliver(self, whole: Document, content: bytes, folder: Path) -> None:
+        """Print the report."""
+        if self._json:
+            click.echo(content, nl=False)
+            return
+        from harness.score import terminal
+
+        terminal.print_score(whole, self._out)
+        click.echo(f"kept in {folder}: report.json, answers.parquet, answers.csv")

@@ -1,0 +1,37 @@
+"""What a number of questions can show, told before they are asked: a run that could not have seen a loss proves nothing."""
+
+from __future__ import annotations
+
+from harness.score.gate import Noise, Rules
+from harness.score.statistics import POWER, mde, n_for_margin
+
+ASSUMED = (0.005, 0.02, 0.05)
+"""Shares of answers that may differ by chance, while nothing was measured yet."""
+
+
+def before(n: int, rules: Rules) -> list[str]:
+    """Return what n questions can show for several shares of answers that differ by chance."""
+    told = "; ".join(f"{share:.1%}: {_loss(n, share, rules)}" for share in ASSUMED)
+    return [
+        f"smallest loss that {n:,} questions show (power {POWER:.0%}), by the share of answers that differ by chance: {told}"
+    ]
+
+
+def measured(noise: Noise, rules: Rules) -> list[str]:
+    """Return what can be shown now that two cold runs were compared."""
+    if not noise.n:
+        return ["noise floor not measured (no arm off-again): answers are judged by their score alone"]
+    if noise.zero:
+        return [f"noise floor 0 of {noise.n:,} answers: tokens are compared, and one hard divergence fails"]
+    head = f"noise floor {noise.tokens:,} of {noise.n:,} answers, {noise.scores:,} scores"
+    share = max(noise.discordance, 1 / noise.n)
+    needed = n_for_margin(share, rules.margin, rules.alpha)
+    told = f"{head}: the smallest loss that shows is {_loss(noise.n, share, rules)}"
+    if needed <= noise.n:
+        return [told]
+    return [f"{told}; a margin of {100 * rules.margin:g} points takes {needed:,} questions, so `unknown` is likely"]
+
+
+def _loss(n: int, share: float, rules: Rules) -> str:
+    found = mde(n, share, rules.alpha)
+    return "none" if found is None else f"{100 * found:.2f} points"

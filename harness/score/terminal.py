@@ -1,0 +1,153 @@
+"""Tells a score on a terminal: what every arm restored and lost, the groups, the questions that changed, the verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from harness.report.terminal import print_lines, print_objects, print_verdict
+from harness.report.witness import wrapped
+from harness.score.arms import AGAIN
+from harness.score.document import Changed, Document
+from harness.score.gate import Judged
+
+SHOWN_MAX = 3
+"""How many lost questions of an arm are told in full, and as many gained ones."""
+_PRIMARY = {
+    "arm": "arm",
+    "right": "right",
+    "restored": "restored",
+    "least": "least",
+    "lost": "lost",
+    "gained": "gained",
+    "near": "near-ties",
+    "hard": "hard",
+    "p": "p (Holm)",
+    "worst": "worst case",
+    "mde": "MDE",
+    "seconds": "s",
+    "verdict": "verdict",
+}
+
+
+def heading(engine: str, task: str, questions: int, seed: int, out: Console) -> None:
+    """Print what is about to be run."""
+    out.print(Text(f"engine {engine}, {questions:,} questions of {task}, seed {seed}", style="bold"), soft_wrap=True)
+
+
+def told(lines: list[str], out: Console) -> None:
+    """Print lines, wrapped."""
+    for line in lines:
+        print_lines(wrapped(line, ""), out)
+
+
+def print_score(whole: Document, out: Console) -> None:
+    """Print the tables, the questions that changed and the verdict."""
+    out.print()
+    print_objects(_arm_rows(whole), _PRIMARY, out, justify="right")
+    out.print()
+    _print_restored(whole, out)
+    for arm in whole.judged:
+        _print_groups(arm, out)
+    for arm in whole.judged:
+        _print_changed([entry for entry in whole.changed if entry.arm == arm.arm], out)
+    reasons = [f"{arm.arm}: {reason}" for arm in whole.judged if arm.verdict == whole.verdict for reason in _reasons(arm)]
+    print_verdict(
+        whole.exit_code, out, reasons=reasons[:4] if whole.exit_code else [], passed="no arm lost an answer by its cache"
+    )
+
+
+def _reasons(arm: Judged) -> list[str]:
+    blamed = [f"the questions that lost are of group {', '.join(arm.suspects)}"] if arm.suspects else []
+    decides = [f"{arm.needed:,} questions would decide"] if arm.needed else []
+    return arm.reasons + blamed + decides
+
+
+def _arm_rows(whole: Document) -> list[dict[str, Any]]:
+    judged = {arm.arm: arm for arm in whole.judged}
+    rows = []
+    for entry in whole.arms:
+        row = {
+            "arm": entry.arm,
+            "right": f"{entry.right.get(whole.rules.primary, 0):,}/{entry.questions:,}",
+            "restored": f"{entry.restored.share(entry.restored.tokens):.1%}",
+            "least": f"{entry.restored.least:,}",
+            "seconds": f"{entry.seconds:.1f}",
+            "verdict": "cold",
+        }
+        if entry.arm == AGAIN:
+            row |= {"verdict": "noise floor"}
+        if entry.arm in judged:
+            row |= _figures(judged[entry.arm])
+        rows.append(row)
+    return rows
+
+
+def _figures(arm: Judged) -> dict[str, Any]:
+    return {
+        "lost": arm.lost,
+        "gained": arm.gained,
+        "near": arm.near_ties,
+        "hard": len(arm.hard),
+        "p": f"{arm.p_adjusted:.3f}",
+        "worst": f"{100 * arm.lower:+.2f}",
+        "mde": "-" if arm.mde is None else f"{100 * arm.mde:.2f}",
+        "verdict": arm.verdict,
+    }
+
+
+def _print_restored(whole: Document, out: Console) -> None:
+    """Print the share that each cache group restored, in the arms that restored anything."""
+    rows = [
+        {"arm": entry.arm, "tier": f"{entry.restored.share(entry.restored.from_tier):.1%}"}
+        | {"preempted": f"{entry.restored.preempted:,}"}
+        | {name: f"{entry.restored.share(tokens):.1%}" for name, tokens in entry.restored.groups.items()}
+        for entry in whole.arms
+        if entry.restored.tokens or entry.restored.preempted
+    ]
+    names = dict.fromkeys(name for entry in whole.arms for name in entry.restored.groups)
+    if rows:
+        columns = {"arm": "restored by"} | {name: f"group {name}" for name in names}
+        print_objects(rows, columns | {"tier": "of a tier", "preempted": "preempted"}, out, justify="right")
+        out.print()
+
+
+def _print_groups(arm: Judged, out: Console) -> None:
+    if not arm.groups or not (arm.lost or arm.gained):
+        return
+    columns = {"group": f"{arm.arm}: questions of", "n": "n", "cold": "right cold", "right": "right", "lost": "lost"}
+    rows = [
+        {
+            "group": group.group,
+            "n": group.n,
+            "cold": group.right_cold,
+            "right": group.right,
+            "lost": group.lost,
+            "gained": group.gained,
+            "p": f"{group.p:.3f}",
+            "note": "suspect" if group.group in arm.suspects else "",
+        }
+        for group in arm.groups
+    ]
+    print_objects(rows, columns | {"gained": "gained", "p": "p (Holm)", "note": ""}, out, justify="right")
+    out.print()
+
+
+def _print_changed(entries: list[Changed], out: Console) -> None:
+    for change in ("lost", "gained"):
+        found = [entry for entry in entries if entry.change == change]
+        for entry in found[:SHOWN_MAX]:
+            print_lines(_transcripts(entry), out)
+            out.print()
+        if len(found) > SHOWN_MAX:
+            out.print(Text(f"… and {len(found) - SHOWN_MAX} more answers {change} in arm {entries[0].arm}, in report.json\n"))
+
+
+def _transcripts(entry: Changed) -> list[str]:
+    where = f"question {entry.doc} (row {entry.row}{', group ' + entry.group if entry.group else ''})"
+    lines = wrapped(f"{entry.change} in arm {entry.arm}: {where}: {entry.question}", "")
+    for name, text in (("right answer", entry.target), ("cold", entry.cold), (entry.arm, entry.other)):
+        lines += wrapped(f"{name}: {' | '.join(filter(None, text.strip().splitlines()))}", "  ")
+    return lines
