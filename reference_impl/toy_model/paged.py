@@ -120,7 +120,7 @@ class _Step:
         for bucket in self.plan.buckets:
             visible, nowhere = self.visible[g, bucket.first]
             read = kept.index_select(0, self.sent[bucket.keys[g].places].flatten()).unflatten(0, nowhere.shape)
-            read = read.masked_fill(nowhere[..., None, None, None], 0)
+            read.masked_fill_(nowhere[..., None, None, None], 0)
             attended = attention.attend(self._rows(query, bucket), read[:, :, 0], read[:, :, 1], visible)
             outputs.append(attended.flatten(0, 1))
         return attention.output(torch.cat(outputs), gate, self.w, name)
