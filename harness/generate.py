@@ -108,7 +108,7 @@ class _Workload:
         elif draw < 97:
             self._script.preempt(self._source.choice(self._live))
         elif draw < 99:
-            self._script.reset(running=self._source.chance(50))
+            self._reset()
         else:
             self._weights += 1
             self._script.update_weights(self._weights)
@@ -118,6 +118,12 @@ class _Workload:
         self._live.remove(r)
         assert callable(how)
         how(r)
+
+    def _reset(self) -> None:
+        """Reset; where there is a second tier, mostly the device's cache alone."""
+        running = self._source.chance(50)
+        tier = self._source.choice(("local", "local", "cpu", "")) if self._script.shape.tier_slots else ""
+        self._script.reset(running=running, tier=tier)
 
     def _length(self, least: int = 1) -> int:
         """Draw a length: a multiple of a measure of the layout, one less or one more."""

@@ -92,6 +92,8 @@ class Ledger:
         self.header = header
         self.groups: list[Group] = header.groups
         self.local: list[Group] = header.local_groups()
+        self.stored: list[list[int]] = [[other.id for other in header.groups if other.of == g.id] for g in header.groups]
+        """Per group: the groups of other tiers that keep copies of its pages."""
         self.pages: dict[int, list[Page]] = {p.id: [Page() for _ in range(p.slots)] for p in header.pools}
         self.null: dict[int, frozenset[int]] = {p.id: frozenset(p.null) for p in header.pools}
         self.trie = Trie()

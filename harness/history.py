@@ -36,7 +36,8 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `block_size`, `window` (query included) and `chunk` are in tokens. A recurrent group writes its state at the end of a
     chunk (`chunk-end`) or at every block boundary that the chunk crosses as well (`every-block`). A group in a pool of another
-    tier than `local` is never run: its keys name the stored copies.
+    tier than `local` is never run: its keys name stored copies of the pages of group `of`, where a hit may find them too (−1:
+    the engine does not say of which).
     """
 
     id: int
@@ -46,6 +47,7 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     window: int = 0
     chunk: int = 0
     snapshots: Literal["chunk-end", "every-block"] = "chunk-end"
+    of: int = -1
 
 
 class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,8 +71,8 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `alignment`: hits are multiples of this many tokens. `give_back`: tokens that a speculative look-up returns unused.
     `stores_logits`: a full hit may leave nothing to compute. `progress_steps`: in so many steps a feasible request advances.
-    `reserved_slots`: so many slots of a pool stay free when a waiting request joins others. `drafts`: so many drafts are verified
-    with a token at most; there are slots for so many more beyond them, and a page for the state after each.
+    `reserved_slots`: so many slots of a pool stay free when a waiting request joins others. `drafts`: so many drafts are
+    verified with a token at most; there are slots for so many more beyond them, and a page for the state after each.
     """
 
     caching: bool = True
@@ -208,7 +210,11 @@ class Unpublish(_Event, tag="unpublish", gc=False):
 
 
 class Hit(_Event, tag="hit", gc=False):
-    """r was told that `reported` tokens are cached and starts computing at `resume`; `slots` are its columns per group."""
+    """r was told that `reported` tokens are cached and starts computing at `resume`; `slots` are its columns per group.
+
+    A group in a pool of another tier says from which of its slots each column was fetched (−1: not from there); the column of
+    the local group is then the page that it was fetched into.
+    """
 
     r: str
     reported: int

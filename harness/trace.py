@@ -105,9 +105,10 @@ class Preempt(msgspec.Struct, frozen=True, tag_field="op", tag="preempt", forbid
 
 
 class Reset(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="reset", forbid_unknown_fields=True):
-    """Forget every cached prefix; with `running`, preempt running requests first."""
+    """Forget every cached prefix, of one `tier` or of all of them; with `running`, preempt running requests first."""
 
     running: bool = False
+    tier: str = ""
 
 
 class UpdateWeights(msgspec.Struct, frozen=True, tag_field="op", tag="update_weights", forbid_unknown_fields=True):

@@ -166,7 +166,7 @@ class Sense:
         self._known([event.r], "r")
         if event.reported < 0 or event.resume < 0:
             raise Nonsense("less than nothing - at `$.reported` or `$.resume`")
-        self._tables(event.slots, "slots")
+        self._tables([[slot for slot in table if slot != NO_COLUMN] for table in event.slots], "slots")
 
     def _submit(self, event: Submitted) -> None:
         if event.r in self._tokens:

@@ -55,7 +55,7 @@ class _Case:
             return "use-after-free"
         key = self._key()
         if key is not None and self.restored:
-            if key.state == "withdrawn" or (key.state == "pending" and key.step == self.read.step):
+            if key.state == "withdrawn" or (key.state == "pending" and key.step == self.read.step and key.r != self.book.r):
                 return "uncommitted-hit"
             if key.state == "hollow":
                 return "fabricated-snapshot" if self.group.kind == "recurrent" else "partial-commit"

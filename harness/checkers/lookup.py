@@ -11,9 +11,11 @@ from harness.needs import needed_lengths
 
 
 def held(ledger: Ledger, group: int, node: int) -> bool:
-    """Whether some slot of the group carries a usable key for the prefix."""
+    """Whether some slot of the group, or of one that keeps copies of its pages, carries a usable key for the prefix."""
     slots = ledger.keys[group].get(node)
-    return slots is not None and any(key.usable for key in slots.values())
+    if slots is not None and any(key.usable for key in slots.values()):
+        return True
+    return any(held(ledger, other, node) for other in ledger.stored[group])
 
 
 class Lookup:

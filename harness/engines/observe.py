@@ -28,6 +28,9 @@ from harness.history import Counts, Drop, Event, Hit, Publish, Take, Unpublish, 
 POOL = 0
 """vLLM's groups alias one pool."""
 
+TIER = 1
+"""The pool of the second tier, where there is one; the groups in it follow those of the device, in the same order."""
+
 
 def group_in_last_bytes(key: Any) -> int:
     """Return the cache group of a block key: its last four bytes (vLLM 0.33.0, `kv_cache_utils.py`, `get_group_id`)."""
@@ -64,6 +67,7 @@ class ObservedManager:
         self._copies_expected |= self._drafts
         self._copies: list[Any] = []
         self._retained: list[Any] = []
+        self._tier_keys: dict[int, tuple[Any, int]] = {}
         self._pins: dict[int, list[tuple[str, int]]] = {}
         self._copy_count = 0
         self.block_pool = _ObservedPool(self._pool, self._released)
@@ -116,6 +120,24 @@ class ObservedManager:
         self._let_go(gone, "withdraw")
         return gone
 
+    def store_to_tier(self) -> list[Any]:
+        """Store what was keyed in the second tier; return the copies that the step has to make when it has run."""
+        stores: list[Any] = self.manager.store_to_tier()
+        takes: list[Event] = []
+        for place, block in stores:
+            self._copy_count += 1
+            holder, group = f"copy:{self._copy_count}", self._group_of(place.block_hash)
+            self._pins.setdefault(block.block_id, []).append((holder, group))
+            takes.append(Take(step=self.step, pool=POOL, group=group, slots=[block.block_id], holder=holder))
+        self._account(None, "evict", takes)
+        self._compare_tier("evict")
+        return stores
+
+    def reset_tier(self, reason: UnpublishReason = "reset") -> None:
+        """Forget every key of the second tier."""
+        self.manager.reset_tier()
+        self._compare_tier(reason)
+
     def reset_prefix_cache(self, reason: UnpublishReason = "reset") -> bool:
         """Forget every key, if nobody holds a block."""
         done = bool(self.manager.reset_prefix_cache())
@@ -141,7 +163,20 @@ class ObservedManager:
 
     def _hit(self, r: str, length: int, found: Any) -> None:
         slots = [[block.block_id for block in column] for column in found.blocks]
-        self.events.append(Hit(step=self.step, r=r, reported=length, resume=length, slots=slots))
+        tier, second = "local", getattr(self.manager, "tier", None)
+        if second is not None:
+            places = [[block.block_id if block in second.blocks else -1 for block in column] for column in found.blocks]
+            slots = [self._fetched(r, group, slots[group], columns) for group, columns in enumerate(places)] + places
+            tier = "cpu" if any(place >= 0 for columns in places for place in columns) else tier
+        self.events.append(Hit(step=self.step, r=r, reported=length, resume=length, slots=slots, tier=tier))
+
+    def _fetched(self, r: str, group: int, slots: list[int], places: list[int]) -> list[int]:
+        """Return the columns of a hit with the blocks that what the tier had was fetched into."""
+        table = self._managers[group].req_to_blocks[r]
+        return [
+            table[column].block_id if place >= 0 else slot
+            for column, (slot, place) in enumerate(zip(slots, places, strict=True))
+        ]
 
     def _let_go(self, gone: list[str], reason: UnpublishReason) -> None:
         self._settle(gone, None, reason)
@@ -253,6 +288,27 @@ class ObservedManager:
         if keys != self._keys:
             changed.update(slot for slot, key in enumerate(keys) if key != self._keys[slot])
         return sorted(changed)
+
+    def _compare_tier(self, reason: UnpublishReason) -> None:
+        """Report which keys the second tier lost and got."""
+        tier, groups, lost, got = self.manager.tier, len(self._managers), [], []
+        if tier is None:
+            return
+        for place in tier.blocks:
+            old, slot = self._tier_keys.get(place.block_id), place.block_id
+            new = None if place.block_hash is None else (place.block_hash, place.block_hash_num_tokens)
+            if old is not None and new != old:
+                group = groups + self._group_of(old[0])
+                lost.append(Unpublish(step=self.step, group=group, slot=slot, length=old[1], reason=reason))
+                del self._tier_keys[slot]
+            if new is not None and new != old:
+                group = groups + self._group_of(new[0])
+                got.append(Publish(step=self.step, group=group, slot=slot, r=place.request_id, length=new[1]))
+                self._tier_keys[slot] = new
+        if lost or got:
+            cached = len(self._tier_keys)
+            self.events += [*lost, *got]
+            self.events.append(Counts(step=self.step, pool=TIER, free=len(tier.blocks) - cached, held=0, cached=cached))
 
     def _account(self, request: Any, reason: UnpublishReason, moves: list[Event]) -> None:
         """Report the blocks whose references or keys changed, around the takes and drops of the same call."""

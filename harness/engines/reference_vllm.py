@@ -23,6 +23,9 @@ from reference_impl.vllm.kv_cache_manager import KVCacheManager
 from reference_impl.vllm.request import MultiModalFeature, Request
 from reference_impl.vllm.spec import RELEASES
 
+SCHEDULER_OPTIONS = ("num_speculative_tokens", "async_depth", "tier_slots")
+"""Options that make a difference at scheduler height alone."""
+
 PROGRESS_STEPS = 4
 """A request waits one step for a state of the same step; the rest is margin."""
 
@@ -48,7 +51,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
 def _refuse_scheduling(options: Options) -> None:
     """Raise UsageError for what is the scheduler's alone."""
-    for name in ("num_speculative_tokens", "async_depth"):
+    for name in SCHEDULER_OPTIONS:
         if getattr(options, name):
             raise UsageError(f"option {name!r} ({getattr(options, name)}) is the scheduler's; run it at scheduler height")
 

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from harness.engines.observe import POOL, ObservedManager
+from harness.engines.observe import POOL, TIER, ObservedManager
 from harness.engines.protocol import Device
 from harness.history import (
     Aborted,
@@ -23,6 +23,7 @@ from harness.history import (
     Finished,
     Header,
     Move,
+    Pool,
     Preempted,
     ResetDone,
     Run,
@@ -35,6 +36,9 @@ from harness.trace import Abort, Finish, Media, Op, Preempt, Reset, Step, Submit
 from reference_impl.vllm.config import KVCacheConfig
 from reference_impl.vllm.request import Request, RequestStatus
 from reference_impl.vllm.scheduler import RefusedRequest, Sampler, Scheduler, SchedulerOutput
+
+LOCAL, SECOND = "local", "cpu"
+"""The names of the tiers, as a reset names them."""
 
 NewRequest = Callable[[Submit, list[int]], Request]
 
@@ -93,7 +97,7 @@ class SchedulerHeight:
         sampler: Sampler | None = None,
         device: Device | None = None,
     ) -> None:
-        self.header = msgspec.structs.replace(header, height="scheduler")
+        self.header = _with_tier(msgspec.structs.replace(header, height="scheduler"), config.options.tier_slots)
         self.manager = manager
         self.new_request = new_request
         self.device = device
@@ -102,6 +106,7 @@ class SchedulerHeight:
         self._view: Any = _Preempting(manager)
         self.scheduler = Scheduler(config, self._view, sampler or self._scripted)
         self._depth = config.options.async_depth
+        self._tables_aside: list[list[int]] = [[] for group in self.header.groups if group.pool == TIER]
         self._in_flight: deque[_InFlight] = deque()
 
     def describe(self) -> Header:
@@ -126,9 +131,7 @@ class SchedulerHeight:
                 if op.r in self.scheduler.requests and self.scheduler.requests[op.r].status is RequestStatus.RUNNING:
                     self.scheduler.preempt(op.r)
             case Reset():
-                self.drain()
-                ok = self.scheduler.reset_prefix_cache(reset_running_requests=op.running)
-                events.append(ResetDone(step=self.manager.step, ok=ok))
+                self._reset(op)
             case UpdateWeights():
                 self.drain()
                 self._view.reason = "version"
@@ -169,6 +172,15 @@ class SchedulerHeight:
         self.manager.events.append((Finished if finished else Aborted)(r=op.r, step=self.manager.step))
         self.scheduler.finish_requests([op.r], RequestStatus.FINISHED if finished else RequestStatus.ABORTED)
 
+    def _reset(self, op: Reset) -> None:
+        self.drain()
+        events, step = self.manager.events, self.manager.step
+        if op.tier in ("", LOCAL):
+            events.append(ResetDone(step=step, ok=self.scheduler.reset_prefix_cache(reset_running_requests=op.running)))
+        if op.tier in ("", SECOND) and self._tables_aside:
+            self.scheduler.reset_tier()
+            events.append(ResetDone(step=step, ok=True, tier=SECOND))
+
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _step(self, op: Step) -> None:
@@ -182,12 +194,15 @@ class SchedulerHeight:
         output = scheduler.schedule(op.budget)
         withdrawn = scheduler.withdraw(output, op.withdraw) if op.withdraw else []
         self.manager.events += [Preempted(r=r, step=step) for r in withdrawn]
+        scheduler.store_to_tier(output)
         requests = {r: scheduler.requests[r] for r in output.num_scheduled_tokens}
+        copies = [Move(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies]
         begin = StepBegin(
             step=step,
             runs=[self._run(request, output) for request in requests.values()],
-            copies=[Move(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies],
+            copies=copies + [Move(place.block_id, block.block_id, TIER, POOL) for place, block in output.tier_loads],
             zeros=[(POOL, [*output.new_block_ids_to_zero])] if output.new_block_ids_to_zero else [],
+            stores=[Move(block.block_id, place.block_id, POOL, TIER) for place, block in output.tier_stores],
         )
         self.manager.events.append(begin)
         self._in_flight.append(_InFlight(output, begin, withdrawn, requests))
@@ -195,8 +210,9 @@ class SchedulerHeight:
     def _run(self, request: Request, output: SchedulerOutput) -> Run:
         r, stop = request.request_id, request.num_computed_tokens
         drafts = output.scheduled_spec_decode_tokens.get(r, [])
-        scratch = self.manager.scratch(r) if drafts else []
-        return Run(r, stop - output.num_scheduled_tokens[r], stop, self.manager.tables(r), drafts, scratch)
+        tables = self.manager.tables(r) + self._tables_aside
+        scratch = self.manager.scratch(r) + self._tables_aside if drafts else []
+        return Run(r, stop - output.num_scheduled_tokens[r], stop, tables, drafts, scratch)
 
     def _run_oldest(self) -> None:
         output, begin, withdrawn, requests = self._in_flight.popleft()
@@ -215,6 +231,16 @@ class SchedulerHeight:
         """Let every step that was scheduled run."""
         while self._in_flight:
             self._run_oldest()
+
+
+def _with_tier(header: Header, slots: int) -> Header:
+    """Return the header with a second tier of so many slots, and in it a group for each of the device's."""
+    if not slots:
+        return header
+    count = len(header.groups)
+    aside = [msgspec.structs.replace(group, id=count + group.id, pool=TIER, of=group.id) for group in header.groups]
+    pools = [*header.pools, Pool(id=TIER, slots=slots, tier=SECOND)]
+    return msgspec.structs.replace(header, pools=pools, groups=[*header.groups, *aside])
 
 
 class _Preempting:
@@ -236,3 +262,7 @@ class _Preempting:
     def reset_prefix_cache(self) -> bool:
         """Reset for the reason at hand."""
         return self._manager.reset_prefix_cache(self.reason)
+
+    def reset_tier(self) -> None:
+        """Reset the second tier for the reason at hand."""
+        self._manager.reset_tier(self.reason)

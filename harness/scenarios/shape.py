@@ -56,6 +56,11 @@ class Shape:
         """The retention interval in tokens; 0 if it is unset or keeps reachable boundaries alone."""
         return int(self.options.get("retention_interval") or 0)
 
+    @property
+    def tier_slots(self) -> int:
+        """The places of the second tier; 0 without one."""
+        return int(self.options.get("tier_slots", 0))
+
     def has(self, kind: str) -> bool:
         """Whether some group of the layout is of that kind."""
         return any(group.kind == kind for group in self.layout.groups)
@@ -129,9 +134,9 @@ class Script:
         """Take the request's pages away."""
         self.ops.append(Preempt(r))
 
-    def reset(self, *, running: bool = False) -> None:
-        """Forget every cached prefix."""
-        self.ops.append(Reset(running=running))
+    def reset(self, *, running: bool = False, tier: str = "") -> None:
+        """Forget every cached prefix, of one tier or of all."""
+        self.ops.append(Reset(running=running, tier=tier))
 
     def update_weights(self, version: int) -> None:
         """Load new weights."""

@@ -30,15 +30,23 @@ from reference_impl.vllm.key_index import (
 )
 from reference_impl.vllm.request import Request
 from reference_impl.vllm.spec import NULL_BLOCK_ID
+from reference_impl.vllm.tier import PlainTier, TierBlock, TierCopy
 
 
 class BlockPool:
     """All blocks, the queue of those that nobody holds, and the keys."""
 
-    def __init__(self, num_gpu_blocks: int, hash_block_size: int, enable_kv_cache_events: bool = False) -> None:
+    def __init__(
+        self,
+        num_gpu_blocks: int,
+        hash_block_size: int,
+        enable_kv_cache_events: bool = False,
+        tier: PlainTier | None = None,
+    ) -> None:
         self.num_gpu_blocks = num_gpu_blocks
         self.hash_block_size = hash_block_size
         self.enable_kv_cache_events = enable_kv_cache_events
+        self.tier = tier
         self.blocks = [KVCacheBlock(BlockId(i)) for i in range(num_gpu_blocks)]
         self.null_block = self.blocks[NULL_BLOCK_ID]
         self.null_block.is_null = True
@@ -51,6 +59,7 @@ class BlockPool:
         self.kv_event_queue: list[KVCacheEvent] = []
         self.pending_keys: dict[str, list[tuple[KVCacheBlock, BlockHashWithGroupId]]] = {}
         self.pending_writer: dict[BlockId, str] = {}
+        self.keys_to_store: list[tuple[str, KVCacheBlock, BlockHashWithGroupId]] = []
         # Of blocks keyed in this step: up to which token they were written before it; the rest is there when it has run.
         self.written_before_step: dict[BlockId, int] = {}
         self._dirty: dict[BlockId, None] = {}
@@ -58,11 +67,17 @@ class BlockPool:
     # LOOKUP
 
     def get_cached_block(self, block_hash: BlockHash, kv_cache_group_ids: Sequence[GroupId]) -> list[KVCacheBlock] | None:
-        """Return one block per group that can be hit as this prefix, or None if some group has none."""
+        """Return one block per group that can be hit as this prefix, or None if some group has none.
+
+        What the device does not have may be in the tier.
+        """
         get_one_block = self.cached_block_hash_to_block.get_one_block
         cached = []
         for group_id in kv_cache_group_ids:
-            block = get_one_block(block_hash + GROUP_SUFFIXES[group_id])
+            key = block_hash + GROUP_SUFFIXES[group_id]
+            block = get_one_block(key)
+            if block is None and self.tier is not None:
+                block = self.tier.get(BlockHashWithGroupId(key))
             if block is None:
                 return None
             cached.append(block)
@@ -179,6 +194,27 @@ class BlockPool:
             self._insert(request_id, key, dst_block, num_tokens)
         self.written_before_step[dst_block.block_id] = 0
 
+    def fetch_from_tier(self, request_id: str, source: TierBlock) -> KVCacheBlock:
+        """Take a block for what only the tier has, and key it: it is filled before the step runs."""
+        assert self.tier is not None and source.block_hash is not None and source.block_hash_num_tokens is not None
+        (block,) = self.get_new_blocks(1)
+        self._insert(request_id, source.block_hash, block, source.block_hash_num_tokens)
+        self.written_before_step[block.block_id] = 0
+        self.tier.fetch(source, block)
+        return block
+
+    def store_to_tier(self) -> list[TierCopy]:
+        """Give what was keyed since the last call a place in the tier, and hold it until it has been copied there."""
+        keyed, self.keys_to_store = self.keys_to_store, []
+        stores: list[TierCopy] = []
+        for request_id, block, key in keyed:
+            if self.tier is not None and block.block_hash == key:
+                place = self.tier.store(request_id, block)
+                if place is not None:
+                    stores.append((place, block))
+        self.touch(block for _, block in stores)
+        return stores
+
     def new_step_starts(self) -> None:
         """Commit the keys of the step before: it has run."""
         self.pending_keys.clear()
@@ -263,6 +299,8 @@ class BlockPool:
             self._dirty[block.block_id] = None
         self.cached_block_hash_to_block.insert(key, block)
         self.pending_keys.setdefault(request_id, []).append((block, key))
+        if self.tier is not None:
+            self.keys_to_store.append((request_id, block, key))
         self.pending_writer[block.block_id] = request_id
 
     def _set_key(self, block: KVCacheBlock, key: BlockHashWithGroupId | None, num_tokens: int | None) -> None:

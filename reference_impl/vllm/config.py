@@ -74,7 +74,8 @@ class Options:
     """Everything that can be chosen, vLLM's names where vLLM has them. Sizes are in tokens unless said otherwise.
 
     `num_speculative_tokens`: so many drafts are verified with each token at most. `async_depth`: so many steps may be scheduled
-    before the tokens of an earlier one are known. The three marked `by release` take what that release of vLLM does when they are left alone.
+    before the tokens of an earlier one are known. `tier_slots`: so many pages fit into the second tier, 0 without one. The three
+    marked `by release` take what that release of vLLM does when they are left alone.
     """
 
     release: str = NEWEST
@@ -91,6 +92,7 @@ class Options:
     enable_kv_cache_events: bool = False
     num_speculative_tokens: int = 0
     async_depth: int = 0
+    tier_slots: int = 0
     max_model_len: int = 4096
     max_num_batched_tokens: int = 2048
     max_num_seqs: int = 128
@@ -186,6 +188,8 @@ def kv_cache_config(
     _check_mamba(groups, options, release)
     _check_drafts(groups, options)
     scheduler_block_size, hash_block_size = _block_sizes(groups, options)
+    partial_hits = _partial_hash_hits_enabled(groups, hash_block_size, options, release)
+    _check_tier(options, partial_hits)
     return KVCacheConfig(
         num_blocks=num_blocks,
         kv_cache_groups=groups,
@@ -193,7 +197,7 @@ def kv_cache_config(
         release=release,
         scheduler_block_size=scheduler_block_size,
         hash_block_size=hash_block_size,
-        enable_partial_hash_hits=_partial_hash_hits_enabled(groups, hash_block_size, options, release),
+        enable_partial_hash_hits=partial_hits,
         prefix_cache_retention_interval=_retention_interval(groups, scheduler_block_size, options, release),
         junction_pinning=_by_release(options.junction_pinning, release.junction_pinning),
         eagle_replay_boundaries=_by_release(options.eagle_replay_boundaries, release.eagle_replay_boundaries),
@@ -221,7 +225,7 @@ _ABSENT_OPTIONS = {
 _BOOLEANS = {"enable_caching", "use_eagle", "scheduler_reserve_full_isl", "enable_kv_cache_events"}
 _BY_RELEASE = {"junction_pinning", "eagle_replay_boundaries"}
 _COUNTS = {"pages_per_snapshot", "max_model_len", "max_num_batched_tokens", "max_num_seqs"}
-_OPTIONAL_COUNTS = {"num_speculative_tokens", "async_depth"}
+_OPTIONAL_COUNTS = {"num_speculative_tokens", "async_depth", "tier_slots"}
 _MODES = ("none", "align", "all")
 
 
@@ -285,6 +289,17 @@ def _check_drafts(groups: Sequence[KVCacheGroupSpec], options: Options) -> None:
             raise ConfigError(
                 f"option 'num_speculative_tokens' ({drafts}) must be less than the recurrent block size ({spec.block_size})"
             )
+
+
+def _check_tier(options: Options, partial_hits: bool) -> None:
+    """Refuse a second tier where there is nothing to store, or where a key is more, or less, than one whole block."""
+    if options.tier_slots and not options.enable_caching:
+        raise ConfigError(f"option 'tier_slots' ({options.tier_slots}) needs 'enable_caching' true")
+    if options.tier_slots and (partial_hits or options.pages_per_snapshot > 1):
+        raise AbsentRule(
+            "option 'tier_slots': hits inside a block and snapshots of several blocks are not in this specification of a tier; "
+            "set 'hash_block_size' to the block size and 'pages_per_snapshot' to 1"
+        )
 
 
 def _block_sizes(groups: Sequence[KVCacheGroupSpec], options: Options) -> tuple[int, int]:

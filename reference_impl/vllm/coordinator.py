@@ -29,6 +29,7 @@ from reference_impl.vllm.request import Request
 from reference_impl.vllm.retention import replay_boundaries
 from reference_impl.vllm.single_type_manager import SingleTypeKVCacheManager, cdiv
 from reference_impl.vllm.sliding_window import SlidingWindowManager
+from reference_impl.vllm.tier import PlainTier
 
 _MANAGERS: dict[type[KVCacheSpec], type[SingleTypeKVCacheManager]] = {
     FullAttentionSpec: FullAttentionManager,
@@ -57,7 +58,9 @@ class KVCacheCoordinator:
         self.config = config
         self.scheduler_block_size = config.scheduler_block_size
         self.enable_partial_hash_hits = config.enable_partial_hash_hits
-        self.block_pool = BlockPool(config.num_blocks, config.hash_block_size, config.options.enable_kv_cache_events)
+        options = config.options
+        self.tier = PlainTier(options.tier_slots) if options.tier_slots else None
+        self.block_pool = BlockPool(config.num_blocks, config.hash_block_size, options.enable_kv_cache_events, self.tier)
         self.single_type_managers = tuple(
             _MANAGERS[type(group.kv_cache_spec)](config, group.kv_cache_spec, self.block_pool, GroupId(i))
             for i, group in enumerate(config.kv_cache_groups)
@@ -103,6 +106,9 @@ class KVCacheCoordinator:
         """Start the tables of a request with what it hit."""
         for manager, blocks in zip(self.single_type_managers, new_computed_blocks, strict=True):
             manager.add_local_computed_blocks(request_id, blocks, num_local_computed_tokens)
+        if self.tier is not None:  # only now that everything hit on the device is held, and cannot be evicted for it
+            for manager in self.single_type_managers:
+                manager.fetch_from_tier(request_id)
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int, num_known_tokens: int | None = None) -> HitBlocks:
         """Grow every table to `num_tokens` tokens, of recurrent groups to those known, and return the new blocks."""

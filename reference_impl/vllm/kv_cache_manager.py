@@ -21,6 +21,7 @@ from reference_impl.vllm.coordinator import get_kv_cache_coordinator
 from reference_impl.vllm.events import KVCacheEvent
 from reference_impl.vllm.key_index import KVCacheBlock
 from reference_impl.vllm.request import Request, RequestStatus
+from reference_impl.vllm.tier import TierCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class KVCacheManager:
         self.watermark_blocks = int(kv_cache_config.options.watermark * kv_cache_config.num_blocks)
         self.coordinator = get_kv_cache_coordinator(kv_cache_config)
         self.block_pool = self.coordinator.block_pool
+        self.tier = self.coordinator.tier
         self.num_kv_cache_groups = len(kv_cache_config.kv_cache_groups)
         self.empty_kv_cache_blocks = KVCacheBlocks(((),) * self.num_kv_cache_groups)
         self._adopted_from: dict[str, set[str]] = {}
@@ -164,6 +166,11 @@ class KVCacheManager:
         """Forget every key; return False and change nothing while somebody holds a block."""
         return self.block_pool.reset_prefix_cache()
 
+    def reset_tier(self) -> None:
+        """Forget every key of the second tier."""
+        if self.tier is not None:
+            self.tier.reset()
+
     # WHAT THE WORKER NEEDS
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
@@ -179,6 +186,19 @@ class KVCacheManager:
         pending = [copy for manager in self.coordinator.single_type_managers for copy in manager.take_pending_cow_copies()]
         copies = [KVCacheBlockCopy(source.block_id, target.block_id) for _, source, target in pending]
         return copies, [block for _, source, target in pending for block in (source, target)]
+
+    def take_tier_loads(self) -> list[TierCopy]:
+        """Return the copies from the tier due before this step runs; release their sources once it has."""
+        return self.tier.take_loads() if self.tier is not None else []
+
+    def store_to_tier(self) -> list[TierCopy]:
+        """Return the copies to the tier due after this step has run; free their sources then. Nobody is withdrawn any more."""
+        return self.block_pool.store_to_tier()
+
+    def release_loads(self, loads: Sequence[TierCopy]) -> None:
+        """Say that copies from the tier have been made, or will not be."""
+        if self.tier is not None:
+            self.tier.release(source for source, _ in loads)
 
     def take_new_block_ids(self) -> list[BlockId]:
         """Return the attention blocks to zero before this step runs."""

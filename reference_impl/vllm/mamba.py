@@ -123,6 +123,12 @@ class MambaManager(SingleTypeKVCacheManager):
         scratch = 0 if request_id in self.speculative_blocks else self.num_speculative_blocks
         return num_new_blocks * self.pages_per_snapshot + scratch + self._get_num_evictable_blocks(new_computed_blocks)
 
+    def fetch_from_tier(self, request_id: str) -> list[KVCacheBlock]:
+        """Replace a state that was hit in the tier by one of the device; others hit it when it is there."""
+        fetched = super().fetch_from_tier(request_id)
+        self.cached_blocks_this_step.update(block.block_hash for block in fetched if block.block_hash is not None)
+        return fetched
+
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
         """Add a column for the state after this chunk, null ones before it, and copy a state that was hit in part."""
         if self.mamba_cache_mode != "align":

@@ -13,8 +13,8 @@ never keyed.
 
 *Async depth.* A step may be scheduled while an earlier one has not run. Tokens that it will generate are *placeholders*: they
 can be scheduled, and are known when it has run, which is before the step that computes them runs. Steps run in the order in
-which they are scheduled, so blocks given back now may go to any later step. What a step in flight still reads is not given back,
-and a request that lost its blocks meanwhile drops what that step generates for it.
+which they are scheduled, so blocks given back now may go to any later step. What a step in flight still reads is not given
+back, and a request that lost its blocks meanwhile drops what that step generates for it.
 
 Sources: vLLM, `v1/core/sched/scheduler.py` and `async_scheduler.py` (0.33.0), first come first served; `withdraw` is this
 specification's own.
@@ -23,7 +23,7 @@ specification's own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +34,7 @@ from reference_impl.vllm.config import KVCacheConfig
 from reference_impl.vllm.key_index import KVCacheBlock
 from reference_impl.vllm.kv_cache_manager import KVCacheBlockCopy, KVCacheBlocks
 from reference_impl.vllm.request import Request, RequestStatus
+from reference_impl.vllm.tier import TierCopy
 
 
 class RefusedRequest(ValueError):
@@ -90,6 +91,18 @@ class CacheManager(Protocol):
     def take_kv_cache_block_copies(self) -> tuple[list[KVCacheBlockCopy], list[KVCacheBlock]]:
         """See `KVCacheManager`."""
 
+    def take_tier_loads(self) -> list[TierCopy]:
+        """See `KVCacheManager`."""
+
+    def store_to_tier(self) -> list[TierCopy]:
+        """See `KVCacheManager`."""
+
+    def release_loads(self, loads: Sequence[TierCopy]) -> None:
+        """See `KVCacheManager`."""
+
+    def reset_tier(self) -> None:
+        """See `KVCacheManager`."""
+
     def take_new_block_ids(self) -> list[BlockId]:
         """See `KVCacheManager`."""
 
@@ -99,7 +112,8 @@ class SchedulerOutput:
     """One step: tokens per request in order, who was preempted for it, and what the worker does before it runs.
 
     `scheduled_spec_decode_tokens` are the last of a request's tokens, guessed. `generating` are those who generate in the step,
-    `num_preemptions` says of everybody how often it had been preempted. Both ends of each copy are held until the step has run.
+    `num_preemptions` says of everybody how often it had been preempted. Copies and loads from a tier come before the runs, stores
+    to it after them. Both ends of each are held until the step has run.
     """
 
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
@@ -109,6 +123,8 @@ class SchedulerOutput:
     preempted_req_ids: list[str] = field(default_factory=list)
     kv_cache_block_copies: list[KVCacheBlockCopy] = field(default_factory=list)
     retained_blocks: list[KVCacheBlock] = field(default_factory=list)
+    tier_loads: list[TierCopy] = field(default_factory=list)
+    tier_stores: list[TierCopy] = field(default_factory=list)
     new_block_ids_to_zero: list[BlockId] = field(default_factory=list)
 
 
@@ -152,9 +168,15 @@ class Scheduler:
         for request_id in output.num_scheduled_tokens:
             self._advance(self.requests[request_id], output)
         output.kv_cache_block_copies, output.retained_blocks = self.kv_cache_manager.take_kv_cache_block_copies()
+        output.tier_loads = self.kv_cache_manager.take_tier_loads()
         new_block_ids = self.kv_cache_manager.take_new_block_ids()
         output.new_block_ids_to_zero = new_block_ids if self.config.needs_kv_cache_zeroing else []
         return output
+
+    def store_to_tier(self, output: SchedulerOutput) -> None:
+        """Have what the step will have keyed stored in the second tier; call it when nobody is withdrawn any more."""
+        output.tier_stores = self.kv_cache_manager.store_to_tier()
+        output.retained_blocks += [block for _, block in output.tier_stores]
 
     def _advance(self, request: Request, output: SchedulerOutput) -> None:
         """Count what was scheduled as computed, and what that will generate as a placeholder."""
@@ -230,6 +252,7 @@ class Scheduler:
     def update_from_output(self, output: SchedulerOutput) -> dict[str, list[int]]:
         """End a step that ran: append what each request that computed all it had generates; return it by request."""
         self.kv_cache_manager.block_pool.free_blocks(output.retained_blocks)
+        self.kv_cache_manager.release_loads(output.tier_loads)
         sampled: dict[str, list[int]] = {}
         for request_id, num_preemptions in output.num_preemptions.items():
             request = self.requests.get(request_id)
@@ -288,6 +311,9 @@ class Scheduler:
                 output.retained_blocks += [source, target]
             else:
                 self.kv_cache_manager.block_pool.free_blocks([source, target])
+        dropped = [load for load in output.tier_loads if load[1].ref_cnt == 0 and load[1].block_hash is None]
+        self.kv_cache_manager.release_loads(dropped)
+        output.tier_loads = [load for load in output.tier_loads if load not in dropped]
 
     # LIFE
 
@@ -314,8 +340,12 @@ class Scheduler:
         self.running.remove(request)
         self._preempt(request)
 
+    def reset_tier(self) -> None:
+        """Forget every prefix that the second tier has."""
+        self.kv_cache_manager.reset_tier()
+
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget every cached prefix, preempting whoever runs if told so; return whether it was done."""
+        """Forget every cached prefix of the device, preempting whoever runs if told so; return whether it was done."""
         if reset_running_requests:
             while self.running:
                 self._preempt(self.running.pop())
@@ -326,6 +356,7 @@ class Scheduler:
     def update_weights(self) -> None:
         """End everything that was computed with the old weights."""
         self.reset_prefix_cache(reset_running_requests=True)
+        self.reset_tier()
 
     def _preempt(self, request: Request) -> None:
         self.kv_cache_manager.free(request)

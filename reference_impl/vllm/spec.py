@@ -140,6 +140,7 @@ RULES: dict[str, Rule] = _rules(
         "A step is scheduled before the tokens of the last one are known.",
         f"{CORE}/sched/async_scheduler.py",
     ),
+    Rule("plain-tier", "Keyed pages are stored beside the device, and fetched where it has nothing.", "tier.py; not in vLLM"),
     Rule("chunked-local", "Chunked-local attention.", _SINGLE, implemented=False),
     Rule("hash-lookahead", "Hashes that cover the tokens after their block.", _UTILS, implemented=False),
     Rule("multi-module-mtp", "Re-prefilled tails of several draft modules.", _COORDINATOR, implemented=False),

@@ -1,0 +1,90 @@
+"""A plain second tier: memory beside the device's, where pages wait under their keys.
+
+What a group keys on the device is stored here when the step that writes it has run (write-through), if it is not here already.
+A look-up asks the device first and this tier where the device has nothing, key by key, so a hit may end where neither could
+end it alone; the groups settle on one length as they always do. Whatever was found here gets a fresh block on the device, is
+copied into it before the step that reads it, and can be hit there from then on. When the tier is full, the key that was stored
+or found longest ago goes.
+
+A key stands for its content alone, so a tier outlives a reset of the device's cache, and ends with the weights.
+
+**The seam.** The pool asks `get` in every look-up. The coordinator calls `fetch` for each block of a hit that is only here, and
+the scheduler takes the copies that follow from it (`take_loads`), says what was keyed (`store`), and `release`s the loaded
+blocks when their step has run. Another tier with rules of its own has these methods and its own idea of what to keep.
+
+This is no rule of vLLM's, whose tiers are connectors; it is the least that a second tier can be.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from reference_impl.primitives import BlockId
+from reference_impl.vllm.key_index import BlockHashWithGroupId, KVCacheBlock
+
+TierCopy = tuple["TierBlock", KVCacheBlock]
+"""A place in the tier and a block on the device."""
+
+
+class TierBlock(KVCacheBlock):
+    """A place in the tier. `ref_cnt` counts the loads from it that have not run; `request_id` is who stored it."""
+
+    __slots__ = ("request_id",)
+
+    def __init__(self, block_id: BlockId) -> None:
+        super().__init__(block_id)
+        self.request_id = ""
+
+
+class PlainTier:
+    """So many places, from key to copy, least recently used first."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.blocks = [TierBlock(BlockId(slot)) for slot in range(num_slots)]
+        self._free = self.blocks[::-1]
+        self._cached: OrderedDict[BlockHashWithGroupId, TierBlock] = OrderedDict()
+        self._loads: list[TierCopy] = []
+        self.get = self._cached.get
+
+    def fetch(self, source: TierBlock, target: KVCacheBlock) -> None:
+        """Have what a place holds copied into a block of the device before the next step; it stays until that has run."""
+        assert source.block_hash is not None
+        self._cached.move_to_end(source.block_hash)
+        source.ref_cnt += 1
+        self._loads.append((source, target))
+
+    def take_loads(self) -> list[TierCopy]:
+        """Return the copies that the next step has to make before it runs."""
+        loads, self._loads = self._loads, []
+        return loads
+
+    def release(self, sources: Iterable[TierBlock]) -> None:
+        """Say that loads have run, or will not."""
+        for source in sources:
+            source.ref_cnt -= 1
+
+    def store(self, request_id: str, block: KVCacheBlock) -> TierBlock | None:
+        """Give a keyed block a place, whose key ends; None if its key is here already or every place is being loaded."""
+        key = block.block_hash
+        assert key is not None
+        if key in self._cached:
+            self._cached.move_to_end(key)
+            return None
+        place = self._free.pop() if self._free else self._evict()
+        if place is not None:
+            place.block_hash, place.block_hash_num_tokens = key, block.block_hash_num_tokens
+            place.request_id = request_id
+            self._cached[key] = place
+        return place
+
+    def reset(self) -> None:
+        """Forget every key."""
+        for place in self._cached.values():
+            place.block_hash = place.block_hash_num_tokens = None
+        self._free = self.blocks[::-1]
+        self._cached.clear()
+
+    def _evict(self) -> TierBlock | None:
+        key = next((key for key, place in self._cached.items() if place.ref_cnt == 0), None)
+        return None if key is None else self._cached.pop(key)
