@@ -14,7 +14,7 @@ from harness.score.document import Changed, Document
 from harness.score.gate import Judged
 
 SHOWN_MAX = 3
-"""How many lost questions of an arm are told in full, and as many gained ones."""
+"""How many lost questions are told in full, and as many gained ones, of the first arm that has any."""
 _PRIMARY = {
     "arm": "arm",
     "right": "right",
@@ -22,12 +22,10 @@ _PRIMARY = {
     "least": "least",
     "lost": "lost",
     "gained": "gained",
-    "near": "near-ties",
+    "near": "ties",
     "hard": "hard",
     "p": "p (Holm)",
-    "worst": "worst case",
-    "mde": "MDE",
-    "seconds": "s",
+    "worst": "worst",
     "verdict": "verdict",
 }
 
@@ -51,8 +49,8 @@ def print_score(whole: Document, out: Console) -> None:
     _print_restored(whole, out)
     for arm in whole.judged:
         _print_groups(arm, out)
-    for arm in whole.judged:
-        _print_changed([entry for entry in whole.changed if entry.arm == arm.arm], out)
+    for change in ("lost", "gained"):
+        _print_changed([entry for entry in whole.changed if entry.change == change], out)
     reasons = [f"{arm.arm}: {reason}" for arm in whole.judged if arm.verdict == whole.verdict for reason in _reasons(arm)]
     print_verdict(
         whole.exit_code, out, reasons=reasons[:4] if whole.exit_code else [], passed="no arm lost an answer by its cache"
@@ -74,11 +72,10 @@ def _arm_rows(whole: Document) -> list[dict[str, Any]]:
             "right": f"{entry.right.get(whole.rules.primary, 0):,}/{entry.questions:,}",
             "restored": f"{entry.restored.share(entry.restored.tokens):.1%}",
             "least": f"{entry.restored.least:,}",
-            "seconds": f"{entry.seconds:.1f}",
             "verdict": "cold",
         }
         if entry.arm == AGAIN:
-            row |= {"verdict": "noise floor"}
+            row |= {"verdict": "noise"}
         if entry.arm in judged:
             row |= _figures(judged[entry.arm])
         rows.append(row)
@@ -91,9 +88,8 @@ def _figures(arm: Judged) -> dict[str, Any]:
         "gained": arm.gained,
         "near": arm.near_ties,
         "hard": len(arm.hard),
-        "p": f"{arm.p_adjusted:.3f}",
+        "p": _p(arm.p_adjusted),
         "worst": f"{100 * arm.lower:+.2f}",
-        "mde": "-" if arm.mde is None else f"{100 * arm.mde:.2f}",
         "verdict": arm.verdict,
     }
 
@@ -126,7 +122,7 @@ def _print_groups(arm: Judged, out: Console) -> None:
             "right": group.right,
             "lost": group.lost,
             "gained": group.gained,
-            "p": f"{group.p:.3f}",
+            "p": _p(group.p),
             "note": "suspect" if group.group in arm.suspects else "",
         }
         for group in arm.groups
@@ -136,13 +132,19 @@ def _print_groups(arm: Judged, out: Console) -> None:
 
 
 def _print_changed(entries: list[Changed], out: Console) -> None:
-    for change in ("lost", "gained"):
-        found = [entry for entry in entries if entry.change == change]
-        for entry in found[:SHOWN_MAX]:
-            print_lines(_transcripts(entry), out)
-            out.print()
-        if len(found) > SHOWN_MAX:
-            out.print(Text(f"… and {len(found) - SHOWN_MAX} more answers {change} in arm {entries[0].arm}, in report.json\n"))
+    first = [entry for entry in entries if entry.arm == entries[0].arm][:SHOWN_MAX]
+    for entry in first:
+        print_lines(_transcripts(entry), out)
+        out.print()
+    if len(entries) > len(first):
+        by_arm = {entry.arm: sum(other.arm == entry.arm for other in entries) for entry in entries}
+        counted = ", ".join(f"{count} in arm {arm}" for arm, count in by_arm.items())
+        told([f"answers {entries[0].change}: {counted}; all of them are in report.json"], out)
+        out.print()
+
+
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _transcripts(entry: Changed) -> list[str]:

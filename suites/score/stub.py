@@ -44,9 +44,10 @@ class Stub:
             raise BackendError(f"question {ask.id}: the stub has died")
         self.asked.append(ask.id)
         words = ask.prompt.split()
-        keys = [
-            hashlib.sha256(repr((ask.salt, words[:end])).encode()).hexdigest() for end in range(BLOCK, len(words) + 1, BLOCK)
-        ]
+        keys, key = [], ask.salt
+        for end in range(BLOCK, len(words) + 1, BLOCK):
+            key = hashlib.sha256(" ".join([key, *words[end - BLOCK : end]]).encode()).hexdigest()
+            keys.append(key)
         usable = keys[: (len(words) - 1) // BLOCK]
         local = next((i for i, key in enumerate(usable) if key not in self.cached), len(usable))
         total = next((i for i, key in enumerate(usable) if key not in self.cached | self.tier), len(usable))

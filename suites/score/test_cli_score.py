@@ -69,7 +69,7 @@ def test_a_fault_fails_names_its_group_and_shows_both_transcripts(capsys: pytest
     assert "suspect" in out and "the questions that lost are of group recurrent" in out
     lost = out.index("lost in arm hit: question")
     assert lost < out.index("\n  cold: ", lost) < out.index("\n  hit: ", lost)
-    assert "… and 13 more answers lost in arm hit" in out
+    assert "answers lost: 16 in arm hit; all of them are in report.json" in out
 
 
 def test_the_report_and_the_frames_hold_every_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

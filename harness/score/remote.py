@@ -1,0 +1,182 @@
+"""A server as a backend: vLLM's, ours, any that speaks OpenAI's completions.
+
+What it must tell with every answer is how many tokens of the prompt came from its cache, in
+`usage.prompt_tokens_details.cached_tokens` (vLLM: `--enable-prompt-tokens-details`; it leaves the field out where nothing was
+cached, so an absent field counts as none, and a server that never sends it restored nothing by any evidence).
+
+A server cannot be opened anew for every arm. Its cold arms give every request a salt of its own (`cache_salt`), or go to a
+second server of the same model that has no prefix cache.
+"""
+
+from __future__ import annotations
+
+import http.client
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from harness.errors import UsageError
+from harness.score.asking import Asking
+from harness.score.backend import Answer, Ask, Backend, BackendError, Opening
+
+TIMEOUT_S = 300
+
+
+class _Details(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    text: str
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """The parts of a completion that are read."""
+
+    choices: list[_Choice]
+    usage: _Usage | None = None
+
+    def answer(self, name: str) -> Answer:
+        """Return the answer to one prompt."""
+        usage = self.usage or _Usage()
+        cached = (usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0) or 0
+        return Answer(id=name, text=self.choices[0].text, prompt_tokens=usage.prompt_tokens, restored={"": cached})
+
+
+def read(content: Any, name: str) -> Answer:
+    """Return the answer to a question from a decoded body.
+
+    Raises BackendError if the body is empty or no completion.
+    """
+    try:
+        found = msgspec.convert(content, Completion)
+    except msgspec.ValidationError as error:
+        why = "with an empty body" if content is None else f"but its body is no completion ({error})"
+        raise BackendError(f"question {name}: the server answered 200 {why}") from None
+    if len(found.choices) != 1:
+        raise BackendError(f"question {name}: the server answered 200 with {len(found.choices)} choices, not 1")
+    return found.answer(name)
+
+
+class RemoteBackend:
+    """A server that answers prompts; `concurrent` of them at a time."""
+
+    def __init__(self, url: str, model: str, concurrent: int = 16) -> None:
+        self.url = url
+        self.model = model
+        self.name = f"{model} at {url}"
+        self._concurrent = concurrent
+
+    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+        """Answer every prompt, in the order asked. Raises BackendError if the server does not."""
+        with ThreadPoolExecutor(self._concurrent) as pool:
+            return list(pool.map(self._one, asks))
+
+    def reset(self) -> bool:
+        """Make the server forget its cached prefixes; an HTTP status alone is not believed."""
+        content = self._call("/reset_prefix_cache", {}, "reset_prefix_cache")
+        if content is None:
+            raise BackendError(
+                "reset_prefix_cache: the server does not say whether it forgot anything (no `success` in its body)"
+            )
+        return bool(isinstance(content, dict) and content.get("success"))
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the server's model and, if it tells, its version."""
+        found = {"server": self.url, "model": self.model}
+        try:
+            told = _request(f"{self.url}/version", None)
+        except (OSError, http.client.HTTPException, ValueError):
+            return found
+        return found | ({"engine": str(told["version"])} if isinstance(told, dict) and "version" in told else {})
+
+    def close(self) -> None:
+        """Do nothing: the server is somebody else's."""
+
+    def _one(self, ask: Ask) -> Answer:
+        body: dict[str, Any] = {"model": self.model, "prompt": ask.prompt, "max_tokens": ask.max_tokens, "temperature": 0.0}
+        body |= {"stop": list(ask.stop)} if ask.stop else {}
+        body |= {"cache_salt": ask.salt} if ask.salt else {}
+        return read(self._call("/v1/completions", body, f"question {ask.id}"), ask.id)
+
+    def _call(self, path: str, body: Mapping[str, Any], what: str) -> Any:
+        try:
+            return _request(f"{self.url}{path}", body)
+        except urllib.error.HTTPError as error:
+            said = error.read(300).decode(errors="replace")
+            raise BackendError(f"{what}: the server answered {error.code}: {said}") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise BackendError(f"{what}: {self.url} does not answer ({error})") from None
+        except ValueError:
+            raise BackendError(f"{what}: the server answered 200, but its body is no JSON") from None
+
+
+class Server:
+    """The server that the user named, perhaps with a second one for the cold arms, as a run wants it."""
+
+    def __init__(self, url: str, cold_url: str = "", model: str = "", concurrent: int = 16) -> None:
+        """Ask the servers for their models. Raises UsageError if one does not answer, or has not got the model."""
+        self.url = _checked(url, "--base-url")
+        self.cold_url = _checked(cold_url, "--cold-url") if cold_url else ""
+        self.model = _model(self.url, model, "--base-url")
+        if self.cold_url:
+            _model(self.cold_url, self.model, "--cold-url")
+        self.concurrent = concurrent
+        self.name = f"{self.model} at {self.url}"
+
+    def open(self, opening: Opening) -> Backend:
+        """Return the server for an arm. Raises UsageError for an arm that a server cannot be brought to."""
+        if opening.preempt:
+            raise UsageError("--arms: a server cannot be made to preempt from outside; leave `preempted` out")
+        return RemoteBackend(self._url(caching=opening.caching), self.model, self.concurrent)
+
+    @property
+    def lm(self) -> Callable[[Asking], Any]:
+        """How lm-eval's own client of servers is made for an arm."""
+
+        def make(asking: Asking) -> Any:
+            from harness.score.completions import CompletionsLM
+
+            return CompletionsLM(asking, self._url(caching=asking.arm.caching), self.model, self.concurrent)
+
+        return make
+
+    def _url(self, *, caching: bool) -> str:
+        return self.url if caching or not self.cold_url else self.cold_url
+
+
+def _checked(url: str, option: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise UsageError(f"{option}: {url!r} is not of the form http://HOST:PORT")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _model(url: str, model: str, option: str) -> str:
+    """Return the model that the server is to answer with: the one named, or its first."""
+    try:
+        listed = [str(entry["id"]) for entry in _request(f"{url}/v1/models", None)["data"]]
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{option}: {url} lists no models ({error}); is a server running there?") from None
+    if (model and model not in listed) or not listed:
+        raise UsageError(f"{option}: {url} has no model {model!r}; it has {', '.join(listed) or 'none'}")
+    return model or listed[0]
+
+
+def _request(url: str, body: Mapping[str, Any] | None) -> Any:
+    """Return the decoded body of an answer, None if it is empty; without a body to send it is a GET."""
+    data = None if body is None else msgspec.json.encode(body)
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+        content: bytes = response.read()
+    return msgspec.json.decode(content) if content.strip() else None
