@@ -104,4 +104,18 @@ CATALOGUE: tuple[Anomaly, ...] = (
     Anomaly("died", "an engine carries out every operation that a trace may ask for", "the server goes down"),
 )
 
-BY_NAME = {anomaly.name: anomaly for anomaly in CATALOGUE}
+DISAGREEMENTS: tuple[Anomaly, ...] = (
+    Anomaly(
+        "silent-divergence",
+        "logits that differ from a cold run's follow from a read that the ledger calls wrong",
+        "nothing of the engine yet: the ledger misses a fault, or the device has one of its own",
+    ),
+    Anomaly(
+        "unfelt-fault",
+        "a read that the ledger calls wrong changes the logits, unless it is of a class that cannot",
+        "nothing of the engine yet: the ledger accuses falsely, or the comparison sees too little",
+    ),
+)
+"""What two detectors of the harness hold against each other: failures of the harness, not of an engine."""
+
+BY_NAME = {anomaly.name: anomaly for anomaly in CATALOGUE + DISAGREEMENTS}

@@ -328,6 +328,22 @@ class Version(_Event, tag="version", gc=False):
     adapter: str = ""
 
 
+class Compare(_Event, tag="compare", gc=False):
+    """The device put its logits of tokens [start, stop) of r beside those of a cold, unsplit run.
+
+    `beyond` of these rows differ by more than `tolerance`, or are no numbers; `largest` is the largest difference that is a
+    number, `floor` the largest between right computations, as it was measured. All three in logits.
+    """
+
+    r: str
+    start: int
+    stop: int
+    beyond: int = 0
+    largest: float = 0.0
+    floor: float = 0.0
+    tolerance: float = 0.0
+
+
 class Died(_Event, tag="died", gc=False):
     """The engine raised while it carried out an operation."""
 
@@ -337,7 +353,7 @@ class Died(_Event, tag="died", gc=False):
 
 Physical = Take | Drop | Write | Read | Copy | Zero
 Claim = Publish | Unpublish | Hit | Counts
-Life = Submitted | StepBegin | StepEnd | Accept | Preempted | Aborted | Finished | ResetDone | Version | Died
+Life = Submitted | StepBegin | StepEnd | Accept | Preempted | Aborted | Finished | ResetDone | Version | Compare | Died
 Event = Physical | Claim | Life
 
 

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
+from harness.anomalies import DISAGREEMENTS
 from harness.cells import Cell
 from harness.engines.registry import EngineSpec
 from harness.errors import EngineMissing, UsageError
@@ -24,6 +25,7 @@ from harness.shrink import shrink
 from harness.trace import Height, Trace
 from harness.verdict import (
     EXIT_FAIL,
+    EXIT_INTERNAL,
     EXIT_NOTHING_CHECKED,
     EXIT_PASS,
     EXIT_UNKNOWN,
@@ -37,6 +39,7 @@ from harness.verdict import (
 )
 
 SHRINK_SECONDS = 10.0
+_DISAGREEMENTS = {anomaly.name for anomaly in DISAGREEMENTS}
 RANDOM_TRACES = 12
 """Random traces for each cell when the user gives no time."""
 FAILURES_SHRUNK = 3
@@ -119,12 +122,20 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code that the outcome stands for."""
+        """Return the exit code that the outcome stands for; that of a crash if the harness's own detectors disagree."""
+        if self.disagreements:
+            return EXIT_INTERNAL
         if self.outcome == "fail":
             return EXIT_FAIL
         if self.outcome == "unknown":
             return EXIT_UNKNOWN
         return EXIT_NOTHING_CHECKED if self.vacuous else EXIT_PASS
+
+    @property
+    def disagreements(self) -> list[Failure]:
+        """Return the failures that are the harness's own: two of its detectors disagree."""
+        failures = (failure for suite in self.suites for failure in suite.failures)
+        return [failure for failure in failures if failure.finding.anomaly in _DISAGREEMENTS and not failure.expected]
 
     def tallies(self) -> list[Tally]:
         """Return the checkers' tallies over all suites."""
@@ -291,7 +302,7 @@ class Runner:
             self._met[pattern] = self._met.get(pattern, False) or bool(result.findings)
         if not result.findings:
             return
-        finding = result.findings[0]
+        finding = min(result.findings, key=lambda found: found.anomaly not in _DISAGREEMENTS)
         shrunk = trace
         if not pattern and finding.anomaly not in self._shrunk and len(self._shrunk) < FAILURES_SHRUNK:
             self._shrunk.add(finding.anomaly)

@@ -38,6 +38,10 @@ class Trie:
         """Return a symbol that stands for more than a token id; equal marks are equal symbols."""
         return self._symbols.setdefault(mark, (1 << _SYMBOL_BITS - 1) + len(self._symbols))
 
+    def marks(self) -> Iterable[tuple[Hashable, int]]:
+        """Return every mark with its symbol; for explanations, not for speed."""
+        return self._symbols.items()
+
     def extend(self, node: int, symbols: Iterable[int]) -> list[int]:
         """Return the nodes passed when `node` is extended by one symbol after another."""
         children, parent, depth, spelt = self._children, self.parent, self.depth, self.symbol

@@ -17,6 +17,7 @@ from harness.errors import UsageError
 from harness.history import (
     Aborted,
     Accept,
+    Compare,
     Copy,
     Counts,
     Drop,
@@ -124,6 +125,7 @@ class Sense:
             Preempted: lambda e: self._known([e.r], "r"),
             Aborted: lambda e: self._known([e.r], "r"),
             Finished: lambda e: self._known([e.r], "r"),
+            Compare: lambda e: self._known([e.r], "r"),
         }
 
     def follow(self, event: Event) -> None:

@@ -8,6 +8,7 @@ from harness.checkers.protocol import Checker
 from harness.checkers.retention import IntervalSparsity, ReplayBoundaryRetained
 from harness.checkers.reuse import ReuseFloor
 from harness.checkers.safety import CommitOrder, Identity, NoFabricatedSnapshots, SafetyLaw, WindowLiveness
+from harness.checkers.tensors import TensorsAgree
 
 ALL: tuple[type[Checker], ...] = (
     SafetyLaw,
@@ -20,6 +21,7 @@ ALL: tuple[type[Checker], ...] = (
     CommitOrder,
     ReuseFloor,
     Progress,
+    TensorsAgree,
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from harness.ghost import Ledger
 from harness.history import Event, Header, Read
-from harness.verdict import Finding, Tally
+from harness.verdict import Finding, Measured, Tally
 
 Found = Iterable[Finding] | None
 Handler = Callable[[Ledger, Any], Found]
@@ -30,6 +30,7 @@ class Checker:
     def __init__(self) -> None:
         self.opportunities = 0
         self.acceptable = 0
+        self.measured: Measured | None = None
 
     def not_applicable(self, header: Header) -> str:
         """Return why the rule does not apply to this engine; empty if it does."""
@@ -97,6 +98,7 @@ class Panel:
         for checker in self._active:
             tally = self.tallies[checker.name]
             tally.opportunities, tally.acceptable = checker.opportunities, checker.acceptable
+            tally.measured = checker.measured
         return findings
 
     def _signed(self, finding: Finding, checker: Checker, seq: int) -> Finding:

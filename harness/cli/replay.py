@@ -70,7 +70,10 @@ def reasons(result: Result) -> list[str]:
 def exit_code(result: Result) -> int:
     """Return the exit code of one judged trace: nothing was checked if no checker at all had an opportunity."""
     from harness import verdict
+    from harness.anomalies import DISAGREEMENTS
 
+    if {finding.anomaly for finding in result.findings} & {anomaly.name for anomaly in DISAGREEMENTS}:
+        return verdict.EXIT_INTERNAL
     if result.outcome == "fail":
         return verdict.EXIT_FAIL
     if result.outcome == "unknown":

@@ -67,8 +67,9 @@ def kinds() -> dict[str, EngineKind]:
     """
     from harness.engines.reference_vllm import ENGINE as REFERENCE
     from harness.engines.vllm import ENGINE as VLLM
+    from harness.toy.kind import ENGINE as TOY
 
-    found = {kind.name: kind for kind in (REFERENCE, VLLM)}
+    found = {kind.name: kind for kind in (REFERENCE, TOY, VLLM)}
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name not in found:
             try:

@@ -18,10 +18,12 @@ from harness.report.witness import witness, wrapped
 from harness.run import Failure, Report, SuiteReport
 from harness.verdict import (
     EXIT_FAIL,
+    EXIT_INTERNAL,
     EXIT_NOTHING_CHECKED,
     EXIT_PASS,
     EXIT_UNKNOWN,
     Activity,
+    Measured,
     Tally,
 )
 
@@ -31,6 +33,7 @@ LISTED_MAX = 10
 MEANINGS = {
     EXIT_PASS: ("pass", "green", "nothing found, and every rule that applies had something to judge"),
     EXIT_FAIL: ("FAIL", "red", "the engine contradicts a rule"),
+    EXIT_INTERNAL: ("HARNESS FAILS", "red", "its two detectors, the ledger and the tensors, disagree"),
     EXIT_UNKNOWN: ("unknown", "yellow", "a checker crashed; what it would have judged is open"),
     EXIT_NOTHING_CHECKED: ("nothing checked", "yellow", "something that was asked for was not judged"),
 }
@@ -81,10 +84,20 @@ def print_tallies(tallies: list[Tally], out: Console) -> None:
         note = note or (f"crashed: {tally.crashed}" if tally.crashed else "")
         note = note or ("had nothing to judge" if not tally.opportunities else "")
         note = note or (f"{tally.acceptable:,} acceptable" if tally.acceptable else "")
+        note = note or (_told_measured(tally.measured) if tally.measured else "")
         numbers = ("-", "-") if tally.not_applicable else (f"{tally.opportunities:,}", f"{tally.findings:,}")
         table.add_row(tally.checker, *numbers, note)
     _print_table(table, out)
     out.print()
+
+
+def _told_measured(measured: Measured) -> str:
+    """Return what comparing logits came to, in one line."""
+    m, share = measured, measured.restored / measured.asked if measured.asked else 0.0
+    return (
+        f"noise floor {m.floor:.1e}, tolerance {m.tolerance:.1e}, largest difference {m.largest:.1e}; {m.beyond:,} of {m.rows:,} "
+        f"rows beyond, {m.restored_rows:,} compared after a hit; {share:.0%} of tokens restored"
+    )
 
 
 def print_activity(activity: Activity, out: Console) -> None:

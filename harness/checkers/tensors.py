@@ -1,0 +1,148 @@
+"""The two detectors against each other: what the ledger says of pages and what tensors say of results.
+
+An engine that computes compares its logits with a cold run's and says so (`compare`). If they differ although nothing that the
+request ever read was wrong, the ledger missed a fault, or the device made one that is not the policy's: `silent-divergence`. If
+the ledger calls a read wrong and the logits of that very step are right, then either the content was right after all, by one of
+the ways listed here, or the ledger accuses falsely: `unfelt-fault`. Both are failures of the harness, not of the engine.
+
+A wrong read leaves the logits as they are, if all that is wrong is of these classes:
+
+* same-content: another's page of the same tokens, media, adapter and weights; only the salt is another;
+* not-held: the right content in a page that the request does not hold (any longer), and nobody has overwritten;
+* exchanged: blocks of full attention in each other's columns. Keys carry their position, and attention sums over a set.
+"""
+
+from __future__ import annotations
+
+from harness.checkers.protocol import Checker, Found, Handler
+from harness.ghost import Ledger
+from harness.history import Compare, Group, Header, Hit, Read
+from harness.pages import NOTHING, Page
+from harness.verdict import Finding, Measured
+
+CAPABILITY = "compare"
+SILENT, UNFELT = "silent-divergence", "unfelt-fault"
+
+
+class TensorsAgree(Checker):
+    """Logits differ from a cold run's if, and only if, the ledger knows why."""
+
+    name = "tensors"
+    summary = "logits differ from those of a cold, unsplit run if and only if the ledger found a wrong read"
+    anomalies = (SILENT, UNFELT)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.measured: Measured = Measured()
+        self._felt: dict[tuple[int, str], str] = {}
+        self._told: set[str] = set()
+
+    def not_applicable(self, header: Header) -> str:
+        own = "" if CAPABILITY in header.capabilities else "the engine computes nothing"
+        return super().not_applicable(header) or own
+
+    def handlers(self) -> dict[type, Handler]:
+        return {Compare: self.on_compare, Hit: self.on_hit}
+
+    def on_hit(self, ledger: Ledger, event: Hit) -> Found:
+        """Count what is restored."""
+        self.measured.restored += event.resume
+        self.measured.asked += len(ledger.books[event.r].tokens)
+        return None
+
+    def wrong_read(self, ledger: Ledger, event: Read) -> Found:
+        """Remember that the step's logits must show it, unless it is of a class that they cannot show."""
+        if not unfelt(ledger, event):
+            self._felt.setdefault((event.step, event.r), f"group {event.group} ({ledger.groups[event.group].kind})")
+        return None
+
+    def on_compare(self, ledger: Ledger, event: Compare) -> Found:
+        book, where = ledger.books[event.r], self._felt.pop((event.step, event.r), "")
+        restored = book.hit is not None and book.hit.resume > 0
+        rows = event.stop - event.start
+        self.opportunities += rows
+        self.measured.add(
+            Measured(
+                floor=event.floor,
+                tolerance=event.tolerance,
+                largest=event.largest,
+                rows=rows,
+                restored_rows=rows if restored else 0,
+                beyond=event.beyond,
+            )
+        )
+        if event.r in self._told:
+            return None
+        if event.beyond and not book.tainted:
+            self._told.add(event.r)
+            return (_silent(event, restored=restored),)
+        if where and not event.beyond:
+            self._told.add(event.r)
+            return (_unfelt(event, where),)
+        return None
+
+
+def unfelt(ledger: Ledger, read: Read) -> str:
+    """Return the class by which a wrong read leaves the numbers as they are; empty if they must change."""
+    bad, group = ledger.invalid_columns(read), ledger.groups[read.group]
+    pages = [ledger.page(read.group, read.slots[index]) for index in bad]
+    if any(page is None or page.node == NOTHING or page.group != read.group for page in pages):
+        return ""
+    spans = [_span(group, read, index) for index in bad]
+    held = [page for page in pages if page is not None]
+    if all(_has(ledger, page, read, span, group) for page, span in zip(held, spans, strict=True)):
+        return "not-held" if all(read.r not in page.holders for page in held) else "same-content"
+    exchanged = all(any(_has(ledger, page, read, span, group) for page in held) for span in spans)
+    return "exchanged" if group.kind == "full" and exchanged else ""
+
+
+def _span(group: Group, read: Read, index: int) -> tuple[int, int]:
+    if group.kind == "recurrent":
+        return read.stop, read.stop
+    size = group.block_size
+    column = read.start // size + index
+    return max(read.start, column * size), min(read.stop, (column + 1) * size)
+
+
+def _has(ledger: Ledger, page: Page, read: Read, span: tuple[int, int], group: Group) -> bool:
+    """Whether a page's newest run covers a span of what the request's own prefix computes to, salts aside."""
+    start, stop = span
+    nodes = ledger.nodes(read)
+    if group.kind == "recurrent":
+        return page.state and page.stop == stop and _computes_alike(ledger, page.node, nodes[stop])
+    if page.state or not page.start <= start <= stop <= page.stop:
+        return False
+    return _computes_alike(ledger, ledger.trie.ancestor(page.node, stop), nodes[stop])
+
+
+def _computes_alike(ledger: Ledger, node: int, other: int) -> bool:
+    """Whether two prefixes are the same tokens and media, under the same weights and adapter."""
+    trie = ledger.trie
+    if trie.depth[node] != trie.depth[other]:
+        return False
+    while trie.depth[node] > 0:
+        if trie.symbol[node] != trie.symbol[other]:
+            return False
+        node, other = trie.parent[node], trie.parent[other]
+    roots = {trie.symbol[node], trie.symbol[other]}
+    names = [mark[1] for mark, symbol in trie.marks() if symbol in roots]
+    return len({(weights, adapter, version) for weights, _, adapter, version in names}) == 1
+
+
+def _silent(event: Compare, *, restored: bool) -> Finding:
+    how = "after a hit" if restored else "without a hit"
+    sentence = (
+        f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}, {how}. The ledger finds every page that "
+        f"it ever read right; however {event.beyond} of its logit rows differ from a cold run's by more than the tolerance "
+        f"{event.tolerance:.1e} (largest finite difference {event.largest:.1e}, noise floor {event.floor:.1e}): a contradiction."
+    )
+    return Finding(anomaly=SILENT, r=event.r, sentence=sentence)
+
+
+def _unfelt(event: Compare, where: str) -> Finding:
+    sentence = (
+        f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}. The ledger says that what it read of "
+        f"{where} was wrong, in a way that changes results; however its logits are those of a cold run within the tolerance "
+        f"{event.tolerance:.1e} (largest difference {event.largest:.1e}): a contradiction."
+    )
+    return Finding(anomaly=UNFELT, r=event.r, sentence=sentence)

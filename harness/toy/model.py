@@ -1,0 +1,134 @@
+"""Which model runs on a trace's layout: a small random one made to fit, or a checkpoint whose layers fit the groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from harness.errors import UsageError
+from harness.history import Group
+from reference_impl.toy_model import checkpoint
+from reference_impl.toy_model.config import LayerType, ModelError, ToyConfig
+from reference_impl.toy_model.paged import PagedGroup, Pools
+from reference_impl.toy_model.weights import random_weights
+
+PRECISIONS: dict[str, tuple[torch.dtype, torch.dtype | None]] = {
+    "float64": (torch.float64, None),
+    "float32": (torch.float32, None),
+    "bf16-state": (torch.float32, torch.bfloat16),
+}
+"""Per name the dtype of everything, and that of recurrent memories if it is another."""
+LAYER_OF: dict[str, LayerType] = {
+    "recurrent": "linear_attention",
+    "sliding": "sliding_attention",
+    "full": "full_attention",
+}
+VOCABULARY = 251
+CHANGE = 0.05
+"""How much new weights differ from the old ones, as a share of each tensor's standard deviation."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model on a device, the groups that its layers form, and its precision by name."""
+
+    config: ToyConfig
+    weights: dict[str, Tensor]
+    groups: tuple[PagedGroup, ...]
+    precision: str
+    device: str
+    sha256: str = ""
+
+    def version(self, number: int) -> dict[str, Tensor]:
+        """Return the weights of a version; version 0 is the model itself, any other differs from it everywhere."""
+        if number == 0:
+            return self.weights
+        generator = torch.Generator().manual_seed(number)
+        return {name: tensor + _noise(tensor, generator) for name, tensor in self.weights.items()}
+
+    def pools(self, slots: int, *, null: Sequence[int] = (0,), device: str = "") -> Pools:
+        """Return empty pools of so many slots, on the model's device unless another is named."""
+        dtype, state_dtype = PRECISIONS[self.precision]
+        device = device or self.device
+        return Pools(self.groups, slots, self.config, dtype=dtype, state_dtype=state_dtype, device=device, null=null)
+
+
+def made_for(groups: Sequence[Group], *, seed: int, precision: str, device: str) -> Model:
+    """Return a random model with a layer for each group, recurrent ones first and full attention last.
+
+    An attention group gets a second layer if no layer of another kind stands before it, so that what it keeps depends on more
+    than its own tokens. Raises UsageError for a kind of group, or for windows, that the model does not have.
+    """
+    windows = sorted({group.window for group in groups if group.kind == "sliding"})
+    if len(windows) > 1:
+        raise UsageError(f"--engine: the toy model has one window for all its layers; the layout has {windows}")
+    kinds = list(LAYER_OF)
+    for group in groups:
+        if group.kind not in kinds:
+            raise UsageError(f"--engine: the toy model has no layers for a {group.kind} group; it has {', '.join(kinds)}")
+    order = sorted(groups, key=lambda group: kinds.index(group.kind))
+    order += order[:1] if order[0].kind != "recurrent" else []
+    config = ToyConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=32,
+        layer_types=tuple(LAYER_OF[group.kind] for group in order),
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        sliding_window=windows[0] if windows else 1,
+        linear_num_key_heads=1,
+        linear_num_value_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        chunk_size=16,
+    )
+    weights = random_weights(config, seed, PRECISIONS[precision][0])
+    layers = {group.id: tuple(i for i, other in enumerate(order) if other is group) for group in groups}
+    return Model(config, _on(weights, device), _paged(groups, layers), precision, device)
+
+
+def loaded(folder: Path, groups: Sequence[Group], *, precision: str, device: str) -> Model:
+    """Return a checkpoint's model; its layers of a kind are dealt out to the groups of that kind.
+
+    Raises UsageError if the checkpoint cannot be used or has no layers for a group, or another window.
+    """
+    try:
+        read = checkpoint.load(folder, PRECISIONS[precision][0], device)
+    except ModelError as error:
+        raise UsageError(f"--checkpoint: {error}") from None
+    types = read.config.layer_types
+    layers: dict[int, tuple[int, ...]] = {}
+    for kind in ("recurrent", "sliding", "full", "chunked"):
+        same = [group for group in groups if group.kind == kind]
+        own = [i for i, layer_type in enumerate(types) if _kind(layer_type) == kind]
+        if len(own) < len(same) or bool(own) != bool(same):
+            raise UsageError(f"--checkpoint: {folder} has {len(own)} {kind} layers for {len(same)} groups of the layout")
+        layers |= {group.id: tuple(own[index :: len(same)]) for index, group in enumerate(same)}
+    for group in groups:
+        if group.kind == "sliding" and group.window != read.config.sliding_window:
+            raise UsageError(
+                f"--checkpoint: {folder} has a window of {read.config.sliding_window} tokens, the layout one of {group.window}"
+            )
+    return Model(read.config, read.weights, _paged(groups, layers), precision, device, read.sha256)
+
+
+def _kind(layer_type: LayerType) -> str:
+    return "recurrent" if layer_type == "mamba2" else next(kind for kind, name in LAYER_OF.items() if name == layer_type)
+
+
+def _paged(groups: Sequence[Group], layers: dict[int, tuple[int, ...]]) -> tuple[PagedGroup, ...]:
+    return tuple(PagedGroup(layers[g.id], g.block_size, g.snapshots == "every-block") for g in groups)
+
+
+def _on(weights: dict[str, Tensor], device: str) -> dict[str, Tensor]:
+    return {name: tensor.to(device) for name, tensor in weights.items()}
+
+
+def _noise(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64) * CHANGE * (float(tensor.std()) or 1.0)
+    return noise.to(tensor)
