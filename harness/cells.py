@@ -15,7 +15,6 @@ from harness import layouts
 from harness.scenarios.shape import Shape
 from harness.trace import Height, Layout
 
-
 SCHEDULER_OPTIONS = ("num_speculative_tokens", "async_depth", "tier_slots")
 
 
@@ -65,11 +64,16 @@ def scheduler_cells() -> list[Cell]:
         Cell(full, {"num_speculative_tokens": 3}),
         Cell(mamba, {"retention_interval": 0, "num_speculative_tokens": 3}),
         Cell(three, {"retention_interval": None, "num_speculative_tokens": 4}),
-        Cell(unequal, {"retention_interval": None, "num_speculative_tokens": 15}),
+        Cell(unequal, {"retention_interval": None, "num_speculative_tokens": 7}),
         Cell(mamba, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 2}),
         Cell(window, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 3}),
         Cell(three, {"retention_interval": None, "async_depth": 1}),
         Cell(mamba, {"retention_interval": 0, "hash_block_size": 4, "async_depth": 1}),
+        Cell(full, {"tier_slots": 16}),
+        Cell(three, {"retention_interval": None, "tier_slots": 96}),
+        Cell(window, {"retention_interval": 0, "tier_slots": 24}),
+        Cell(mamba, {"retention_interval": None, "tier_slots": 96, "async_depth": 1}),
+        Cell(three, {"retention_interval": None, "tier_slots": 96, "num_speculative_tokens": 3}),
     ]
 
 

@@ -222,7 +222,7 @@ class ObservedManager:
             self._compare_scratch(r, drops, come)
 
     def _compare_scratch(self, r: str, drops: list[Event], come: list[tuple[str, int, list[int]]]) -> None:
-        """The same for the pages beside the tables, which are got and given back all together."""
+        """Do the same with the pages beside the tables, which are got and given back all together."""
         before = self._scratch.get(r, self._no_tables)
         after = [[block.block_id for block in blocks.get(r, ())] for blocks in self._scratch_blocks]
         for group, (old, new) in enumerate(zip(before, after, strict=True)):

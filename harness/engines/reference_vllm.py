@@ -41,11 +41,13 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     if header.height != "scheduler":
         _refuse_scheduling(config.options)
     mutant = options.get("mutant", "")
-    engine = assemble(header, config, KVCacheManager(config), "reference" + (f":mutant={mutant}" if mutant else ""))
-    if mutant:
-        plant(mutant, "reference", engine)
+    engine: ManagerHeight | SchedulerHeight = assemble(
+        header, config, KVCacheManager(config), "reference" + (f":mutant={mutant}" if mutant else "")
+    )
     if header.height == "scheduler":
-        return SchedulerHeight(engine.header, config, engine.manager, engine.new_request)
+        engine = SchedulerHeight(engine.header, config, engine.manager, engine.new_request)
+    if mutant:
+        plant(mutant, "reference", engine, header.height)
     return engine
 
 

@@ -2,18 +2,20 @@
 
 A mutant changes an engine that was just built, through the names that vLLM's own classes have; so most of them fit the
 reference and the installed vLLM alike. Each names in advance the anomaly that must be raised, and the checker that raises it.
+Faults in drafts, in steps in flight and in the second tier need the engine's own scheduler: elsewhere there is nothing to plant.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from harness.engines.manager_height import ManagerHeight
 from harness.engines.registry import nearest
 from harness.errors import UsageError
+from harness.trace import Height
 
-Plant = Callable[[ManagerHeight], None]
+Plant = Callable[[Any], None]
 
 
 @dataclass(frozen=True)
@@ -27,18 +29,20 @@ class Mutant:
     checker: str
     plant: Plant
     engines: tuple[str, ...]
+    height: Height = "manager"
+    """The lowest height at which there is something to plant it into."""
 
 
 def all_mutants() -> dict[str, Mutant]:
     """Return every mutant by name."""
-    from harness.mutants import identity, lookup, ownership, publication, retention, scheduling
+    from harness.mutants import drafts, identity, lookup, ownership, publication, retention, scheduling, tiers
 
-    modules = (publication, retention, lookup, ownership, identity, scheduling)
+    modules = (publication, retention, lookup, ownership, identity, scheduling, drafts, tiers)
     return {mutant.name: mutant for module in modules for mutant in module.MUTANTS}
 
 
-def plant(name: str, kind: str, engine: ManagerHeight) -> None:
-    """Plant a fault into an engine of a kind.
+def plant(name: str, kind: str, engine: Any, height: Height = "manager") -> None:
+    """Plant a fault into an engine of a kind that runs at a height.
 
     Raises UsageError if there is no such fault, or if it does not fit that engine.
     """
@@ -47,4 +51,5 @@ def plant(name: str, kind: str, engine: ManagerHeight) -> None:
         raise UsageError(f"--engine: no mutant is called {name!r}{nearest(name, mutants)}")
     if kind not in mutants[name].engines:
         raise UsageError(f"--engine: mutant {name!r} fits {', '.join(mutants[name].engines)}, not {kind}")
-    mutants[name].plant(engine)
+    if mutants[name].height in ("manager", height):
+        mutants[name].plant(engine)

@@ -23,10 +23,13 @@ class Scenario:
     write: Callable[[Script, Shape], int]
     kinds: tuple[str, ...] = ()
     heights: tuple[str, ...] = ("manager", "scheduler")
+    tiered: bool = False
     needs: tuple[str, ...] = ()
 
     def applies(self, shape: Shape) -> bool:
-        """Whether the layout has the kinds of groups, and the height, that the story is about."""
+        """Whether the layout has the kinds of groups, the height and the second tier that the story is about."""
+        if self.tiered and not shape.tier_slots:
+            return False
         return shape.height in self.heights and all(shape.has(kind) for kind in self.kinds)
 
     def trace(self, shape: Shape) -> Trace:
@@ -230,6 +233,39 @@ def crowded(s: Script, shape: Shape) -> int:
     return shape.slots(6 * u) * 3 // 2
 
 
+def second_tier(s: Script, shape: Shape) -> int:
+    """Lose a prefix on the device, by reset and for want of room, and bring it back; then lose it in the second tier as well."""
+    u = shape.unit
+    s.serve("a", f"doc:{4 * u + 1}", chunk=2 * u, decode=3)
+    s.reset(tier="local")
+    s.serve("b", f"doc:{4 * u + 1}", chunk=2 * u, decode=2)
+    for index in range(3):
+        s.serve(f"fill{index}", f"fill{index}:{4 * u + 1}", chunk=2 * u)
+    s.submit("c", f"doc:{4 * u} c:{u}")
+    s.submit("d", f"doc:{2 * u} d:{u + 3}")
+    for _ in range(8):
+        s.step(("c", 2 * u), ("d", 2 * u))
+    s.preempt("c")
+    s.reset(running=True, tier="local")
+    s.prefill("c", 2 * u)
+    s.finish("c")
+    s.finish("d")
+    s.reset(tier="cpu")
+    s.serve("e", f"doc:{4 * u + 1} e:{u}", chunk=2 * u)
+    s.reset()
+    s.serve("f", f"doc:{4 * u + 1}", chunk=2 * u)
+    return shape.slots(5 * u + 9) * 2
+
+
+def generated_and_shared(s: Script, shape: Shape) -> int:
+    """Decode across many blocks, then let siblings leave the generated text at, before and behind a block."""
+    u = shape.unit
+    s.serve("a", f"doc:{2 * u + 1}", chunk=u, decode=5 * u)
+    for index, shared in enumerate((u - 2, 2 * u - 1, 2 * u, 3 * u - 1)):
+        s.serve(f"b{index}", f"doc:{2 * u + 1} @a:{shared} b{index}:{u + 1}", chunk=4 * u, decode=u)
+    return 0
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "exact-replay",
@@ -254,6 +290,21 @@ SCENARIOS: tuple[Scenario, ...] = (
         "two requests with one prefix are scheduled in the same step",
         "vllm-project/vllm#29387 (hit on a state of the same step)",
         siblings_in_one_step,
+    ),
+    Scenario(
+        "generated-and-shared",
+        "what one request generated, drafts verified on the way, is the prefix of others",
+        "vllm-project/vllm#53912 (drafts and recurrent states), #45845",
+        generated_and_shared,
+        heights=("scheduler",),
+    ),
+    Scenario(
+        "second-tier",
+        "a prefix is lost on the device and comes back from the second tier, until it is lost there too",
+        "vllm-project/vllm#57727; LMCache/LMCache#4247",
+        second_tier,
+        heights=("scheduler",),
+        tiered=True,
     ),
     Scenario(
         "multi-turn",

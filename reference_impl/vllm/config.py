@@ -74,8 +74,8 @@ class Options:
     """Everything that can be chosen, vLLM's names where vLLM has them. Sizes are in tokens unless said otherwise.
 
     `num_speculative_tokens`: so many drafts are verified with each token at most. `async_depth`: so many steps may be scheduled
-    before the tokens of an earlier one are known. `tier_slots`: so many pages fit into the second tier, 0 without one. The three
-    marked `by release` take what that release of vLLM does when they are left alone.
+    before the tokens of an earlier one are known. `tier_slots`: so many pages fit into the second tier, 0 without one. The
+    three marked `by release` take what that release of vLLM does when they are left alone.
     """
 
     release: str = NEWEST

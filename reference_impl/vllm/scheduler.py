@@ -112,8 +112,8 @@ class SchedulerOutput:
     """One step: tokens per request in order, who was preempted for it, and what the worker does before it runs.
 
     `scheduled_spec_decode_tokens` are the last of a request's tokens, guessed. `generating` are those who generate in the step,
-    `num_preemptions` says of everybody how often it had been preempted. Copies and loads from a tier come before the runs, stores
-    to it after them. Both ends of each are held until the step has run.
+    `num_preemptions` says of everybody how often it had been preempted. Copies and loads from a tier come before the runs,
+    stores to it after them. Both ends of each are held until the step has run.
     """
 
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from harness.anomalies import CATALOGUE
-from harness.cells import default_cells
+from harness.cells import default_cells, scheduler_cells
 from harness.checkers import ALL
 from harness.cli import invoke
 from harness.data import fixtures
@@ -27,18 +27,19 @@ from harness.lockstep import lockstep
 from harness.mutants import all_mutants
 from harness.scenarios import SCENARIOS
 from harness.shrink import shrink
-from harness.trace import Trace
+from harness.trace import Height, Trace
 from harness.verdict import Finding, Result
 
 MUTANTS = [mutant for mutant in all_mutants().values() if "reference" in mutant.engines]
 OPERATIONS_MAX = 12
 
 
-def generic_traces() -> Iterator[Trace]:
+def generic_traces(height: Height) -> Iterator[Trace]:
     """Yield what every run of every engine gets: the scenarios, then random workloads, on every configuration."""
+    cells = [*scheduler_cells(), *default_cells()]
     for number in itertools.count(-1):
-        for cell in default_cells():
-            shape = cell.shape("manager")
+        for cell in [cell for cell in cells if cell.runs_at(height)]:
+            shape = cell.shape(height)
             if number < 0:
                 yield from (scenario.trace(shape) for scenario in SCENARIOS if scenario.applies(shape))
             elif number < 3:
@@ -67,7 +68,7 @@ def killing(result: Result, mutant: str) -> Finding | None:
 @functools.cache
 def kill(mutant: str) -> tuple[Trace, Finding]:
     """Return the first generic trace that kills the fault."""
-    for trace in generic_traces():
+    for trace in generic_traces(all_mutants()[mutant].height):
         finding = killing(judged(trace, mutant), mutant)
         if finding is not None:
             return trace, finding
@@ -99,7 +100,8 @@ def test_command_line_exits_1_and_prints_a_witness_that_replays(
     mutant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    suite = "differential" if all_mutants()[mutant].checker == DIFFERENTIAL else "invariants"
+    suite = "scheduler" if all_mutants()[mutant].height == "scheduler" else "invariants"
+    suite = "differential" if all_mutants()[mutant].checker == DIFFERENTIAL else suite
     code = invoke(["run", "--engine", f"reference:mutant={mutant}", "--suite", suite, "--fail-fast"])
     output = capsys.readouterr().out
     assert code == 1, output

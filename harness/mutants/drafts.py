@@ -1,0 +1,113 @@
+"""Faults in drafts, and in what is scheduled while a step is in flight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.engines.scheduler_height import SchedulerHeight
+from harness.mutants import Mutant
+from harness.mutants.tools import REFERENCE, core, groups, wrap
+
+
+def state_after_last_draft(engine: SchedulerHeight) -> None:
+    """Go on from the state after the last draft, whether it stood or not."""
+
+    def plant(manager: Any) -> None:
+        def commit_drafts(original: Any, request_id: str, num_computed_tokens: int, num_accepted: int) -> None:
+            scratch = manager.speculative_blocks[request_id]
+            manager.speculative_blocks[request_id] = [*scratch[: num_accepted - 1], scratch[-1]]
+            original(request_id, num_computed_tokens, num_accepted)
+            manager.speculative_blocks[request_id] = scratch
+
+        wrap(manager, "commit_drafts", commit_drafts)
+
+    for manager in groups(engine, "Mamba"):
+        plant(manager)
+
+
+def boundary_state_left_behind(engine: SchedulerHeight) -> None:
+    """Key the boundary that drafts passed, and leave the state there where it was tried."""
+
+    def plant(manager: Any) -> None:
+        def commit_drafts(original: Any, request_id: str, num_computed_tokens: int, num_accepted: int) -> None:
+            original(request_id, num_computed_tokens, num_accepted)
+            if request_id in manager._states_to_come and manager._pending_cow_copies:
+                manager.drop_pending_cow_copies(request_id)
+
+        wrap(manager, "commit_drafts", commit_drafts)
+
+    for manager in groups(engine, "Mamba"):
+        plant(manager)
+
+
+def drafts_published(engine: SchedulerHeight) -> None:
+    """Key blocks that drafts will fill before anybody knows whether they stand."""
+    manager = core(engine)
+
+    def allocate_slots(original: Any, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
+        given = original(request, num_new_tokens, *args, **kwargs)
+        if given is not None and request.spec_token_ids:
+            known, hashed = request.num_tokens, len(request.block_hashes)
+            request.append_output_token_ids(request.spec_token_ids)
+            manager.cache_blocks(request, request.num_tokens)
+            del request.all_token_ids[known:], request.block_hashes[hashed:]
+        return given
+
+    wrap(manager, "allocate_slots", allocate_slots)
+
+
+def freed_while_in_flight(engine: SchedulerHeight) -> None:
+    """Give back what the next query does not read, although a step in flight still does."""
+
+    def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        in_flight, request.num_in_flight_tokens = request.num_in_flight_tokens, 0
+        try:
+            return original(request, *args, **kwargs)
+        finally:
+            request.num_in_flight_tokens = in_flight
+
+    wrap(core(engine), "allocate_slots", allocate_slots)
+
+
+MUTANTS = (
+    Mutant(
+        "state-after-last-draft",
+        "the state after the last draft is continued from, although fewer drafts stood",
+        "vllm-project/vllm#53912",
+        "state-position-skew",
+        "safety-law",
+        state_after_last_draft,
+        REFERENCE,
+        "scheduler",
+    ),
+    Mutant(
+        "boundary-state-left-behind",
+        "a boundary that drafts passed is keyed over the state before it",
+        "vllm-project/vllm#47861",
+        "fabricated-snapshot",
+        "no-fabricated-snapshots",
+        boundary_state_left_behind,
+        REFERENCE,
+        "scheduler",
+    ),
+    Mutant(
+        "drafts-published",
+        "blocks of drafts are keyed before the drafts are verified",
+        "vllm-project/vllm#43569",
+        "partial-commit",
+        "commit-order",
+        drafts_published,
+        REFERENCE,
+        "scheduler",
+    ),
+    Mutant(
+        "freed-while-in-flight",
+        "pages that a step in flight reads are given back",
+        "vllm-project/vllm#47282",
+        "use-after-free",
+        "safety-law",
+        freed_while_in_flight,
+        REFERENCE,
+        "scheduler",
+    ),
+)
