@@ -2,7 +2,8 @@
 
 A mutant changes an engine that was just built, through the names that vLLM's own classes have; so most of them fit the
 reference and the installed vLLM alike. Each names in advance the anomaly that must be raised, and the checker that raises it.
-Faults in drafts, in steps in flight and in the second tier need the engine's own scheduler: elsewhere there is nothing to plant.
+Faults in drafts, in steps in flight and in the second tier need the engine's own scheduler; elsewhere there is nothing to
+plant.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class Mutant:
 
 def all_mutants() -> dict[str, Mutant]:
     """Return every mutant by name."""
-    from harness.mutants import drafts, identity, lookup, ownership, publication, retention, scheduling, tiers
+    from harness.mutants import device, drafts, identity, lookup, ownership, publication, retention, scheduling, tiers
 
-    modules = (publication, retention, lookup, ownership, identity, scheduling, drafts, tiers)
+    modules = (publication, retention, lookup, ownership, identity, scheduling, drafts, tiers, device)
     return {mutant.name: mutant for module in modules for mutant in module.MUTANTS}
 
 

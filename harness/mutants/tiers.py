@@ -15,7 +15,7 @@ def stored_before_the_step(engine: SchedulerHeight) -> None:
 
     def begin_step(original: Any, op: Any) -> None:
         original(op)
-        begin = engine.manager.events[-1]
+        begin: Any = engine.manager.events[-1]
         begin.copies, begin.stores = begin.copies + begin.stores, []
 
     wrap(engine, "_begin", begin_step)
@@ -26,7 +26,7 @@ def load_forgotten(engine: SchedulerHeight) -> None:
 
     def begin_step(original: Any, op: Any) -> None:
         original(op)
-        begin = engine.manager.events[-1]
+        begin: Any = engine.manager.events[-1]
         begin.copies = [move for move in begin.copies if move.src_pool != TIER]
 
     wrap(engine, "_begin", begin_step)

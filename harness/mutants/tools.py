@@ -7,18 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.engines.manager_height import ManagerHeight
+from harness.engines.scheduler_height import SchedulerHeight
 
 BOTH = ("reference", "vllm")
 REFERENCE = ("reference",)
 
 
-def core(engine: ManagerHeight) -> Any:
+def core(engine: ManagerHeight | SchedulerHeight) -> Any:
     """Return the cache manager itself, behind observer and timer."""
     manager = engine.manager.manager
     return getattr(manager, "timed", manager)
 
 
-def groups(engine: ManagerHeight, kind: str) -> list[Any]:
+def groups(engine: ManagerHeight | SchedulerHeight, kind: str) -> list[Any]:
     """Return the single-type managers of a kind: `Mamba`, `SlidingWindow` or `FullAttention`."""
     managers = core(engine).coordinator.single_type_managers
     return [manager for manager in managers if type(manager).__name__ == f"{kind}Manager"]

@@ -234,7 +234,7 @@ def crowded(s: Script, shape: Shape) -> int:
 
 
 def second_tier(s: Script, shape: Shape) -> int:
-    """Lose a prefix on the device, by reset and for want of room, and bring it back; then lose it in the second tier as well."""
+    """Lose a prefix on the device, by reset and for want of room, and bring it back; then lose it in the second tier too."""
     u = shape.unit
     s.serve("a", f"doc:{4 * u + 1}", chunk=2 * u, decode=3)
     s.reset(tier="local")
