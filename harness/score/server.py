@@ -163,6 +163,8 @@ class _Http(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # headers and body in one packet: apart, the second waits 40 ms for the first to be acknowledged
+    disable_nagle_algorithm = True
     server: _Http
 
     def do_GET(self) -> None:

@@ -13,7 +13,7 @@ What differs, and why:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +84,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
             "fewshot_split": "test" if self.random_shots and not self.shots else "train",
             "fewshot_config": {"sampler": "default" if self.random_shots else "first_n"},
         }
-        if self.name == "problems":
-            config["doc_to_text"] = _CONTEXT_TEXT
-        return config
+        text = _CONTEXT_TEXT if self.name == "problems" else config["doc_to_text"]
+        return config | {"doc_to_text": _compiled(text), "doc_to_target": _compiled(config["doc_to_target"])}
 
     def _dataset(self, **_: Any) -> dict[str, Any]:
         from datasets import Dataset
@@ -181,6 +180,14 @@ def _even(docs: Sequence[Doc], limit: int) -> list[Doc]:
         turns[doc.tenant] = turns.get(doc.tenant, 0) + 1
         order.append((turns[doc.tenant], index))
     return [docs[index] for index in sorted(index for _, index in sorted(order)[:limit])]
+
+
+def _compiled(template: str) -> Callable[[Mapping[str, Any]], str]:
+    """Return a template of lm-eval as a function; lm-eval itself compiles it anew for every question, a dozen times."""
+    from lm_eval.utils import env
+
+    compiled = env.from_string(template)
+    return lambda doc: str(compiled.render(**doc))
 
 
 def _shipped() -> dict[str, Any]:

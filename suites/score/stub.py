@@ -50,7 +50,7 @@ class Stub:
             keys.append(key)
         usable = keys[: (len(words) - 1) // BLOCK]
         local = next((i for i, key in enumerate(usable) if key not in self.cached), len(usable))
-        total = next((i for i, key in enumerate(usable) if key not in self.cached | self.tier), len(usable))
+        total = next((i for i, key in enumerate(usable) if key not in self.cached and key not in self.tier), len(usable))
         if self.opening.caching:
             self.cached |= set(keys)
             self.tier |= set(keys) if self.opening.tier else set()
