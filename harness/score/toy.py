@@ -1,0 +1,37 @@
+"""Opens the toy engine for an arm: what an arm asks for, in the toy's own options. Nothing here imports torch until then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.data import fixtures
+from harness.score.backend import Backend, Opening
+
+TIER_SLOTS = 1 << 16
+"""Enough for every prompt of a score, each under a salt of its own."""
+PREEMPT_EVERY = 8
+"""Steps after which the request that came last loses its place, in an arm under preemption."""
+
+
+def open_service(options: Mapping[str, str], opening: Opening) -> Backend:
+    """Open the toy engine, with `options` as the user named it, for one arm of a score.
+
+    Raises UsageError for an option or a checkpoint that does not fit, EngineMissing without torch or without a GPU asked for.
+    """
+    from harness.toy.kind import need_torch
+
+    need_torch()
+    from harness.toy.service import ToyService
+
+    checkpoint = options.get("checkpoint") or opening.checkpoint
+    return ToyService(
+        Path(checkpoint) if checkpoint else fixtures() / "checkpoints" / "toy",
+        caching=opening.caching,
+        mutant=options.get("mutant", ""),
+        release=options.get("release", ""),
+        tier_slots=TIER_SLOTS if opening.tier else 0,
+        preempt_every=PREEMPT_EVERY if opening.preempt else 0,
+        dtype=options.get("dtype") or opening.dtype or "float32",
+        device=options.get("device") or opening.device,
+    )
