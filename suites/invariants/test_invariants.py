@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import pytest
 
-from harness.cells import Cell, default_cells
+from harness.cells import Cell, default_cells, scheduler_cells
 from harness.engines.registry import parse
+from harness.execute import drive
+from harness.history import Accept, Finished, StepBegin, StepEnd
 from harness.run import SUITES, Report, Runner
+from harness.scenarios import SCENARIOS
 from harness.verdict import EXIT_PASS
 
 ENGINE = os.environ.get("CACHEWITNESS_ENGINE", "reference")
@@ -47,3 +51,47 @@ def test_every_rule_holds_under_the_engine_s_own_scheduler(suite: str) -> None:
         report = run(default_cells(), suite)
         assert [failure.finding.sentence for entry in report.suites for failure in entry.failures] == []
         assert report.suites[0].activity.preemptions > 0
+
+
+@pytest.mark.parametrize("cell", scheduler_cells(), ids=lambda cell: cell.name)
+def test_every_rule_holds_with_drafts_steps_in_flight_and_a_second_tier(cell: Cell) -> None:
+    """What the options ask for happens: drafts stand and fall, a step begins before the last has ended, copies come back."""
+    if "scheduler" not in parse(ENGINE).kind.heights:
+        pytest.skip(f"engine {ENGINE} has no scheduler of its own")
+    report = run([cell], "scheduler", "scheduler-random")
+    assert [failure.finding.sentence for entry in report.suites for failure in entry.failures] == []
+    happened = counted(cell)
+    for option, signs in SIGNS.items():
+        for sign in signs if cell.options.get(option) else ():
+            assert happened[sign] > 0, sign
+
+
+SIGNS = {
+    "num_speculative_tokens": ("draft stood", "draft fell"),
+    "async_depth": ("begun before the last has ended", "ended while in flight"),
+    "tier_slots": ("stored", "fetched"),
+}
+
+
+def counted(cell: Cell) -> Counter[str]:
+    """Return how often each sign occurs in the scenarios of a cell."""
+    happened: Counter[str] = Counter()
+    shape = cell.shape("scheduler")
+    for trace in [scenario.trace(shape) for scenario in SCENARIOS if scenario.applies(shape)]:
+        drafts: dict[str, int] = {}
+        open_steps: list[StepBegin] = []
+        for event in drive(trace, parse(ENGINE).open(trace.header)).history.events:
+            if isinstance(event, StepBegin):
+                happened["begun before the last has ended"] += len(open_steps)
+                happened["stored"] += len(event.stores)
+                happened["fetched"] += sum(move.src_pool != move.dst_pool for move in event.copies)
+                drafts |= {run.r: len(run.drafts) for run in event.runs}
+                open_steps.append(event)
+            elif isinstance(event, StepEnd):
+                open_steps.pop(0)
+            elif isinstance(event, Finished):
+                happened["ended while in flight"] += any(run.r == event.r for begun in open_steps for run in begun.runs)
+            elif isinstance(event, Accept):
+                happened["draft stood"] += len(event.tokens) > 1
+                happened["draft fell"] += len(event.tokens) <= drafts[event.r]
+    return happened
