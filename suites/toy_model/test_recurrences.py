@@ -12,7 +12,6 @@ from torch import Tensor
 
 from reference_impl.toy_model import gated_delta, mamba2, recurrent
 from reference_impl.toy_model.causal_conv import causal_conv, conv_state_after
-from reference_impl.toy_model.config import ToyConfig
 from reference_impl.toy_model.recurrent import RecurrentState
 from suites.toy_model.models import LAYER, RECURRENT, far, model, noise, strong_weights
 
@@ -243,6 +242,6 @@ def test_bfloat16_runs_and_keeps_the_memory_wide(layer_type: str) -> None:
 
 
 def test_configuration_of_shared_heads_is_exercised() -> None:
-    config: ToyConfig = Layer("mamba2").config
+    config = model(*RECURRENT)
     assert config.mamba_num_heads > config.mamba_num_groups > 1
     assert config.linear_num_value_heads > config.linear_num_key_heads > 1
