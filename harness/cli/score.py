@@ -36,6 +36,7 @@ _ARMS = "off,off-again,miss,hit,replay"
 @click.option(
     "--shots", type=click.IntRange(min=0), default=5, show_default=True, help="Examples in front of gsm8k's questions."
 )
+@click.option("--shots-from", default="", metavar="FILE", help="Rows for the examples; default: the first of --gsm8k, unasked.")
 @click.option("--random-shots", is_flag=True, help="Other examples for every question, as gsm8k does it by itself.")
 @click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="The longest answer; default: 64, gsm8k 256.")
 @click.option("--arms", default=_ARMS, show_default=True, metavar="LIST", help="Also: tier, preempted.")
@@ -134,7 +135,8 @@ def _task(options: dict[str, Any]) -> Task:
     elif not options["gsm8k"]:
         raise UsageError("--task gsm8k: say where its questions are: --gsm8k FILE, or --gsm8k hub")
     else:
-        task = tasks.gsm8k(options["gsm8k"], limit=limit, shots=options["shots"], random_shots=options["random_shots"])
+        chosen = {key: options[key] for key in ("shots", "random_shots", "shots_from")}
+        task = tasks.gsm8k(options["gsm8k"], limit=limit, **chosen)
     return msgspec.structs.replace(task, max_tokens=options["max_tokens"] or task.max_tokens)
 
 

@@ -6,8 +6,8 @@ What differs, and why:
 * Problems bring their context, which all questions of a tenant share, so there are no further examples (0 shots), and an answer
   ends with an empty line.
 * gsm8k draws other examples for every question, so its prompts share ten characters and a prefix cache has nothing to do. Here
-  the examples are the first rows unless random ones are asked for. From a file, they are rows of that file and not asked
-  themselves (random ones: the file without the question); from the hub, they are of the training split.
+  the examples are the first rows unless random ones are asked for. They come from a file of their own, or from the hub's
+  training split; without either they are rows of the questions' file and not asked (random ones: all rows but the question).
 """
 
 from __future__ import annotations
@@ -115,17 +115,17 @@ def problems(limit: int = 0, folder: Path | None = None) -> Task:
     )
 
 
-def gsm8k(source: str, *, limit: int = 0, shots: int = SHOTS, random_shots: bool = False) -> Task:
-    """Return gsm8k, from a file of JSON lines or from the hub (`hub`).
+def gsm8k(source: str, *, limit: int = 0, shots: int = SHOTS, random_shots: bool = False, shots_from: str = "") -> Task:
+    """Return gsm8k, from a file of JSON lines or from the hub (`hub`), with examples from another file if one is named.
 
-    Raises UsageError if the file cannot be read, a line does not fit, or too few questions are left.
+    Raises UsageError if a file cannot be read, a line does not fit, or too few questions are left.
     """
     if source == HUB:
         asked, examples = _hub()
     else:
         asked = _file(Path(source))
-        examples = [] if random_shots else asked[:shots]
-        asked = asked if random_shots else asked[shots:]
+        examples = _file(Path(shots_from)) if shots_from else [] if random_shots else asked[:shots]
+        asked = asked if random_shots or shots_from else asked[shots:]
     if not asked or len(examples or asked) < shots + (not examples):
         raise UsageError(f"--gsm8k: {source} has too few rows for {shots} examples and a question")
     return Task(

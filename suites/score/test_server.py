@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -239,6 +240,13 @@ def test_the_server_answers_a_list_of_prompts_in_order(local: LocalServer) -> No
     assert [choice["text"].strip() for choice in choices] == [doc.answer for doc in docs]
 
 
+def documented(url: str) -> list[str]:
+    """Return the command that the documentation gives for a capable model's server, for another server."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "score.md").read_text(encoding="utf-8")
+    (line,) = (line for line in text.splitlines() if line.startswith("cachewitness score --base-url"))
+    return [url if word.startswith("http://") else word for word in shlex.split(line)[1:]]
+
+
 def rows_like_gsm8k(n: int) -> Iterator[dict[str, str]]:
     """Yield word problems as gsm8k writes them: worked in steps, `<<a*b=c>>` beside every result, `#### n` at the end."""
     draw = random.Random("gsm8k-like")
@@ -263,8 +271,7 @@ def test_gsm8k_through_a_server_is_nothing_checked_because_the_model_is_too_weak
     """
     Path("test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_like_gsm8k(205)))
     with LocalServer(Stub({}, Opening())) as local:
-        argv = ["score", "--base-url", local.url, "--gsm8k", "test.jsonl", "--arms", "off,off-again,hit", "--json"]
-        code = invoke(argv)
+        code = invoke([*documented(local.url), "--json"])
     whole = json.loads(capsys.readouterr().out)
     assert (code, whole["settings"]["shots"]) == (5, 5)
     restored = {entry["arm"]: entry["restored"] for entry in whole["arms"]}
@@ -279,11 +286,10 @@ def test_the_same_questions_pass_with_a_model_that_knows_them_and_fail_with_a_wr
     """The opposite of the test above: strength alone makes the same run a verdict."""
     Path("test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_like_gsm8k(205)))
     task = tasks.gsm8k("test.jsonl")
-    argv = ["--gsm8k", "test.jsonl", "--arms", "off,off-again,hit", "--json"]
     for spoilt, expected in ((0, 0), (1, 1)):
         stub = Stub(knowing(task), Opening(), lambda ask, restored, spoilt=spoilt: bool(restored and spoilt))
         with LocalServer(stub) as local:
-            assert invoke(["score", "--base-url", local.url, *argv]) == expected
+            assert invoke(documented(local.url)) == expected
         capsys.readouterr()
 
 
