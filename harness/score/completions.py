@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
+import msgspec
 from aiohttp import ClientError, ClientResponseError
 from lm_eval.api.registry import register_model
 from lm_eval.models.openai_completions import LocalCompletionsAPI
@@ -79,9 +80,15 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
         return payload | {"cache_salt": _ASKED.get().salt}
 
     def parse_generations(self, outputs: Any, **_: Any) -> list[str]:
-        """Return the text of an answer, and keep it with what it restored."""
+        """Return the text of an answer, and keep it with what it restored.
+
+        A server does not say which tier that came from. In an arm of the second tier it can have come from nowhere else: the
+        server's own pools were reset, and the request's salt was not used since.
+        """
         ask = _ASKED.get()
         answer = read(outputs, ask.id)
+        if self._asking.arm.tier:
+            answer = msgspec.structs.replace(answer, from_tier=answer.restored[""])
         self._asking.keep(ask, answer)
         return [answer.text]
 

@@ -166,6 +166,16 @@ def test_a_tier_is_read_after_a_reset_and_a_reset_that_is_refused_is_unknown(
     assert code == 2 and "the engine did not forget" in err
 
 
+@pytest.mark.parametrize(("tier", "expected"), [(True, 0), (False, 5)], ids=["with a tier", "without"])
+def test_what_a_server_restores_after_a_reset_came_from_its_tier(
+    capsys: pytest.CaptureFixture[str], tier: bool, expected: int
+) -> None:
+    with LocalServer(Stub(knowing(PROBLEMS), Opening(tier=tier))) as local:
+        code, out, _ = score(capsys, local.url, "--arms", "off,off-again,tier", "--json")
+    (entry,) = (entry["restored"] for entry in json.loads(out)["arms"] if entry["arm"] == "tier")
+    assert code == expected and entry["from_tier"] == entry["tokens"] and bool(entry["tokens"]) is tier
+
+
 def test_an_arm_that_no_server_can_be_brought_to_is_refused(capsys: pytest.CaptureFixture[str], local: LocalServer) -> None:
     code, _, err = score(capsys, local.url, "--arms", "off,preempted")
     assert code == 4 and "leave `preempted` out" in err
