@@ -94,7 +94,9 @@ def _verified(folder: Path) -> dict[str, bytes]:
     """Return the contents of all files by name, each found to have its sum."""
     contents = {}
     for line in _read(folder / SUMS).decode(errors="replace").splitlines():
-        expected, _, name = line.partition("  ")
+        expected, separator, name = line.partition("  ")
+        if not separator or Path(name).name != name:
+            raise ModelError(f"{folder / SUMS}: {line!r} is no sum of a file here; {REMEDY}")
         content = _read(folder / name)
         if hashlib.sha256(content).hexdigest() != expected:
             raise ModelError(f"{folder / name}: its SHA-256 is not the one in {SUMS}; {REMEDY}")
