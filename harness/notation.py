@@ -7,7 +7,7 @@ The header comes first::
     group 0: full block 4
     group 1: sliding block 4 window 6         chunked block 4 chunk 8 | recurrent block 4 [every-block]
     group 2: full block 4 pool 1
-    rules: alignment 4, give-back 4, retention 0 on 1, junction, stores-logits, no-caching, progress 4
+    rules: alignment 4, give-back 4, drafts 2, retention 0 on 1, junction, stores-logits, no-caching, progress 4
 
 Events follow. Slots stand behind bars, group 0 first; what follows `#` is a comment::
 
@@ -17,6 +17,8 @@ Events follow. Slots stand behind bars, group 0 first; what follows `#` is a com
     publish 1/5 r1:8                          slot 5 of group 1 as the first 8 tokens of r1
     unpublish 1/5 evict                       `unpublish 1/5:8 evict` if the slot has several keys
     step 1: r1 0..8 | 3 4 | 0 5; r2 …         also `; asks r3 4; copy 7>8 1/2>0/3; zero 0/5; withdraw r2`
+    step 1: r1 8..9 ~x:2 | 3 4 | 0 5 ~ 6 7    two drafts after the known tokens [8, 9); their states go to 6 and 7
+    step 1: r1 8..9 | 3 4; store 0/4>1/0      copied to another tier when everybody has run
     begin 2: r1 8..9 | 3 4 6 | 0 5 7          a step in flight, until `end 2` or `end 2 withdraw r1`
     accept r1 9 @r1:1                         r1 now has 9 tokens, the last of which is new
     preempt r1 / abort r1 / finish r1
@@ -160,7 +162,7 @@ class _Reader:
     def _read_rules(self, rest: str) -> None:
         rules: dict[str, Any] = {}
         kept = Retention()
-        plain = {"alignment": "alignment", "give-back": "give_back", "progress": "progress_steps"}
+        plain = {"alignment": "alignment", "give-back": "give_back", "progress": "progress_steps", "drafts": "drafts"}
         for item in rest.split(","):
             match = _matched(r"\s*([a-z-]+)(?: (\d+|dense)(?: on ([\d ]+))?)?\s*", item, "alignment 4, retention 0 on 1")
             word, number = match[1], match[2]
@@ -239,6 +241,8 @@ class _Reader:
                 begin.asked.append((self._request(r), int(tokens)))
             elif word == "copy":
                 begin.copies += self._moves(words)
+            elif word == "store":
+                begin.stores += self._moves(words)
             elif word == "zero":
                 begin.zeros += [(pool, [slot]) for pool, slot in self._places(words)]
             elif word != "withdraw":
@@ -253,12 +257,19 @@ class _Reader:
         self.events.append(StepEnd(step=int(match[1]), withdrawn=(match[2] or "").split()))
 
     def _run(self, clause: str) -> Run:
-        match = _matched(r"(\S+) (\d+)\.\.(\d+) *(\|.*)", clause, "r1 0..8 | 3 4 | 0 5")
-        start, stop = int(match[2]), int(match[3])
-        r = self._request(match[1], stop)
-        if start >= stop:
-            raise UsageError(f"{r} runs no tokens from {start} to {stop}")
-        return Run(r, start, stop, self._tables(match[4]))
+        match = _matched(r"(\S+) (\d+)\.\.(\d+)(?: ~([^|]+))? *(\|.*)", clause, "r1 0..8 | 3 4 | 0 5")
+        start, known = int(match[2]), int(match[3])
+        r = self._request(match[1], known)
+        if start >= known:
+            raise UsageError(f"{r} runs no tokens from {start} to {known}")
+        drafts = self._vocabulary.tokens(match[4] or "")
+        tables, scratch = [], []
+        for bar in match[5].split("|")[1:]:
+            table, _, aside = bar.partition("~")
+            tables.append(table)
+            scratch.append(aside)
+        states = self._tables("|" + "|".join(scratch)) if drafts else []
+        return Run(r, start, known + len(drafts), self._tables("|" + "|".join(tables)), drafts, states)
 
     # --- claims and pages -------------------------------------------------------------------------------------------------
 

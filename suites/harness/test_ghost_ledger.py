@@ -12,7 +12,7 @@ from harness.engines import registry
 from harness.execute import check, drive
 from harness.generate import random_trace
 from harness.ghost import Ledger
-from harness.history import Counts
+from harness.history import Aborted, Counts, Run, StepBegin, StepEnd, Write
 from harness.notation import parse
 from harness.pages import NOTHING, Key
 
@@ -212,6 +212,35 @@ def test_rejected_drafts_leave_the_prefix() -> None:
     """Accepting tokens at an earlier length drops those beyond it."""
     ledger = _ledger(FULL + "submit r1 a:4\naccept r1 7 draft:3\naccept r1 5 @r1:1\nsubmit r2 a:4 @r1:1")
     assert ledger.books["r1"].nodes == ledger.books["r2"].nodes
+
+
+def test_drafts_are_a_branch_of_their_own_until_they_stand() -> None:
+    """Of three guesses the first is what the request goes on with: a page keeps it, and the rest is nobody's prefix."""
+    step = "take r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 4..5 ~@r1:1 x:2 | 1 2\n"
+    ledger = _ledger(FULL + "submit r1 a:5\n" + step)
+    page, book = ledger.pages[0][2], ledger.books["r1"]
+    assert (book.computed, book.drafted, len(book.nodes), page.stop) == (5, 8, 6, 8)
+    ledger = _ledger(FULL + "submit r1 a:5\n" + step + "accept r1 7 @r1:2")
+    page, book = ledger.pages[0][2], ledger.books["r1"]
+    assert book.computed == 6
+    assert ledger.covers(page, book.nodes[6], 4, 6)
+    assert ledger.trie.ancestor(page.node, 7) != book.nodes[7]
+
+
+def test_a_run_whose_request_ended_before_its_token_was_known_computes_nobody_s_prefix() -> None:
+    """A step in flight goes one token past what is known; the request is gone when it runs."""
+    ledger = _ledger(FULL + "submit r1 a:5\ntake r1 | 1 2\nstep 1: r1 0..4 | 1")
+    for event in (
+        StepBegin(step=2, runs=[Run("r1", 4, 5, [[1, 2]])]),
+        StepBegin(step=3, runs=[Run("r1", 5, 6, [[1, 2]])]),
+        StepEnd(step=2),
+        Aborted(r="r1", step=3),
+        Write(pool=0, group=0, slots=[2], r="r1", start=5, stop=6, step=3),
+    ):
+        ledger.apply(event)
+    page, book = ledger.pages[0][2], ledger.books["r1"]
+    assert ledger.trie.depth[page.node] == 6
+    assert page.node not in book.nodes and ledger.trie.ancestor(page.node, 5) == book.nodes[5]
 
 
 # --- taint --------------------------------------------------------------------------------------------------------------------

@@ -132,6 +132,26 @@ def test_a_step_has_its_runs_copies_zeros_and_refusals() -> None:
     assert begun == expected
 
 
+def test_a_run_has_its_drafts_and_a_step_its_stores() -> None:
+    """Behind the range the drafts, in segments; behind each table the pages of the states after them."""
+    text = "submit r1 a:6\nbegin 1: r1 5..6 ~x:2 | 1 2 | 3 4 ~ 5 6; store 0/1>1/3"
+    begin = parse(HEADER_OF_TIERS + text).events[-1]
+    assert isinstance(begin, StepBegin)
+    (run,) = begin.runs
+    assert (run.start, run.known, run.stop, len(set(run.drafts))) == (5, 6, 8, 2)
+    assert (run.tables, run.scratch) == ([[1, 2], [3, 4], []], [[], [5, 6], []])
+    assert begin.stores == [Move(1, 3, 0, 1)]
+
+
+HEADER_OF_TIERS = """\
+pool 0: 10 slots, null 0
+pool 1: 4 slots, tier cpu
+group 0: full block 4
+group 1: recurrent block 4
+group 2: full block 4 pool 1
+"""
+
+
 def test_the_worker_executes_a_step_where_it_ends() -> None:
     """`step` is begin and end; what is read and written stands between them."""
     kinds = [type(event).__name__ for event in _events(R1 + "step 1: r1 0..8 | 3 4 | 5\n")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.history import Copy, Event, Group, Header, Pool, Read, Run, StepBegin, StepEnd, Write, Zero
+from harness.history import Copy, Event, Group, Header, Move, Pool, Read, Run, StepBegin, StepEnd, Write, Zero
 from harness.needs import columns, first_needed, needed_lengths
 from harness.notation import parse
 from harness.worker import NO_COLUMN, Worker
@@ -95,6 +95,32 @@ def test_a_state_is_read_behind_the_last_token_and_written_behind_the_last_of_th
     assert [(event.slots, event.stop) for event in every if isinstance(event, Write)] == [([11], 4), ([12], 8), ([13], 12)]
     first = _executed(group, 0, 4, table)
     assert [type(event) for event in first] == [Write]
+
+
+def test_the_state_after_each_draft_is_written_to_a_page_of_its_own() -> None:
+    """The column gets the state after the known tokens; attention writes and reads drafts in their own columns."""
+    groups = [Group(0, "recurrent", 4), Group(1, "full", 4)]
+    run = Run("r1", 6, 7, [[11, 12], [21, 22, 23]])
+    guessing = Run("r1", 6, 9, [[11, 12], [21, 22, 23]], drafts=[70, 80], scratch=[[31, 32, 33], []])
+    steps = []
+    for one in (run, guessing):
+        header = Header("test", "scheduler", [Pool(0, 100, [0])], groups)
+        steps.append(Worker(header).extend([StepBegin(step=1, runs=[one]), StepEnd(step=1)])[1:-1])
+    writes = [[(e.group, e.slots, e.stop) for e in step if isinstance(e, Write)] for step in steps]
+    assert writes[0] == [(0, [12], 7), (1, [22], 7)]
+    assert writes[1] == [(0, [12], 7), (0, [31], 8), (0, [32], 9), (1, [22, 23], 9)]
+    reads = [[(e.group, e.slots, e.stop) for e in step if isinstance(e, Read)] for step in steps]
+    assert reads[0] == [(0, [12], 6), (1, [21, 22], 7)]
+    assert reads[1] == [(0, [12], 6), (1, [21, 22, 23], 9)]
+
+
+def test_stores_come_after_everything_else() -> None:
+    """Zeros, copies, what the runs read and write, stores."""
+    header = Header("test", "scheduler", [Pool(0, 100, [0]), Pool(1, 9, tier="cpu")], [Group(0, "full", 4)])
+    begin = StepBegin(step=1, runs=[Run("r1", 0, 4, [[1]])], copies=[Move(2, 3)], zeros=[(0, [1])], stores=[Move(1, 8, 0, 1)])
+    happened = Worker(header).extend([begin, StepEnd(step=1)])[1:-1]
+    assert [type(event) for event in happened] == [Zero, Copy, Write, Read, Copy]
+    assert isinstance(happened[-1], Copy) and happened[-1].moves == [Move(1, 8, 0, 1)]
 
 
 def test_a_table_that_is_too_short_is_said_to_have_no_column() -> None:
