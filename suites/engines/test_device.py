@@ -1,0 +1,147 @@
+"""The engine's steps say all that happens to pages: a device that only follows them finds what every run needs.
+
+The device keeps, in place of numbers, which prefix each token and each state was computed from. It sees steps in the order in
+which they run, and nothing of keys, holders or the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from harness import layouts
+from harness.cells import Cell, default_cells, scheduler_cells
+from harness.engines.reference_vllm import assemble, configure
+from harness.engines.scheduler_height import SchedulerHeight
+from harness.execute import drive
+from harness.generate import random_trace
+from harness.history import Accept, Group, Move, Run, StepBegin
+from harness.needs import first_needed
+from harness.trace import Step, TraceHeader
+from reference_impl.vllm.kv_cache_manager import KVCacheManager
+from reference_impl.vllm.request import Request
+from reference_impl.vllm.scheduler import Sampler
+
+STATE = -1
+CELLS = [*default_cells()[::3], *scheduler_cells()]
+SEEDS = 3
+
+
+class Symbolic:
+    """Pages hold, for each place in them, the digest of the prefix that was computed into it."""
+
+    def __init__(self, groups: list[Group]) -> None:
+        self.recurrent = [group for group in groups if group.kind == "recurrent"]
+        self.attention = [group for group in groups if group.kind != "recurrent"]
+        self.pages: dict[tuple[int, int], dict[int, int]] = {}
+        self.steps: list[int] = []
+        self.compared = 0
+
+    def execute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]) -> None:
+        self.steps.append(begin.step)
+        for pool, slots in begin.zeros:
+            self.pages |= {(pool, slot): {} for slot in slots}
+        self._copy(begin.copies)
+        runs = [(run, _digests(tokens[run.r])) for run in begin.runs if run.r not in withdrawn]
+        runs = [(run, spelt) for run, spelt in runs if run.stop < len(spelt)]
+        for run, spelt in runs:
+            for group in self.recurrent:
+                if run.start:
+                    self._expect(self._column(group, run, run.start - 1), STATE, spelt[run.start])
+        for run, spelt in runs:
+            self._write(run, spelt)
+        for run, spelt in runs:
+            for group in self.attention:
+                for position in range(first_needed(group, run.start), run.stop):
+                    self._expect(self._column(group, run, position), position % group.block_size, spelt[position + 1])
+        self._copy(begin.stores)
+
+    def _write(self, run: Run, spelt: list[int]) -> None:
+        for group in self.recurrent:
+            self._column(group, run, run.known - 1)[STATE] = spelt[run.known]
+            for index in range(len(run.drafts)):
+                self.pages[group.pool, run.scratch[group.id][index]] = {STATE: spelt[run.known + index + 1]}
+        for group in self.attention:
+            for position in range(run.start, run.stop):
+                self._column(group, run, position)[position % group.block_size] = spelt[position + 1]
+
+    def _column(self, group: Group, run: Run, position: int) -> dict[int, int]:
+        slot = run.tables[group.id][position // group.block_size]
+        assert slot != 0, "the null block is nobody's"
+        return self.pages.setdefault((group.pool, slot), {})
+
+    def _copy(self, moves: list[Move]) -> None:
+        images = [dict(self.pages.get((move.src_pool, move.src), {})) for move in moves]
+        for move, image in zip(moves, images, strict=True):
+            self.pages[move.dst_pool, move.dst] = image
+
+    def _expect(self, page: dict[int, int], place: int, digest: int) -> None:
+        self.compared += 1
+        assert page.get(place) == digest
+
+
+def _digests(tokens: list[int]) -> list[int]:
+    spelt = [0]
+    for token in tokens:
+        spelt.append(hash((spelt[-1], token)))
+    return spelt
+
+
+def _engine(header: TraceHeader, sampler: Sampler | None = None) -> tuple[SchedulerHeight, Symbolic]:
+    config = configure(header)
+    below = assemble(header, config, KVCacheManager(config), "reference")
+    device = Symbolic(below.header.groups)
+    return SchedulerHeight(below.header, config, below.manager, below.new_request, sampler, device), device
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_a_device_that_follows_the_steps_has_what_every_run_needs(cell: Cell) -> None:
+    for seed in range(SEEDS):
+        trace = random_trace(cell.shape("scheduler"), seed, withdraw=True)
+        engine, device = _engine(trace.header)
+        result = drive(trace, engine, keep=False)
+        assert [finding.sentence for finding in result.findings] == []
+        assert device.compared > 1000
+        assert device.steps == sorted(set(device.steps))
+
+
+def test_a_forgotten_copy_leaves_a_run_without_what_it_needs() -> None:
+    """The device itself is not blind: it is a test of the steps."""
+    trace = random_trace(Cell(layouts.load("full-mamba"), {"num_speculative_tokens": 3}).shape("scheduler"), 0, withdraw=False)
+    engine, device = _engine(trace.header)
+    device._copy = lambda moves: None  # type: ignore[method-assign]
+    result = drive(trace, engine)
+    assert [finding.anomaly for finding in result.findings] == ["died"]
+
+
+class Repeating:
+    """Generates the prompt over and over, guesses two tokens of which the second is wrong, and says what it was asked."""
+
+    def __init__(self) -> None:
+        self.drafted: list[list[int]] = []
+
+    def draft(self, request: Request, count: int) -> list[int]:
+        return [self._next(request, 0), -1][:count]
+
+    def sample(self, request: Request, drafts: list[int]) -> list[int]:
+        self.drafted.append(drafts)
+        return [self._next(request, 0), self._next(request, 1)][: 2 if drafts else 1]
+
+    def _next(self, request: Request, further: int) -> int:
+        return request.all_token_ids[(request.num_tokens + further) % request.num_prompt_tokens]
+
+
+def test_tokens_may_be_submitted_and_a_sampler_of_one_s_own_continues_them() -> None:
+    """Token ids go in as they are; what the sampler says comes out, drafts that stand included."""
+    header = TraceHeader(
+        name="service", layout=layouts.load("full-mamba"), slots=30, height="scheduler", options={"num_speculative_tokens": 2}
+    )
+    sampler = Repeating()
+    engine, device = _engine(header, sampler)
+    submitted = engine.submit_tokens("a", [7, 8, 9], salt="one")
+    assert [(event.r, event.tokens, event.salt) for event in submitted] == [("a", [7, 8, 9], "one")]  # type: ignore[union-attr]
+    events = [event for _ in range(4) for event in engine.apply(Step())]
+    assert [event.tokens for event in events if isinstance(event, Accept)] == [[7], [8, 9], [7, 8], [9, 7]]
+    assert sampler.drafted == [[], [8, -1], [7, -1], [9, -1]]
+    assert device.steps == [1, 2, 3, 4]

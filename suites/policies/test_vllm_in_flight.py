@@ -1,0 +1,103 @@
+"""A step that is scheduled while another is in flight: placeholders, what is given back when, stale output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reference_impl.vllm.config import build
+from reference_impl.vllm.kv_cache_manager import KVCacheManager
+from reference_impl.vllm.request import Request, RequestStatus
+from reference_impl.vllm.scheduler import Scheduler
+
+FULL = {"kind": "full", "block_size": 4}
+WINDOW = {"kind": "sliding", "block_size": 4, "window": 4}
+PROMPT = list(range(1000, 1100))
+
+
+class Counting:
+    """Generates 5000, 5001 and so on, and guesses nothing."""
+
+    def draft(self, request: Request, count: int) -> list[int]:
+        return []
+
+    def sample(self, request: Request, drafts: list[int]) -> list[int]:
+        return [5000 + request.num_output_tokens]
+
+
+def scheduler(groups: list[dict[str, Any]], num_blocks: int = 60, **options: Any) -> Scheduler:
+    config = build(groups, num_blocks, {"async_depth": 1, **options})
+    return Scheduler(config, KVCacheManager(config), Counting())
+
+
+def add(engine: Scheduler, tokens: list[int], name: str = "r") -> Request:
+    request = Request(name, tokens, engine.config.hash_block_size)
+    engine.add_request(request)
+    return request
+
+
+def test_a_token_is_scheduled_before_it_is_known() -> None:
+    """The second step goes one token past the prompt, and what it is comes with the first one's end."""
+    engine = scheduler([FULL])
+    request = add(engine, PROMPT[:6])
+    first, second = engine.schedule(), engine.schedule()
+    assert (first.num_scheduled_tokens, second.num_scheduled_tokens) == ({"r": 6}, {"r": 1})
+    assert (request.num_tokens, request.num_computed_tokens, request.num_output_placeholders) == (6, 7, 2)
+    assert engine.update_from_output(first) == {"r": [5000]}
+    assert engine.update_from_output(second) == {"r": [5001]}
+    assert (request.num_tokens, request.num_computed_tokens, request.num_output_placeholders) == (8, 7, 0)
+
+
+def test_a_block_is_keyed_when_its_last_token_is_known() -> None:
+    """The fourth token is generated in the first step and computed in the second, scheduled before."""
+    engine = scheduler([FULL])
+    request = add(engine, PROMPT[:3])
+    first, second = engine.schedule(), engine.schedule()
+    lengths = []
+    for output in (first, second):
+        engine.update_from_output(output)
+        lengths.append(bool(engine.kv_cache_manager.block_pool.get_cached_block(request.block_hashes[0], [0])))  # type: ignore[list-item]
+        engine.schedule()
+    assert lengths == [False, True]
+
+
+def test_what_a_step_in_flight_reads_is_not_given_back() -> None:
+    """Windows of four: token 8 reads no block but the third, while the step that computes 4 to 7 still reads the first."""
+    engine = scheduler([WINDOW], max_num_batched_tokens=4)
+    add(engine, PROMPT[:12])
+    table = engine.kv_cache_manager.get_block_ids  # type: ignore[attr-defined]
+    engine.update_from_output(engine.schedule())
+    in_flight = engine.schedule()
+    last = engine.schedule()
+    assert [block != 0 for block in table("r")[0]] == [True, True, True]
+    engine.update_from_output(in_flight)
+    engine.update_from_output(last)
+    engine.schedule()
+    assert [block != 0 for block in table("r")[0]] == [False, False, True, True]
+
+
+def test_output_of_a_step_that_a_request_did_not_outlive_is_dropped() -> None:
+    """Preempted, come back and aborted while steps are in flight: nothing of theirs is appended, nothing is lost."""
+    engine = scheduler([FULL])
+    request = add(engine, PROMPT[:6])
+    first = engine.schedule()
+    engine.preempt("r")
+    again = engine.schedule()
+    assert again.num_scheduled_tokens == {"r": 2}, "four are cached"
+    assert engine.update_from_output(first) == {}
+    assert (request.num_tokens, request.num_in_flight_tokens) == (6, 2)
+    assert engine.update_from_output(again) == {"r": [5000]}
+    last = engine.schedule()
+    engine.finish_requests(["r"], RequestStatus.ABORTED)
+    assert engine.update_from_output(last) == {}
+    assert engine.kv_cache_manager.reset_prefix_cache()
+
+
+def test_nothing_is_scheduled_past_the_model_s_length() -> None:
+    """Seven of eight are known and the eighth is on its way: there is no ninth to compute."""
+    engine = scheduler([FULL], max_model_len=8)
+    request = add(engine, PROMPT[:7])
+    first, second = engine.schedule(), engine.schedule()
+    assert second.num_scheduled_tokens == {}
+    engine.update_from_output(first)
+    engine.update_from_output(second)
+    assert request.status is RequestStatus.FINISHED and request.num_tokens == 8

@@ -1,0 +1,138 @@
+"""The plain second tier: what is stored, where a hit may end, what outlives what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reference_impl.primitives import BlockId
+from reference_impl.vllm.config import build
+from reference_impl.vllm.key_index import BlockHashWithGroupId, KVCacheBlock
+from reference_impl.vllm.kv_cache_manager import KVCacheManager
+from reference_impl.vllm.request import Request
+from reference_impl.vllm.scheduler import Scheduler, SchedulerOutput
+from reference_impl.vllm.tier import PlainTier
+
+FULL = {"kind": "full", "block_size": 4}
+MAMBA = {"kind": "recurrent", "block_size": 4}
+PROMPT = list(range(1000, 1100))
+
+
+class Counting:
+    """Generates 5000, 5001 and so on, and guesses nothing."""
+
+    def draft(self, request: Request, count: int) -> list[int]:
+        return []
+
+    def sample(self, request: Request, drafts: list[int]) -> list[int]:
+        return [5000 + request.num_output_tokens]
+
+
+def scheduler(groups: list[dict[str, Any]], tier_slots: int, num_blocks: int = 60, **options: Any) -> Scheduler:
+    config = build(groups, num_blocks, {"tier_slots": tier_slots, "max_num_batched_tokens": 8, **options})
+    return Scheduler(config, KVCacheManager(config), Counting())
+
+
+def serve(engine: Scheduler, name: str, tokens: list[int]) -> tuple[int, list[SchedulerOutput]]:
+    """Run one request up to its first token; return its hit and the steps."""
+    request = Request(name, tokens, engine.config.hash_block_size)
+    engine.add_request(request)
+    steps: list[SchedulerOutput] = []
+    hit = -1
+    while not request.num_output_tokens:
+        steps.append(engine.schedule())
+        if hit < 0 and name in steps[-1].num_scheduled_tokens:
+            hit = request.num_computed_tokens - steps[-1].num_scheduled_tokens[name]
+        engine.store_to_tier(steps[-1])
+        engine.update_from_output(steps[-1])
+    engine.finish_requests([name])
+    return hit, steps
+
+
+def block(number: int) -> KVCacheBlock:
+    """Return a block of the device under a key of its own."""
+    one = KVCacheBlock(BlockId(number))
+    one.block_hash, one.block_hash_num_tokens = BlockHashWithGroupId(bytes([number])), 4
+    return one
+
+
+def test_what_was_used_longest_ago_gives_way() -> None:
+    """Of two places, the one that was asked for again stays."""
+    tier, (a, b, c) = PlainTier(2), (block(number) for number in (1, 2, 3))
+    assert a.block_hash and b.block_hash and c.block_hash
+    first, second = tier.store("r", a), tier.store("r", b)
+    assert first is not None and tier.store("r", a) is None, "it is there already"
+    assert tier.store("r", c) is second
+    assert [tier.get(one.block_hash) for one in (a, b, c)] == [first, None, second]  # type: ignore[arg-type]
+
+
+def test_a_place_that_is_being_loaded_does_not_give_way() -> None:
+    tier, (a, b) = PlainTier(1), (block(number) for number in (1, 2))
+    place = tier.store("r", a)
+    assert place is not None
+    tier.fetch(place, block(9))
+    assert tier.store("r", b) is None
+    tier.release(source for source, _ in tier.take_loads())
+    assert tier.store("r", b) is place
+
+
+def test_a_reset_of_the_device_leaves_the_tier() -> None:
+    """Two blocks are stored with the step that fills them, fetched into fresh ones, and hit there from then on."""
+    engine = scheduler([FULL], 10)
+    hit, (first, _) = serve(engine, "cold", PROMPT[:10])
+    assert hit == 0 and len(first.tier_stores) == 2 and first.tier_loads == []
+    assert engine.reset_prefix_cache()
+    hit, (fetched,) = serve(engine, "warm", PROMPT[:10])
+    assert hit == 8 and [place.block_hash_num_tokens for place, _ in fetched.tier_loads] == [4, 8]
+    assert fetched.tier_stores == [], "both are there already"
+    hit, (again,) = serve(engine, "warmer", PROMPT[:10])
+    assert hit == 8 and again.tier_loads == []
+    engine.reset_prefix_cache()
+    engine.reset_tier()
+    assert serve(engine, "cold again", PROMPT[:10])[0] == 0
+
+
+def test_a_hit_may_end_where_neither_device_nor_tier_could_end_it_alone() -> None:
+    """The device has lost its states and kept its blocks: they come from the device, the state from the tier."""
+    engine = scheduler([FULL, MAMBA], 20, retention_interval=None)
+    serve(engine, "cold", PROMPT[:10])
+    pool = engine.kv_cache_manager.block_pool
+    for held in list(pool.free_block_queue.values()):
+        if held.block_hash is not None and held.block_hash.endswith(b"\x01"):
+            pool._drop_keys(held)
+    hit, (step,) = serve(engine, "warm", PROMPT[:10])
+    assert hit == 8
+    assert [place.block_hash_num_tokens for place, _ in step.tier_loads] == [8], "the state alone; the blocks are on the device"
+
+
+def test_new_weights_end_the_tier() -> None:
+    engine = scheduler([FULL], 10)
+    serve(engine, "cold", PROMPT[:10])
+    engine.update_weights()
+    assert serve(engine, "again", PROMPT[:10])[0] == 0
+
+
+def test_what_is_fetched_needs_blocks_like_anything_else() -> None:
+    """Five blocks hold a prompt of eighteen; while another holds two of them it is not admitted, whatever the tier has."""
+    engine = scheduler([FULL], 10, num_blocks=6)
+    serve(engine, "cold", PROMPT[:18])
+    engine.reset_prefix_cache()
+    engine.add_request(Request("other", PROMPT[50:56], 4))
+    engine.update_from_output(engine.schedule())
+    engine.add_request(Request("warm", PROMPT[:18], 4))
+    output = engine.schedule()
+    assert output.num_scheduled_tokens == {"other": 1} and output.tier_loads == []
+
+
+def test_a_withdrawn_request_fetches_nothing() -> None:
+    """Its blocks are free, their keys are gone, and the places may give way."""
+    engine = scheduler([FULL], 10)
+    serve(engine, "cold", PROMPT[:10])
+    engine.reset_prefix_cache()
+    engine.add_request(Request("warm", PROMPT[:10], 4))
+    output = engine.schedule()
+    assert len(output.tier_loads) == 2
+    engine.withdraw(output, ["warm"])
+    engine.store_to_tier(output)
+    assert (output.tier_loads, output.tier_stores) == ([], [])
+    engine.update_from_output(output)
+    assert engine.kv_cache_manager.reset_prefix_cache()
