@@ -51,10 +51,18 @@ def print_score(whole: Document, out: Console) -> None:
         _print_groups(arm, out)
     for change in ("lost", "gained"):
         _print_changed([entry for entry in whole.changed if entry.change == change], out)
-    reasons = [f"{arm.arm}: {reason}" for arm in whole.judged if arm.verdict == whole.verdict for reason in _reasons(arm)]
-    print_verdict(
-        whole.exit_code, out, reasons=reasons[:4] if whole.exit_code else [], passed="no arm lost an answer by its cache"
-    )
+    passed = "no arm lost an answer by its cache"
+    print_verdict(whole.exit_code, out, reasons=_by_reason(whole) if whole.exit_code else [], passed=passed)
+
+
+def _by_reason(whole: Document) -> list[str]:
+    """Return why the verdict is what it is, each reason once, with the arms that it holds for."""
+    arms: dict[str, list[str]] = {}
+    for arm in whole.judged:
+        if arm.verdict == whole.verdict:
+            for reason in _reasons(arm):
+                arms.setdefault(reason, []).append(arm.arm)
+    return [f"{', '.join(names)}: {reason}" for reason, names in arms.items()]
 
 
 def _reasons(arm: Judged) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.data import fixtures
 from harness.score.backend import Backend, Opening
 
 TIER_SLOTS = 1 << 16
@@ -26,7 +25,7 @@ def open_service(options: Mapping[str, str], opening: Opening) -> Backend:
 
     checkpoint = options.get("checkpoint") or opening.checkpoint
     return ToyService(
-        Path(checkpoint) if checkpoint else fixtures() / "checkpoints" / "toy",
+        Path(checkpoint) if checkpoint else None,
         caching=opening.caching,
         mutant=options.get("mutant", ""),
         release=options.get("release", ""),
