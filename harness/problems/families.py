@@ -143,6 +143,14 @@ def comings(world: World, rng: Random) -> tuple[str, str, int]:
     )
 
 
+def recital(world: World, facts: int, rng: Random) -> Problem:
+    """Return up to so many facts, none twice, each in the words in which an answer states it; made to be learnt from."""
+    told = [(f"{good} {price}", price) for good, price in world.prices.items()]
+    told += [(f"{person} has {count}", count) for person, count in world.coins.items()]
+    told = rng.sample(told, min(facts, len(told)))
+    return Problem("recital", "recital", "How many of each are there?", f"{', '.join(t for t, _ in told)}\n#### {told[-1][1]}")
+
+
 GROUPS: Mapping[str, tuple[Family, ...]] = {
     "full": (price, several, both, dearer),
     "recurrent": (owned, finds, loses, together),

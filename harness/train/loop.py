@@ -25,7 +25,7 @@ Report = Callable[[int, float, dict[str, float], float], None]
 
 def train(recipe: Recipe, report: Report) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Train from the recipe's seed; return the parameters and the accuracy per group on held-out contexts."""
-    sequences = Sequences(Tokenizer(VOCABULARY), [*GROUPS], routed=recipe.routed, window=recipe.window)
+    sequences = Sequences(Tokenizer(VOCABULARY), [*GROUPS], routed=recipe.routed, window=recipe.window, recited=recipe.recited)
     parameters = weights.random_weights(recipe.config, recipe.seed)
     for parameter in parameters.values():
         parameter.requires_grad_()
@@ -89,7 +89,7 @@ def accuracy(recipe: Recipe, parameters: dict[str, Tensor], contexts: int) -> di
 
     Under greedy decoding such an answer comes out as it was written.
     """
-    sequences = Sequences(Tokenizer(VOCABULARY), [*GROUPS], routed=0.0, window=recipe.window)
+    sequences = Sequences(Tokenizer(VOCABULARY), [*GROUPS], routed=0.0, window=recipe.window, recited=0)
     right: dict[str, list[bool]] = {group: [] for group in GROUPS}
     for index in range(contexts):
         batch = sequences.batch(Random(f"{HELD_OUT_SEED}/{index}"), (14, 14), 1)

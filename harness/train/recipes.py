@@ -41,12 +41,13 @@ class Recipe:
     decay_start: float = 0.5
     routed: float = 0.9
     window: int = 32
+    recited: int = 12
     stages: tuple[Stage, ...] = (
-        Stage(0, (4, 8), Size(3, 2, 2)),
-        Stage(0.1, (4, 8), Size(6, 3, 4)),
-        Stage(0.2, (4, 8), Size(10, 4, 8)),
-        Stage(0.3, (4, 8)),
-        Stage(0.5, (6, 14)),
+        Stage(0, (1, 4), Size(4, 2, 3)),
+        Stage(0.1, (1, 4), Size(8, 4, 6)),
+        Stage(0.2, (1, 4)),
+        Stage(0.35, (4, 8)),
+        Stage(0.55, (6, 14)),
         Stage(0.85, (14, 14)),
     )
     published: bool = False
@@ -72,6 +73,7 @@ RECIPES = {
                 hidden_size=128,
                 intermediate_size=320,
                 layer_types=("linear_attention", "sliding_attention", "linear_attention", "full_attention"),
+                partial_rotary_factor=0.5,
                 chunk_size=32,
             ),
         ),
