@@ -14,6 +14,8 @@ A wrong read leaves the logits as they are, if all that is wrong is of these cla
 
 from __future__ import annotations
 
+from typing import Any
+
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.ghost import Ledger
 from harness.history import Compare, Group, Header, Hit, Read
@@ -125,8 +127,8 @@ def _computes_alike(ledger: Ledger, node: int, other: int) -> bool:
             return False
         node, other = trie.parent[node], trie.parent[other]
     roots = {trie.symbol[node], trie.symbol[other]}
-    names = [mark[1] for mark, symbol in trie.marks() if symbol in roots]
-    return len({(weights, adapter, version) for weights, _, adapter, version in names}) == 1
+    identities: list[Any] = [mark for mark, symbol in trie.marks() if symbol in roots]
+    return len({(weights, adapter, version) for _, (weights, _, adapter, version) in identities}) == 1
 
 
 def _silent(event: Compare, *, restored: bool) -> Finding:

@@ -42,10 +42,9 @@ def conv_state_lost(engine: Any) -> None:
     """Restore recurrent memories without the convolutions' states beside them."""
 
     def execute(original: Any, *args: Any) -> Any:
-        for pools in engine.tensors.pools.values():
-            for view in pools.views:
-                if len(view) > 1:
-                    view[0].zero_()
+        for view in engine.tensors.pools.views:
+            if len(view) > 1:
+                view[0].zero_()
         return original(*args)
 
     wrap(engine.tensors, "execute", execute)

@@ -1,14 +1,13 @@
 """The engine `toy`, at scheduler height: the reference's scheduler and cache manager, and tensors that do what they say.
 
-What requests generate is scripted, as on the engine `reference`, so that runs are alike from one engine to the other; the logits
-of every position are compared with those of a cold run, and the comparison is an event, `compare`, that checkers judge.
+What requests generate is scripted, as on the engine `reference`, so that runs are alike from one engine to the other; the
+logits of every position are compared with those of a cold run, and the comparison is an event, `compare`, that checkers judge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,9 +21,6 @@ from harness.toy.spelling import Spelling
 from harness.toy.tensors import Tensors
 from harness.trace import Op, TraceHeader
 from reference_impl.vllm.config import KVCacheConfig
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 CAPABILITY = "compare"
 
@@ -48,7 +44,7 @@ class ToyEngine(SchedulerHeight):
         self._follow()
         return events
 
-    def execute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, Sequence[int]]) -> None:
+    def execute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]) -> None:
         """Carry a step out on the tensors, and compare what comes out of it."""
         self._follow()
         spelt = {run.r: self._spelling.spell(run.r, tokens[run.r]) for run in begin.runs if run.r not in withdrawn}

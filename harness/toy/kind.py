@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineKind
 from harness.errors import EngineMissing
+from harness.score.toy import open_service
 from harness.trace import TraceHeader
+
+THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
@@ -15,17 +19,25 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
     Raises UsageError for an option that does not fit, EngineMissing without torch.
     """
-    _need_torch()
+    need_torch()
     from harness.toy.engine import build
 
     return build(header, options)
 
 
-def _need_torch() -> None:
+def need_torch() -> None:
+    """Import torch, with one thread unless the user chose otherwise.
+
+    At this size a second thread brings nothing, and threads that spin while they wait cost a busy machine most of its time.
+    Raises EngineMissing without torch.
+    """
+    for name, value in THREADS.items():
+        os.environ.setdefault(name, value)
     try:
-        import torch  # noqa: F401
+        import torch
     except ImportError:
         raise EngineMissing("--engine toy: needs torch, which is not installed; pip install 'cachewitness[toy]'") from None
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 ENGINE = EngineKind(
@@ -33,10 +45,11 @@ ENGINE = EngineKind(
     summary="the reference's scheduler over a small hybrid model's real tensors in paged pools",
     heights=("scheduler",),
     open=open_engine,
+    answerer=open_service,
     options={
         "mutant": "a seeded fault (see `ls mutants`)",
         "release": "the vLLM release whose defaults apply",
-        "dtype": "float64 (default), float32, or bf16-state: float32 with recurrent memories in bfloat16",
+        "dtype": "float64 (default; for prompts float32), float32, or bf16-state: recurrent memories in bfloat16",
         "device": "cpu (default) or cuda",
         "checkpoint": "a folder with a trained model; default: a random one made to fit the layout",
         "seed": "of the random model; default 0",

@@ -50,11 +50,10 @@ class Model:
         generator = torch.Generator().manual_seed(number)
         return {name: tensor + _noise(tensor, generator) for name, tensor in self.weights.items()}
 
-    def pools(self, slots: int, *, null: Sequence[int] = (0,), device: str = "") -> Pools:
-        """Return empty pools of so many slots, on the model's device unless another is named."""
+    def pools(self, slots: int, null: Sequence[int] = (0,)) -> Pools:
+        """Return empty pools of so many slots."""
         dtype, state_dtype = PRECISIONS[self.precision]
-        device = device or self.device
-        return Pools(self.groups, slots, self.config, dtype=dtype, state_dtype=state_dtype, device=device, null=null)
+        return Pools(self.groups, slots, self.config, dtype=dtype, state_dtype=state_dtype, device=self.device, null=null)
 
 
 def made_for(groups: Sequence[Group], *, seed: int, precision: str, device: str) -> Model:

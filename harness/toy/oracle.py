@@ -105,7 +105,9 @@ def _distance(model: Model, size: int) -> float:
         cold = dense.forward(texts.to(model.device), model.weights, model.config)
     for start in range(0, _LENGTH, size):
         stop = min(start + size, _LENGTH)
-        chunks = [Chunk(text[start:stop].tolist(), start, t, outputs=stop - start) for text, t in zip(texts, tables, strict=True)]
+        chunks = [
+            Chunk(text[start:stop].tolist(), start, t, outputs=stop - start) for text, t in zip(texts, tables, strict=True)
+        ]
         logits = step(pools, chunks, model.weights).unflatten(0, (2, -1))
         largest = max(largest, float((logits - cold[:, start:stop]).abs().max()))
     return largest

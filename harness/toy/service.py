@@ -1,60 +1,246 @@
 """Answers prompts with the toy model: greedy decoding over a paged cache, many requests at a time.
 
-The same engine that traces run on (scheduler, cache manager, pages), but what a request generates is what the model says.
+It is the engine that traces run on (scheduler, cache manager, pages), but what a request generates is what the model says. What
+a request took from the cache is read from the engine's own events, as everything else is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from harness.score.backend import Answer, Ask
+import torch
+
+from harness import __version__, data
+from harness.engines.reference_vllm import assemble, configure
+from harness.errors import UsageError
+from harness.history import Accept, Event, Hit, Preempted, ResetDone, StepBegin
+from harness.mutants import plant
+from harness.score.backend import Answer, Ask, BackendError
+from harness.toy.engine import check
+from harness.toy.greedy import GreedyEngine
+from harness.toy.model import loaded
+from harness.trace import Finish, GroupSpec, Layout, Preempt, Reset, Step, TraceHeader
+from reference_impl.toy_model import checkpoint as checkpoints
+from reference_impl.toy_model import config as configs
+from reference_impl.toy_model import recurrent
+from reference_impl.toy_model.config import ModelError, ToyConfig
+from reference_impl.toy_model.tokenizer import END, Tokenizer
+from reference_impl.vllm.kv_cache_manager import KVCacheManager
+from reference_impl.vllm.scheduler import RefusedRequest
+
+DEFAULT_CHECKPOINT = "toy"
+"""The folder of the model in `fixtures/checkpoints`."""
+SLOTS = 4096
+MODEL_LEN = 4096
+STALLED_STEPS = 64
+"""So many steps in which nobody computed anything, and the engine is stuck."""
 
 
 class ToyService:
     """A `Backend` over the toy model of a checkpoint folder.
 
-    `caching` turns prefix caching on; `mutant` plants a seeded fault of the engine `reference`; `slots` are the pool's blocks of
-    `block_size` tokens (0: enough for `batch` requests and some hundred cached prefixes); at most `batch` requests run at a time
-    and at most `budget` tokens a step; `retention_interval` as the policy's option. `tier_slots` > 0 adds a second tier.
-    `preempt_every` n > 0 takes the place of the request that came last every n steps. `dtype` is float32, float64 or bf16-state
-    (float32 with recurrent memories kept in bfloat16); `device` is cpu or cuda.
+    `caching` turns prefix caching on; `mutant` plants a seeded fault of the engine `reference` into a `release` of the policy.
+    The pool has `slots` blocks of `block_size` tokens, at most `batch` requests run at a time, and a step computes at most
+    `budget` tokens; `retention_interval` is the policy's option. `tier_slots` > 0 adds a second tier. With `preempt_every`
+    n > 0 each n-th step takes its place from the request that came last, once for each request. So many `drafts` are verified
+    with each token. `dtype` is float32, float64 or bf16-state (float32, recurrent memories in bfloat16); `device` is cpu or
+    cuda.
 
-    Raises UsageError for an option or a checkpoint that does not fit, EngineMissing without torch or a GPU asked for.
+    Raises UsageError for an option or a checkpoint that does not fit.
     """
 
     name = "toy"
 
     def __init__(
         self,
-        checkpoint: Path,
+        checkpoint: Path | None = None,
         *,
         caching: bool = True,
         mutant: str = "",
         release: str = "",
         block_size: int = 16,
-        slots: int = 0,
+        slots: int = SLOTS,
         batch: int = 16,
         budget: int = 1024,
         retention_interval: int | None = None,
         tier_slots: int = 0,
         preempt_every: int = 0,
+        drafts: int = 0,
         dtype: str = "float32",
         device: str = "cpu",
     ) -> None:
-        raise NotImplementedError
+        check(dtype, device)
+        folder = checkpoint or data.fixtures() / "checkpoints" / DEFAULT_CHECKPOINT
+        try:
+            layout = layout_of(configs.load(folder / checkpoints.CONFIG), block_size)
+            self.tokenizer = Tokenizer.load(folder / checkpoints.TOKENIZER)
+        except ModelError as error:
+            raise UsageError(f"--checkpoint: {error}") from None
+        options: dict[str, Any] = {
+            "enable_caching": caching,
+            "max_num_seqs": batch,
+            "max_num_batched_tokens": budget,
+            "max_model_len": MODEL_LEN,
+            "num_speculative_tokens": drafts,
+            "tier_slots": tier_slots if caching else 0,
+        }
+        if caching and any(group.kind != "full" for group in layout.groups):
+            options["retention_interval"] = retention_interval
+        header = TraceHeader(name="service", layout=layout, slots=slots, height="scheduler", options=options)
+        config = configure(header, release)
+        manager = assemble(header, config, KVCacheManager(config), "toy")
+        model = loaded(folder, manager.header.local_groups(), precision=dtype, device=device)
+        self._engine = GreedyEngine(manager, config, model)
+        if mutant:
+            plant(mutant, "reference", self._engine, "scheduler")
+        self._groups = [(group.id, group.kind, group.block_size) for group in manager.header.local_groups()]
+        self._preempt_every = preempt_every
+        self._asked = self._steps = 0
+        self._versions = {
+            "engine": f"toy {__version__}" + (f" mutant {mutant}" if mutant else ""),
+            "policy": f"vllm {config.options.release}",
+            "checkpoint": model.sha256,
+            "device": device,
+            "dtype": dtype,
+            "torch": str(torch.__version__),
+        }
 
     def answer(self, asks: Sequence[Ask]) -> list[Answer]:
-        """Answer every prompt, in the order asked."""
-        raise NotImplementedError
+        """Answer every prompt, in the order asked.
+
+        Raises BackendError for a prompt that can never run, or if the engine stops computing.
+        """
+        jobs = {f"q{self._asked + index}": _Job(ask, self.tokenizer) for index, ask in enumerate(asks)}
+        self._asked += len(asks)
+        for r, job in jobs.items():
+            try:
+                self._engine.submit_tokens(r, job.prompt, salt=job.ask.salt)
+            except (RefusedRequest, ValueError) as error:
+                raise BackendError(f"question {job.ask.id}: {error}") from None
+        live, idle = dict(jobs), 0
+        while live:
+            ran = self._step(live)
+            idle = 0 if ran else idle + 1
+            if idle > STALLED_STEPS:
+                waiting = next(iter(live.values())).ask.id
+                raise BackendError(f"question {waiting}: nothing was computed in {idle} steps; is the pool too small?")
+        return [self._answer_of(r, job) for r, job in jobs.items()]
 
     def reset(self) -> bool:
         """Forget every cached prefix of the local pool."""
-        raise NotImplementedError
+        done = [event.ok for event in self._engine.apply(Reset(tier="local")) if isinstance(event, ResetDone)]
+        return all(done)
 
     def versions(self) -> Mapping[str, str]:
         """Return engine, checkpoint hash, device, precision and packages."""
-        raise NotImplementedError
+        return self._versions
 
     def close(self) -> None:
         """Let go of the pools."""
+        self._engine.close()
+
+    def _step(self, live: dict[str, _Job]) -> bool:
+        """Run one step, end who is through, and return whether anybody computed anything."""
+        self._steps += 1
+        events = self._engine.apply(Step())
+        ran = self._see(events, live)
+        for r in [r for r, job in live.items() if job.done]:
+            self._engine.apply(Finish(r))
+            del live[r]
+        if self._preempt_every and self._steps % self._preempt_every == 0:
+            running = [request.request_id for request in self._engine.scheduler.running]
+            fresh = [r for r in running if r in live and not live[r].preemptions and live[r].tokens]
+            if fresh:
+                self._see(self._engine.apply(Preempt(fresh[-1])), live)
+        return ran
+
+    def _see(self, events: Iterable[Event], live: Mapping[str, _Job]) -> bool:
+        ran, hits = False, []
+        for event in events:
+            if isinstance(event, Accept) and event.r in live:
+                live[event.r].take(event.tokens)
+            elif isinstance(event, Hit) and event.r in live and not live[event.r].restored:
+                live[event.r].restored = self._restored(event)
+                hits.append(event)
+            elif isinstance(event, Preempted) and event.r in live:
+                live[event.r].preemptions += 1
+            elif isinstance(event, StepBegin):
+                ran = bool(event.runs)
+                for hit in hits:
+                    live[hit.r].from_tier = self._fetched(hit, event)
+        return ran
+
+    def _restored(self, hit: Hit) -> dict[str, int]:
+        """Return the position resumed from: as reported, and in each group whose last column before it is there."""
+        restored = {"": hit.resume}
+        for group, kind, size in self._groups:
+            column = -(-hit.resume // size) - 1
+            there = 0 <= column < len(hit.slots[group]) and hit.slots[group][column] != 0
+            restored[kind] = hit.resume if there else 0
+        return restored
+
+    def _fetched(self, hit: Hit, begin: StepBegin) -> int:
+        """Return how many of the restored tokens came from the second tier: those of the group of which most did."""
+        fetched = {move.dst for move in begin.copies if move.src_pool != move.dst_pool}
+        return max(
+            (
+                min(hit.resume, (max(columns) + 1) * size if kind == "recurrent" else len(columns) * size)
+                for group, kind, size in self._groups
+                if (columns := [column for column, slot in enumerate(hit.slots[group]) if slot in fetched])
+            ),
+            default=0,
+        )
+
+    def _answer_of(self, r: str, job: _Job) -> Answer:
+        choices = self._engine.chosen.pop(r, [])
+        return Answer(
+            id=job.ask.id,
+            text=job.text,
+            tokens=tuple(job.tokens),
+            prompt_tokens=len(job.prompt),
+            restored=job.restored or {"": 0} | {kind: 0 for _, kind, _ in self._groups},
+            from_tier=job.from_tier,
+            preemptions=job.preemptions,
+            margins=tuple(choice.margin for choice in choices[: len(job.tokens)]),
+        )
+
+
+class _Job:
+    """One prompt under way."""
+
+    def __init__(self, ask: Ask, tokenizer: Tokenizer) -> None:
+        self.ask, self._tokenizer = ask, tokenizer
+        self._end = tokenizer.vocabulary[END]
+        self.prompt = tokenizer.encode(ask.prompt)
+        self.tokens: list[int] = []
+        self.text = ""
+        self.done = False
+        self.restored: dict[str, int] = {}
+        self.from_tier = self.preemptions = 0
+
+    def take(self, tokens: Sequence[int]) -> None:
+        """Add generated tokens, up to the one that ends the answer."""
+        for token in tokens:
+            if self.done:
+                return
+            self.tokens.append(token)
+            self.text = self._tokenizer.decode(self.tokens)
+            found = [at for stop in self.ask.stop if (at := self.text.find(stop)) >= 0]
+            if found:
+                self.text = self.text[: min(found)]
+            self.done = bool(found) or token == self._end or len(self.tokens) >= self.ask.max_tokens
+
+
+def layout_of(config: ToyConfig, block_size: int) -> Layout:
+    """Return the cache groups of a model: one for each kind of layer that it has, all with the same block size."""
+    kinds = [("full", "full_attention"), ("sliding", "sliding_attention")]
+    groups = [
+        GroupSpec(kind, block_size, window=config.sliding_window if kind == "sliding" else 0)  # type: ignore[arg-type]
+        for kind, layer_type in kinds
+        if layer_type in config.layer_types
+    ]
+    if any(recurrent.is_recurrent(layer_type) for layer_type in config.layer_types):
+        groups.append(GroupSpec("recurrent", block_size))
+    return Layout("checkpoint", groups)

@@ -7,7 +7,6 @@ keeps tenants apart whose computations are the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from zlib import crc32
 
 from harness.history import Submitted
@@ -20,16 +19,24 @@ class Spelling:
     def __init__(self, vocabulary: int) -> None:
         self._size = vocabulary
         self._identity: dict[str, tuple[str, list[Media]]] = {}
+        self._spelt: dict[str, tuple[list[int], list[int]]] = {}
 
     def submitted(self, event: Submitted) -> None:
         """Learn what a request is beside its tokens."""
         self._identity[event.r] = (event.adapter, event.media)
 
-    def spell(self, r: str, symbols: Sequence[int]) -> list[int]:
+    def spell(self, r: str, symbols: list[int]) -> list[int]:
         """Return the model's tokens for a request's symbols from position 0 on."""
+        before, spelt = self._spelt.get(r, ([], []))
+        if before[: len(symbols)] == symbols:
+            return spelt[: len(symbols)]
+        known = len(before) if before == symbols[: len(before)] else 0
         adapter, media = self._identity[r]
         marks = {at: item.hash for item in media for at in range(item.at, item.at + item.length)}
-        return [_token(symbol, adapter, marks.get(at, "")) % self._size for at, symbol in enumerate(symbols)]
+        new = enumerate(symbols[known:], start=known)
+        spelt = spelt[:known] + [_token(symbol, adapter, marks.get(at, "")) % self._size for at, symbol in new]
+        self._spelt[r] = (symbols, spelt)
+        return spelt
 
 
 def _token(symbol: int, adapter: str, item: str) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 from harness.history import Aborted, Event, Finished, Header, Move, Preempted, Run, StepBegin, Version
 from harness.toy.holdings import Holdings
 from harness.toy.model import Model
-from reference_impl.toy_model.paged import Chunk, move, step
+from reference_impl.toy_model.paged import Chunk, Pools, Shelf, move, step
 
 UNKNOWN = 0
 """The model's token that stands for one that the request ended without."""
@@ -26,11 +26,10 @@ class Tensors:
         self.model, self.every_position, self.pad_rows = model, every_position, pad_rows
         self.weights = model.weights
         self.version = 0
-        self.pools = {
-            pool.id: model.pools(pool.slots, null=pool.null, device="" if pool.tier == "local" else "cpu")
-            for pool in header.pools
-        }
-        self._local = next(pool.id for pool in header.pools if pool.tier == "local")
+        local = next(pool for pool in header.pools if pool.tier == "local")
+        self.pools = model.pools(local.slots, null=local.null)
+        aside = {pool.id: Shelf(pool.slots) for pool in header.pools if pool is not local}
+        self._places: dict[int, Pools | Shelf] = {local.id: self.pools, **aside}
         self._holdings = Holdings(header)
         self._open: dict[int, set[str]] = {}
         self._orphans: set[tuple[int, str]] = set()
@@ -57,15 +56,15 @@ class Tensors:
         the drafts behind it.
         """
         for pool, slots in self._freed().items():
-            self.pools[pool].poison(slots)
-        for pool, slots in begin.zeros:
-            self.pools[pool].zero(slots)
+            self._places[pool].poison(slots)
+        for _, slots in begin.zeros:
+            self.pools.zero(slots)
         self._move(begin.copies)
         runs = [run for run in begin.runs if run.r not in withdrawn]
         chunks = [self._chunk(run, tokens[run.r]) for run in runs]
         logits: dict[str, Tensor] = {}
         if chunks:
-            rows = step(self.pools[self._local], chunks, self.weights, pad_rows=self.pad_rows)
+            rows = step(self.pools, chunks, self.weights, pad_rows=self.pad_rows)
             parts = rows.split([chunk.outputs for chunk in chunks])
             logits = {run.r: part for run, part in zip(runs, parts, strict=True)}
         self._move(begin.stores)
@@ -84,7 +83,7 @@ class Tensors:
         return by_pool
 
     def _move(self, moves: Sequence[Move]) -> None:
-        move((self.pools[m.src_pool], m.src, self.pools[m.dst_pool], m.dst) for m in moves)
+        move((self._places[m.src_pool], m.src, self._places[m.dst_pool], m.dst) for m in moves)
 
     def _chunk(self, run: Run, tokens: Sequence[int]) -> Chunk:
         known = list(tokens[run.start : run.stop])

@@ -25,10 +25,10 @@ from reference_impl.toy_model.attention import Weights
 from reference_impl.toy_model.dense import feed_forward, unembed
 from reference_impl.toy_model.norms import rms_norm
 from reference_impl.toy_model.paged_plan import NOWHERE, Bucket, Chunk, Plan, plan
-from reference_impl.toy_model.paged_pools import PagedGroup, Pools, move
+from reference_impl.toy_model.paged_pools import PagedGroup, Pools, Shelf, move
 from reference_impl.toy_model.recurrent_state import RecurrentState
 
-__all__ = ["Chunk", "PagedGroup", "Pools", "move", "step"]
+__all__ = ["Chunk", "PagedGroup", "Pools", "Shelf", "move", "step"]
 
 
 def step(pools: Pools, chunks: Sequence[Chunk], w: Weights, *, pad_rows: int = 1) -> Tensor:

@@ -23,6 +23,9 @@ from reference_impl.toy_model.config import LayerType, ModelError, ToyConfig
 NOBODY, EVERYBODY = -1, -2
 """Owners of a slot without content and of one that holds zeros."""
 
+Image = tuple[int, list[list[Tensor]]]
+"""The owner of a slot and, for each group, its tensors of the slot; none for a group to which the slot is noise."""
+
 
 @dataclass(frozen=True)
 class PagedGroup:
@@ -104,6 +107,20 @@ class Pools:
         for owner, taken in foreign.items():
             self._fill(owner, taken, float("nan"), besides=g)
 
+    def image(self, slot: int) -> Image:
+        """Return a copy of what a slot holds."""
+        owner = self.owner[slot]
+        held = [view if owner in (g, EVERYBODY) else [] for g, view in enumerate(self.views)]
+        return owner, [[tensor[:, slot].clone() for tensor in view] for view in held]
+
+    def put(self, slot: int, image: Image) -> None:
+        """Overwrite a slot by an image."""
+        self.poison([slot])
+        self.owner[slot], pages = image
+        for view, page in zip(self.views, pages, strict=False):
+            for tensor, content in zip(view, page, strict=False):
+                tensor[:, slot] = content.to(tensor.device, non_blocking=True)
+
     def _fill(self, owner: int, slots: Sequence[int], value: float, besides: int = NOBODY) -> None:
         if owner == NOBODY or not slots:
             return
@@ -114,19 +131,33 @@ class Pools:
                     tensor.index_fill_(1, index, value)
 
 
-def move(moves: Iterable[tuple[Pools, int, Pools, int]]) -> None:
-    """Copy pages (source, slot, destination, slot) as one simultaneous permutation, between pools of equal groups."""
-    images: list[tuple[Pools, int, int, list[list[Tensor]]]] = []
-    for source, src, destination, dst in moves:
-        owner = source.owner[src]
-        held = [view if owner in (g, EVERYBODY) else [] for g, view in enumerate(source.views)]
-        images.append((destination, dst, owner, [[tensor[:, src].clone() for tensor in view] for view in held]))
-    for destination, dst, owner, pages in images:
-        destination.poison([dst])
-        destination.owner[dst] = owner
-        for view, page in zip(destination.views, pages, strict=True):
-            for tensor, image in zip(view, page, strict=False):
-                tensor[:, dst] = image.to(tensor.device, non_blocking=True)
+class Shelf:
+    """A tier of `slots` slots beside the pools: pages are kept one by one in host memory, only those that hold something."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._images: dict[int, Image] = {}
+
+    def poison(self, slots: Iterable[int]) -> None:
+        """Forget what the slots hold."""
+        for slot in slots:
+            self._images.pop(slot, None)
+
+    def image(self, slot: int) -> Image:
+        """Return a copy of what a slot holds."""
+        return self._images.get(slot, (NOBODY, []))
+
+    def put(self, slot: int, image: Image) -> None:
+        """Overwrite a slot by an image."""
+        owner, pages = image
+        self._images[slot] = owner, [[page.cpu() for page in view] for view in pages]
+
+
+def move(moves: Iterable[tuple[Pools | Shelf, int, Pools | Shelf, int]]) -> None:
+    """Copy pages (source, slot, destination, slot) as one simultaneous permutation, between pools and tiers of equal groups."""
+    images = [(destination, dst, source.image(src)) for source, src, destination, dst in moves]
+    for destination, dst, image in images:
+        destination.put(dst, image)
 
 
 def _places(groups: Sequence[PagedGroup], config: ToyConfig) -> list[tuple[int, int]]:

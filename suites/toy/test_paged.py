@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reference_impl.toy_model.config import ModelError
-from reference_impl.toy_model.paged import Chunk, PagedGroup, Pools, move, step
+from reference_impl.toy_model.paged import Chunk, PagedGroup, Pools, Shelf, move, step
 from suites.toy.hand import BLOCKS, DELTA, FULL, MAMBA, WINDOW, Hand, far
 
 EXACT = 1e-10
@@ -85,12 +85,12 @@ def test_moving_pages_and_their_entries_in_the_tables_changes_nothing() -> None:
     assert far(logits, hand.cold(text)[20:]) <= EXACT
 
 
-def test_pages_kept_in_another_pool_and_brought_back_are_the_same() -> None:
+def test_pages_kept_in_another_tier_and_brought_back_are_the_same() -> None:
     hand = Hand(torch.float32)
     text, tables = hand.tokens(30), hand.deal(30)
     hand.run((text, 0, 24, tables))
     (before,) = hand.run((text, 24, 30, tables))
-    tier = Pools(hand.groups, 60, hand.config, null=())
+    tier = Shelf(60)
     slots = [slot for row, block in zip(tables, BLOCKS, strict=True) for slot in row[: 24 // block]]
     move([(hand.pools, slot, tier, place) for place, slot in enumerate(slots)])
     fresh = hand.deal(30)
