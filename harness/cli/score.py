@@ -84,6 +84,7 @@ def score(**options: Any) -> int:
         told.clear()
         kept = f"what was answered is kept in {folder}, and the same command goes on from there"
         click.echo(f"cachewitness: {' '.join(str(error).split())}; {kept}", err=True)
+        _debug(error)
         return _EXIT_UNKNOWN
     finally:
         told.clear()
@@ -97,6 +98,14 @@ def score(**options: Any) -> int:
     files.write(folder / kept_answers.REPORT, [content])
     told.deliver(whole, content, folder)
     return whole.exit_code
+
+
+def _debug(error: Exception) -> None:
+    """Print the traceback of an engine that died, if the user asked for tracebacks."""
+    import traceback
+
+    if click.get_current_context().find_root().obj:
+        click.echo("".join(traceback.format_exception(error)), err=True)
 
 
 def _engine(options: dict[str, Any]) -> tuple[str, Open, Callable[[Asking], Any] | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from harness.errors import UsageError
 from harness.score.arms import Arm
 from harness.score.backend import Answer, Ask, Backend, BackendError
 from harness.score.kept import Kept
@@ -65,7 +66,7 @@ class Asking:
         salted = {"": [], "prefix": [(p, self.salt("")) for p in prefixes], "replay": [(a.prompt, a.salt) for a in asks]}
         warming = [Ask(f"warm-{i}", p, max_tokens=1, salt=salt) for i, (p, salt) in enumerate(salted[self.arm.warm])]
         for start in range(0, len(warming), BATCH):
-            self._backend.answer(warming[start : start + BATCH])
+            self._answers(warming[start : start + BATCH])
         if self.arm.reset and not self._backend.reset():
             raise BackendError(f"arm {self.arm.name}: the engine did not forget its cached prefixes when it was told to")
 
@@ -76,13 +77,22 @@ class Asking:
         """
         waiting = self.missing(asks)
         for start in range(0, len(waiting), BATCH):
-            assert self._backend is not None, "begin() opens the engine if anything is missing"
             batch = waiting[start : start + BATCH]
-            answers = self._backend.answer(batch)
-            if [answer.id for answer in answers] != [ask.id for ask in batch]:
-                raise BackendError(f"arm {self.arm.name}: {self._backend.name} answered other questions than it was asked")
-            for ask, answer in zip(batch, answers, strict=True):
+            for ask, answer in zip(batch, self._answers(batch), strict=True):
                 self.keep(ask, answer)
+
+    def _answers(self, asks: Sequence[Ask]) -> list[Answer]:
+        """Let the engine answer; one that dies at it, in whatever way, is an engine that did not answer."""
+        assert self._backend is not None, "begin() opens the engine if anything is missing"
+        try:
+            answers = self._backend.answer(asks)
+        except (BackendError, UsageError):
+            raise
+        except Exception as error:
+            raise BackendError(f"arm {self.arm.name}: the engine died: {type(error).__name__}: {error}") from error
+        if [answer.id for answer in answers] != [ask.id for ask in asks]:
+            raise BackendError(f"arm {self.arm.name}: {self._backend.name} answered other questions than it was asked")
+        return answers
 
     def keep(self, ask: Ask, answer: Answer) -> None:
         """Take one answer."""

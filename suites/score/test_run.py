@@ -91,6 +91,21 @@ def test_every_backend_is_closed_also_one_that_died(task: Task, tmp_path: Path) 
     assert opened[0].asked[-1] == "closed"
 
 
+def test_an_engine_that_breaks_is_an_engine_that_did_not_answer(task: Task, tmp_path: Path) -> None:
+    def breaks(ask: Any, restored: int) -> bool:
+        raise KeyError("q3")
+
+    with pytest.raises(BackendError, match="arm off: the engine died: KeyError: 'q3'"):
+        run(task, tmp_path, "off,hit", wrong=breaks)
+
+
+def test_answers_to_other_questions_are_refused(task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Stub.answer
+    monkeypatch.setattr(Stub, "answer", lambda self, asks: plain(self, asks)[::-1])
+    with pytest.raises(BackendError, match="answered other questions than it was asked"):
+        run(task, tmp_path, "off,hit")
+
+
 def test_an_engine_that_does_not_forget_is_no_tier_arm(task: Task, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="arm tier: the engine did not forget"):
         run(task, tmp_path, "off,tier", forgets=False)
