@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from harness.scenarios.shape import Script, Shape, image
 from harness.trace import Trace, length_of
@@ -122,8 +122,8 @@ class _Workload:
     def _reset(self) -> None:
         """Reset; where there is a second tier, mostly the device's cache alone."""
         running = self._source.chance(50)
-        tier = self._source.choice(("local", "local", "cpu", "")) if self._script.shape.tier_slots else ""
-        self._script.reset(running=running, tier=tier)
+        tiers: tuple[Literal["", "local", "cpu"], ...] = ("local", "local", "cpu", "")
+        self._script.reset(running=running, tier=self._source.choice(tiers) if self._script.shape.tier_slots else "")
 
     def _length(self, least: int = 1) -> int:
         """Draw a length: a multiple of a measure of the layout, one less or one more."""

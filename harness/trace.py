@@ -108,7 +108,7 @@ class Reset(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag
     """Forget every cached prefix, of one `tier` or of all of them; with `running`, preempt running requests first."""
 
     running: bool = False
-    tier: str = ""
+    tier: Literal["", "local", "cpu"] = ""
 
 
 class UpdateWeights(msgspec.Struct, frozen=True, tag_field="op", tag="update_weights", forbid_unknown_fields=True):

@@ -105,13 +105,13 @@ class Ownership(Checker):
         return None
 
     def on_end(self, ledger: Ledger, event: Finished | Aborted | Preempted) -> Found:
-        """Remember who has to give everything back."""
-        self._ended[event.r] = event.step
+        """Remember who has to give everything back, and the last step in flight: until it ends an engine may wait with that."""
+        self._ended[event.r] = max([event.step, *ledger.open_steps])
         return None
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         """One step after its end, a request holds nothing any more."""
-        if not self._ended or len(ledger.open_steps) > 1:
+        if not self._ended:
             return None
         due = [r for r, step in self._ended.items() if step < event.step]
         found = [_leak(ledger, r) for r in due if ledger.holdings.get(r)]
@@ -121,7 +121,7 @@ class Ownership(Checker):
 
     def close(self, ledger: Ledger) -> Found:
         """At rest, nobody who ended holds anything."""
-        return [_leak(ledger, r) for r in self._ended if ledger.holdings.get(r) and not ledger.open_steps]
+        return [_leak(ledger, r) for r, step in self._ended.items() if ledger.holdings.get(r) and step not in ledger.open_steps]
 
 
 def _leak(ledger: Ledger, r: str) -> Finding:

@@ -163,7 +163,8 @@ class ManagerHeight:
                 if client := self._client(op.r):
                     self._preempt(op.r, client)
             case Reset():
-                self._reset(op.running)
+                if op.tier in ("", "local"):
+                    self._reset(op.running)
             case UpdateWeights():
                 self._update_weights(op.version)
         return events

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import lcm
-from typing import Any
+from typing import Any, Literal
 
 from harness.trace import (
     Abort,
@@ -134,7 +134,7 @@ class Script:
         """Take the request's pages away."""
         self.ops.append(Preempt(r))
 
-    def reset(self, *, running: bool = False, tier: str = "") -> None:
+    def reset(self, *, running: bool = False, tier: Literal["", "local", "cpu"] = "") -> None:
         """Forget every cached prefix, of one tier or of all."""
         self.ops.append(Reset(running=running, tier=tier))
 

@@ -21,7 +21,7 @@ or a state serves one length only, and dense ones crowd out the attention blocks
 can end: once per interval, at the replay boundary, and at junctions where somebody once diverged (`retention`,
 `align_split`).
 
-**Reading order.** `spec` (sources, rules, releases), `config`, `request`, `key_index`, `block_pool`, `retention`,
+**Reading order.** `spec` (sources, rules, releases), `config`, `request`, `key_index`, `tier`, `block_pool`, `retention`,
 `single_type_manager`, `full_attention`, `sliding_window`, `mamba`, `coordinator`, `kv_cache_manager`, `align_split`,
 `scheduler`. The names are vLLM's own, so that one observer drives this package and the real thing.
 
@@ -45,5 +45,8 @@ no EAGLE that makes the managers of 0.24, 0.25, 0.26, 0.29 and 0.30 identical as
   differently when hashes are finer than blocks; 0.32 keys a state again that it has just hit, and so puts siblings off for a
   step; releases up to 0.25 leave columns beyond the hit in a second full-attention group.
 * *chunk ends are those of 0.33 in every release* (`align_split`).
+* *drafts and steps in flight* were written after vLLM's scheduler and not compared in lock-step. States after drafts lie beside
+  the table and are copied home before the next step; vLLM keeps them behind the running column and copies when the step ends.
+* *the second tier* (`tier`) is no rule of vLLM's, whose tiers are connectors.
 * *identity of an adapter* is its name alone; vLLM adds the path it was loaded from.
 """
