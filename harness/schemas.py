@@ -15,6 +15,7 @@ import msgspec
 from harness import history, trace
 from harness.errors import UsageError
 from harness.report import jsonreport
+from harness.score import document as score
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = "#/$defs/{name}"
@@ -31,18 +32,27 @@ def _history() -> dict[str, Any]:
 
 
 def _report() -> dict[str, Any]:
-    title = f"the report of a run, {jsonreport.FORMAT} version {jsonreport.VERSION}"
-    (whole,), definitions = msgspec.json.schema_components([jsonreport.Document], ref_template=_REFERENCE)
+    return _whole("the report of a run", jsonreport)
+
+
+def _score() -> dict[str, Any]:
+    return _whole("the report of a score", score)
+
+
+def _whole(what: str, module: Any) -> dict[str, Any]:
+    """Return the schema of a file that is one document: a module's `Document` with its `FORMAT` and `VERSION`."""
+    title = f"{what}, {module.FORMAT} version {module.VERSION}"
+    (whole,), definitions = msgspec.json.schema_components([module.Document], ref_template=_REFERENCE)
     _unwrap(definitions)
-    _pin(definitions["Document"], jsonreport.FORMAT, jsonreport.VERSION)
+    _pin(definitions["Document"], module.FORMAT, module.VERSION)
     return {"$schema": DIALECT, "title": title, **whole, "$defs": dict(sorted(definitions.items()))}
 
 
-KINDS: dict[str, Callable[[], dict[str, Any]]] = {"trace": _trace, "history": _history, "report": _report}
+KINDS: dict[str, Callable[[], dict[str, Any]]] = {"trace": _trace, "history": _history, "report": _report, "score": _score}
 
 
 def schema(kind: str) -> bytes:
-    """Return the schema of `trace` lines, `history` lines or a `report`, as indented JSON.
+    """Return the schema of `trace` lines, of `history` lines, of a `report` or of a `score`, as indented JSON.
 
     Raises UsageError for another kind.
     """
