@@ -89,7 +89,8 @@ class Asking:
         except (BackendError, UsageError):
             raise
         except Exception as error:
-            raise BackendError(f"arm {self.arm.name}: the engine died: {type(error).__name__}: {error}") from error
+            why = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise BackendError(f"arm {self.arm.name}: the engine died: {why}") from error
         if [answer.id for answer in answers] != [ask.id for ask in asks]:
             raise BackendError(f"arm {self.arm.name}: {self._backend.name} answered other questions than it was asked")
         return answers

@@ -206,6 +206,21 @@ def test_with_examples_from_another_file_every_question_is_asked(tmp_path: Path)
         tasks.gsm8k(path, shots=11, shots_from=examples)
 
 
+def test_from_the_hub_every_test_row_is_asked_behind_training_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.load_dataset", lambda path, name: {"test": GOOD[10:], "train": GOOD[:10]})
+    task = tasks.gsm8k("hub", shots=4)
+    assert (len(task.asked), [doc.question for doc in task.shots]) == (20, [row["question"] for row in GOOD[:4]])
+
+
+def test_a_hub_out_of_reach_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(path: str, name: str) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    with pytest.raises(UsageError, match=r"--gsm8k hub: cannot be had \(ConnectionError: no route\); give a file instead"):
+        tasks.gsm8k("hub")
+
+
 BAD = {
     "no JSON": ("{", ":2: "),
     "a field is missing": ('{"question": "x"}', ":2: Object missing required field `answer`"),
