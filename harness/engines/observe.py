@@ -23,13 +23,11 @@ from collections.abc import Callable, Iterable
 from itertools import zip_longest
 from typing import Any
 
+from harness.engines.observe_tier import ObservedTier
 from harness.history import Counts, Drop, Event, Hit, Publish, Take, Unpublish, UnpublishReason
 
 POOL = 0
 """vLLM's groups alias one pool."""
-
-TIER = 1
-"""The pool of the second tier, where there is one; the groups in it follow those of the device, in the same order."""
 
 
 def group_in_last_bytes(key: Any) -> int:
@@ -67,7 +65,8 @@ class ObservedManager:
         self._copies_expected |= self._drafts
         self._copies: list[Any] = []
         self._retained: list[Any] = []
-        self._tier_keys: dict[int, tuple[Any, int]] = {}
+        second = getattr(manager, "tier", None)
+        self._tier = ObservedTier(second.blocks if second is not None else [], group_of, len(self._managers))
         self._pins: dict[int, list[tuple[str, int]]] = {}
         self._copy_count = 0
         self.block_pool = _ObservedPool(self._pool, self._released)
@@ -130,13 +129,13 @@ class ObservedManager:
             self._pins.setdefault(block.block_id, []).append((holder, group))
             takes.append(Take(step=self.step, pool=POOL, group=group, slots=[block.block_id], holder=holder))
         self._account(None, "evict", takes)
-        self._compare_tier("evict")
+        self.events += self._tier.changes(self.step, "evict")
         return stores
 
     def reset_tier(self, reason: UnpublishReason = "reset") -> None:
         """Forget every key of the second tier."""
         self.manager.reset_tier()
-        self._compare_tier(reason)
+        self.events += self._tier.changes(self.step, reason)
 
     def reset_prefix_cache(self, reason: UnpublishReason = "reset") -> bool:
         """Forget every key, if nobody holds a block."""
@@ -163,9 +162,9 @@ class ObservedManager:
 
     def _hit(self, r: str, length: int, found: Any) -> None:
         slots = [[block.block_id for block in column] for column in found.blocks]
-        tier, second = "local", getattr(self.manager, "tier", None)
-        if second is not None:
-            places = [[block.block_id if block in second.blocks else -1 for block in column] for column in found.blocks]
+        tier = "local"
+        if self._tier:
+            places = [[self._tier.place(block) for block in column] for column in found.blocks]
             slots = [self._fetched(r, group, slots[group], columns) for group, columns in enumerate(places)] + places
             tier = "cpu" if any(place >= 0 for columns in places for place in columns) else tier
         self.events.append(Hit(step=self.step, r=r, reported=length, resume=length, slots=slots, tier=tier))
@@ -288,27 +287,6 @@ class ObservedManager:
         if keys != self._keys:
             changed.update(slot for slot, key in enumerate(keys) if key != self._keys[slot])
         return sorted(changed)
-
-    def _compare_tier(self, reason: UnpublishReason) -> None:
-        """Report which keys the second tier lost and got."""
-        tier, groups, lost, got = self.manager.tier, len(self._managers), [], []
-        if tier is None:
-            return
-        for place in tier.blocks:
-            old, slot = self._tier_keys.get(place.block_id), place.block_id
-            new = None if place.block_hash is None else (place.block_hash, place.block_hash_num_tokens)
-            if old is not None and new != old:
-                group = groups + self._group_of(old[0])
-                lost.append(Unpublish(step=self.step, group=group, slot=slot, length=old[1], reason=reason))
-                del self._tier_keys[slot]
-            if new is not None and new != old:
-                group = groups + self._group_of(new[0])
-                got.append(Publish(step=self.step, group=group, slot=slot, r=place.request_id, length=new[1]))
-                self._tier_keys[slot] = new
-        if lost or got:
-            cached = len(self._tier_keys)
-            self.events += [*lost, *got]
-            self.events.append(Counts(step=self.step, pool=TIER, free=len(tier.blocks) - cached, held=0, cached=cached))
 
     def _account(self, request: Any, reason: UnpublishReason, moves: list[Event]) -> None:
         """Report the blocks whose references or keys changed, around the takes and drops of the same call."""

@@ -14,7 +14,8 @@ from zlib import crc32
 
 import msgspec
 
-from harness.engines.observe import POOL, TIER, ObservedManager
+from harness.engines.observe import POOL, ObservedManager
+from harness.engines.observe_tier import TIER
 from harness.engines.protocol import Device
 from harness.history import (
     Aborted,

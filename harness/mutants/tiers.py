@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.engines.observe import TIER
+from harness.engines.observe_tier import TIER
 from harness.engines.scheduler_height import SchedulerHeight
 from harness.mutants import Mutant
 from harness.mutants.tools import REFERENCE, core, wrap

@@ -1,0 +1,55 @@
+"""Turns what becomes of a second tier's keys into events, by comparing them with what they were before.
+
+The tier is a pool of its own. The groups in it follow those of the device, in the same order: copies of the pages of group g
+are keyed in group `groups + g`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from harness.history import Counts, Event, Publish, Unpublish, UnpublishReason
+
+TIER = 1
+"""The pool of the second tier."""
+
+NOT_FROM_THERE = -1
+"""What a hit says of a column that was not fetched from the tier."""
+
+
+class ObservedTier:
+    """The places of a tier, and the keys that were seen in them. Without places it is falsy."""
+
+    def __init__(self, places: Sequence[Any], group_of: Callable[[Any], int], groups: int) -> None:
+        self._places, self._group_of, self._groups = places, group_of, groups
+        self._keys: dict[int, tuple[Any, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def place(self, block: Any) -> int:
+        """Return which place of the tier a block of a hit is."""
+        return block.block_id if block in self._places else NOT_FROM_THERE
+
+    def changes(self, step: int, reason: UnpublishReason) -> list[Event]:
+        """Return what ended, for a reason, what began, and the counts, if anything did since the last call."""
+        ended: list[Event] = []
+        begun: list[Event] = []
+        for place in self._places:
+            slot, old = place.block_id, self._keys.pop(place.block_id, None)
+            new = None if place.block_hash is None else (place.block_hash, place.block_hash_num_tokens)
+            if new is not None:
+                self._keys[slot] = new
+            if new == old:
+                continue
+            if old is not None:
+                group = self._groups + self._group_of(old[0])
+                ended.append(Unpublish(step=step, group=group, slot=slot, length=old[1], reason=reason))
+            if new is not None:
+                group = self._groups + self._group_of(new[0])
+                begun.append(Publish(step=step, group=group, slot=slot, r=place.request_id, length=new[1]))
+        if not ended and not begun:
+            return []
+        cached = len(self._keys)
+        return [*ended, *begun, Counts(step=step, pool=TIER, free=len(self._places) - cached, held=0, cached=cached)]
