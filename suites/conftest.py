@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
+
+NEEDED = {"toy": ("torch",), "toy_model": ("torch", "transformers")}
+"""What the suites in a folder import; without it they are listed as not run."""
+
+
+class NotRun(pytest.Module):
+    """A file of tests whose extra is not installed."""
+
+    def collect(self) -> list[pytest.Item]:
+        pytest.skip("needs the extra `toy`: pip install 'cachewitness[toy]'", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    missing = [name for name in NEEDED.get(module_path.parent.name, ()) if find_spec(name) is None]
+    return NotRun.from_parent(parent, path=module_path) if missing else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

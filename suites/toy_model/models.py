@@ -11,6 +11,7 @@ from reference_impl.toy_model.config import ToyConfig
 from reference_impl.toy_model.recurrent import RecurrentState
 from reference_impl.toy_model.weights import shapes
 
+torch.set_num_threads(1)  # matrices this small gain nothing from a second thread, which spins while it waits
 LAYER = "model.layers.0"
 RECURRENT = ("linear_attention", "mamba2")
 EVERY_TYPE = ("linear_attention", "sliding_attention", "mamba2", "full_attention")
