@@ -26,7 +26,7 @@ Report = Callable[[int, float, dict[str, float], float], None]
 def train(recipe: Recipe, report: Report) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Train from the recipe's seed; return the parameters and the accuracy per group on held-out contexts."""
     sequences = Sequences(Tokenizer(VOCABULARY), [*GROUPS], routed=recipe.routed, window=recipe.window, recited=recipe.recited)
-    parameters = weights.random_weights(recipe.config, recipe.seed)
+    parameters = _initial(recipe)
     for parameter in parameters.values():
         parameter.requires_grad_()
     optimizers = _optimizers(parameters, recipe)
@@ -46,6 +46,23 @@ def train(recipe: Recipe, report: Report) -> tuple[dict[str, Tensor], dict[str, 
     if recipe.published:
         finished = {name: parameter.bfloat16().float() for name, parameter in finished.items()}
     return finished, accuracy(recipe, finished, 64)
+
+
+def _initial(recipe: Recipe) -> dict[str, Tensor]:
+    """Return random parameters with loud embeddings and quiet layers.
+
+    At first every layer then sees mostly its own token, so that full attention, the last layer, finds the token that it looks
+    for; the final norm brings the logits back to scale.
+    """
+    parameters = weights.random_weights(recipe.config, recipe.seed)
+    for name, parameter in parameters.items():
+        if name == "model.embed_tokens.weight":
+            parameter *= 10.0
+        elif name == "model.norm.weight":
+            parameter -= 0.9
+        elif name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")):
+            parameter *= 0.1
+    return parameters
 
 
 def _stage(recipe: Recipe, step: int) -> Stage:
