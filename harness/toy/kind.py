@@ -46,6 +46,7 @@ ENGINE = EngineKind(
     heights=("scheduler",),
     open=open_engine,
     answerer=open_service,
+    computes=True,
     options={
         "mutant": "a seeded fault (see `ls mutants`)",
         "release": "the vLLM release whose defaults apply",

@@ -100,14 +100,9 @@ def loaded(folder: Path, groups: Sequence[Group], *, precision: str, device: str
         read = checkpoint.load(folder, PRECISIONS[precision][0], device)
     except ModelError as error:
         raise UsageError(f"--checkpoint: {error}") from None
-    types = read.config.layer_types
     layers: dict[int, tuple[int, ...]] = {}
-    for kind in ("recurrent", "sliding", "full", "chunked"):
-        same = [group for group in groups if group.kind == kind]
-        own = [i for i, layer_type in enumerate(types) if _kind(layer_type) == kind]
-        if len(own) < len(same) or bool(own) != bool(same):
-            raise UsageError(f"--checkpoint: {folder} has {len(own)} {kind} layers for {len(same)} groups of the layout")
-        layers |= {group.id: tuple(own[index :: len(same)]) for index, group in enumerate(same)}
+    for kind in (*LAYER_OF, "chunked"):
+        layers |= _dealt(folder, kind, read.config, [group for group in groups if group.kind == kind])
     for group in groups:
         if group.kind == "sliding" and group.window != read.config.sliding_window:
             raise UsageError(
@@ -116,7 +111,26 @@ def loaded(folder: Path, groups: Sequence[Group], *, precision: str, device: str
     return Model(read.config, read.weights, _paged(groups, layers), precision, device, read.sha256)
 
 
-def _kind(layer_type: LayerType) -> str:
+def _dealt(folder: Path, kind: str, config: ToyConfig, groups: Sequence[Group]) -> dict[int, tuple[int, ...]]:
+    """Return the layers of each group of a kind: those of one type, or, if there is but one type, every n-th."""
+    by_type: dict[LayerType, list[int]] = {}
+    for index, layer_type in enumerate(config.layer_types):
+        if kind_of(layer_type) == kind:
+            by_type.setdefault(layer_type, []).append(index)
+    parts = list(by_type.values())
+    if len(parts) == 1:
+        parts = [own for start in range(len(groups)) if (own := parts[0][start :: len(groups)])]
+    if len(parts) != len(groups) or bool(by_type) != bool(groups):
+        count = sum(map(len, by_type.values()))
+        raise UsageError(
+            f"--checkpoint: {folder} has {count} {kind} layers of {len(by_type)} types; they do not fit the layout's "
+            f"{len(groups)} {kind} groups"
+        )
+    return {group.id: tuple(part) for group, part in zip(groups, parts, strict=True)}
+
+
+def kind_of(layer_type: LayerType) -> str:
+    """Return the kind of cache group that a layer belongs to."""
     return "recurrent" if layer_type == "mamba2" else next(kind for kind, name in LAYER_OF.items() if name == layer_type)
 
 

@@ -20,11 +20,10 @@ from harness.mutants import plant
 from harness.score.backend import Answer, Ask, BackendError
 from harness.toy.engine import check
 from harness.toy.greedy import GreedyEngine
-from harness.toy.model import loaded
+from harness.toy.model import kind_of, loaded
 from harness.trace import Finish, GroupSpec, Layout, Preempt, Reset, Step, TraceHeader
 from reference_impl.toy_model import checkpoint as checkpoints
 from reference_impl.toy_model import config as configs
-from reference_impl.toy_model import recurrent
 from reference_impl.toy_model.config import ModelError, ToyConfig
 from reference_impl.toy_model.tokenizer import END, Tokenizer
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
@@ -178,7 +177,7 @@ class ToyService:
         for group, kind, size in self._groups:
             column = -(-hit.resume // size) - 1
             there = 0 <= column < len(hit.slots[group]) and hit.slots[group][column] != 0
-            restored[kind] = hit.resume if there else 0
+            restored[kind] = min(restored.get(kind, hit.resume), hit.resume if there else 0)
         return restored
 
     def _fetched(self, hit: Hit, begin: StepBegin) -> int:
@@ -234,13 +233,8 @@ class _Job:
 
 
 def layout_of(config: ToyConfig, block_size: int) -> Layout:
-    """Return the cache groups of a model: one for each kind of layer that it has, all with the same block size."""
-    kinds = [("full", "full_attention"), ("sliding", "sliding_attention")]
-    groups = [
-        GroupSpec(kind, block_size, window=config.sliding_window if kind == "sliding" else 0)  # type: ignore[arg-type]
-        for kind, layer_type in kinds
-        if layer_type in config.layer_types
-    ]
-    if any(recurrent.is_recurrent(layer_type) for layer_type in config.layer_types):
-        groups.append(GroupSpec("recurrent", block_size))
-    return Layout("checkpoint", groups)
+    """Return the cache groups of a model: one for each type of layer that it has, all with the same block size."""
+    order = ("full_attention", "sliding_attention", "linear_attention", "mamba2")
+    kinds: list[Any] = [kind_of(layer_type) for layer_type in order if layer_type in config.layer_types]
+    windows = {"sliding": config.sliding_window}
+    return Layout("checkpoint", [GroupSpec(kind, block_size, window=windows.get(kind, 0)) for kind in kinds])

@@ -1,0 +1,140 @@
+"""Ledger and tensors check each other: each finds what the other is silent about, and neither accuses falsely."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.checkers.protocol import Panel
+from harness.checkers.tensors import SILENT, UNFELT, TensorsAgree, unfelt
+from harness.cli import invoke
+from harness.engines.registry import parse
+from harness.execute import drive
+from harness.ghost import Ledger
+from harness.history import Compare, Event, Read, StepEnd
+from harness.mutants import all_mutants
+from harness.notation import parse as history_of
+from harness.trace import Trace
+from harness.verdict import Finding
+from suites.toy.test_engine import DENSE, measured_in, story
+
+pytestmark = pytest.mark.toy
+
+PARTIAL = {"retention_interval": 0, "hash_block_size": 4}
+STORIES: dict[str, Trace] = {
+    "device-skips-copies": story("full-mamba", PARTIAL, "exact-replay"),
+    "device-rows-grow": story("full-mamba", DENSE, "preempt-and-resume"),
+    "conv-state-lost": story("full-mamba", DENSE, "exact-replay"),
+}
+FULL = "pool 0: 12 slots, null 0\ngroup 0: full block 4\nrules: alignment 4\n"
+STATE = "pool 0: 12 slots, null 0\ngroup 0: recurrent block 4\nrules: alignment 4\n"
+
+
+@pytest.mark.parametrize("mutant", [mutant.name for mutant in all_mutants().values() if mutant.checker == "tensors"])
+def test_fault_of_the_device_is_a_silent_divergence_and_the_trace_is_clean_without_it(mutant: str) -> None:
+    trace = STORIES[mutant]
+    result = drive(trace, parse(f"toy:mutant={mutant}").open(trace.header), keep=False)
+    assert {finding.anomaly for finding in result.findings} == {SILENT}
+    assert drive(trace, parse("toy").open(trace.header), keep=False).findings == []
+
+
+@pytest.mark.parametrize(
+    ("mutant", "layout", "name"),
+    [
+        ("stale-table-rows", "full-mamba", "preempt-and-resume"),
+        ("state-donated-without-copy", "full-mamba", "exact-replay"),
+        ("same-step-state-hit", "full-mamba", "siblings-in-one-step"),
+        ("skipped-boundary-published", "full-mamba", "preempt-and-resume"),
+    ],
+)
+def test_fault_of_the_policy_is_found_by_both(mutant: str, layout: str, name: str) -> None:
+    trace = story(layout, DENSE, name)
+    result = drive(trace, parse(f"toy:mutant={mutant}").open(trace.header), keep=False)
+    anomalies = {finding.anomaly for finding in result.findings}
+    assert all_mutants()[mutant].anomaly in anomalies and not anomalies & {SILENT, UNFELT}
+    assert measured_in(result).beyond > 0
+
+
+def test_disagreement_exits_as_a_failure_of_the_harness(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--engine", "toy:mutant=conv-state-lost", "--layout", "full-mamba", "--suite", "scheduler", "--fail-fast"]
+    assert invoke(["run", *arguments]) == 3
+    told = capsys.readouterr().out
+    assert "silent-divergence" in told and "HARNESS FAILS" in told
+
+
+def judged(text: str, **compared: float) -> list[Finding]:
+    """Judge a history whose device reports the same comparison for every run."""
+    history = history_of(text)
+    history.header.capabilities.append("compare")
+    panel = Panel(history.header, [TensorsAgree()])
+    found: list[Finding] = []
+    for event in _with_comparisons(history.events, compared):
+        found += panel.observe(event)
+    assert not panel.tallies["tensors"].crashed, panel.tallies["tensors"].crashed
+    return found
+
+
+def _with_comparisons(events: list[Event], compared: dict[str, float]) -> list[Event]:
+    out: list[Event] = []
+    runs = []
+    for event in events:
+        out.append(event)
+        runs = getattr(event, "runs", runs)
+        if isinstance(event, StepEnd):
+            out += [Compare(r=run.r, start=run.start, stop=run.stop, step=event.step, **compared) for run in runs]
+    return out
+
+
+CLEAN = FULL + "submit r1 a:5\ntake r1 | 1 2\nstep 1: r1 0..5 | 1 2\n"
+NULL_READ = FULL + "submit r1 a:6\ntake r1 | 1 2\nstep 1: r1 0..5 | 1 2\nstep 2: r1 5..6 | 0 2\n"
+
+
+def test_right_reads_and_right_logits_agree() -> None:
+    assert judged(CLEAN) == []
+
+
+def test_wrong_read_and_wrong_logits_agree() -> None:
+    assert [f.anomaly for f in judged(NULL_READ, beyond=1)] == [SILENT]  # of step 1 alone, whose reads are right
+    assert judged(FULL + "submit r1 a:6\ntake r1 | 1 2\nstep 1: r1 4..6 | 0 2\n", beyond=1) == []
+
+
+def test_wrong_logits_after_right_reads_are_silent_divergence() -> None:
+    (finding,) = judged(CLEAN, beyond=1, largest=0.5)
+    assert finding.anomaly == SILENT
+    assert finding.sentence.startswith("Let r1 ") and finding.sentence.endswith(": a contradiction.")
+
+
+def test_right_logits_after_a_read_of_poison_are_an_unfelt_fault() -> None:
+    (finding,) = judged(NULL_READ)
+    assert finding.anomaly == UNFELT
+    assert finding.sentence.startswith("Let r1 ") and finding.sentence.endswith(": a contradiction.")
+
+
+def classes(text: str) -> list[str]:
+    """Return the class of every wrong read of a history."""
+    history = history_of(text)
+    ledger, found = Ledger(history.header), []
+    for event in history.events:
+        if isinstance(event, Read) and ledger.invalid_columns(event):
+            found.append(unfelt(ledger, event))
+        ledger.apply(event)
+    return found
+
+
+TWO = "submit r1 a:9\ntake r1 | 1 2 3\nstep 1: r1 0..8 | 1 2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (FULL + TWO + "step 2: r1 8..9 | 2 1 3\n", ["exchanged"]),
+        (FULL.replace("full", "sliding").replace("block 4", "block 4 window 9") + TWO + "step 2: r1 8..9 | 2 1 3\n", [""]),
+        (FULL + TWO + "submit r2 a:9 salt=x\ntake r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n", ["same-content"]),
+        (FULL + TWO + "submit r2 a:9 adapter=x\ntake r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n", [""]),
+        (FULL + TWO + "submit r2 b:9\ntake r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n", [""]),
+        (FULL + TWO + "submit r2 a:9\ntake r2 | 4\nstep 2: r2 8..9 | 1 2 4\n", ["not-held"]),
+        (FULL + TWO + "step 2: r1 8..9 | 0 2 3\n", [""]),
+        (STATE + "submit r1 a:9\ntake r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 6..9 | 1 1 2\n", [""]),
+    ],
+)
+def test_wrong_reads_that_leave_the_logits_alone_are_of_the_listed_classes(text: str, expected: list[str]) -> None:
+    assert classes(text) == expected
