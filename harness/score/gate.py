@@ -212,9 +212,9 @@ def _verdict(
     if short or not look.pairs:
         return "nothing checked", short or [f"no question under filter {rules.primary}"]
     right = max(sum(pair.cold.correct for pair in look.pairs), sum(pair.other.correct for pair in look.pairs))
-    if right < rules.floor * len(look.pairs):
+    if not right or right < rules.floor * len(look.pairs):
         told = f"the model is too weak to judge by: at most {right} of {len(look.pairs)} answers right in either arm"
-        return "nothing checked", [f"{told}, less than {rules.floor:.0%}"]
+        return "nothing checked", [f"{told}, less than {rules.floor:.0%}" if right else told]
     hard = [found.doc for found in look.differing if found.kind == "hard"]
     if noise.zero and hard:
         return "fail", [f"{len(hard)} answers differ beyond a near-tie, and without a cache none does"]

@@ -127,6 +127,11 @@ def test_a_model_that_knows_nothing_is_too_weak_in_both_arms_and_not_a_pass() ->
     assert judged.verdict == "nothing checked" and "at most 29 of 300" in judged.reasons[0]
 
 
+def test_two_arms_without_a_right_answer_are_nothing_checked_whatever_the_floor() -> None:
+    judged = one(scores("off", lambda doc: False), scores("hit", lambda doc: False, restored=90), AGAIN, floor=0.0)
+    assert judged.verdict == "nothing checked" and judged.reasons[0].endswith("at most 0 of 300 answers right in either arm")
+
+
 def test_a_cache_that_ruins_a_good_model_is_no_weak_model() -> None:
     assert one(COLD, scores("hit", lambda doc: False, restored=90), AGAIN).verdict == "fail"
 
