@@ -118,4 +118,18 @@ DISAGREEMENTS: tuple[Anomaly, ...] = (
 )
 """What two detectors of the harness hold against each other: failures of the harness, not of an engine."""
 
-BY_NAME = {anomaly.name: anomaly for anomaly in CATALOGUE + DISAGREEMENTS}
+COMPARISONS: tuple[Anomaly, ...] = (
+    Anomaly(
+        "cached-divergence",
+        "logits and final states are those of a cold, unsplit run, within a multiple of the measured noise",
+        "another answer with the cache than without it",
+    ),
+    Anomaly(
+        "unequal-bits",
+        "a run in the chunks of another repeats every bit of it",
+        "what the cache gave back is not what was put in, or the engine does not repeat itself",
+    ),
+)
+"""What comparing a cached run with cold ones finds; no ledger is asked."""
+
+BY_NAME = {anomaly.name: anomaly for anomaly in CATALOGUE + DISAGREEMENTS + COMPARISONS}

@@ -15,6 +15,12 @@ import msgspec
 
 from harness.anomalies import DISAGREEMENTS
 from harness.cells import Cell
+from harness.cold.result import Compared
+from harness.cold.row import ArmRow, merge_rows
+from harness.cold.streams import Stream
+from harness.cold.streams import default_cells as cold_cells
+from harness.cold.streams import streams as cold_streams
+from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.errors import EngineMissing, UsageError
 from harness.execute import drive
@@ -48,7 +54,7 @@ FAILURES_SHRUNK = 3
 
 @dataclass(frozen=True)
 class Suite:
-    """A named stream of traces. `paired` runs each on the reference too and compares."""
+    """A named stream of traces. `paired` runs each on the reference too, `cold` compares its tensors with cold runs."""
 
     name: str
     summary: str
@@ -56,10 +62,14 @@ class Suite:
     traces: Callable[[Cell, Height, int], Iterator[Trace]]
     paired: bool = False
     endless: bool = False
+    cold: bool = False
 
 
 class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A trace that failed: its id, the finding, and the smallest trace that fails alike; `expected` is the listed reason."""
+    """A trace that failed: its id, the finding, and the smallest trace that fails alike; `expected` is the listed reason.
+
+    `engine` is what it failed on, if that is not the run's engine as the user named it (another precision, say).
+    """
 
     id: str
     finding: Finding
@@ -67,6 +77,7 @@ class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
     shrunk: Trace
     offending: int = -1
     expected: str = ""
+    engine: str = ""
 
 
 class NotRun(msgspec.Struct):
@@ -78,7 +89,7 @@ class NotRun(msgspec.Struct):
 
 
 class SuiteReport(msgspec.Struct, kw_only=True):
-    """What came of one suite."""
+    """What came of one suite; `arms` are the lines of cold against cached."""
 
     name: str
     traces: int = 0
@@ -87,6 +98,7 @@ class SuiteReport(msgspec.Struct, kw_only=True):
     tallies: list[Tally] = []
     failures: list[Failure] = []
     crashed: list[str] = []
+    arms: list[ArmRow] = []
 
     @property
     def outcome(self) -> Outcome:
@@ -162,7 +174,27 @@ SUITES: tuple[Suite, ...] = (
     Suite("scheduler", "the scenarios with the engine's own scheduler", "scheduler", _stories),
     Suite("scheduler-random", "random workloads with the engine's own scheduler", "scheduler", _random, endless=True),
     Suite("differential", "random workloads in lock-step with the reference", "manager", _random, paired=True, endless=True),
+    Suite(
+        "cold-vs-cached", "the same requests without a cache and with one, by their tensors", "scheduler", _stories, cold=True
+    ),
 )
+
+
+def _judged(
+    suite: Suite,
+    trace: Trace,
+    engine: Engine,
+    spec: EngineSpec,
+    *,
+    until: Callable[[Finding], bool] | None = None,
+    keep: bool,
+) -> Result:
+    """Run a trace as its suite has it judged."""
+    if suite.cold:
+        from harness.cold.judge import judged
+
+        return judged(trace, engine, spec, keep=keep)
+    return (lockstep if suite.paired else drive)(trace, engine, until=until, keep=keep)
 
 
 @dataclass
@@ -200,6 +232,8 @@ class Runner:
                 self._skip(f"suite {suite.name}", "the run stopped at its first failure")
             elif suite.paired and not self.engine.comparable:
                 self._skip(f"suite {suite.name}", f"{self.engine.kind.name} is what it compares with")
+            elif suite.cold and not self.engine.kind.computes:
+                self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} computes no tensors")
             elif suite.height not in self.engine.kind.heights:
                 self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} does not run at {suite.height} height")
             else:
@@ -213,36 +247,44 @@ class Runner:
     def _suite(self, suite: Suite, seconds: float) -> SuiteReport:
         report, started = SuiteReport(name=suite.name), time.perf_counter()
         deadline = started + seconds if suite.endless and seconds else None
-        cells = [cell for cell in self.cells if cell.runs_at(suite.height)]
-        if not cells:
-            self._skip(f"suite {suite.name}", "what the configurations ask for is the scheduler's alone")
-        streams = [(cell, suite.traces(cell, suite.height, self.seed)) for cell in cells]
+        streams = self._streams(suite)
         tallies: list[Tally] = []
         rounds = 0
         while streams:
-            for entry in list(streams):
-                trace = next(entry[1], None)
+            for stream in list(streams):
+                trace = next(stream.traces, None)
                 if trace is None or (deadline and rounds and time.perf_counter() > deadline):
-                    streams.remove(entry)
+                    streams.remove(stream)
                     continue
-                result = self._trace(suite, entry[0], trace)
+                result = self._trace(suite, stream, trace)
                 if result is not None:
                     report.traces += 1
                     report.activity.add(result.activity)
                     tallies += result.tallies
-                    self._judge(suite, entry[0], result, report)
-                elif self._refused(suite, entry[0]):
-                    streams.remove(entry)
+                    if isinstance(result, Compared):
+                        report.arms.append(result.row)
+                    self._judge(suite, stream, result, report)
+                elif self._refused(suite, stream.cell):
+                    streams.remove(stream)
                 if self.fail_fast and any(not failure.expected for failure in report.failures):
                     streams.clear()
                     break
             rounds += 1
             if suite.endless and deadline is None and rounds >= RANDOM_TRACES:
                 break
+        report.arms = merge_rows(report.arms)
         report.tallies = merge_tallies(tallies)
         report.crashed = sorted({f"{t.checker}: {t.crashed}" for t in tallies if t.crashed})
         report.seconds = time.perf_counter() - started
         return report
+
+    def _streams(self, suite: Suite) -> list[Stream]:
+        cells = [cell for cell in self.cells if cell.runs_at(suite.height)]
+        if suite.cold:
+            return cold_streams(self.engine, cells if self.chosen_cells else cold_cells(), self.seed)
+        if not cells:
+            self._skip(f"suite {suite.name}", "what the configurations ask for is the scheduler's alone")
+        return [Stream(cell, self.engine, suite.traces(cell, suite.height, self.seed)) for cell in cells]
 
     def _stopped(self) -> bool:
         return self.fail_fast and self._report.outcome == "fail"
@@ -258,20 +300,24 @@ class Runner:
         if refusals and not inapplicable and not any(suite.traces for suite in self._report.suites):
             raise UsageError(refusals[-1])
 
-    def _trace(self, suite: Suite, cell: Cell, trace: Trace, *, keep: bool = False) -> Result | None:
+    def _trace(self, suite: Suite, stream: Stream, trace: Trace) -> Result | None:
         """Run one trace; None if the engine cannot."""
         if self.on_trace:
             self.on_trace(suite.name, trace)
         began = time.perf_counter()
         try:
-            engine = self.engine.open(trace.header)
+            engine = stream.engine.open(trace.header)
         except UsageError as error:
+            if suite.cold:
+                arm = trace.header.name.partition("/")[0]
+                self._skip(f"{suite.name}: arm {arm} on {stream.cell.name}", str(error))
+                return None
             if self.chosen_cells:
                 raise
-            self._skip(f"configuration {cell.name}", str(error))
+            self._skip(f"configuration {stream.cell.name}", str(error))
             return None
         except Exception as error:
-            raise EngineMissing(f"--engine {self.engine.text}: cannot be built: {type(error).__name__}: {error}") from error
+            raise EngineMissing(f"--engine {stream.engine.text}: cannot be built: {type(error).__name__}: {error}") from error
         header = engine.describe()
         self._report.startup_seconds = max(self._report.startup_seconds, time.perf_counter() - began)
         self._report.engine_version = header.engine_version
@@ -283,7 +329,7 @@ class Runner:
                 why = header.not_applicable.get(need, f"engine {self.engine.kind.name} cannot {need}")
                 self._skip(f"{suite.name}: traces that need {need}", why)
                 return None
-        result = lockstep(trace, engine, keep=keep) if suite.paired else drive(trace, engine, keep=keep)
+        result = _judged(suite, trace, engine, stream.engine, keep=False)
         spent = getattr(engine, "engine_seconds", None)
         if spent is not None:
             self._report.engine_seconds = (self._report.engine_seconds or 0.0) + spent
@@ -293,10 +339,10 @@ class Runner:
         entry = self._left_out.setdefault((what, why), NotRun(what, why, 0))
         entry.count += 1
 
-    def _judge(self, suite: Suite, cell: Cell, result: Result, report: SuiteReport) -> None:
-        trace = result.trace
+    def _judge(self, suite: Suite, stream: Stream, result: Result, report: SuiteReport) -> None:
+        trace, engine = result.trace, stream.engine
         assert trace is not None
-        name = f"{suite.name}:{trace.header.name}@{cell.name}"
+        name = f"{suite.name}:{trace.header.name}@{stream.cell.name}"
         pattern = next((p for p in self.expected if fnmatchcase(name, p.replace("[", "[[]"))), "")
         if pattern:
             self._met[pattern] = self._met.get(pattern, False) or bool(result.findings)
@@ -306,25 +352,25 @@ class Runner:
         shrunk = trace
         if not pattern and finding.anomaly not in self._shrunk and len(self._shrunk) < FAILURES_SHRUNK:
             self._shrunk.add(finding.anomaly)
-            shrunk = shrink(trace, self._fails_alike(suite, finding), SHRINK_SECONDS)
-        again = self._rerun(suite, shrunk, finding.anomaly) or finding
+            shrunk = shrink(trace, self._fails_alike(suite, engine, finding), SHRINK_SECONDS)
+        again = self._rerun(suite, engine, shrunk, finding.anomaly) or finding
         expected = self.expected.get(pattern, "") or ("listed" if pattern else "")
+        text = engine.text if engine.text != self.engine.text else ""
         report.failures.append(
-            Failure(id=name, finding=again, trace=trace, shrunk=shrunk, offending=again.op, expected=expected)
+            Failure(id=name, finding=again, trace=trace, shrunk=shrunk, offending=again.op, expected=expected, engine=text)
         )
 
-    def _rerun(self, suite: Suite, trace: Trace, anomaly: str) -> Finding | None:
+    def _rerun(self, suite: Suite, engine: EngineSpec, trace: Trace, anomaly: str) -> Finding | None:
         def alike(finding: Finding) -> bool:
             return finding.anomaly == anomaly
 
-        run = lockstep if suite.paired else drive
-        result = run(trace, self.engine.open(trace.header), until=alike, keep=False)
+        result = _judged(suite, trace, engine.open(trace.header), engine, until=alike, keep=False)
         return next(filter(alike, result.findings), None)
 
-    def _fails_alike(self, suite: Suite, finding: Finding) -> Callable[[Trace], int]:
+    def _fails_alike(self, suite: Suite, engine: EngineSpec, finding: Finding) -> Callable[[Trace], int]:
         def fails(trace: Trace) -> int:
             try:
-                found = self._rerun(suite, trace, finding.anomaly)
+                found = self._rerun(suite, engine, trace, finding.anomaly)
             except UsageError:
                 return -1
             return found.op if found else -1
@@ -339,6 +385,8 @@ class Runner:
             elif tally.opportunities == 0 and not tally.crashed:
                 report.vacuous.append(f"checker {tally.checker} had nothing to judge")
         left_out = {what for what, _ in self._left_out}
+        arms = [row for suite in report.suites for row in suite.arms]
+        report.vacuous += [f"arm {row.arm}: {why}" for row in arms for why in row.missing]
         report.vacuous += [
             f"suite {suite.name} ran no trace"
             for suite in report.suites

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(path_type=Path))
 @engine_option
 @click.option("--differential", is_flag=True, help="Run the reference beside the engine and compare.")
+@click.option("--cold", is_flag=True, help="Compare tensors with cold runs, as the suite cold-vs-cached does.")
 @click.option("--shrink", "shrinking", is_flag=True, help="Look for a smaller trace that fails alike, and keep it.")
 @click.option(
     "--history", "recorded", type=click.Path(path_type=Path), metavar="FILE", help="Write what happened, for `check`."
 )
 @click.option("--quiet", is_flag=True, help="Print the witness and the verdict alone.")
-def replay(file: Path, engine: str, differential: bool, shrinking: bool, recorded: Path | None, quiet: bool) -> int:
+def replay(file: Path, engine: str, differential: bool, cold: bool, shrinking: bool, recorded: Path | None, quiet: bool) -> int:
     """Run one stored trace on an engine under every checker."""
     from harness import validate
     from harness.history import save
@@ -39,10 +40,14 @@ def replay(file: Path, engine: str, differential: bool, shrinking: bool, recorde
     if recorded:
         store.ready(recorded, "--history")
     _fits(spec, asked, file, differential=differential)
+    if cold and (differential or not spec.kind.computes):
+        raise UsageError(
+            "--cold: " + ("leave out --differential" if differential else f"engine {spec.kind.name} computes no tensors")
+        )
     if missing := _missing(spec, asked):
         click.echo(f"cachewitness: {file}: not run: {missing}", err=True)
         return EXIT_NOTHING_CHECKED
-    run = _runner(spec, differential=differential)
+    run = _runner(spec, differential=differential, cold=cold)
     result = run(asked)
     if shrinking and result.findings:
         asked, file = _smaller(asked, run, result.findings[0].anomaly, file)
@@ -54,7 +59,7 @@ def replay(file: Path, engine: str, differential: bool, shrinking: bool, recorde
         terminal.print_activity(result.activity, out)
         terminal.print_tallies(result.tallies, out)
     for finding in result.findings[:1]:
-        command = store.replay_command(file, engine, differential=differential)
+        command = store.replay_command(file, engine, differential=differential, cold=cold)
         terminal.print_lines([*witness(finding, asked, replay=command), ""], out)
     code = exit_code(result)
     terminal.print_verdict(code, out, reasons=reasons(result), passed="no contradiction in this trace")
@@ -104,10 +109,14 @@ def _missing(spec: EngineSpec, asked: Trace) -> str:
     return ""
 
 
-def _runner(spec: EngineSpec, *, differential: bool) -> Callable[[Trace], Result]:
+def _runner(spec: EngineSpec, *, differential: bool, cold: bool) -> Callable[[Trace], Result]:
     from harness.execute import drive
     from harness.lockstep import lockstep
 
+    if cold:
+        from harness.cold.judge import judged
+
+        return lambda asked: judged(asked, spec.open(asked.header), spec)
     return lambda asked: (lockstep if differential else drive)(asked, spec.open(asked.header))
 
 

@@ -29,7 +29,7 @@ class EngineKind:
     `open(header, options)` builds an engine for one trace; it raises UsageError for options that do not fit and
     EngineMissing if something has to be installed first. `replays` says that the reference can be run beside it.
     `answerer(options, opening)` opens an engine that answers prompts, for one arm of a score; it raises the same errors, and
-    UsageError for an opening that the engine does not offer.
+    UsageError for an opening that the engine does not offer. `computes` says that its steps run on tensors, which it compares.
     """
 
     name: str
@@ -40,6 +40,7 @@ class EngineKind:
     policies: tuple[str, ...] = ("vllm",)
     replays: bool = True
     answerer: Answerer | None = None
+    computes: bool = False
 
 
 @dataclass(frozen=True)

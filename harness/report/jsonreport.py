@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from harness.anomalies import BY_NAME
+from harness.cold.row import ArmRow
 from harness.report.store import Stored
 from harness.run import Failure, NotRun, Report
 from harness.verdict import Activity, Outcome, Tally
@@ -35,7 +36,7 @@ class FailureEntry(msgspec.Struct, kw_only=True):
 
 
 class SuiteEntry(msgspec.Struct, kw_only=True):
-    """One suite: what happened and what was judged."""
+    """One suite: what happened and what was judged; `arms` are the lines of cold against cached."""
 
     name: str
     verdict: Outcome
@@ -45,6 +46,7 @@ class SuiteEntry(msgspec.Struct, kw_only=True):
     checkers: list[Tally]
     failures: list[FailureEntry]
     crashed: list[str]
+    arms: list[ArmRow]
 
 
 class Document(msgspec.Struct, kw_only=True):
@@ -96,6 +98,7 @@ def document(report: Report, stored: Mapping[str, Stored], configurations: Seque
                 checkers=suite.tallies,
                 failures=[_entry(failure, stored.get(failure.id)) for failure in suite.failures],
                 crashed=suite.crashed,
+                arms=suite.arms,
             )
             for suite in report.suites
         ],

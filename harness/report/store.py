@@ -14,7 +14,8 @@ from shlex import quote
 import msgspec
 
 from harness import files, history, trace
-from harness.engines.registry import EngineSpec
+from harness.cold.result import NAME as COLD
+from harness.engines.registry import EngineSpec, parse
 from harness.errors import UsageError
 from harness.execute import drive
 from harness.lockstep import NAME as DIFFERENTIAL
@@ -74,20 +75,22 @@ def shown(report: Report) -> list[Failure]:
     return list(first.values())
 
 
-def replay_command(path: Path, engine: str, *, differential: bool) -> str:
+def replay_command(path: Path, engine: str, *, differential: bool = False, cold: bool = False) -> str:
     """Return the command that replays a stored trace, ready to be pasted into a shell."""
-    beside = " --differential" if differential else ""
+    beside = (" --differential" if differential else "") + (" --cold" if cold else "")
     return f"cachewitness replay {quote(str(path))} --engine {quote(engine)}{beside}"
 
 
 def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, everything: bool) -> Stored:
+    if failure.engine:
+        engine = parse(failure.engine)
     content = trace.dump(failure.shrunk)
     digest = sha256(engine.text.encode() + content).hexdigest()[:8]
     stem = f"{re.sub(r'[^A-Za-z0-9._=-]+', '_', failure.id).strip('_')}-{digest}"
     path = folder / f"{stem}.trace.jsonl"
     files.write(path, [content])
-    paired = failure.finding.checker == DIFFERENTIAL
-    stored = Stored(trace=str(path), replay=replay_command(path, engine.text, differential=paired))
+    paired, cold = failure.finding.checker == DIFFERENTIAL, failure.id.startswith(f"{COLD}:")
+    stored = Stored(trace=str(path), replay=replay_command(path, engine.text, differential=paired, cold=cold))
     if everything:
         whole, happened = folder / f"{stem}.whole.trace.jsonl", folder / f"{stem}.history.jsonl"
         trace.save(failure.trace, whole)

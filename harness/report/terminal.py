@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.report.cold import print_arms
 from harness.report.store import Stored, shown
 from harness.report.witness import witness, wrapped
 from harness.run import Failure, Report, SuiteReport
@@ -60,6 +61,7 @@ def print_report(
         _heading(report, configurations, out)
         _print_suites(report.suites, out)
         print_tallies(report.tallies(), out)
+        print_arms([row for suite in report.suites for row in suite.arms], out)
         _print_rest(report, out)
     for failure in shown(report):
         _print_witness(failure, stored.get(failure.id), out)
@@ -95,8 +97,8 @@ def _told_measured(measured: Measured) -> str:
     """Return what comparing logits came to, in one line."""
     m, share = measured, measured.restored / measured.asked if measured.asked else 0.0
     return (
-        f"noise floor {m.floor:.1e}, tolerance {m.tolerance:.1e}, largest difference {m.largest:.1e}; {m.beyond:,} of {m.rows:,} "
-        f"rows beyond, {m.restored_rows:,} compared after a hit; {share:.0%} of tokens restored"
+        f"noise floor {m.floor:.1e}, tolerance {m.tolerance:.1e}, largest difference {m.largest:.1e}; {m.beyond:,} of "
+        f"{m.rows:,} rows beyond, {m.restored_rows:,} compared after a hit; {share:.0%} of tokens restored"
     )
 
 

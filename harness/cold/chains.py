@@ -1,0 +1,71 @@
+"""Cold runs in the chunks of a cached one: where nothing is tolerated.
+
+What a request found in the cache was computed in pieces, by somebody. If it is known in which (all who computed any of the
+prefix did so in the same pieces, each alone in its step), then a cold run in those pieces and in the request's own does the
+very same arithmetic, and every bit must be the same. A piece is one step of the engine: batches of another make-up, and cuts at
+other places, round differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from harness.cold.noise import fresh, states_of
+from harness.cold.record import Life, Piece, State
+from harness.toy.model import Model
+from reference_impl.toy_model.paged import Chunk, step
+
+Chain = tuple[tuple[int, int], ...]
+"""Pieces [start, stop), one behind the other from 0 on."""
+
+
+class Chains:
+    """Knows in which pieces everything was computed so far, life by life in order of their first piece."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[tuple[int, ...], int, Chain, bool]] = []
+
+    def chain(self, life: Life) -> Chain | None:
+        """Return the pieces that a life and what it found were computed in; None if they are not known. Remembers them."""
+        tokens, version = life.pieces[-1].tokens, life.pieces[-1].version
+        before = self._found(tokens, version, life.resume)
+        own = tuple((piece.start, piece.stop) for piece in life.pieces)
+        plain = all(piece.alone and not piece.drafts for piece in life.pieces)
+        sure = before is not None and plain
+        chain = (*(before or ()), *own)
+        self._known.append((tokens, version, chain, sure))
+        return chain if sure else None
+
+    def _found(self, tokens: tuple[int, ...], version: int, resume: int) -> Chain | None:
+        """Return the one way in which [0, resume) was computed."""
+        ways: set[Chain] = set()
+        for other, its_version, chain, sure in self._known:
+            end = min(_common(other, tokens), resume) if version == its_version else 0
+            part = tuple(piece for piece in chain if piece[0] < end)
+            if part and (not sure or part[-1][1] > end):
+                return None
+            ways.add(part)
+        longest = max(ways, key=len, default=())
+        agreed = all(longest[: len(way)] == way for way in ways)
+        return longest if agreed and resume == (longest[-1][1] if longest else 0) else None
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def again(model: Model, pieces: Sequence[Piece], chain: Chain) -> tuple[list[Tensor], State]:
+    """Compute a text cold in the pieces of a chain; return the logits of its last `pieces`, and the last states."""
+    last = pieces[-1]
+    tokens, weights = list(last.tokens), model.version(last.version)
+    pools, tables = fresh(model, last.stop)
+    logits = [step(pools, [Chunk(tokens[start:stop], start, tables, outputs=stop - start)], weights) for start, stop in chain]
+    return logits[len(chain) - len(pieces) :], states_of(pools, tables, last.stop)
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same, bit by bit."""
+    return bool(torch.equal(a, b))

@@ -1,0 +1,162 @@
+"""Records what an engine with tensors computes: for each run of a request its logits, and the states that it left.
+
+A request lives once for each time that it is admitted; it comes to an end by finishing or by losing its pages. What a life
+computed in which pieces, and what it resumed from, is kept as it happened, to be compared when the trace is through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from harness.cold.arms import Happened
+from harness.history import Event, Hit, Preempted, Run, StepBegin, StepEnd, Submitted
+from harness.mutants.tools import wrap
+from harness.needs import columns
+from harness.trace import Op
+from harness.verdict import Finding
+from reference_impl.toy_model.paged import Pools
+
+State = list[list[Tensor]]
+"""By recurrent group its conv and memory [layers, ...] in one slot."""
+
+
+@dataclass
+class Piece:
+    """Tokens [start, stop) of a request, the last `drafts` of them guesses, computed in one step.
+
+    `tokens` are the model's from 0 to `stop`; `logits` [stop - start, vocab]. `states` are those after the known tokens,
+    `alone` says that nobody else ran in the step, `op` is the operation of the trace that it ran in.
+    """
+
+    step: int
+    start: int
+    stop: int
+    drafts: int
+    alone: bool
+    tokens: tuple[int, ...]
+    version: int
+    logits: Tensor
+    states: State
+    op: int = -1
+
+    @property
+    def known(self) -> int:
+        """Where the known tokens end."""
+        return self.stop - self.drafts
+
+
+@dataclass
+class Life:
+    """A request from its admission on: it resumed at `resume`, and computed `pieces`."""
+
+    r: str
+    prompt: int
+    resume: int
+    pieces: list[Piece] = field(default_factory=list)
+
+
+class Recorder:
+    """Stands beside an engine `toy` while a trace runs; `lives` and `happened` are what came of it."""
+
+    def __init__(self, engine: Any, ops: Sequence[Op]) -> None:
+        self.engine, self._ops = engine, ops
+        self.lives: list[Life] = []
+        self.happened = Happened(restored={group.kind: 0 for group in engine.header.local_groups()})
+        self._prompts: dict[str, int] = {}
+        self._living: dict[str, Life] = {}
+        self._pieces: dict[int, list[tuple[str, Piece]]] = {}
+        self._outstanding, self._op = 0, -1
+        wrap(engine.tensors, "execute", self._execute)
+        self._groups = [group for group in engine.header.local_groups() if group.kind == "recurrent"]
+
+    def __call__(self, op: Op, events: Sequence[Event]) -> Finding | None:
+        """Take in what one operation made happen; nothing is judged yet."""
+        self._op = next(index for index in range(self._op + 1, len(self._ops)) if self._ops[index] is op)
+        for event in events:
+            if isinstance(event, Submitted):
+                self._prompts[event.r] = len(event.tokens)
+            elif isinstance(event, Hit):
+                self._living[event.r] = self._life(event.r, event.resume)
+                self._looked_up(event)
+            elif isinstance(event, Preempted):
+                self._preempted(event.r)
+            elif isinstance(event, StepBegin):
+                self._outstanding += 1
+                self.happened.in_flight += self._outstanding > 1
+                self.happened.from_tier += sum(move.src_pool != move.dst_pool for move in event.copies)
+            elif isinstance(event, StepEnd):
+                self._outstanding -= 1
+                for r, piece in self._pieces.pop(event.step, []):
+                    self._computed(r, piece)
+        return None
+
+    def close(self) -> None:
+        """Name the requests whose prompts were never computed to their end."""
+        reached = {life.r for life in self.lives if life.pieces and life.pieces[-1].known >= life.prompt}
+        self.happened.unanswered = sorted(set(self._prompts) - reached)
+
+    def _life(self, r: str, resume: int) -> Life:
+        return Life(r, self._prompts[r], resume)
+
+    def _looked_up(self, event: Hit) -> None:
+        h = self.happened
+        h.lookups += 1
+        h.hits += event.resume > 0
+        h.asked += self._prompts[event.r]
+        for group in self.engine.header.local_groups():
+            _, column = columns(group, 0, event.resume)
+            slots = event.slots[group.id]
+            there = 0 < column <= len(slots) and slots[column - 1] != 0
+            h.restored[group.kind] = h.restored.get(group.kind, 0) + (event.resume if there else 0)
+
+    def _preempted(self, r: str) -> None:
+        life = self._living.pop(r, None)
+        if life is not None and life.pieces:
+            done = life.pieces[-1].known
+            self.happened.mid_prefill += done < life.prompt
+            self.happened.mid_decode += done >= life.prompt
+
+    def _computed(self, r: str, piece: Piece) -> None:
+        life = self._living.setdefault(r, self._life(r, 0))
+        if not life.pieces:
+            self.lives.append(life)
+        else:
+            last = life.pieces[-1]
+            self.happened.fell += last.stop > piece.start
+            self.happened.stood += last.drafts > 0 and piece.start > last.known
+        piece.op = self._op
+        life.pieces.append(piece)
+
+    def _execute(
+        self, original: Any, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]
+    ) -> dict[str, Tensor]:
+        logits: dict[str, Tensor] = original(begin, withdrawn, tokens)
+        tensors = self.engine.tensors
+        for run in begin.runs:
+            if run.r in logits and not tensors.orphaned(begin.step, run.r):
+                piece = Piece(
+                    step=begin.step,
+                    start=run.start,
+                    stop=run.stop,
+                    drafts=len(run.drafts),
+                    alone=len(logits) == 1,
+                    tokens=tuple(tokens[run.r][: run.stop]),
+                    version=tensors.version,
+                    logits=logits[run.r],
+                    states=self._states(tensors.pools, run),
+                )
+                self._pieces.setdefault(begin.step, []).append((run.r, piece))
+        return logits
+
+    def _states(self, pools: Pools, run: Run) -> State:
+        states = []
+        for group in self._groups:
+            column = -(-run.known // group.block_size) - 1
+            table = run.tables[group.id]
+            slot = table[column] if column < len(table) else 0
+            states.append([view[:, slot].clone() for view in pools.views[group.id]])
+        return states

@@ -1,0 +1,66 @@
+"""Which traces a run compares: arms and places, on which configurations, in which precision.
+
+Every arm at every place in float64, where faults have nowhere to hide; what rounds is then tried on fewer. Configurations cover
+each kind of group, dense retention, an interval and reachable boundaries alone, and blocks that are no multiple of the model's
+chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from harness import layouts
+from harness.cells import Cell
+from harness.cold.arms import ARMS, BY_NAME, Arm
+from harness.cold.stories import STORIES, write
+from harness.engines.registry import EngineSpec
+from harness.trace import Trace
+
+EXACT, ROUNDED = "float64", ("float32", "bf16-state")
+ROUNDED_ARMS, ROUNDED_STORIES = ("off-again", "hit", "tier", "preempted", "chunked"), ("prefix-end", "replay")
+DTYPE = "dtype"
+
+
+@dataclass
+class Stream:
+    """Traces for one configuration, and the engine, precision included, that runs them."""
+
+    cell: Cell
+    engine: EngineSpec
+    traces: Iterator[Trace]
+
+
+def default_cells() -> list[Cell]:
+    """Return the configurations of a run in which the user chose none."""
+    return [
+        Cell(layouts.load("full-swa-mamba"), {"retention_interval": None}),
+        Cell(layouts.load("full-mamba"), {"retention_interval": 0}),
+        Cell(layouts.load("full-swa"), {"retention_interval": 64}),
+        Cell(layouts.load("full-mamba-unequal"), {"retention_interval": None}),
+    ]
+
+
+def streams(engine: EngineSpec, cells: Sequence[Cell], seed: int) -> list[Stream]:
+    """Return the traces of a seed: in the precision that the user named, or in all of them."""
+    everything = (ARMS, tuple(STORIES))
+    if engine.options.get(DTYPE) or DTYPE not in engine.kind.options:
+        return [Stream(cell, engine, traces(cell, seed, *everything)) for cell in cells]
+    some = (tuple(BY_NAME[name] for name in ROUNDED_ARMS), ROUNDED_STORIES)
+    exact = [Stream(cell, _in(engine, EXACT), traces(cell, seed, *everything)) for cell in cells]
+    return exact + [Stream(cell, _in(engine, dtype), traces(cell, seed, *some)) for dtype in ROUNDED for cell in cells[:1]]
+
+
+def traces(cell: Cell, seed: int, arms: Sequence[Arm], places: Sequence[str]) -> Iterator[Trace]:
+    """Yield a trace for each arm at each place."""
+    shape = cell.shape("scheduler")
+    for arm in arms:
+        for where in places:
+            yield write(shape, arm, where, seed)
+
+
+def _in(engine: EngineSpec, dtype: str) -> EngineSpec:
+    """Return the engine in a precision, by a name that opens it again."""
+    separator = "," if ":" in engine.text else ":"
+    text = f"{engine.text}{separator}{DTYPE}={dtype}"
+    return replace(engine, options={**engine.options, DTYPE: dtype}, text=text)
