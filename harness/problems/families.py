@@ -144,10 +144,15 @@ def comings(world: World, rng: Random) -> tuple[str, str, int]:
 
 
 def recital(world: World, facts: int, rng: Random) -> Problem:
-    """Return up to so many facts, none twice, each in the words in which an answer states it; made to be learnt from."""
-    told = [(f"{good} {price}", price) for good, price in world.prices.items()]
-    told += [(f"{person} has {count}", count) for person, count in world.coins.items()]
-    told = rng.sample(told, min(facts, len(told)))
+    """Return up to so many facts in any order, each in the words in which an answer states it; made to be learnt from.
+
+    No price is told twice, so that each must be looked up far away; what people own may be, so that a recurrent memory learns
+    to recall from near by first.
+    """
+    prices = [(f"{good} {price}", price) for good, price in world.prices.items()]
+    coins = [(f"{person} has {count}", count) for person, count in world.coins.items()]
+    told = rng.sample(prices, min(facts // 2, len(prices))) + rng.choices(coins, k=facts // 2)
+    rng.shuffle(told)
     return Problem("recital", "recital", "How many of each are there?", f"{', '.join(t for t, _ in told)}\n#### {told[-1][1]}")
 
 

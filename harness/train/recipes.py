@@ -44,8 +44,8 @@ class Recipe:
     recited: int = 12
     stages: tuple[Stage, ...] = (
         Stage(0, (1, 4), Size(4, 2, 3)),
-        Stage(0.1, (1, 4), Size(8, 4, 6)),
-        Stage(0.2, (1, 4)),
+        Stage(0.08, (1, 4), Size(8, 4, 6)),
+        Stage(0.16, (1, 4)),
         Stage(0.35, (4, 8)),
         Stage(0.55, (6, 14)),
         Stage(0.85, (14, 14)),
@@ -93,6 +93,7 @@ RECIPES = {
                 linear_key_head_dim=128,
                 linear_value_head_dim=128,
             ),
+            steps=2500,
             published=True,
         ),
     )
