@@ -1,7 +1,8 @@
 """The device of the engine `toy`: carries steps out on tensors, in the order that the harness's worker plays.
 
-What a step does is in its `step_begin`; what became free meanwhile is told by the engine's events and is overwritten with
-poison before the step.
+What a step does is in its `step_begin`; what became free is told by the engine's events and is overwritten with poison. Not at
+once, though: steps that were scheduled before still run over the page, and the device carries everything out in the order in
+which it was scheduled. So the poison comes just before the first step that is scheduled afterwards.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from torch import Tensor
 
 from harness.history import Aborted, Event, Finished, Header, Move, Preempted, Run, StepBegin, Version
-from harness.toy.holdings import Holdings
+from harness.toy.holdings import Holdings, Slot
 from harness.toy.model import Model
 from reference_impl.toy_model.paged import Chunk, Pools, Shelf, move, step
 
@@ -31,6 +32,7 @@ class Tensors:
         aside = {pool.id: Shelf(pool.slots) for pool in header.pools if pool is not local}
         self._places: dict[int, Pools | Shelf] = {local.id: self.pools, **aside}
         self._holdings = Holdings(header)
+        self._freed: dict[int, list[Slot]] = {}
         self._open: dict[int, set[str]] = {}
         self._orphans: set[tuple[int, str]] = set()
 
@@ -40,6 +42,7 @@ class Tensors:
             self._holdings.follow(event)
             if isinstance(event, StepBegin):
                 self._open[event.step] = {run.r for run in event.runs}
+                self._freed[event.step], self._holdings.freed = self._holdings.freed, []
             elif isinstance(event, Preempted | Aborted | Finished):
                 self._orphans |= {(step, event.r) for step, running in self._open.items() if event.r in running}
             elif isinstance(event, Version):
@@ -55,8 +58,9 @@ class Tensors:
         `tokens[r]` are the model's tokens of r from 0 on. Without `every_position`, logits are of the last known token and of
         the drafts behind it.
         """
-        for pool, slots in self._freed().items():
-            self._places[pool].poison(slots)
+        freed = self._freed.pop(begin.step, [])
+        for pool, pages in self._places.items():
+            pages.poison(dict.fromkeys(slot for place, slot in freed if place == pool))
         for _, slots in begin.zeros:
             self.pools.zero(slots)
         self._move(begin.copies)
@@ -74,13 +78,6 @@ class Tensors:
     def settle(self, step: int) -> None:
         """Forget who was orphaned in a step that is over."""
         self._orphans = {(number, r) for number, r in self._orphans if number != step}
-
-    def _freed(self) -> dict[int, list[int]]:
-        freed, self._holdings.freed = self._holdings.freed, []
-        by_pool: dict[int, list[int]] = {}
-        for pool, slot in dict.fromkeys(freed):
-            by_pool.setdefault(pool, []).append(slot)
-        return by_pool
 
     def _move(self, moves: Sequence[Move]) -> None:
         move((self._places[m.src_pool], m.src, self._places[m.dst_pool], m.dst) for m in moves)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.toy
 PARTIAL = {"retention_interval": 0, "hash_block_size": 4}
 STORIES: dict[str, Trace] = {
     "device-skips-copies": story("full-mamba", PARTIAL, "exact-replay"),
-    "device-rows-grow": story("full-mamba", DENSE, "preempt-and-resume"),
+    "device-rows-grow": story("full", {}, "preempt-and-resume"),
     "conv-state-lost": story("full-mamba", DENSE, "exact-replay"),
 }
 FULL = "pool 0: 12 slots, null 0\ngroup 0: full block 4\nrules: alignment 4\n"
@@ -40,14 +40,14 @@ def test_fault_of_the_device_is_a_silent_divergence_and_the_trace_is_clean_witho
 @pytest.mark.parametrize(
     ("mutant", "layout", "name"),
     [
-        ("stale-table-rows", "full-mamba", "preempt-and-resume"),
+        ("stale-table-rows", "full", "preempt-and-resume"),
         ("state-donated-without-copy", "full-mamba", "exact-replay"),
         ("same-step-state-hit", "full-mamba", "siblings-in-one-step"),
         ("skipped-boundary-published", "full-mamba", "preempt-and-resume"),
     ],
 )
 def test_fault_of_the_policy_is_found_by_both(mutant: str, layout: str, name: str) -> None:
-    trace = story(layout, DENSE, name)
+    trace = story(layout, DENSE if "mamba" in layout else {}, name)
     result = drive(trace, parse(f"toy:mutant={mutant}").open(trace.header), keep=False)
     anomalies = {finding.anomaly for finding in result.findings}
     assert all_mutants()[mutant].anomaly in anomalies and not anomalies & {SILENT, UNFELT}

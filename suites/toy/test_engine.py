@@ -32,6 +32,7 @@ CELLS: list[tuple[str, dict[str, Any], str]] = [
     ("full-mamba", {"retention_interval": 64, "pages_per_snapshot": 3}, "multi-turn"),
     ("full-swa-mamba", DENSE | {"num_speculative_tokens": 4}, "generated-and-shared"),
     ("full-swa-mamba", DENSE | {"async_depth": 1}, "siblings-at-a-block"),
+    ("full-mamba", {"retention_interval": 0, "hash_block_size": 4, "async_depth": 1}, "preempt-and-resume"),
     ("full-swa-mamba", DENSE | {"tier_slots": 40}, "second-tier"),
 ]
 
@@ -72,7 +73,7 @@ def test_other_precisions_pass_within_a_multiple_of_their_own_noise(precision: s
 
 
 def test_rows_that_only_fill_a_batch_change_nothing() -> None:
-    trace = random_trace(Cell(layouts.load("full-swa-mamba"), DENSE).shape("scheduler"), 3)
+    trace = random_trace(Cell(layouts.load("full-swa-mamba"), DENSE).shape("scheduler"), 3, withdraw=False)
     assert run(trace, "toy:pad_rows=4").outcome == "pass"
 
 
