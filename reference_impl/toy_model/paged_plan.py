@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reference_impl.toy_model import recurrent
-from reference_impl.toy_model.paged_pools import Pools
+from reference_impl.toy_model.paged_pools import Pools, sent
 
 Handle = int
 """Where a tensor of a parcel is found on the device."""
@@ -59,9 +59,7 @@ class Parcel:
 
     def send(self, device: torch.device) -> list[Tensor]:
         """Copy everything to the device and return the tensors by handle."""
-        whole = torch.cat([array.flatten() for array in self._arrays])
-        if device.type == "cuda":
-            whole = whole.pin_memory().to(device, non_blocking=True)
+        whole = sent(torch.cat([array.flatten() for array in self._arrays]), device)
         parts = whole.split([array.numel() for array in self._arrays])
         return [part.view(array.shape) for part, array in zip(parts, self._arrays, strict=True)]
 

@@ -39,6 +39,11 @@ class PagedGroup:
     every_block: bool = False
 
 
+def sent(whole: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor from the host to a device without waiting for it."""
+    return whole.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else whole
+
+
 class Pools:
     """The tensors of all groups over `slots` slots; those in `null` are never written.
 
@@ -124,7 +129,7 @@ class Pools:
     def _fill(self, owner: int, slots: Sequence[int], value: float, besides: int = NOBODY) -> None:
         if owner == NOBODY or not slots:
             return
-        index = torch.tensor(slots, device=self.device)
+        index = sent(torch.tensor(slots), self.device)
         for g, view in enumerate(self.views):
             if owner in (g, EVERYBODY) and g != besides:
                 for tensor in view:
