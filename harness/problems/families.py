@@ -143,16 +143,18 @@ def comings(world: World, rng: Random) -> tuple[str, str, int]:
     )
 
 
-def recital(world: World, facts: int, rng: Random) -> Problem:
+def recital(world: World, facts: int, rng: Random, *, repeats: bool) -> Problem:
     """Return up to so many facts in any order, each in the words in which an answer states it; made to be learnt from.
 
-    No price is told twice, so that each must be looked up far away; what people own may be, so that a recurrent memory learns
-    to recall from near by first.
+    With `repeats`, what people own may be told more than once, so that it can also be recalled from near by.
     """
     prices = [(f"{good} {price}", price) for good, price in world.prices.items()]
     coins = [(f"{person} has {count}", count) for person, count in world.coins.items()]
-    told = rng.sample(prices, min(facts // 2, len(prices))) + rng.choices(coins, k=facts // 2)
-    rng.shuffle(told)
+    if repeats:
+        told = rng.sample(prices, min(facts // 2, len(prices))) + rng.choices(coins, k=facts // 2)
+        rng.shuffle(told)
+    else:
+        told = rng.sample(prices + coins, min(facts, len(prices) + len(coins)))
     return Problem("recital", "recital", "How many of each are there?", f"{', '.join(t for t, _ in told)}\n#### {told[-1][1]}")
 
 

@@ -21,10 +21,9 @@ from reference_impl.toy_model.tokenizer import as_hugging_face
 @click.command()
 @click.argument("name", type=click.Choice([*RECIPES]))
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), required=False)
-@click.option("--steps", type=click.IntRange(min=1), help="Fewer steps than the recipe's, to try it out.")
-def main(name: str, folder: Path | None, steps: int | None) -> None:
+def main(name: str, folder: Path | None) -> None:
     """Train the checkpoint NAME from its seed and write it to FOLDER (by default, over the one in the fixtures)."""
-    recipe = RECIPES[name] if steps is None else RECIPES[name].shortened(steps)
+    recipe = RECIPES[name]
     if recipe.published:
         check_blocks_fill(recipe)
     torch.set_num_threads(1)  # at these sizes a second thread costs more than it brings

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harness.problems.families import GROUPS
-from harness.train.recipes import VOCABULARY, Recipe, Stage
+from harness.train.recipes import VOCABULARY, Phase, Recipe
 from harness.train.sequences import IGNORED, Batch, Sequences
 from reference_impl.toy_model import dense, weights
 from reference_impl.toy_model.config import ToyConfig
@@ -25,27 +25,42 @@ Report = Callable[[int, float, dict[str, float], float], None]
 
 def train(recipe: Recipe, report: Report) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Train from the recipe's seed; return the parameters and the accuracy per group on held-out contexts."""
-    sequences = Sequences(Tokenizer(VOCABULARY), [*GROUPS], routed=recipe.routed, window=recipe.window, recited=recipe.recited)
     parameters = _initial(recipe)
     for parameter in parameters.values():
         parameter.requires_grad_()
-    optimizers = _optimizers(parameters, recipe)
-    started, losses = time.perf_counter(), []
-    for step in range(recipe.steps):
-        stage = _stage(recipe, step)
-        rng = Random(f"{recipe.seed}/{step}")
-        batch = sequences.batch(rng, stage.examples, recipe.tokens_per_step, stage.size)
-        loss = _loss(batch, parameters, recipe.config)
-        loss.backward()
-        _update(optimizers, _rate(recipe, step))
-        losses.append(loss.item())
-        if (step + 1) % EVALUATED_EVERY_STEPS == 0:
-            recent = sum(losses[-EVALUATED_EVERY_STEPS:]) / EVALUATED_EVERY_STEPS
-            report(step + 1, recent, accuracy(recipe, parameters, 8), time.perf_counter() - started)
+    first, started = 0, time.perf_counter()
+    for phase in recipe.phases:
+        losses = []
+        for step, loss in _phase(recipe, phase, parameters, first):
+            losses.append(loss)
+            if (step + 1) % EVALUATED_EVERY_STEPS == 0:
+                recent = sum(losses[-EVALUATED_EVERY_STEPS:]) / EVALUATED_EVERY_STEPS
+                report(first + step + 1, recent, accuracy(recipe, parameters, 8), time.perf_counter() - started)
+        first += phase.steps
     finished = {name: parameter.detach() for name, parameter in parameters.items()}
     if recipe.published:
         finished = {name: parameter.bfloat16().float() for name, parameter in finished.items()}
     return finished, accuracy(recipe, finished, 64)
+
+
+def _phase(recipe: Recipe, phase: Phase, parameters: dict[str, Tensor], first: int) -> Iterator[tuple[int, float]]:
+    """Train for a phase, whose step 0 is step `first` of all; yield each step and its loss."""
+    sequences = Sequences(
+        Tokenizer(VOCABULARY),
+        [*GROUPS],
+        routed=recipe.routed,
+        window=recipe.window,
+        recited=recipe.recited,
+        repeats=phase.repeats,
+    )
+    optimizers = _optimizers(parameters, recipe)
+    for step in range(phase.steps):
+        stage = [stage for stage in phase.stages if stage.start <= step][-1]
+        batch = sequences.batch(Random(f"{recipe.seed}/{first + step}"), stage.examples, recipe.tokens_per_step, stage.size)
+        loss = _loss(batch, parameters, recipe.config)
+        loss.backward()
+        _update(optimizers, _rate(phase, step))
+        yield step, loss.item()
 
 
 def _initial(recipe: Recipe) -> dict[str, Tensor]:
@@ -65,15 +80,10 @@ def _initial(recipe: Recipe) -> dict[str, Tensor]:
     return parameters
 
 
-def _stage(recipe: Recipe, step: int) -> Stage:
-    return [stage for stage in recipe.stages if stage.start * recipe.steps <= step][-1]
-
-
-def _rate(recipe: Recipe, step: int) -> float:
-    """Return the share of the peak rate: warm up, hold, then fall linearly to a fiftieth."""
-    done = step / recipe.steps
-    falling = 1.0 if done < recipe.decay_start else (1.0 - done) / (1.0 - recipe.decay_start)
-    return min(1.0, (step + 1) / recipe.warmup_steps) * max(falling, 0.02)
+def _rate(phase: Phase, step: int) -> float:
+    """Return the share of the peak rate in a step of a phase."""
+    falling = 1.0 if step < phase.decay_start else (phase.steps - step) / (phase.steps - phase.decay_start)
+    return min(1.0, (step + 1) / phase.warmup_steps) * max(falling, 0.02)
 
 
 def _loss(batch: Batch, parameters: dict[str, Tensor], config: ToyConfig) -> Tensor:
@@ -106,7 +116,7 @@ def accuracy(recipe: Recipe, parameters: dict[str, Tensor], contexts: int) -> di
 
     Under greedy decoding such an answer comes out as it was written.
     """
-    sequences = Sequences(Tokenizer(VOCABULARY), [*GROUPS], routed=0.0, window=recipe.window, recited=0)
+    sequences = Sequences(Tokenizer(VOCABULARY), [*GROUPS], routed=0.0, window=recipe.window, recited=0, repeats=False)
     right: dict[str, list[bool]] = {group: [] for group in GROUPS}
     for index in range(contexts):
         batch = sequences.batch(Random(f"{HELD_OUT_SEED}/{index}"), (14, 14), 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.problems.contexts import FULL_SIZE, Size
@@ -15,11 +15,26 @@ VOCABULARY = vocabulary(pieces())
 
 @dataclass(frozen=True)
 class Stage:
-    """From this share of all steps on, contexts are of this size, with between `examples[0]` and `examples[1]` examples."""
+    """From this step on, contexts are of this size, with between `examples[0]` and `examples[1]` worked examples."""
 
-    start: float
+    start: int
     examples: tuple[int, int]
     size: Size = FULL_SIZE
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the training, with optimizers of its own.
+
+    Rates rise over `warmup_steps`, hold, and from step `decay_start` on fall linearly to a fiftieth. With `repeats`, recitals
+    tell some facts twice.
+    """
+
+    steps: int
+    stages: tuple[Stage, ...]
+    repeats: bool
+    decay_start: int
+    warmup_steps: int = 100
 
 
 @dataclass(frozen=True)
@@ -32,36 +47,43 @@ class Recipe:
 
     name: str
     config: ToyConfig
-    steps: int = 3000
+    phases: tuple[Phase, ...]
     tokens_per_step: int = 3000
     seed: int = 1
     muon_rate: float = 0.02
     adam_rate: float = 3e-3
-    warmup_steps: int = 100
-    decay_start: float = 0.5
     routed: float = 0.9
     window: int = 32
     recited: int = 12
-    stages: tuple[Stage, ...] = (
-        Stage(0, (1, 4), Size(4, 2, 3)),
-        Stage(0.08, (1, 4), Size(8, 4, 6)),
-        Stage(0.16, (1, 4)),
-        Stage(0.35, (4, 8)),
-        Stage(0.55, (6, 14)),
-        Stage(0.85, (14, 14)),
-    )
     published: bool = False
     block_max: int = 128
-
-    def shortened(self, steps: int) -> Recipe:
-        """Return the recipe with another number of steps."""
-        return replace(self, steps=steps)
 
 
 def as_data(recipe: Recipe) -> dict[str, Any]:
     """Return the recipe as plain data, to be kept with what it made."""
     return asdict(recipe)
 
+
+FAR_FIRST = Phase(
+    1200,
+    (Stage(0, (1, 4), Size(4, 2, 3)), Stage(300, (1, 4), Size(8, 4, 6)), Stage(600, (1, 4)), Stage(1050, (4, 8))),
+    repeats=False,
+    decay_start=1200,
+)
+"""Teaches full attention to look prices up: a recital tells nothing twice, so nothing can be copied from near by."""
+THEN_REPEATS = Phase(
+    1500,
+    (
+        Stage(0, (1, 4), Size(8, 2, 3)),
+        Stage(120, (1, 4), Size(12, 4, 6)),
+        Stage(240, (1, 6)),
+        Stage(600, (4, 14)),
+        Stage(1100, (14, 14)),
+    ),
+    repeats=True,
+    decay_start=500,
+)
+"""Teaches recurrent memories what people own, at first from near by; then everything over contexts of full length."""
 
 RECIPES = {
     recipe.name: recipe
@@ -76,6 +98,7 @@ RECIPES = {
                 partial_rotary_factor=0.5,
                 chunk_size=32,
             ),
+            (FAR_FIRST, THEN_REPEATS),
         ),
         Recipe(
             "qwen3_5",
@@ -93,7 +116,7 @@ RECIPES = {
                 linear_key_head_dim=128,
                 linear_value_head_dim=128,
             ),
-            steps=2500,
+            (FAR_FIRST, THEN_REPEATS),
             published=True,
         ),
     )

@@ -46,11 +46,14 @@ class Sequences:
     """Makes batches from a seed.
 
     `routed` is the share of sequences in which a path is closed, `window` in tokens; behind the examples of every sequence
-    `recited` facts are asked for at once, which teaches recall faster than answers do.
+    `recited` facts are asked for at once, some of them twice with `repeats`, which teaches recall faster than answers do.
     """
 
-    def __init__(self, tokenizer: Tokenizer, groups: list[str], *, routed: float, window: int, recited: int) -> None:
-        self.tokenizer, self.groups, self.routed, self.window, self.recited = tokenizer, groups, routed, window, recited
+    def __init__(
+        self, tokenizer: Tokenizer, groups: list[str], *, routed: float, window: int, recited: int, repeats: bool
+    ) -> None:
+        self.tokenizer, self.groups, self.routed, self.window = tokenizer, groups, routed, window
+        self.recited, self.repeats = recited, repeats
         self._coins, self._has = tokenizer.vocabulary["Coins"], tokenizer.vocabulary[" has"]
         self._numbers = {tokenizer.vocabulary[f" {number}"] for number in NUMBERS}
 
@@ -71,7 +74,7 @@ class Sequences:
             spoken += [False] * len(asked) + [True] * len(answered)
             groups += [self.groups.index(problem.group)] * (len(asked) + len(answered))
         if self.recited:
-            asked, answered = self._parts(recital(context.world, self.recited, rng))
+            asked, answered = self._parts(recital(context.world, self.recited, rng, repeats=self.repeats))
             tokens += asked + answered
             spoken += [False] * len(asked) + [token in self._numbers for token in answered]
             groups += [0] * (len(asked) + len(answered))

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# The tests that need torch, transformers or lm-eval: the toy model's tensors, cold against cached, scores. Makes a virtual
+# environment of its own with the extras `toy` and `score` at the pinned versions (1.5 GB with a CPU build of torch).
+# Arguments go to pytest. Exits with pytest's status.
+#
+#   CACHEWITNESS_TOY_VENV     where the environment is kept between runs; a temporary folder if unset
+#   CACHEWITNESS_TORCH_INDEX  index of CPU builds of torch; empty for none but the configured ones
+#   PYTHON                    the Python that makes the environment (3.11 or later)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+exec </dev/null
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+venv=${CACHEWITNESS_TOY_VENV:-$work/venv}
+torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
+
+if [[ ! -e $venv/.ready ]]; then
+    "${PYTHON:-python3}" -m venv "$venv"
+    index=()
+    [[ -n $torch_index ]] && index=(--extra-index-url "$torch_index")
+    "$venv/bin/python" -m pip install --quiet "${index[@]}" torch --constraint ci/constraints.txt
+    "$venv/bin/python" -m pip install --quiet --editable '.[dev,toy,score,dev-score]' --constraint ci/constraints.txt
+    touch "$venv/.ready"
+fi
+
+# Threads that wait for one another on a busy core are slower than one thread.
+export OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 OMP_WAIT_POLICY=PASSIVE
+export PYTHONPYCACHEPREFIX="$work/pycache" HYPOTHESIS_STORAGE_DIRECTORY="$work/hypothesis"
+unset PYTHONPATH PYTHONHOME
+"$venv/bin/python" -m pytest -o cache_dir="$work/pytest" suites/toy_model suites/toy suites/cold_vs_cached suites/score "$@"
