@@ -9,6 +9,8 @@ A wrong read leaves the logits as they are, if all that is wrong is of these cla
 
 * same-content: another's page of the same tokens, media, adapter and weights; only the salt is another;
 * not-held: the right content in a page that the request does not hold (any longer), and nobody has overwritten;
+* freed-in-flight: a page that the request gave back while the step was in flight. Steps are carried out in the order in which
+  they were scheduled, so whoever gets the page next has not written it yet;
 * exchanged: blocks of full attention in each other's columns. Keys carry their position, and attention sums over a set.
 """
 
@@ -18,12 +20,15 @@ from typing import Any
 
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.ghost import Ledger
-from harness.history import Compare, Group, Header, Hit, Read
+from harness.history import Compare, Drop, Group, Header, Hit, Read
 from harness.pages import NOTHING, Page
 from harness.verdict import Finding, Measured
 
 CAPABILITY = "compare"
 SILENT, UNFELT = "silent-divergence", "unfelt-fault"
+
+GivenBack = dict[tuple[int, int, str], set[int]]
+"""Per pool, slot and holder: the steps that were in flight when the holder gave the slot back."""
 
 
 class TensorsAgree(Checker):
@@ -37,6 +42,7 @@ class TensorsAgree(Checker):
         super().__init__()
         self.measured: Measured = Measured()
         self._felt: dict[tuple[int, str], str] = {}
+        self._given_back: GivenBack = {}
         self._told: set[str] = set()
 
     def not_applicable(self, header: Header) -> str:
@@ -44,7 +50,14 @@ class TensorsAgree(Checker):
         return super().not_applicable(header) or own
 
     def handlers(self) -> dict[type, Handler]:
-        return {Compare: self.on_compare, Hit: self.on_hit}
+        return {Compare: self.on_compare, Hit: self.on_hit, Drop: self.on_drop}
+
+    def on_drop(self, ledger: Ledger, event: Drop) -> Found:
+        """Remember which steps were in flight when pages were given back."""
+        if ledger.open_steps:
+            steps = set(ledger.open_steps)
+            self._given_back |= {(event.pool, slot, event.holder): steps for slot in event.slots}
+        return None
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Count what is restored."""
@@ -54,7 +67,7 @@ class TensorsAgree(Checker):
 
     def wrong_read(self, ledger: Ledger, event: Read) -> Found:
         """Remember that the step's logits must show it, unless it is of a class that they cannot show."""
-        if not unfelt(ledger, event):
+        if not unfelt(ledger, event, self._given_back):
             self._felt.setdefault((event.step, event.r), f"group {event.group} ({ledger.groups[event.group].kind})")
         return None
 
@@ -84,9 +97,12 @@ class TensorsAgree(Checker):
         return None
 
 
-def unfelt(ledger: Ledger, read: Read) -> str:
+def unfelt(ledger: Ledger, read: Read, given_back: GivenBack) -> str:
     """Return the class by which a wrong read leaves the numbers as they are; empty if they must change."""
     bad, group = ledger.invalid_columns(read), ledger.groups[read.group]
+    bad = [i for i in bad if read.step not in given_back.get((read.pool, read.slots[i], read.r), ())]
+    if not bad:
+        return "freed-in-flight"
     pages = [ledger.page(read.group, read.slots[index]) for index in bad]
     if any(page is None or page.node == NOTHING or page.group != read.group for page in pages):
         return ""

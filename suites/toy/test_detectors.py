@@ -10,7 +10,7 @@ from harness.cli import invoke
 from harness.engines.registry import parse
 from harness.execute import drive
 from harness.ghost import Ledger
-from harness.history import Compare, Event, Read, StepEnd
+from harness.history import Compare, Drop, Event, Read, StepEnd
 from harness.mutants import all_mutants
 from harness.notation import parse as history_of
 from harness.trace import Trace
@@ -52,6 +52,13 @@ def test_fault_of_the_policy_is_found_by_both(mutant: str, layout: str, name: st
     anomalies = {finding.anomaly for finding in result.findings}
     assert all_mutants()[mutant].anomaly in anomalies and not anomalies & {SILENT, UNFELT}
     assert measured_in(result).beyond > 0
+
+
+def test_page_given_back_while_a_step_reads_it_is_the_ledgers_alone_to_find() -> None:
+    trace = story("full-mamba", DENSE | {"async_depth": 1}, "crowded")
+    result = drive(trace, parse("toy:mutant=freed-while-in-flight").open(trace.header), keep=False)
+    assert "use-after-free" in {finding.anomaly for finding in result.findings}
+    assert not {finding.anomaly for finding in result.findings} & {SILENT, UNFELT}
 
 
 def test_disagreement_exits_as_a_failure_of_the_harness(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,11 +118,13 @@ def test_right_logits_after_a_read_of_poison_are_an_unfelt_fault() -> None:
 
 def classes(text: str) -> list[str]:
     """Return the class of every wrong read of a history."""
-    history = history_of(text)
-    ledger, found = Ledger(history.header), []
+    history, checker, found = history_of(text), TensorsAgree(), []
+    ledger = Ledger(history.header)
     for event in history.events:
         if isinstance(event, Read) and ledger.invalid_columns(event):
-            found.append(unfelt(ledger, event))
+            found.append(unfelt(ledger, event, checker._given_back))
+        if isinstance(event, Drop):
+            checker.on_drop(ledger, event)
         ledger.apply(event)
     return found
 
@@ -132,6 +141,8 @@ TWO = "submit r1 a:9\ntake r1 | 1 2 3\nstep 1: r1 0..8 | 1 2\n"
         (FULL + TWO + "submit r2 a:9 adapter=x\ntake r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n", [""]),
         (FULL + TWO + "submit r2 b:9\ntake r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n", [""]),
         (FULL + TWO + "submit r2 a:9\ntake r2 | 4\nstep 2: r2 8..9 | 1 2 4\n", ["not-held"]),
+        (FULL + TWO + "begin 2: r1 8..9 | 1 2 3\ndrop r1 | 1\nend 2\n", ["freed-in-flight"]),
+        (FULL + TWO + "drop r1 | 1\nstep 2: r1 8..9 | 1 2 3\n", [""]),
         (FULL + TWO + "step 2: r1 8..9 | 0 2 3\n", [""]),
         (STATE + "submit r1 a:9\ntake r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 6..9 | 1 1 2\n", [""]),
     ],

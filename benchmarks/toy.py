@@ -1,0 +1,176 @@
+"""How fast the toy model runs: prefill and decode, over pages, without a cache, and in transformers, in one run on one machine.
+
+    python benchmarks/toy.py [--device cuda] [--checkpoint DIR] [--batch 64] [--write docs/toy-speed.md]
+
+All three run the same weights in float32: those of a checkpoint of the published architecture (Qwen3.5), or random ones of
+its sizes. Times on a machine that does other things are worth little, so the page gives ratios beside the rates, every
+measurement is the best of several, and the paged and the other executions take turns. Before anything is timed the
+greedy tokens of the paged execution are compared with those of `transformers.generate`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.toy.kind import need_torch
+
+need_torch()
+
+import torch  # noqa: E402  (threads are chosen before torch is imported)
+
+from reference_impl.toy_model import checkpoint, dense  # noqa: E402
+from reference_impl.toy_model.config import ToyConfig  # noqa: E402
+from reference_impl.toy_model.export import PUBLISHED_CHUNK, export  # noqa: E402
+from reference_impl.toy_model.paged import Chunk, PagedGroup, Pools, step  # noqa: E402
+from reference_impl.toy_model.tokenizer import as_hugging_face, vocabulary  # noqa: E402
+from reference_impl.toy_model.weights import random_weights  # noqa: E402
+
+BLOCK = 16
+ROUNDS = 3
+
+
+class Paged:
+    """A batch of requests over pages of their own."""
+
+    def __init__(self, model: checkpoint.Checkpoint, prompts: torch.Tensor, new: int, device: str) -> None:
+        self.model, self.prompts = model, prompts.tolist()
+        types = model.config.layer_types
+        groups = [
+            PagedGroup(layers, BLOCK)
+            for kind in dict.fromkeys(types)
+            if (layers := tuple(i for i, layer_type in enumerate(types) if layer_type == kind))
+        ]
+        columns = -(-(prompts.shape[1] + new) // BLOCK)
+        self.pools = Pools(groups, 1 + len(prompts) * len(groups) * columns, model.config, device=device)
+        free = iter(range(1, self.pools.slots))
+        self.tables = [[[next(free) for _ in range(columns)] for _ in groups] for _ in self.prompts]
+
+    def prefill(self, size: int) -> torch.Tensor:
+        """Run the prompts in chunks of `size` tokens and return the tokens that follow."""
+        length = len(self.prompts[0])
+        for start in range(0, length, size):
+            logits = self._run([prompt[start : start + size] for prompt in self.prompts], start)
+        return logits.argmax(-1)
+
+    def decode(self, last: torch.Tensor, new: int) -> list[torch.Tensor]:
+        """Generate `new` tokens greedily behind `last` [requests]."""
+        out, start = [last], len(self.prompts[0])
+        for position in range(start, start + new - 1):
+            logits = self._run([[token] for token in out[-1].tolist()], position)
+            out.append(logits.argmax(-1))
+        return out
+
+    def _run(self, tokens: list[list[int]], start: int) -> torch.Tensor:
+        chunks = [Chunk(own, start, table) for own, table in zip(tokens, self.tables, strict=True)]
+        return step(self.pools, chunks, self.model.weights)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure, print the page, and return 1 if the executions do not generate the same."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--new", type=int, default=32)
+    parser.add_argument("--chunk", type=int, default=256)
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args(argv)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("--device cuda: torch sees no GPU here")
+    with tempfile.TemporaryDirectory() as folder:
+        page, same = measure(options, options.checkpoint or random_checkpoint(Path(folder)))
+    print(page)
+    if options.write:
+        options.write.write_text(page + "\n", encoding="utf-8")
+    return 0 if same else 1
+
+
+def measure(options: Any, folder: Path) -> tuple[str, bool]:
+    """Return the page, and whether paged execution and transformers generate the same."""
+    from transformers import Qwen3_5ForCausalLM
+
+    model = checkpoint.load(folder, torch.float32, options.device)
+    theirs = Qwen3_5ForCausalLM.from_pretrained(folder, dtype=torch.float32).to(options.device).eval()
+    generator = torch.Generator().manual_seed(0)
+    prompts = torch.randint(model.config.vocab_size, (options.batch, options.prompt), generator=generator)
+    paged, there = Paged(model, prompts, options.new, options.device), prompts.to(options.device)
+
+    def generate(new: int) -> torch.Tensor:
+        with torch.inference_mode():
+            wanted = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+            return theirs.generate(there, attention_mask=torch.ones_like(there), **wanted)[:, options.prompt :]
+
+    def unsplit() -> None:
+        with torch.inference_mode():
+            dense.forward(there, model.weights, model.config)
+
+    first = paged.prefill(options.chunk)
+    same = torch.equal(torch.stack(paged.decode(first, options.new), dim=1), generate(options.new))
+    runs: dict[str, Callable[[], object]] = {
+        "paged prefill": lambda: paged.prefill(options.chunk),
+        "dense prefill": unsplit,
+        "transformers prefill": lambda: generate(1),
+        "paged decode": lambda: paged.decode(first, options.new),
+        "transformers both": lambda: generate(options.new),
+    }
+    seconds = best(runs, options.device)
+    seconds["transformers decode"] = seconds.pop("transformers both") - seconds["transformers prefill"]
+    return render(options, seconds, same), same
+
+
+def best(runs: dict[str, Callable[[], object]], device: str) -> dict[str, float]:
+    """Return the least seconds of each run, all of them in turn, several times."""
+    least = dict.fromkeys(runs, float("inf"))
+    for _ in range(ROUNDS):
+        for name, run in runs.items():
+            began = time.perf_counter()
+            run()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            least[name] = min(least[name], time.perf_counter() - began)
+    return least
+
+
+def render(options: Any, seconds: dict[str, float], same: bool) -> str:
+    """Return the page as Markdown."""
+    prefilled, decoded = options.batch * options.prompt, options.batch * (options.new - 1)
+    rate = {name: (prefilled if "prefill" in name else decoded) / took for name, took in seconds.items()}
+    gpu = torch.cuda.get_device_name() if options.device == "cuda" else f"CPU, {torch.get_num_threads()} thread"
+    lines = [
+        "# Speed of the toy model",
+        "",
+        f"{gpu}; float32; {options.batch} requests of {options.prompt} prompt and {options.new} new tokens; prefill in chunks "
+        f"of {options.chunk}; best of {ROUNDS}. Written by `python benchmarks/toy.py`.",
+        "",
+        "| execution | tokens/s | as a multiple of transformers |",
+        "|---|---|---|",
+    ]
+    for name, tokens in rate.items():
+        lines.append(f"| {name} | {tokens:,.0f} | {tokens / rate['transformers ' + name.split()[1]]:.2f} |")
+    told = "generate the same tokens" if same else "DO NOT generate the same tokens"
+    return "\n".join([*lines, "", f"Paged execution and transformers {told}."])
+
+
+def random_checkpoint(folder: Path) -> Path:
+    """Write random weights of the published architecture at the toy's size, and return the folder."""
+    words = vocabulary([f" w{number}" for number in range(60)])
+    config = ToyConfig(
+        vocab_size=len(words),
+        hidden_size=128,
+        intermediate_size=320,
+        layer_types=("linear_attention", "linear_attention", "linear_attention", "full_attention"),
+        chunk_size=PUBLISHED_CHUNK,
+    )
+    export(folder, config, random_weights(config, 0), as_hugging_face(words), {})
+    return folder
+
+
+if __name__ == "__main__":
+    sys.exit(main())
