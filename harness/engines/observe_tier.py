@@ -30,19 +30,22 @@ class ObservedTier:
 
     def place(self, block: Any) -> int:
         """Return which place of the tier a block of a hit is."""
-        return block.block_id if block in self._places else NOT_FROM_THERE
+        slot: int = block.block_id
+        return slot if slot < len(self._places) and self._places[slot] is block else NOT_FROM_THERE
 
     def changes(self, step: int, reason: UnpublishReason) -> list[Event]:
         """Return what ended, for a reason, what began, and the counts, if anything did since the last call."""
         ended: list[Event] = []
         begun: list[Event] = []
         for place in self._places:
-            slot, old = place.block_id, self._keys.pop(place.block_id, None)
+            slot, old = place.block_id, self._keys.get(place.block_id)
             new = None if place.block_hash is None else (place.block_hash, place.block_hash_num_tokens)
-            if new is not None:
-                self._keys[slot] = new
             if new == old:
                 continue
+            if new is None:
+                del self._keys[slot]
+            else:
+                self._keys[slot] = new
             if old is not None:
                 group = self._groups + self._group_of(old[0])
                 ended.append(Unpublish(step=step, group=group, slot=slot, length=old[1], reason=reason))
