@@ -30,7 +30,9 @@ stage tests python -m pytest
 cat <<'END'
 
 == not run here
-vllm   the cache managers of two real releases, and faults patched into them   ci/stage_vllm.sh
+toy    tensors, cold against cached, scores: whatever "not run" lists above   ci/stage_toy.sh
+cuda   the same on a GPU                                                      docs/gpu.md
+vllm   two real releases, and faults patched into them                        ci/stage_vllm.sh
 END
 
 if ((${#failed[@]})); then
