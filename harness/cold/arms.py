@@ -10,6 +10,7 @@ import msgspec
 
 DRAFTS = 3
 TIER_SLOTS = 512
+EVERYWHERE = ("prefix-end", "replay")
 
 
 class Happened(msgspec.Struct):
@@ -41,6 +42,7 @@ Missing = Callable[[Happened], str]
 class Arm:
     """An arm by name. `options` are added to those of the configuration; `missing` says what did not happen, if anything.
 
+    `places` are the stories that it is told in, the two where faults differ most in every arm.
     `salted`: every request has a salt of its own. `evicts`: the device's cache is reset between producer and consumer.
     `preempts`: requests lose their pages in prefill and in decode. `odd_chunks`: steps have budgets of many sizes. `again`: the
     trace is run twice, and the second time must repeat every bit.
@@ -50,6 +52,7 @@ class Arm:
     summary: str
     missing: Missing
     options: Mapping[str, Any] = field(default_factory=dict)
+    places: tuple[str, ...] = (*EVERYWHERE, "together")
     salted: bool = False
     evicts: bool = False
     preempts: bool = False
@@ -100,12 +103,42 @@ ARMS: tuple[Arm, ...] = (
     Arm("off", "no caching", _nothing_restored, {"enable_caching": False}),
     Arm("off-again", "no caching, twice: every bit must be repeated", _nothing_restored, {"enable_caching": False}, again=True),
     Arm("miss", "caching, a salt of its own for every request", _missed, salted=True),
-    Arm("hit", "warm: consumers find what producers left", _hit),
-    Arm("tier", "the device's cache is reset, the second tier is kept", _from_tier, {"tier_slots": TIER_SLOTS}, evicts=True),
-    Arm("preempted", "warm, and everybody loses its pages in prefill and in decode", _preempted, preempts=True),
-    Arm("chunked", "warm, in chunks of other sizes", _hit, odd_chunks=True),
-    Arm("drafts", "warm, with drafts that stand and fall", _drafted, {"num_speculative_tokens": DRAFTS}),
-    Arm("async", "warm, each step scheduled before the one before has run", _in_flight, {"async_depth": 1}),
+    Arm(
+        "hit",
+        "warm: consumers find what producers left",
+        _hit,
+        places=(*EVERYWHERE, "together", "siblings", "turns", "alike", "interrupted", "pressure"),
+    ),
+    Arm(
+        "tier",
+        "the device's cache is reset, the second tier is kept",
+        _from_tier,
+        {"tier_slots": TIER_SLOTS},
+        evicts=True,
+        places=(*EVERYWHERE, "together", "turns", "alike"),
+    ),
+    Arm(
+        "preempted",
+        "warm, and everybody loses its pages in prefill and in decode",
+        _preempted,
+        preempts=True,
+        places=(*EVERYWHERE, "together", "turns", "pressure"),
+    ),
+    Arm("chunked", "warm, in chunks of other sizes", _hit, odd_chunks=True, places=(*EVERYWHERE, "siblings", "interrupted")),
+    Arm(
+        "drafts",
+        "warm, with drafts that stand and fall",
+        _drafted,
+        {"num_speculative_tokens": DRAFTS},
+        places=(*EVERYWHERE, "turns", "guessed", "pressure"),
+    ),
+    Arm(
+        "async",
+        "warm, each step scheduled before the one before has run",
+        _in_flight,
+        {"async_depth": 1},
+        places=(*EVERYWHERE, "together", "siblings", "pressure"),
+    ),
 )
 BY_NAME = {arm.name: arm for arm in ARMS}
 

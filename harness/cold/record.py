@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from harness.cold.arms import Happened
-from harness.history import Event, Hit, Preempted, Run, StepBegin, StepEnd, Submitted
+from harness.history import Aborted, Event, Hit, Preempted, Run, StepBegin, StepEnd, Submitted
 from harness.mutants.tools import wrap
 from harness.needs import columns
 from harness.trace import Op
@@ -67,6 +67,7 @@ class Recorder:
         self.lives: list[Life] = []
         self.happened = Happened(restored={group.kind: 0 for group in engine.header.local_groups()})
         self._prompts: dict[str, int] = {}
+        self._aborted: set[str] = set()
         self._living: dict[str, Life] = {}
         self._pieces: dict[int, list[tuple[str, Piece]]] = {}
         self._outstanding, self._op = 0, -1
@@ -84,6 +85,8 @@ class Recorder:
                 self._looked_up(event)
             elif isinstance(event, Preempted):
                 self._preempted(event.r)
+            elif isinstance(event, Aborted):
+                self._aborted.add(event.r)
             elif isinstance(event, StepBegin):
                 self._outstanding += 1
                 self.happened.in_flight += self._outstanding > 1
@@ -95,9 +98,9 @@ class Recorder:
         return None
 
     def close(self) -> None:
-        """Name the requests whose prompts were never computed to their end."""
+        """Name the requests that were not aborted and whose prompts were never computed to their end."""
         reached = {life.r for life in self.lives if life.pieces and life.pieces[-1].known >= life.prompt}
-        self.happened.unanswered = sorted(set(self._prompts) - reached)
+        self.happened.unanswered = sorted(set(self._prompts) - reached - self._aborted)
 
     def _life(self, r: str, resume: int) -> Life:
         return Life(r, self._prompts[r], resume)

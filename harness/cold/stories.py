@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from typing import Any
 from zlib import crc32
 
 import msgspec
 
 from harness.cold.arms import Arm
-from harness.scenarios.shape import Script, Shape
+from harness.scenarios.shape import Script, Shape, image
 from harness.trace import Step, Submit, Trace, length_of
 
 NEEDS = "compare"
+SMALL_POOL = "pressure"
+"""The story whose pool holds two requests and no more."""
 LATE_STEPS = 3
 """Steps beyond those that a prefill needs, since an engine may stop at boundaries; what is left over decodes."""
 
@@ -30,7 +33,7 @@ class Story:
         self.random = random.Random(crc32(f"{seed} {where} {shape.layout.name}".encode()))
         self.seed = seed
         self.script = Script(shape, f"{arm.name}/{where}", f"{arm.summary}; {STORIES[where][0]}", "harness/cold/stories.py")
-        self.script.needs.append(NEEDS)
+        self.script.needs += [NEEDS, *(("withdraw",) if where == "interrupted" else ())]
 
     @property
     def blocks(self) -> int:
@@ -46,10 +49,10 @@ class Story:
         """Return a segment of a text that no other seed has."""
         return f"{name}.{self.seed}:{length}"
 
-    def submit(self, r: str, prompt: str) -> None:
-        """Submit a request; those that are to be preempted in their prefill get a longer one."""
-        identity = {"salt": f"only {r}"} if self.arm.salted else {}
-        self.script.submit(r, prompt, **identity)
+    def submit(self, r: str, prompt: str, **identity: Any) -> None:
+        """Submit a request, with a salt of its own in an arm that has them."""
+        salt = {"salt": f"only {r}"} if self.arm.salted else {}
+        self.script.submit(r, prompt, **salt, **identity)
 
     def step(self, budget: int) -> None:
         """Run one step of so many tokens, or of another number where chunks are to be odd."""
@@ -65,9 +68,9 @@ class Story:
         for _ in range(decode):
             self.script.ops.append(Step(budget=max(self.unit, 8)))
 
-    def serve(self, r: str, prompt: str, decode: int = 2) -> None:
+    def serve(self, r: str, prompt: str, decode: int = 2, **identity: Any) -> None:
         """Answer one request alone, from its submission to its end."""
-        self.submit(r, prompt)
+        self.submit(r, prompt, **identity)
         tokens = length_of(prompt)
         if self.arm.preempts:
             self.script.ops.append(Step(budget=self.unit))
@@ -100,7 +103,7 @@ def prefix_end(s: Story) -> None:
 def replay(s: Story) -> None:
     """Send the same prompt again, of lengths around a boundary and of one token."""
     k, u = s.blocks, s.unit
-    lengths = [k * u - 1, k * u, k * u + 1, 1, (k + 1) * u + s.own]
+    lengths = [k * u - 1, k * u, k * u + 1, 1, (k + 2) * u + s.own]
     s.random.shuffle(lengths)
     for index, length in enumerate(lengths):
         s.serve(f"p{index}", s.text(f"doc{index}", length))
@@ -130,6 +133,12 @@ def together(s: Story) -> None:
             s.step(4 * u)
     for r in prompts:
         s.script.finish(r)
+    for r in ("d0", "d1"):
+        s.submit(r, f"{s.text('new', k * u)} {s.text(r, s.own)}")
+    for _ in range(k + 4):
+        s.step(6 * u)
+    for r in ("d0", "d1"):
+        s.script.finish(r)
 
 
 def siblings(s: Story) -> None:
@@ -151,12 +160,85 @@ def turns(s: Story) -> None:
         said += f" @t{turn}:{decode} {s.text(f'more{turn}', s.own)}"
 
 
+def alike(s: Story) -> None:
+    """Send what looks like something else that is cached: behind other tokens, of an adapter, an image, other weights."""
+    k, u = s.blocks, s.unit
+    s.serve("a", f"{s.text('one', u)} {s.text('doc', k * u)} {s.text('a', s.own)}")
+    s.evict()
+    s.serve("b", f"{s.text('two', u)} {s.text('doc', k * u)} {s.text('b', s.own)}")
+    s.evict()
+    s.serve("c", f"{s.text('doc', k * u)} {s.text('c', s.own)}")
+    for r, adapter in (("plain", ""), ("tuned", "tuned"), ("tuned'", "tuned")):
+        s.evict()
+        s.serve(r, f"{s.text('task', k * u)} {s.text(r, s.own)}", adapter=adapter)
+    for r, picture in (("cat", "cat"), ("dog", "dog"), ("cat'", "cat")):
+        s.evict()
+        s.serve(r, f"{s.text('see', u)} <image>:{u} {s.text(r, s.own)}", media=image(u, u, picture))
+    for version in (1, 2):
+        s.script.update_weights(version)
+        for r in ("old", "new"):
+            s.evict()
+            s.serve(f"{r}{version}", f"{s.text('weights', k * u)} {s.text(r, s.own)}")
+
+
+def pressure(s: Story) -> None:
+    """Ask again and again for prefixes that a small pool can only keep in part, some requests at a time."""
+    k, u = s.blocks, s.unit
+    prefixes = [s.text(f"doc{index}", (k + 1) * u) for index in range(3)]
+    for turn in range(4):
+        s.random.shuffle(prefixes)
+        running = [f"r{turn}.{index}" for index in range(2)]
+        for r, prefix in zip(running, prefixes, strict=False):
+            s.submit(r, f"{prefix} {s.text(r, s.own + u // 2)}")
+        for index in range(2 * k + 8):
+            s.step(2 * u)
+            if s.arm.preempts and index in (0, 2 * k + 4):
+                s.script.preempt(running[0])
+        for r in running:
+            s.script.finish(r)
+        s.evict()
+
+
+def guessed(s: Story) -> None:
+    """Let others go on as a drafter guessed, right up to a boundary and wrong from there or a little before."""
+    u = s.unit
+    prompt = f"{s.text('sys', 2 * u)} {s.text('hello', u - 5)}"
+    s.serve("g", prompt, decode=u)
+    for wrong in range(1, 5):
+        s.evict()
+        s.serve(f"w{wrong}", f"{prompt} @g:{5 - wrong} ~@g[{5 - wrong}]:{wrong} {s.text(f'w{wrong}', s.own)}")
+    s.evict()
+    s.serve("r", f"{prompt} @g:5 {s.text('r', s.own)}")
+
+
+def interrupted(s: Story) -> None:
+    """Let producers be aborted in the middle of a block and withdrawn from a step; others then send the same prompt."""
+    k, u = s.blocks, s.unit
+    for index, budget in enumerate((u + u // 2 + 1, 2 * u, 2 * u - 1)):
+        prompt = f"{s.text(f'cut{index}', (k + 1) * u)} {s.text(f'cut{index}', s.own)}"
+        s.submit(f"p{index}", prompt)
+        s.script.ops.append(Step(budget=budget))
+        s.script.abort(f"p{index}")
+        s.evict()
+        s.serve(f"c{index}", prompt)
+    prompt = f"{s.text('gone', k * u)} {s.text('gone', s.own)}"
+    s.submit("w", prompt)
+    s.script.ops.append(Step(budget=2 * u, withdraw=["w"]))
+    s.serve("v", prompt)
+    s.run(length_of(prompt), 1)
+    s.script.finish("w")
+
+
 STORIES: Mapping[str, tuple[str, Callable[[Story], None]]] = {
     "prefix-end": ("prompts part around a boundary", prefix_end),
     "replay": ("the same prompt again", replay),
     "together": ("several consumers of one prefix at once", together),
     "siblings": ("siblings part in a block and at a boundary", siblings),
     "turns": ("a conversation continues from what was generated", turns),
+    "alike": ("what looks like something cached, and is not", alike),
+    "guessed": ("others go on as a drafter guessed", guessed),
+    "interrupted": ("producers are aborted or withdrawn half way", interrupted),
+    "pressure": ("a pool that is too small for all prefixes", pressure),
 }
 
 
@@ -167,6 +249,7 @@ def write(shape: Shape, arm: Arm, where: str, seed: int) -> Trace:
         options.pop("retention_interval", None)
     story = Story(Shape(shape.layout, options, shape.height, shape.policy), arm, where, seed)
     STORIES[where][1](story)
-    tokens = sum(length_of(op.prompt) + 4 * shape.unit for op in story.script.ops if isinstance(op, Submit))
+    lengths = [length_of(op.prompt) + 4 * shape.unit for op in story.script.ops if isinstance(op, Submit)]
+    tokens = max(lengths) if where == SMALL_POOL else sum(lengths)
     trace = story.script.trace(story.script.shape.slots(tokens) + 1)
     return Trace(msgspec.structs.replace(trace.header, seed=seed), trace.ops)

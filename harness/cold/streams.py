@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from harness import layouts
 from harness.cells import Cell
-from harness.cold.arms import ARMS, BY_NAME, Arm
-from harness.cold.stories import STORIES, write
+from harness.cold.arms import ARMS, BY_NAME, EVERYWHERE, Arm
+from harness.cold.stories import write
 from harness.engines.registry import EngineSpec
 from harness.trace import Trace
 
 EXACT, ROUNDED = "float64", ("float32", "bf16-state")
-ROUNDED_ARMS, ROUNDED_STORIES = ("off-again", "hit", "tier", "preempted", "chunked"), ("prefix-end", "replay")
+ROUNDED_ARMS = tuple(BY_NAME[name] for name in ("off-again", "hit", "tier", "preempted", "chunked"))
 DTYPE = "dtype"
 
 
@@ -43,19 +43,21 @@ def default_cells() -> list[Cell]:
 
 def streams(engine: EngineSpec, cells: Sequence[Cell], seed: int) -> list[Stream]:
     """Return the traces of a seed: in the precision that the user named, or in all of them."""
-    everything = (ARMS, tuple(STORIES))
     if engine.options.get(DTYPE) or DTYPE not in engine.kind.options:
-        return [Stream(cell, engine, traces(cell, seed, *everything)) for cell in cells]
-    some = (tuple(BY_NAME[name] for name in ROUNDED_ARMS), ROUNDED_STORIES)
-    exact = [Stream(cell, _in(engine, EXACT), traces(cell, seed, *everything)) for cell in cells]
-    return exact + [Stream(cell, _in(engine, dtype), traces(cell, seed, *some)) for dtype in ROUNDED for cell in cells[:1]]
+        return [Stream(cell, engine, traces(cell, seed)) for cell in cells]
+    exact = [Stream(cell, _in(engine, EXACT), traces(cell, seed)) for cell in cells]
+    return exact + [
+        Stream(cell, _in(engine, dtype), traces(cell, seed, ROUNDED_ARMS, EVERYWHERE))
+        for dtype in ROUNDED
+        for cell in cells[:1]
+    ]
 
 
-def traces(cell: Cell, seed: int, arms: Sequence[Arm], places: Sequence[str]) -> Iterator[Trace]:
-    """Yield a trace for each arm at each place."""
+def traces(cell: Cell, seed: int, arms: Sequence[Arm] = ARMS, places: Sequence[str] = ()) -> Iterator[Trace]:
+    """Yield a trace for each arm at each of its places, or at the places named."""
     shape = cell.shape("scheduler")
     for arm in arms:
-        for where in places:
+        for where in places or arm.places:
             yield write(shape, arm, where, seed)
 
 

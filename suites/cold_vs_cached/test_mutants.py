@@ -1,0 +1,76 @@
+"""Seeded faults against the comparison of cold and cached runs: every fault that changes what a page holds is found by numbers.
+
+No ledger is asked. The traces are those of every run, not written for a fault; each fault names the story in which it shows,
+so that a test need not run all of them, and shows there on at least one configuration, where the clean engine passes.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from harness.cold.arms import BY_NAME
+from harness.cold.judge import judged
+from harness.cold.result import NAME, Compared
+from harness.cold.streams import default_cells
+from harness.cold.stories import write
+from harness.engines.registry import parse
+from harness.errors import UsageError
+from harness.mutants import all_mutants
+from harness.trace import Trace
+
+FELT = {
+    "null-block-published": "tier/alike",
+    "skipped-boundary-published": "hit/prefix-end",
+    "tail-published-early": "chunked/interrupted",
+    "withdrawn-keys-stay": "hit/interrupted",
+    "same-step-state-hit": "hit/together",
+    "state-donated-without-copy": "hit/prefix-end",
+    "hit-is-maximum-over-groups": "hit/prefix-end",
+    "window-looked-up-short": "hit/pressure",
+    "key-kept-after-eviction": "hit/pressure",
+    "reset-keeps-keys": "hit/alike",
+    "window-freed-early": "hit/together",
+    "touch-after-allocate": "hit/pressure",
+    "shared-block-freed-twice": "hit/pressure",
+    "stale-table-rows": "preempted/turns",
+    "hash-without-parent": "hit/alike",
+    "image-left-out": "hit/alike",
+    "keys-survive-new-weights": "hit/alike",
+    "state-after-last-draft": "drafts/prefix-end",
+    "boundary-state-left-behind": "drafts/turns",
+    "drafts-published": "drafts/guessed",
+    "freed-while-in-flight": "async/replay",
+    "stored-before-the-step": "tier/prefix-end",
+    "load-forgotten": "tier/prefix-end",
+    "tier-survives-new-weights": "tier/alike",
+    "device-skips-copies": "tier/prefix-end",
+    "device-rows-grow": "preempted/prefix-end",
+    "conv-state-lost": "hit/prefix-end",
+}
+"""The faults that touch state, and where each is shown."""
+
+
+def traces(story: str) -> list[Trace]:
+    arm, _, where = story.partition("/")
+    return [write(cell.shape("scheduler"), BY_NAME[arm], where, 0) for cell in default_cells()]
+
+
+def compared(trace: Trace, engine: str) -> Compared:
+    spec = parse(engine)
+    return judged(trace, spec.open(trace.header), spec, keep=False)
+
+
+@pytest.mark.parametrize("mutant", FELT)
+def test_fault_is_felt_and_the_trace_is_clean_without_it(mutant: str) -> None:
+    for trace in traces(FELT[mutant]):
+        try:
+            result = compared(trace, f"toy:mutant={mutant}")
+        except UsageError:
+            continue
+        if any(finding.checker == NAME for finding in result.findings):
+            assert result.row.verdict == "FAIL"
+            assert compared(trace, "toy").row.verdict == "pass"
+            return
+    pytest.fail(f"{mutant} is not felt in {FELT[mutant]}")
