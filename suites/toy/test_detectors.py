@@ -116,6 +116,10 @@ def test_right_logits_after_a_read_of_poison_are_an_unfelt_fault() -> None:
     assert finding.sentence.startswith("Let r1 ") and finding.sentence.endswith(": a contradiction.")
 
 
+def test_coarse_comparison_accuses_nobody() -> None:
+    assert judged(NULL_READ, tolerance=1e-3) == []
+
+
 def classes(text: str) -> list[str]:
     """Return the class of every wrong read of a history."""
     history, checker, found = history_of(text), TensorsAgree(), []
