@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-NEEDED = {"toy": ("torch",), "toy_model": ("torch", "transformers")}
+NEEDED = {"cold_vs_cached": ("torch",), "toy": ("torch",), "toy_model": ("torch", "transformers")}
 """What the suites in a folder import; without it they are listed as not run."""
 
 

@@ -100,7 +100,7 @@ def _in_flight(h: Happened) -> str:
 
 
 ARMS: tuple[Arm, ...] = (
-    Arm("off", "no caching", _nothing_restored, {"enable_caching": False}),
+    Arm("off", "no caching", _nothing_restored, {"enable_caching": False}, places=EVERYWHERE),
     Arm("off-again", "no caching, twice: every bit must be repeated", _nothing_restored, {"enable_caching": False}, again=True),
     Arm("miss", "caching, a salt of its own for every request", _missed, salted=True),
     Arm(

@@ -182,7 +182,7 @@ def alike(s: Story) -> None:
 
 
 def pressure(s: Story) -> None:
-    """Ask again and again for prefixes that a small pool can only keep in part, some requests at a time."""
+    """Ask again and again for prefixes that a small pool can only keep in part, two at a time, and for one twice in a row."""
     k, u = s.blocks, s.unit
     prefixes = [s.text(f"doc{index}", (k + 1) * u) for index in range(3)]
     for turn in range(4):
@@ -197,6 +197,8 @@ def pressure(s: Story) -> None:
         for r in running:
             s.script.finish(r)
         s.evict()
+    for r in ("y", "z"):
+        s.serve(r, f"{prefixes[0]} {s.text(r, s.own)}")
 
 
 def guessed(s: Story) -> None:
@@ -250,6 +252,6 @@ def write(shape: Shape, arm: Arm, where: str, seed: int) -> Trace:
     story = Story(Shape(shape.layout, options, shape.height, shape.policy), arm, where, seed)
     STORIES[where][1](story)
     lengths = [length_of(op.prompt) + 4 * shape.unit for op in story.script.ops if isinstance(op, Submit)]
-    tokens = max(lengths) if where == SMALL_POOL else sum(lengths)
+    tokens = max(lengths) * 6 // 5 if where == SMALL_POOL else sum(lengths)
     trace = story.script.trace(story.script.shape.slots(tokens) + 1)
     return Trace(msgspec.structs.replace(trace.header, seed=seed), trace.ops)

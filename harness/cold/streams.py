@@ -18,7 +18,7 @@ from harness.engines.registry import EngineSpec
 from harness.trace import Trace
 
 EXACT, ROUNDED = "float64", ("float32", "bf16-state")
-ROUNDED_ARMS = tuple(BY_NAME[name] for name in ("off-again", "hit", "tier", "preempted", "chunked"))
+ROUNDED_ARMS = tuple(BY_NAME[name] for name in ("off-again", "hit", "tier", "preempted"))
 DTYPE = "dtype"
 
 

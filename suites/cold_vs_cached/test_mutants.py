@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
-
 from harness.cold.arms import BY_NAME
 from harness.cold.judge import judged
 from harness.cold.result import NAME, Compared
-from harness.cold.streams import default_cells
 from harness.cold.stories import write
+from harness.cold.streams import default_cells
 from harness.engines.registry import parse
 from harness.errors import UsageError
 from harness.mutants import all_mutants
@@ -41,7 +39,6 @@ FELT = {
     "state-after-last-draft": "drafts/prefix-end",
     "boundary-state-left-behind": "drafts/turns",
     "drafts-published": "drafts/guessed",
-    "freed-while-in-flight": "async/replay",
     "stored-before-the-step": "tier/prefix-end",
     "load-forgotten": "tier/prefix-end",
     "tier-survives-new-weights": "tier/alike",
@@ -50,6 +47,29 @@ FELT = {
     "conv-state-lost": "hit/prefix-end",
 }
 """The faults that touch state, and where each is shown."""
+
+UNFELT = {
+    "chunk-ends-off-the-grid": "the engine's own scheduler cuts the chunks, and there is nothing to plant at its height",
+    "replay-boundary-masked": "less is kept; what is found is right",
+    "denser-than-interval": "more is kept; what is found is right",
+    "lookup-one-unit-short": "less is found; what is found is right",
+    "junction-forgotten": "less is kept; what is found is right",
+    "last-token-hit": "who has nothing left to compute waits for ever, and nothing is computed wrong",
+    "block-leaked": "the pool shrinks; what pages hold is right",
+    "salt-left-out": "another tenant's page of the same tokens holds the same numbers",
+    "resumed-request-refused": "who is never admitted computes nothing",
+    "second-preemption-crashes": "the engine dies before there is a number",
+    "freed-while-in-flight": "this device runs steps in order: what is given back is overwritten by later steps alone",
+    "tier-never-asked": "nothing is found in the tier",
+}
+"""The faults that no number can show, and why: those of the books, which are the ledger's to find."""
+IDLE = {
+    "last-token-hit": "hit/replay",
+    "salt-left-out": "miss/replay",
+    "resumed-request-refused": "preempted/replay",
+    "tier-never-asked": "tier/replay",
+}
+"""Those among them that keep an arm from happening."""
 
 
 def traces(story: str) -> list[Trace]:
@@ -74,3 +94,20 @@ def test_fault_is_felt_and_the_trace_is_clean_without_it(mutant: str) -> None:
             assert compared(trace, "toy").row.verdict == "pass"
             return
     pytest.fail(f"{mutant} is not felt in {FELT[mutant]}")
+
+
+def test_every_fault_is_felt_or_has_a_reason_not_to_be() -> None:
+    assert not set(FELT) & set(UNFELT)
+    assert set(FELT) | set(UNFELT) == set(all_mutants())
+
+
+@pytest.mark.parametrize("mutant", IDLE)
+def test_arm_that_a_fault_keeps_from_happening_is_no_pass(mutant: str) -> None:
+    row = compared(traces(IDLE[mutant])[0], f"toy:mutant={mutant}").row
+    assert row.verdict == "nothing checked"
+    assert row.missing
+
+
+def test_engine_that_dies_fails() -> None:
+    results = [compared(trace, "toy:mutant=second-preemption-crashes") for trace in traces("preempted/replay")]
+    assert {finding.anomaly for result in results for finding in result.findings} == {"died"}
