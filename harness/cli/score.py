@@ -39,7 +39,7 @@ _ARMS = "off,off-again,miss,hit,replay"
 @click.option("--shots-from", default="", metavar="FILE", help="Rows for the examples; default: the first of --gsm8k, unasked.")
 @click.option("--random-shots", is_flag=True, help="Other examples for every question, as gsm8k does it by itself.")
 @click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="The longest answer; default: 64, gsm8k 256.")
-@click.option("--arms", default=_ARMS, show_default=True, metavar="LIST", help="Also: tier, preempted.")
+@click.option("--arms", default=_ARMS, show_default=True, metavar="LIST", help="Also: tier, preempted, drafts, scarce.")
 @click.option(
     "--margin", type=click.FloatRange(min=0, min_open=True, max=100), default=1.0, show_default=True, help="In points."
 )

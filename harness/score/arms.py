@@ -34,6 +34,8 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     caching: bool = True
     tier: bool = False
     preempt: bool = False
+    drafts: bool = False
+    scarce: bool = False
     own_salts: bool = False
     warm: Warm = ""
     reset: bool = False
@@ -61,7 +63,9 @@ ARMS = {
             warm="replay",
             reset=True,
         ),
-        Arm(name="preempted", summary="too little space: requests lose their place and resume", need="preempted", preempt=True),
+        Arm(name="preempted", summary="requests lose their place and resume", need="preempted", preempt=True),
+        Arm(name="drafts", summary="as hit, tokens guessed and verified", need="drafted", drafts=True, warm="prefix"),
+        Arm(name="scarce", summary="as hit, but too little space to keep it", need="evicted", scarce=True, warm="prefix"),
     )
 }
 DEFAULT = (OFF, AGAIN, "miss", "hit", "replay")

@@ -32,7 +32,8 @@ class Answer(msgspec.Struct, frozen=True):
     `restored` counts prompt tokens that were not computed: under `""` as the backend reports them for the whole request, and
     under a cache group's name what that group resumed from (a recurrent group: the position of the state it was given).
     `from_tier` of the request's restored tokens came from a second tier; `preemptions` counts how often the request lost its
-    place while it ran. `tokens` are those generated, the one that ended it included; `margins[i]` is how far (in logits) the
+    place while it ran, `drafted` its tokens that were guessed and stood, `evictions` the cached blocks that made room while it
+    was answered. `tokens` are those generated, the one that ended it included; `margins[i]` is how far (in logits) the
     token chosen at step i was ahead of the next one. Both are empty if the backend cannot say.
     """
 
@@ -43,6 +44,8 @@ class Answer(msgspec.Struct, frozen=True):
     restored: Mapping[str, int] = {}
     from_tier: int = 0
     preemptions: int = 0
+    drafted: int = 0
+    evictions: int = 0
     margins: tuple[float, ...] = ()
 
 
@@ -50,12 +53,15 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine is to be opened for one arm of a comparison.
 
     `caching` turns prefix caching on; `tier` adds a second tier that keeps its copies through `Backend.reset`; `preempt` makes
-    the engine short of space, so that running requests lose their place. An empty `dtype` or `checkpoint` is the engine's own.
+    running requests lose their place; `drafts` has tokens guessed and verified; `scarce` gives the cache so little space that
+    what was cached is evicted. An empty `dtype` or `checkpoint` is the engine's own.
     """
 
     caching: bool = True
     tier: bool = False
     preempt: bool = False
+    drafts: bool = False
+    scarce: bool = False
     device: str = "cpu"
     dtype: str = ""
     checkpoint: str = ""

@@ -62,6 +62,8 @@ def _rows(outcome: Outcome) -> list[dict[str, Any]]:
                 | {
                     "from_tier": answer.from_tier,
                     "preemptions": answer.preemptions,
+                    "drafted": answer.drafted,
+                    "evictions": answer.evictions,
                     "salt": outcome.salts[arm].get(row.doc, ""),
                 }
             )

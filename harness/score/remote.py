@@ -136,8 +136,9 @@ class Server:
 
     def open(self, opening: Opening) -> Backend:
         """Return the server for an arm. Raises UsageError for an arm that a server cannot be brought to."""
-        if opening.preempt:
-            raise UsageError("--arms: a server cannot be made to preempt from outside; leave `preempted` out")
+        for asked, arm in ((opening.preempt, "preempted"), (opening.drafts, "drafts"), (opening.scarce, "scarce")):
+            if asked:
+                raise UsageError(f"--arms: a server cannot be brought to that from outside; leave `{arm}` out")
         return RemoteBackend(self._url(caching=opening.caching), self.model, self.concurrent)
 
     @property

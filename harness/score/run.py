@@ -27,6 +27,8 @@ from harness.score.pairs import Scored, Scores
 from harness.score.tasks import Task
 
 Open = Callable[[Opening], Backend]
+OPENED = ("caching", "tier", "preempt", "drafts", "scarce")
+"""What an arm says of how the engine is opened."""
 PACKAGES = ("lm_eval", "datasets", "torch", "transformers")
 
 
@@ -110,7 +112,7 @@ class Runner:
 
     def _arm(self, arm: Arm) -> Scores:
         kept = Kept(self._folder, arm.name)
-        opening = msgspec.structs.replace(self._opening, caching=arm.caching, tier=arm.tier, preempt=arm.preempt)
+        opening = msgspec.structs.replace(self._opening, **{key: getattr(arm, key) for key in OPENED})
         asking = Asking(arm, kept, lambda: self._opener(opening), nonce=self._nonce, tell=self._listener.answered)
         self._listener.begins(arm.name, len(self._task.asked), kept.reused)
         started = time.monotonic()

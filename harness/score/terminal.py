@@ -28,6 +28,8 @@ _PRIMARY = {
     "worst": "worst",
     "verdict": "verdict",
 }
+_HAPPENED = ("preempted", "drafted", "evicted")
+"""What is counted by requests."""
 
 
 def heading(engine: str, task: str, questions: int, seed: int, out: Console) -> None:
@@ -106,7 +108,7 @@ def _print_restored(whole: Document, out: Console) -> None:
     """Print the share that each cache group restored, in the arms that restored anything."""
     rows = [
         {"arm": entry.arm, "tier": f"{entry.restored.share(entry.restored.from_tier):.1%}"}
-        | {"preempted": f"{entry.restored.preempted:,}"}
+        | {name: f"{getattr(entry.restored, name):,}" for name in _HAPPENED}
         | {name: f"{entry.restored.share(tokens):.1%}" for name, tokens in entry.restored.groups.items()}
         for entry in whole.arms
         if entry.restored.tokens or entry.restored.preempted
@@ -114,7 +116,7 @@ def _print_restored(whole: Document, out: Console) -> None:
     names = dict.fromkeys(name for entry in whole.arms for name in entry.restored.groups)
     if rows:
         columns = {"arm": "restored by"} | {name: f"group {name}" for name in names}
-        print_objects(rows, columns | {"tier": "of a tier", "preempted": "preempted"}, out, justify="right")
+        print_objects(rows, columns | {"tier": "of a tier"} | {name: name for name in _HAPPENED}, out, justify="right")
         out.print()
 
 

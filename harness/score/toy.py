@@ -12,6 +12,11 @@ TIER_SLOTS = 1 << 16
 PREEMPT_EVERY = 8
 """Steps after which the request that came last loses its place, in an arm under preemption."""
 
+DRAFTS = 3
+"""Tokens that are guessed with each one, in an arm with drafts."""
+SCARCE_SLOTS = 256
+"""Room for the blocks of a few contexts of the problems, not of all, in an arm where space is scarce."""
+
 
 def open_service(options: Mapping[str, str], opening: Opening) -> Backend:
     """Open the toy engine, with `options` as the user named it, for one arm of a score.
@@ -21,7 +26,7 @@ def open_service(options: Mapping[str, str], opening: Opening) -> Backend:
     from harness.toy.kind import need_torch
 
     need_torch()
-    from harness.toy.service import ToyService
+    from harness.toy.service import SLOTS, ToyService
 
     checkpoint = options.get("checkpoint") or opening.checkpoint
     return ToyService(
@@ -30,6 +35,8 @@ def open_service(options: Mapping[str, str], opening: Opening) -> Backend:
         mutant=options.get("mutant", ""),
         release=options.get("release", ""),
         tier_slots=TIER_SLOTS if opening.tier else 0,
+        drafts=DRAFTS if opening.drafts else 0,
+        slots=SCARCE_SLOTS if opening.scarce else SLOTS,
         preempt_every=PREEMPT_EVERY if opening.preempt else 0,
         dtype=options.get("dtype") or opening.dtype or "float32",
         device=options.get("device") or opening.device,

@@ -78,7 +78,6 @@ def build(header: TraceHeader, options: Mapping[str, str]) -> ToyEngine:
     Raises UsageError for an option that does not fit.
     """
     from harness.engines.reference_vllm import assemble, configure
-    from harness.mutants import all_mutants, plant
     from reference_impl.vllm.kv_cache_manager import KVCacheManager
 
     config = configure(header, options.get("release", ""))
@@ -86,9 +85,16 @@ def build(header: TraceHeader, options: Mapping[str, str]) -> ToyEngine:
     engine = assemble(header, config, KVCacheManager(config), "toy" + (f":mutant={mutant}" if mutant else ""))
     toy = ToyEngine(engine, config, _model(engine, options), pad_rows=_number("pad_rows", options, 1))
     if mutant:
-        fits_toy = "toy" in all_mutants()[mutant].engines if mutant in all_mutants() else False
-        plant(mutant, "toy" if fits_toy else "reference", toy, "scheduler")
+        plant_fault(mutant, toy)
     return toy
+
+
+def plant_fault(mutant: str, engine: SchedulerHeight) -> None:
+    """Plant a fault of the policy or of the device. Raises UsageError if there is no such fault, or if it does not fit."""
+    from harness.mutants import all_mutants, plant
+
+    known = all_mutants()
+    plant(mutant, "toy" if mutant in known and "toy" in known[mutant].engines else "reference", engine, "scheduler")
 
 
 def _model(engine: ManagerHeight, options: Mapping[str, str]) -> Model:

@@ -15,10 +15,9 @@ import torch
 from harness import __version__, data
 from harness.engines.reference_vllm import assemble, configure
 from harness.errors import UsageError
-from harness.history import Accept, Event, Hit, Preempted, ResetDone, StepBegin
-from harness.mutants import plant
+from harness.history import Accept, Event, Hit, Preempted, ResetDone, StepBegin, Unpublish
 from harness.score.backend import Answer, Ask, BackendError
-from harness.toy.engine import check
+from harness.toy.engine import check, plant_fault
 from harness.toy.greedy import GreedyEngine
 from harness.toy.model import kind_of, loaded
 from harness.trace import Finish, GroupSpec, Layout, Preempt, Reset, Step, TraceHeader
@@ -40,12 +39,12 @@ STALLED_STEPS = 64
 class ToyService:
     """A `Backend` over the toy model of a checkpoint folder.
 
-    `caching` turns prefix caching on; `mutant` plants a seeded fault of the engine `reference` into a `release` of the policy.
+    `caching` turns prefix caching on; `mutant` plants a seeded fault into a `release` of the policy.
     The pool has `slots` blocks of `block_size` tokens, at most `batch` requests run at a time, and a step computes at most
     `budget` tokens; `retention_interval` is the policy's option. `tier_slots` > 0 adds a second tier. With `preempt_every`
     n > 0 each n-th step takes its place from the request that came last, once for each request. So many `drafts` are verified
-    with each token. `dtype` is float32, float64 or bf16-state (float32, recurrent memories in bfloat16); `device` is cpu or
-    cuda.
+    with each token; so many steps are `in_flight` when the next one is scheduled (0 or 1). `dtype` is float32, float64 or
+    bf16-state (float32, recurrent memories in bfloat16); `device` is cpu or cuda. `engine` is what carries the requests out.
 
     Raises UsageError for an option or a checkpoint that does not fit.
     """
@@ -67,6 +66,7 @@ class ToyService:
         tier_slots: int = 0,
         preempt_every: int = 0,
         drafts: int = 0,
+        in_flight: int = 0,
         dtype: str = "float32",
         device: str = "cpu",
     ) -> None:
@@ -83,6 +83,7 @@ class ToyService:
             "max_num_batched_tokens": budget,
             "max_model_len": MODEL_LEN,
             "num_speculative_tokens": drafts,
+            "async_depth": in_flight,
             "tier_slots": tier_slots if caching else 0,
         }
         if caching and any(group.kind != "full" for group in layout.groups):
@@ -91,9 +92,9 @@ class ToyService:
         config = configure(header, release)
         manager = assemble(header, config, KVCacheManager(config), "toy")
         model = loaded(folder, manager.header.local_groups(), precision=dtype, device=device)
-        self._engine = GreedyEngine(manager, config, model)
+        self.engine = GreedyEngine(manager, config, model)
         if mutant:
-            plant(mutant, "reference", self._engine, "scheduler")
+            plant_fault(mutant, self.engine)
         self._groups = [(group.id, group.kind, group.block_size) for group in manager.header.local_groups()]
         self._preempt_every = preempt_every
         self._asked = self._steps = 0
@@ -115,7 +116,7 @@ class ToyService:
         self._asked += len(asks)
         for r, job in jobs.items():
             try:
-                self._engine.submit_tokens(r, job.prompt, salt=job.ask.salt)
+                self.engine.submit_tokens(r, job.prompt, salt=job.ask.salt)
             except (RefusedRequest, ValueError) as error:
                 raise BackendError(f"question {job.ask.id}: {error}") from None
         live, idle = dict(jobs), 0
@@ -129,7 +130,7 @@ class ToyService:
 
     def reset(self) -> bool:
         """Forget every cached prefix of the local pool."""
-        done = [event.ok for event in self._engine.apply(Reset(tier="local")) if isinstance(event, ResetDone)]
+        done = [event.ok for event in self.engine.apply(Reset(tier="local")) if isinstance(event, ResetDone)]
         return all(done)
 
     def versions(self) -> Mapping[str, str]:
@@ -138,28 +139,31 @@ class ToyService:
 
     def close(self) -> None:
         """Let go of the pools."""
-        self._engine.close()
+        self.engine.close()
 
     def _step(self, live: dict[str, _Job]) -> bool:
         """Run one step, end who is through, and return whether anybody computed anything."""
         self._steps += 1
-        events = self._engine.apply(Step())
+        events = self.engine.apply(Step())
         ran = self._see(events, live)
         for r in [r for r, job in live.items() if job.done]:
-            self._engine.apply(Finish(r))
+            self.engine.apply(Finish(r))
             del live[r]
         if self._preempt_every and self._steps % self._preempt_every == 0:
-            running = [request.request_id for request in self._engine.scheduler.running]
+            running = [request.request_id for request in self.engine.scheduler.running]
             fresh = [r for r in running if r in live and not live[r].preemptions and live[r].tokens]
             if fresh:
-                self._see(self._engine.apply(Preempt(fresh[-1])), live)
+                self._see(self.engine.apply(Preempt(fresh[-1])), live)
         return ran
 
     def _see(self, events: Iterable[Event], live: Mapping[str, _Job]) -> bool:
-        ran, hits = False, []
+        ran, evictions, hits = False, 0, []
         for event in events:
             if isinstance(event, Accept) and event.r in live:
                 live[event.r].take(event.tokens)
+                live[event.r].drafted += len(event.tokens) - 1
+            elif isinstance(event, Unpublish) and event.reason == "evict":
+                evictions += 1
             elif isinstance(event, Hit) and event.r in live and not live[event.r].restored:
                 live[event.r].restored = self._restored(event)
                 hits.append(event)
@@ -169,6 +173,8 @@ class ToyService:
                 ran = bool(event.runs)
                 for hit in hits:
                     live[hit.r].from_tier = self._fetched(hit, event)
+        for job in live.values():
+            job.evictions += evictions
         return ran
 
     def _restored(self, hit: Hit) -> dict[str, int]:
@@ -193,7 +199,7 @@ class ToyService:
         )
 
     def _answer_of(self, r: str, job: _Job) -> Answer:
-        choices = self._engine.chosen.pop(r, [])
+        choices = self.engine.chosen.pop(r, [])
         return Answer(
             id=job.ask.id,
             text=job.text,
@@ -202,6 +208,8 @@ class ToyService:
             restored=job.restored or {"": 0} | {kind: 0 for _, kind, _ in self._groups},
             from_tier=job.from_tier,
             preemptions=job.preemptions,
+            drafted=job.drafted,
+            evictions=job.evictions,
             margins=tuple(choice.margin for choice in choices[: len(job.tokens)]),
         )
 
@@ -217,7 +225,7 @@ class _Job:
         self.text = ""
         self.done = False
         self.restored: dict[str, int] = {}
-        self.from_tier = self.preemptions = 0
+        self.from_tier = self.preemptions = self.drafted = self.evictions = 0
 
     def take(self, tokens: Sequence[int]) -> None:
         """Add generated tokens, up to the one that ends the answer."""

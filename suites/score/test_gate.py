@@ -12,7 +12,7 @@ from harness.score.backend import Answer
 from harness.score.divergence import divergences
 from harness.score.gate import Judged, Rules, decides_at, exit_code, group_scores, judge
 from harness.score.pairs import Scored, Scores, Unpaired, pair_up
-from harness.score.restored import measure, shortfalls
+from harness.score.restored import Need, measure, shortfalls
 from harness.score.statistics import mcnemar, tango_lower
 
 GROUPS = ("full", "recurrent", "window")
@@ -120,6 +120,20 @@ def test_an_arm_under_preemption_needs_requests_that_lost_their_place() -> None:
     assert one(COLD, calm, AGAIN, need="preempted").reasons == ["0 of 300 requests were preempted"]
     answers = {doc: msgspec.structs.replace(answer, preemptions=doc % 2) for doc, answer in calm.answers.items()}
     assert one(COLD, msgspec.structs.replace(calm, answers=answers), AGAIN, need="preempted").verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("need", "happened", "short"),
+    [
+        ("drafted", {"drafted": 3}, "0 of 300 requests went on with a guessed token"),
+        ("evicted", {"evictions": 7}, "0 of 300 requests saw a cached block make room"),
+    ],
+)
+def test_an_arm_needs_what_it_is_for_to_have_happened(need: Need, happened: dict[str, int], short: str) -> None:
+    idle = scores("arm", always, restored=90)
+    assert one(COLD, idle, AGAIN, need=need).reasons == [short]
+    answers = {doc: msgspec.structs.replace(answer, **happened) if doc % 2 else answer for doc, answer in idle.answers.items()}
+    assert one(COLD, msgspec.structs.replace(idle, answers=answers), AGAIN, need=need).verdict == "pass"
 
 
 def test_a_model_that_knows_nothing_is_too_weak_in_both_arms_and_not_a_pass() -> None:
