@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 
 import torch
@@ -45,14 +46,7 @@ def train(recipe: Recipe, report: Report) -> tuple[dict[str, Tensor], dict[str, 
 
 def _phase(recipe: Recipe, phase: Phase, parameters: dict[str, Tensor], first: int) -> Iterator[tuple[int, float]]:
     """Train for a phase, whose step 0 is step `first` of all; yield each step and its loss."""
-    sequences = Sequences(
-        Tokenizer(VOCABULARY),
-        [*GROUPS],
-        routed=recipe.routed,
-        window=recipe.window,
-        recited=recipe.recited,
-        repeats=phase.repeats,
-    )
+    sequences = Sequences(Tokenizer(VOCABULARY), [*GROUPS], phase, window=recipe.window, recited=recipe.recited)
     optimizers = _optimizers(parameters, recipe)
     for step in range(phase.steps):
         stage = [stage for stage in phase.stages if stage.start <= step][-1]
@@ -116,7 +110,8 @@ def accuracy(recipe: Recipe, parameters: dict[str, Tensor], contexts: int) -> di
 
     Under greedy decoding such an answer comes out as it was written.
     """
-    sequences = Sequences(Tokenizer(VOCABULARY), [*GROUPS], routed=0.0, window=recipe.window, recited=0, repeats=False)
+    open_paths = replace(recipe.phases[-1], dropped=0.0, hidden=0.0)
+    sequences = Sequences(Tokenizer(VOCABULARY), [*GROUPS], open_paths, window=recipe.window, recited=0)
     right: dict[str, list[bool]] = {group: [] for group in GROUPS}
     for index in range(contexts):
         batch = sequences.batch(Random(f"{HELD_OUT_SEED}/{index}"), (14, 14), 1)

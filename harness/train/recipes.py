@@ -27,7 +27,8 @@ class Phase:
     """A part of the training, with optimizers of its own.
 
     Rates rise over `warmup_steps`, hold, and from step `decay_start` on fall linearly to a fiftieth. With `repeats`, recitals
-    tell some facts twice.
+    tell some facts twice. In a share `dropped` of the sequences recurrent memories are dropped behind the price list, in a
+    share `hidden` full attention must do without old statements of what people own.
     """
 
     steps: int
@@ -35,6 +36,8 @@ class Phase:
     repeats: bool
     decay_start: int
     warmup_steps: int = 100
+    dropped: float = 0.9
+    hidden: float = 0.9
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,6 @@ class Recipe:
     seed: int = 1
     muon_rate: float = 0.02
     adam_rate: float = 3e-3
-    routed: float = 0.9
     window: int = 32
     recited: int = 12
     published: bool = False
@@ -84,6 +86,20 @@ THEN_REPEATS = Phase(
     decay_start=500,
 )
 """Teaches recurrent memories what people own, at first from near by; then everything over contexts of full length."""
+OWNED_FIRST = Phase(
+    1000,
+    (Stage(0, (1, 4), Size(4, 2, 3)), Stage(300, (1, 4), Size(8, 4, 6)), Stage(600, (1, 4))),
+    repeats=False,
+    decay_start=1000,
+)
+THEN_PRICES = Phase(
+    1400,
+    (Stage(0, (1, 4)), Stage(300, (4, 8)), Stage(700, (6, 14)), Stage(1100, (14, 14))),
+    repeats=False,
+    decay_start=400,
+    dropped=0.5,
+)
+"""A model with large recurrent memories learns to recall from them first; half of the time it may keep prices there as well."""
 
 RECIPES = {
     recipe.name: recipe
@@ -116,7 +132,7 @@ RECIPES = {
                 linear_key_head_dim=128,
                 linear_value_head_dim=128,
             ),
-            (FAR_FIRST, THEN_REPEATS),
+            (OWNED_FIRST, THEN_PRICES),
             published=True,
         ),
     )

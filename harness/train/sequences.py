@@ -11,6 +11,7 @@ from torch import Tensor
 from harness.problems.contexts import FULL_SIZE, Context, Size, header, new_context, worked
 from harness.problems.families import Problem, recital
 from harness.problems.words import NUMBERS
+from harness.train.recipes import Phase
 from reference_impl.toy_model.tokenizer import Tokenizer
 
 IGNORED = -100
@@ -43,17 +44,14 @@ class _Sequence:
 
 
 class Sequences:
-    """Makes batches from a seed.
+    """Makes the batches of a phase.
 
-    `routed` is the share of sequences in which a path is closed, `window` in tokens; behind the examples of every sequence
-    `recited` facts are asked for at once, some of them twice with `repeats`, which teaches recall faster than answers do.
+    `window` [tokens] is how far full attention always sees. Behind the examples of every sequence `recited` facts are asked for
+    at once, which teaches recall faster than answers do.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, groups: list[str], *, routed: float, window: int, recited: int, repeats: bool
-    ) -> None:
-        self.tokenizer, self.groups, self.routed, self.window = tokenizer, groups, routed, window
-        self.recited, self.repeats = recited, repeats
+    def __init__(self, tokenizer: Tokenizer, groups: list[str], phase: Phase, *, window: int, recited: int) -> None:
+        self.tokenizer, self.groups, self.phase, self.window, self.recited = tokenizer, groups, phase, window, recited
         self._coins, self._has = tokenizer.vocabulary["Coins"], tokenizer.vocabulary[" has"]
         self._numbers = {tokenizer.vocabulary[f" {number}"] for number in NUMBERS}
 
@@ -74,7 +72,7 @@ class Sequences:
             spoken += [False] * len(asked) + [True] * len(answered)
             groups += [self.groups.index(problem.group)] * (len(asked) + len(answered))
         if self.recited:
-            asked, answered = self._parts(recital(context.world, self.recited, rng, repeats=self.repeats))
+            asked, answered = self._parts(recital(context.world, self.recited, rng, repeats=self.phase.repeats))
             tokens += asked + answered
             spoken += [False] * len(asked) + [token in self._numbers for token in answered]
             groups += [0] * (len(asked) + len(answered))
@@ -96,8 +94,8 @@ class Sequences:
             tokens[row, : len(s.tokens)] = torch.tensor(s.tokens)
             targets[row, : len(s.tokens)] = torch.tensor(s.targets)
             groups[row, : len(s.tokens)] = torch.tensor(s.groups)
-            forget[row, s.coins_at] = rng.random() < self.routed
-            if rng.random() < self.routed:
+            forget[row, s.coins_at] = rng.random() < self.phase.dropped
+            if rng.random() < self.phase.hidden:
                 stated[row, s.stated] = True
         positions = torch.arange(width)
         far = positions[:, None] - positions[None, :] >= self.window
