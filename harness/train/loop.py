@@ -11,10 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from harness.data import fixtures
 from harness.problems.families import GROUPS
+from harness.train.grow import grow
 from harness.train.recipes import VOCABULARY, Phase, Recipe
 from harness.train.sequences import IGNORED, Batch, Sequences
-from reference_impl.toy_model import dense, weights
+from reference_impl.toy_model import checkpoint, dense, weights
 from reference_impl.toy_model.config import ToyConfig
 from reference_impl.toy_model.tokenizer import Tokenizer
 
@@ -58,11 +60,14 @@ def _phase(recipe: Recipe, phase: Phase, parameters: dict[str, Tensor], first: i
 
 
 def _initial(recipe: Recipe) -> dict[str, Tensor]:
-    """Return random parameters with loud embeddings and quiet layers.
+    """Return grown parameters, or random ones with loud embeddings and quiet layers.
 
-    At first every layer then sees mostly its own token, so that full attention, the last layer, finds the token that it looks
-    for; the final norm brings the logits back to scale.
+    With the latter every layer sees mostly its own token at first, so that full attention, the last layer, finds the token
+    that it looks for; the final norm brings the logits back to scale.
     """
+    if recipe.grown_from:
+        read = checkpoint.load(fixtures() / "checkpoints" / recipe.grown_from)
+        return grow(read.weights, read.config, recipe.config, recipe.seed)
     parameters = weights.random_weights(recipe.config, recipe.seed)
     for name, parameter in parameters.items():
         if name == "model.embed_tokens.weight":

@@ -44,8 +44,9 @@ class Phase:
 class Recipe:
     """A model and its training. Rates are peak learning rates.
 
-    A `published` model is rounded to bfloat16 and written in Hugging Face form; engines that unify page sizes must give it
-    blocks of at most `block_max` tokens.
+    Training begins with random parameters or with those of the checkpoint `grown_from`, grown. A `published` model is rounded
+    to bfloat16 and written in Hugging Face form; engines that unify page sizes must give it blocks of at most `block_max`
+    tokens.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Recipe:
     adam_rate: float = 3e-3
     window: int = 32
     recited: int = 12
+    grown_from: str = ""
     published: bool = False
     block_max: int = 128
 
@@ -86,20 +88,10 @@ THEN_REPEATS = Phase(
     decay_start=500,
 )
 """Teaches recurrent memories what people own, at first from near by; then everything over contexts of full length."""
-OWNED_FIRST = Phase(
-    1000,
-    (Stage(0, (1, 4), Size(4, 2, 3)), Stage(300, (1, 4), Size(8, 4, 6)), Stage(600, (1, 4))),
-    repeats=False,
-    decay_start=1000,
+WITHOUT_WINDOW = Phase(
+    400, (Stage(0, (4, 8)), Stage(150, (8, 14)), Stage(280, (14, 14))), repeats=True, decay_start=100, warmup_steps=50
 )
-THEN_PRICES = Phase(
-    1400,
-    (Stage(0, (1, 4)), Stage(300, (4, 8)), Stage(700, (6, 14)), Stage(1100, (14, 14))),
-    repeats=False,
-    decay_start=400,
-    dropped=0.5,
-)
-"""A model with large recurrent memories learns to recall from them first; half of the time it may keep prices there as well."""
+"""Lets a grown model unlearn its window."""
 
 RECIPES = {
     recipe.name: recipe
@@ -121,18 +113,18 @@ RECIPES = {
             ToyConfig(
                 vocab_size=len(VOCABULARY),
                 hidden_size=128,
-                intermediate_size=256,
+                intermediate_size=320,
                 layer_types=("linear_attention", "full_attention", "linear_attention", "full_attention"),
-                num_attention_heads=3,
-                num_key_value_heads=3,
-                head_dim=96,
-                partial_rotary_factor=0.25,
-                linear_num_key_heads=2,
-                linear_num_value_heads=2,
+                head_dim=160,
+                partial_rotary_factor=0.1,
                 linear_key_head_dim=128,
                 linear_value_head_dim=128,
+                rms_norm_eps=1e-6 / 16,  # outputs are half as large and spread over four times the dimensions
             ),
-            (OWNED_FIRST, THEN_PRICES),
+            (WITHOUT_WINDOW,),
+            muon_rate=0.01,
+            adam_rate=1e-3,
+            grown_from="toy",
             published=True,
         ),
     )
