@@ -130,14 +130,14 @@ ARMS: tuple[Arm, ...] = (
         "warm, with drafts that stand and fall",
         _drafted,
         {"num_speculative_tokens": DRAFTS},
-        places=(*EVERYWHERE, "turns", "guessed", "pressure"),
+        places=(*EVERYWHERE, "turns", "guessed"),
     ),
     Arm(
         "async",
         "warm, each step scheduled before the one before has run",
         _in_flight,
         {"async_depth": 1},
-        places=(*EVERYWHERE, "together", "siblings", "pressure"),
+        places=(*EVERYWHERE, "together", "pressure"),
     ),
 )
 BY_NAME = {arm.name: arm for arm in ARMS}

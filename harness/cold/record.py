@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from harness.cold.arms import Happened
-from harness.history import Aborted, Event, Hit, Preempted, Run, StepBegin, StepEnd, Submitted
+from harness.history import Aborted, Compare, Event, Hit, Preempted, Run, StepBegin, StepEnd, Submitted
 from harness.mutants.tools import wrap
 from harness.needs import columns
 from harness.trace import Op
@@ -60,7 +60,10 @@ class Life:
 
 
 class Recorder:
-    """Stands beside an engine `toy` while a trace runs; `lives` and `happened` are what came of it."""
+    """Stands beside an engine `toy` while a trace runs; `lives` and `happened` are what came of it.
+
+    The engine's own comparison is left out: the same numbers are judged here, and it would compute the same cold runs again.
+    """
 
     def __init__(self, engine: Any, ops: Sequence[Op]) -> None:
         self.engine, self._ops = engine, ops
@@ -72,6 +75,7 @@ class Recorder:
         self._pieces: dict[int, list[tuple[str, Piece]]] = {}
         self._outstanding, self._op = 0, -1
         wrap(engine.tensors, "execute", self._execute)
+        wrap(engine.oracle, "compare", _left_out)
         self._groups = [group for group in engine.header.local_groups() if group.kind == "recurrent"]
 
     def __call__(self, op: Op, events: Sequence[Event]) -> Finding | None:
@@ -163,3 +167,7 @@ class Recorder:
             slot = table[column] if column < len(table) else 0
             states.append([view[:, slot].clone() for view in pools.views[group.id]])
         return states
+
+
+def _left_out(original: Any, r: str, start: int, tokens: Sequence[int], logits: Tensor, version: int, step: int) -> Compare:
+    return Compare(step=step, r=r, start=start, stop=start)

@@ -229,6 +229,7 @@ def interrupted(s: Story) -> None:
     s.serve("v", prompt)
     s.run(length_of(prompt), 1)
     s.script.finish("w")
+    s.serve("x", prompt)
 
 
 STORIES: Mapping[str, tuple[str, Callable[[Story], None]]] = {
