@@ -40,12 +40,17 @@ def device_rows_grow(engine: Any) -> None:
 
 def conv_state_lost(engine: Any) -> None:
     """Restore recurrent memories without the convolutions' states beside them."""
+    pools, seen = engine.tensors.pools, set[str]()
 
-    def execute(original: Any, *args: Any) -> Any:
-        for view in engine.tensors.pools.views:
-            if len(view) > 1:
-                view[0].zero_()
-        return original(*args)
+    def execute(original: Any, begin: StepBegin, *args: Any) -> Any:
+        for run in begin.runs:
+            if run.start and run.r not in seen:
+                for group, view, table in zip(pools.groups, pools.views, run.tables, strict=False):
+                    slot = table[-(-run.start // group.block_size) - 1]
+                    if len(view) > 1 and pools.writable(slot):
+                        view[0][:, slot] = 0.0
+            seen.add(run.r)
+        return original(begin, *args)
 
     wrap(engine.tensors, "execute", execute)
 
