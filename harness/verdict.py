@@ -37,8 +37,8 @@ class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Measured(msgspec.Struct, kw_only=True):
     """What comparing logits came to. `floor`, `tolerance` and `largest` are differences in logits.
 
-    Of `rows` compared, `restored_rows` were of requests that had hit something, and `beyond` differed by more than the tolerance;
-    of `asked` tokens of requests that were looked up, `restored` were not computed.
+    Of `rows` compared, `restored_rows` were of requests that had hit something, and `beyond` differed by more than the
+    tolerance; of `asked` tokens of requests that were looked up, `restored` were not computed.
     """
 
     floor: float = 0.0

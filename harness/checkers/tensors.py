@@ -152,17 +152,17 @@ def _computes_alike(ledger: Ledger, node: int, other: int) -> bool:
 def _silent(event: Compare, *, restored: bool) -> Finding:
     how = "after a hit" if restored else "without a hit"
     sentence = (
-        f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}, {how}. The ledger finds every page that "
-        f"it ever read right; however {event.beyond} of its logit rows differ from a cold run's by more than the tolerance "
-        f"{event.tolerance:.1e} (largest finite difference {event.largest:.1e}, noise floor {event.floor:.1e}): a contradiction."
+        f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}, {how}. "
+        f"The ledger finds every page that it ever read right; however {event.beyond} of its logit rows "
+        f"differ from a cold run's by more than the tolerance {event.tolerance:.1e} (largest finite difference {event.largest:.1e}, noise floor {event.floor:.1e}): a contradiction."
     )
     return Finding(anomaly=SILENT, r=event.r, sentence=sentence)
 
 
 def _unfelt(event: Compare, where: str) -> Finding:
     sentence = (
-        f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}. The ledger says that what it read of "
-        f"{where} was wrong, in a way that changes results; however its logits are those of a cold run within the tolerance "
+        f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}. "
+        f"The ledger says that what it read of {where} was wrong, in a way that changes results; however its logits are those of a cold run within the tolerance "
         f"{event.tolerance:.1e} (largest difference {event.largest:.1e}): a contradiction."
     )
     return Finding(anomaly=UNFELT, r=event.r, sentence=sentence)
