@@ -154,7 +154,8 @@ def _silent(event: Compare, *, restored: bool) -> Finding:
     sentence = (
         f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}, {how}. "
         f"The ledger finds every page that it ever read right; however {event.beyond} of its logit rows "
-        f"differ from a cold run's by more than the tolerance {event.tolerance:.1e} (largest finite difference {event.largest:.1e}, noise floor {event.floor:.1e}): a contradiction."
+        f"differ from a cold run's by more than the tolerance {event.tolerance:.1e} "
+        f"(largest finite difference {event.largest:.1e}, noise floor {event.floor:.1e}): a contradiction."
     )
     return Finding(anomaly=SILENT, r=event.r, sentence=sentence)
 
@@ -162,7 +163,8 @@ def _silent(event: Compare, *, restored: bool) -> Finding:
 def _unfelt(event: Compare, where: str) -> Finding:
     sentence = (
         f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}. "
-        f"The ledger says that what it read of {where} was wrong, in a way that changes results; however its logits are those of a cold run within the tolerance "
+        f"The ledger says that what it read of {where} was wrong, in a way that changes results; "
+        f"however its logits are those of a cold run within the tolerance "
         f"{event.tolerance:.1e} (largest difference {event.largest:.1e}): a contradiction."
     )
     return Finding(anomaly=UNFELT, r=event.r, sentence=sentence)
