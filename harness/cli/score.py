@@ -49,7 +49,7 @@ _ARMS = "off,off-again,miss,hit,replay"
 @click.option(
     "--min-share", type=click.FloatRange(0, 100), default=50.0, show_default=True, help="Prompts to restore, in percent."
 )
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where tensors live.")
 @click.option("--dtype", default="", metavar="NAME", help="The precision; default: the checkpoint's.")
 @click.option("--checkpoint", default="", metavar="DIR", help="The model; default: the engine's own.")
 @click.option("--out", type=_FILE, metavar="DIR", help="Where runs are kept; default: .cachewitness/score.")
