@@ -50,6 +50,8 @@ RANDOM_TRACES = 12
 """Random traces for each cell when the user gives no time."""
 FAILURES_SHRUNK = 3
 """How many failures of a run are shrunk, the first of each anomaly; the others are reported as they are."""
+RANDOM_TRACES_COMPUTED = 3
+"""The same of an engine that computes tensors, whose traces take thirty times as long."""
 
 
 @dataclass(frozen=True)
@@ -270,13 +272,17 @@ class Runner:
                     streams.clear()
                     break
             rounds += 1
-            if suite.endless and deadline is None and rounds >= RANDOM_TRACES:
+            if suite.endless and deadline is None and rounds >= self._random_traces:
                 break
         report.arms = merge_rows(report.arms)
         report.tallies = merge_tallies(tallies)
         report.crashed = sorted({f"{t.checker}: {t.crashed}" for t in tallies if t.crashed})
         report.seconds = time.perf_counter() - started
         return report
+
+    @property
+    def _random_traces(self) -> int:
+        return RANDOM_TRACES_COMPUTED if self.engine.kind.computes else RANDOM_TRACES
 
     def _streams(self, suite: Suite) -> list[Stream]:
         cells = [cell for cell in self.cells if cell.runs_at(suite.height)]
