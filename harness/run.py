@@ -182,21 +182,16 @@ SUITES: tuple[Suite, ...] = (
 )
 
 
-def _judged(
-    suite: Suite,
-    trace: Trace,
-    engine: Engine,
-    spec: EngineSpec,
-    *,
-    until: Callable[[Finding], bool] | None = None,
-    keep: bool,
-) -> Result:
+Until = Callable[[Finding], bool]
+
+
+def _judged(suite: Suite, trace: Trace, engine: Engine, spec: EngineSpec, until: Until | None = None) -> Result:
     """Run a trace as its suite has it judged."""
     if suite.cold:
         from harness.cold.judge import judged
 
-        return judged(trace, engine, spec, keep=keep)
-    return (lockstep if suite.paired else drive)(trace, engine, until=until, keep=keep)
+        return judged(trace, engine, spec, keep=False)
+    return (lockstep if suite.paired else drive)(trace, engine, until=until, keep=False)
 
 
 @dataclass
@@ -335,7 +330,7 @@ class Runner:
                 why = header.not_applicable.get(need, f"engine {self.engine.kind.name} cannot {need}")
                 self._skip(f"{suite.name}: traces that need {need}", why)
                 return None
-        result = _judged(suite, trace, engine, stream.engine, keep=False)
+        result = _judged(suite, trace, engine, stream.engine)
         spent = getattr(engine, "engine_seconds", None)
         if spent is not None:
             self._report.engine_seconds = (self._report.engine_seconds or 0.0) + spent
@@ -370,7 +365,7 @@ class Runner:
         def alike(finding: Finding) -> bool:
             return finding.anomaly == anomaly
 
-        result = _judged(suite, trace, engine.open(trace.header), engine, until=alike, keep=False)
+        result = _judged(suite, trace, engine.open(trace.header), engine, until=alike)
         return next(filter(alike, result.findings), None)
 
     def _fails_alike(self, suite: Suite, engine: EngineSpec, finding: Finding) -> Callable[[Trace], int]:
