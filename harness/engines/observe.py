@@ -65,8 +65,7 @@ class ObservedManager:
         self._copies_expected |= self._drafts
         self._copies: list[Any] = []
         self._retained: list[Any] = []
-        second = getattr(manager, "tier", None)
-        self._tier = ObservedTier(second.blocks if second is not None else [], group_of, len(self._managers))
+        self._tier = ObservedTier(getattr(manager, "tier", None), group_of, len(self._managers))
         self._pins: dict[int, list[tuple[str, int]]] = {}
         self._copy_count = 0
         self.block_pool = _ObservedPool(self._pool, self._released)
@@ -251,6 +250,8 @@ class ObservedManager:
         if not self._can_copy:
             return []
         copies, retained = self.manager.take_kv_cache_block_copies()
+        if not (copies or retained):
+            return []
         takes: list[Event] = []
         holding = [{*table, *aside} for table, aside in zip(tables, scratch, strict=True)]
         for index, copy in enumerate(copies):

@@ -1,12 +1,13 @@
 """Turns what becomes of a second tier's keys into events, by comparing them with what they were before.
 
+The tier says which places changed (`drain_dirty`), and is believed in nothing else.
 The tier is a pool of its own. The groups in it follow those of the device, in the same order: copies of the pages of group g
 are keyed in group `groups + g`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from harness.history import Counts, Event, Publish, Unpublish, UnpublishReason
@@ -19,10 +20,11 @@ NOT_FROM_THERE = -1
 
 
 class ObservedTier:
-    """The places of a tier, and the keys that were seen in them. Without places it is falsy."""
+    """The places of a tier, and the keys that were seen in them. Without a tier it is falsy."""
 
-    def __init__(self, places: Sequence[Any], group_of: Callable[[Any], int], groups: int) -> None:
-        self._places, self._group_of, self._groups = places, group_of, groups
+    def __init__(self, tier: Any, group_of: Callable[[Any], int], groups: int) -> None:
+        self._tier, self._group_of, self._groups = tier, group_of, groups
+        self._places = [] if tier is None else tier.blocks
         self._keys: dict[int, tuple[Any, int]] = {}
 
     def __bool__(self) -> bool:
@@ -37,8 +39,8 @@ class ObservedTier:
         """Return what ended, for a reason, what began, and the counts, if anything did since the last call."""
         ended: list[Event] = []
         begun: list[Event] = []
-        for place in self._places:
-            slot, old = place.block_id, self._keys.get(place.block_id)
+        for slot in self._tier.drain_dirty() if self._tier is not None else ():
+            place, old = self._places[slot], self._keys.get(slot)
             new = None if place.block_hash is None else (place.block_hash, place.block_hash_num_tokens)
             if new == old:
                 continue

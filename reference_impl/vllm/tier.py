@@ -45,6 +45,7 @@ class PlainTier:
         self._free = self.blocks[::-1]
         self._cached: OrderedDict[BlockHashWithGroupId, TierBlock] = OrderedDict()
         self._loads: list[TierCopy] = []
+        self._dirty: set[BlockId] = set()
         self.get = self._cached.get
 
     def fetch(self, source: TierBlock, target: KVCacheBlock) -> None:
@@ -76,14 +77,22 @@ class PlainTier:
             place.block_hash, place.block_hash_num_tokens = key, block.block_hash_num_tokens
             place.request_id = request_id
             self._cached[key] = place
+            self._dirty.add(place.block_id)
         return place
 
     def reset(self) -> None:
         """Forget every key."""
         for place in self._cached.values():
             place.block_hash = place.block_hash_num_tokens = None
+            self._dirty.add(place.block_id)
         self._free = self.blocks[::-1]
         self._cached.clear()
+
+    def drain_dirty(self) -> list[BlockId]:
+        """Return the places whose key changed since the last call, in order."""
+        dirty = sorted(self._dirty)
+        self._dirty.clear()
+        return dirty
 
     def _evict(self) -> TierBlock | None:
         key = next((key for key, place in self._cached.items() if place.ref_cnt == 0), None)
