@@ -28,7 +28,8 @@ from harness.trace import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace
 from harness.verdict import Activity, Finding, Result
 from harness.worker import Worker
 
-Beside = Callable[[Op, list[Event]], Finding | None]
+Beside = Callable[[int, Op, list[Event]], Finding | None]
+"""Told the index of an operation in the trace, what of it was carried out, and the engine's events of it."""
 
 _COUNTED = frozenset((Hit, Unpublish, Preempted, Read))
 
@@ -150,7 +151,7 @@ def drive(
 ) -> Result:
     """Run a trace on an engine under the checkers (all of them by default) and return the judged result.
 
-    `beside` is told each operation and the engine's events of it, and may find something in them (the differential does).
+    `beside` is told what of each operation was carried out, and may find something in it (the differential does).
     `until` ends the run with the operation that raised a finding of that kind; `keep=False` drops the history. An exception
     in the engine is a finding (`died`); a UsageError (an option that the engine refuses) passes through.
     """
@@ -164,7 +165,7 @@ def drive(
         if events is None:
             break
         observer.see(worker.extend(events), index)
-        if beside and (finding := beside(op, events)):
+        if beside and (finding := beside(index, op, events)):
             finding.seq, finding.op = observer.seen - 1, index
             observer.findings.append(finding)
         if until and any(map(until, observer.findings)):

@@ -46,7 +46,7 @@ def lockstep(trace: Trace, engine: Engine, *, until: Callable[[Finding], bool] |
     reference = _Follower(trace, engine.describe().engine_version)
     tally = Tally(checker=NAME)
 
-    def compare(op: Op, events: list[Event]) -> Finding | None:
+    def compare(_: int, op: Op, events: list[Event]) -> Finding | None:
         if tally.findings:
             return None
         tally.opportunities += 1

@@ -63,7 +63,7 @@ def _run(trace: Trace, engine: Engine, *, keep: bool) -> tuple[Recorder, Result]
         raise UsageError(
             f"--engine {engine.describe().engine}: computes no logits; cold against cached needs an engine that does"
         )
-    recorder = Recorder(engine, trace.ops)
+    recorder = Recorder(engine)
     result = drive(trace, engine, (), beside=recorder, keep=keep)
     recorder.close()
     return recorder, result

@@ -65,8 +65,8 @@ class Recorder:
     The engine's own comparison is left out: the same numbers are judged here, and it would compute the same cold runs again.
     """
 
-    def __init__(self, engine: Any, ops: Sequence[Op]) -> None:
-        self.engine, self._ops = engine, ops
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
         self.lives: list[Life] = []
         self.happened = Happened(restored={group.kind: 0 for group in engine.header.local_groups()})
         self._prompts: dict[str, int] = {}
@@ -78,9 +78,9 @@ class Recorder:
         wrap(engine.oracle, "compare", _left_out)
         self._groups = [group for group in engine.header.local_groups() if group.kind == "recurrent"]
 
-    def __call__(self, op: Op, events: Sequence[Event]) -> Finding | None:
+    def __call__(self, index: int, op: Op, events: Sequence[Event]) -> Finding | None:
         """Take in what one operation made happen; nothing is judged yet."""
-        self._op = next(index for index in range(self._op + 1, len(self._ops)) if self._ops[index] is op)
+        self._op = index
         for event in events:
             if isinstance(event, Submitted):
                 self._prompts[event.r] = len(event.tokens)

@@ -6,6 +6,7 @@ import json
 import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -22,7 +23,7 @@ from harness.cold.streams import default_cells, streams, traces
 from harness.engines.registry import parse
 from harness.execute import drive
 from harness.run import SUITES, Runner
-from harness.trace import Submit, Trace
+from harness.trace import Step, Submit, Trace
 from reference_impl.toy_model.paged import Chunk, step
 
 SUITE = [suite for suite in SUITES if suite.cold]
@@ -111,7 +112,7 @@ def test_dense_states_are_those_of_one_paged_chunk() -> None:
 def test_bits_depend_on_the_chunks_in_which_a_text_was_computed() -> None:
     trace = told("hit", "replay")
     engine = parse("toy:dtype=float32").open(trace.header)
-    recorder = Recorder(engine, trace.ops)
+    recorder = Recorder(engine)
     drive(trace, engine, (), beside=recorder, keep=False)
     life: Life = max((life for life in recorder.lives if not life.resume), key=lambda life: life.pieces[-1].stop)
     own = tuple((piece.start, piece.stop) for piece in life.pieces)
@@ -120,6 +121,13 @@ def test_bits_depend_on_the_chunks_in_which_a_text_was_computed() -> None:
     other = again(engine.tensors.model, [last], ((0, 7), (7, last.start), (last.start, last.stop)))[0]  # type: ignore[attr-defined]
     assert all(torch.equal(piece.logits, logits) for piece, logits in zip(life.pieces, same, strict=True))
     assert not torch.equal(last.logits, other[-1])
+
+
+def test_step_that_names_a_request_long_gone_is_compared_like_any_other() -> None:
+    """What is left of such an operation is no longer the object that stands in the trace."""
+    trace = told("hit", "replay")
+    ops = [msgspec.structs.replace(op, withdraw=["gone"]) if isinstance(op, Step) else op for op in trace.ops]
+    assert compared(trace.with_ops(ops)).row == compared(trace).row
 
 
 def test_floor_is_above_nothing_and_far_below_a_fault() -> None:
