@@ -15,7 +15,7 @@ from torch import Tensor
 from harness.cold.arms import Happened
 from harness.history import Aborted, Compare, Event, Hit, Preempted, Run, StepBegin, StepEnd, Submitted
 from harness.mutants.tools import wrap
-from harness.needs import columns
+from harness.restored import restored
 from harness.trace import Op
 from harness.verdict import Finding
 from reference_impl.toy_model.paged import Pools
@@ -114,11 +114,8 @@ class Recorder:
         h.lookups += 1
         h.hits += event.resume > 0
         h.asked += self._prompts[event.r]
-        for group in self.engine.header.local_groups():
-            _, column = columns(group, 0, event.resume)
-            slots = event.slots[group.id]
-            there = 0 < column <= len(slots) and slots[column - 1] != 0
-            h.restored[group.kind] = h.restored.get(group.kind, 0) + (event.resume if there else 0)
+        for kind, tokens in restored(self.engine.header.local_groups(), event).items():
+            h.restored[kind] += tokens
 
     def _preempted(self, r: str) -> None:
         life = self._living.pop(r, None)

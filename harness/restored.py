@@ -1,0 +1,23 @@
+"""What a hit brought back: the position resumed from is what the engine reports, and a group that has nothing there shows it.
+
+A group without a page in the last column before that position (the null block, or no column at all) has nothing to go on from,
+whatever the look-up said. Kinds of cache are told apart, because a hit that restores one of them alone is the fault to find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from harness.history import Group, Hit
+from harness.needs import columns
+
+
+def restored(groups: Iterable[Group], hit: Hit) -> dict[str, int]:
+    """Return by group kind how many tokens were restored: those of the group of that kind that got least."""
+    least: dict[str, int] = {}
+    for group in groups:
+        _, column = columns(group, 0, hit.resume)
+        slots = hit.slots[group.id]
+        there = 0 < column <= len(slots) and slots[column - 1] != 0
+        least[group.kind] = min(least.get(group.kind, hit.resume), hit.resume if there else 0)
+    return least
