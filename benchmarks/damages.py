@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from harness.cold.noise import fresh
 from harness.toy.model import Model
 from reference_impl.toy_model import recurrent
 from reference_impl.toy_model.paged import Chunk, Pools, step
@@ -64,7 +63,7 @@ class Texts:
         return self._whole[key]
 
     def _compute(self, tokens: tuple[int, ...]) -> Cached:
-        pools, tables = fresh(self._model, len(tokens))
+        pools, (tables,) = self._model.fresh(len(tokens))
         step(pools, [Chunk(tokens, 0, tables)], self._model.weights)
         return read(pools, tables, len(tokens))
 

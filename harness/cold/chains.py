@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from harness.cold.noise import fresh, states_of
-from harness.cold.record import Life, Piece, State
+from harness.cold.noise import State, states_of
+from harness.cold.record import Life, Piece
 from harness.toy.model import Model
 from reference_impl.toy_model.paged import Chunk, step
 
@@ -61,7 +61,7 @@ def again(model: Model, pieces: Sequence[Piece], chain: Chain) -> tuple[list[Ten
     """Compute a text cold in the pieces of a chain; return the logits of its last `pieces`, and the last states."""
     last = pieces[-1]
     tokens, weights = list(last.tokens), model.version(last.version)
-    pools, tables = fresh(model, last.stop)
+    pools, (tables,) = model.fresh(last.stop)
     logits = [step(pools, [Chunk(tokens[start:stop], start, tables, outputs=stop - start)], weights) for start, stop in chain]
     return logits[len(chain) - len(pieces) :], states_of(pools, tables, last.stop)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from harness.cold.arms import arm_of
 from harness.cold.chains import Chains, again, equal
-from harness.cold.noise import Floors, cold, floors, furthest
-from harness.cold.record import Life, Piece, Recorder, State
+from harness.cold.noise import Floors, State, cold, floors, furthest
+from harness.cold.record import Life, Piece, Recorder
 from harness.cold.result import NAME, Compared
 from harness.cold.row import ArmRow
 from harness.engines.protocol import Engine

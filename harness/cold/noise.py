@@ -6,15 +6,19 @@ cold in chunks of several sizes and put beside the dense model's states.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from harness.toy.model import Model
-from harness.toy.oracle import CHUNKINGS, FACTOR, FLOAT64_TOLERANCE, Noise, measured
+from harness.toy.oracle import CHUNKINGS, Noise, measured, once, tolerated
 from reference_impl.toy_model import dense, recurrent
 from reference_impl.toy_model.paged import Chunk, Pools, step
+
+State = list[list[Tensor]]
+"""By recurrent group its conv and memory [layers, ...] in one slot."""
 
 _ENDS = (16, 48, 64, 100, 111, 192)
 
@@ -26,29 +30,22 @@ class Floors(NamedTuple):
     states: Noise
 
 
-_MEASURED: dict[tuple[object, ...], Floors] = {}
-
-
+@once
 def floors(model: Model) -> Floors:
-    """Return the floors of a model, measured once for each model, precision, device and grouping."""
-    key = (model.config, model.groups, model.precision, model.device, model.sha256)
-    if key not in _MEASURED:
-        _MEASURED[key] = Floors(measured(model), _of_states(model))
-    return _MEASURED[key]
+    """Return the floors of a model."""
+    return Floors(measured(model), tolerated(model, _of_states(model)))
 
 
-def _of_states(model: Model) -> Noise:
-    fixed = FLOAT64_TOLERANCE if model.precision == "float64" else 0.0
+def _of_states(model: Model) -> float:
     if not any(recurrent.is_recurrent(kind) for kind in model.config.layer_types):
-        return Noise(0.0, fixed)
+        return 0.0
     text = torch.randint(model.config.vocab_size, (_ENDS[-1],), generator=torch.Generator().manual_seed(1)).tolist()
     right = {end: cold(model, text[:end], 0)[1] for end in _ENDS}
-    floor = max(_distance(model, text, size, right) for size in CHUNKINGS)
-    return Noise(floor, max(FACTOR * floor, fixed))
+    return max(_distance(model, text, size, right) for size in CHUNKINGS)
 
 
-def cold(model: Model, tokens: list[int], version: int) -> tuple[Tensor, list[list[Tensor]]]:
-    """Return the dense model's logits [T, vocab] of a text, and by recurrent group conv and memory [layers, ...] after it."""
+def cold(model: Model, tokens: list[int], version: int) -> tuple[Tensor, State]:
+    """Return the dense model's logits [T, vocab] of a text, and the state after it."""
     with torch.inference_mode():
         text = torch.tensor([tokens], device=model.device)
         logits, states = dense.forward_and_states(text, model.version(version), model.config)
@@ -59,30 +56,25 @@ def cold(model: Model, tokens: list[int], version: int) -> tuple[Tensor, list[li
     return logits[0], kept
 
 
-def fresh(model: Model, length: int) -> tuple[Pools, list[list[int]]]:
-    """Return empty pools with room for one text, and its tables."""
-    columns = [-(-length // group.block_size) for group in model.groups]
-    pools, free = model.pools(1 + sum(columns)), iter(range(1, 1 + sum(columns)))
-    return pools, [[next(free) for _ in range(count)] for count in columns]
+def states_of(pools: Pools, tables: Sequence[Sequence[int]], stop: int) -> State:
+    """Return the state after `stop` tokens; of a group whose table is too short, what the null slot holds."""
+    states = []
+    for g, group in enumerate(pools.groups):
+        if recurrent.is_recurrent(pools.kinds[g]):
+            column = -(-stop // group.block_size) - 1
+            slot = tables[g][column] if column < len(tables[g]) else 0
+            states.append([view[:, slot].clone() for view in pools.views[g]])
+    return states
 
 
-def states_of(pools: Pools, tables: list[list[int]], stop: int) -> list[list[Tensor]]:
-    """Return by recurrent group the state after `stop` tokens."""
-    return [
-        [view[:, tables[g][-(-stop // group.block_size) - 1]].clone() for view in pools.views[g]]
-        for g, group in enumerate(pools.groups)
-        if recurrent.is_recurrent(pools.kinds[g])
-    ]
-
-
-def furthest(states: list[list[Tensor]], others: list[list[Tensor]]) -> float:
+def furthest(states: State, others: State) -> float:
     """Return the largest difference between two sets of states; NaN if there is one, 0 without any."""
     pairs = [(a, b) for one, other in zip(states, others, strict=True) for a, b in zip(one, other, strict=True)]
     return max((float((a.to(b.dtype) - b).abs().max().nan_to_num(nan=float("inf"))) for a, b in pairs), default=0.0)
 
 
-def _distance(model: Model, text: list[int], size: int, right: dict[int, list[list[Tensor]]]) -> float:
-    pools, tables = fresh(model, len(text))
+def _distance(model: Model, text: list[int], size: int, right: dict[int, State]) -> float:
+    pools, (tables,) = model.fresh(len(text))
     largest = 0.0
     for start in range(0, len(text), size):
         stop = min(start + size, len(text))

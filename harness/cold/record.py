@@ -13,15 +13,12 @@ from typing import Any
 from torch import Tensor
 
 from harness.cold.arms import Happened
-from harness.history import Aborted, Compare, Event, Hit, Preempted, Run, StepBegin, StepEnd, Submitted
+from harness.cold.noise import State, states_of
+from harness.history import Aborted, Compare, Event, Hit, Preempted, StepBegin, StepEnd, Submitted
 from harness.mutants.tools import wrap
 from harness.restored import restored
 from harness.trace import Op
 from harness.verdict import Finding
-from reference_impl.toy_model.paged import Pools
-
-State = list[list[Tensor]]
-"""By recurrent group its conv and memory [layers, ...] in one slot."""
 
 
 @dataclass
@@ -76,7 +73,6 @@ class Recorder:
         self._outstanding, self._op = 0, -1
         wrap(engine.tensors, "execute", self._execute)
         wrap(engine.oracle, "compare", _left_out)
-        self._groups = [group for group in engine.header.local_groups() if group.kind == "recurrent"]
 
     def __call__(self, index: int, op: Op, events: Sequence[Event]) -> Finding | None:
         """Take in what one operation made happen; nothing is judged yet."""
@@ -114,7 +110,7 @@ class Recorder:
         h.lookups += 1
         h.hits += event.resume > 0
         h.asked += self._prompts[event.r]
-        for kind, tokens in restored(self.engine.header.local_groups(), event).items():
+        for kind, tokens in restored(self.engine.header, event).items():
             h.restored[kind] += tokens
 
     def _preempted(self, r: str) -> None:
@@ -151,19 +147,10 @@ class Recorder:
                     tokens=tuple(tokens[run.r][: run.stop]),
                     version=tensors.version,
                     logits=logits[run.r],
-                    states=self._states(tensors.pools, run),
+                    states=states_of(tensors.pools, tensors.tables(run), run.known),
                 )
                 self._pieces.setdefault(begin.step, []).append((run.r, piece))
         return logits
-
-    def _states(self, pools: Pools, run: Run) -> State:
-        states = []
-        for group in self._groups:
-            column = -(-run.known // group.block_size) - 1
-            table = run.tables[group.id]
-            slot = table[column] if column < len(table) else 0
-            states.append([view[:, slot].clone() for view in pools.views[group.id]])
-        return states
 
 
 def _left_out(original: Any, r: str, start: int, tokens: Sequence[int], logits: Tensor, version: int, step: int) -> Compare:

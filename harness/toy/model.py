@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -42,18 +42,28 @@ class Model:
     precision: str
     device: str
     sha256: str = ""
+    _versions: dict[int, dict[str, Tensor]] = field(default_factory=dict, compare=False, repr=False)
 
     def version(self, number: int) -> dict[str, Tensor]:
         """Return the weights of a version; version 0 is the model itself, any other differs from it everywhere."""
         if number == 0:
             return self.weights
-        generator = torch.Generator().manual_seed(number)
-        return {name: tensor + _noise(tensor, generator) for name, tensor in self.weights.items()}
+        if number not in self._versions:
+            generator = torch.Generator().manual_seed(number)
+            self._versions[number] = {name: tensor + _noise(tensor, generator) for name, tensor in self.weights.items()}
+        return self._versions[number]
 
     def pools(self, slots: int, null: Sequence[int] = (0,)) -> Pools:
         """Return empty pools of so many slots."""
         dtype, state_dtype = PRECISIONS[self.precision]
         return Pools(self.groups, slots, self.config, dtype=dtype, state_dtype=state_dtype, device=self.device, null=null)
+
+    def fresh(self, length: int, texts: int = 1) -> tuple[Pools, list[list[list[int]]]]:
+        """Return empty pools with room for texts of so many tokens, and the tables of each text."""
+        columns = [-(-length // group.block_size) for group in self.groups]
+        pools = self.pools(1 + texts * sum(columns))
+        free = iter(range(1, pools.slots))
+        return pools, [[[next(free) for _ in range(count)] for count in columns] for _ in range(texts)]
 
 
 def made_for(groups: Sequence[Group], *, seed: int, precision: str, device: str) -> Model:

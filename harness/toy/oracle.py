@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import wraps
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,8 @@ FLOAT64_TOLERANCE = 1e-10
 CHUNKINGS = (192, 64, 50, 37, 16, 7, 1)
 _LENGTH = 192
 _AHEAD = 64
+
+T = TypeVar("T")
 
 
 class Noise(NamedTuple):
@@ -78,28 +81,35 @@ class Oracle:
             return dense.forward(text, self.model.version(version), self.model.config)[0]
 
 
-_MEASURED: dict[tuple[object, ...], Noise] = {}
+def tolerated(model: Model, floor: float) -> Noise:
+    """Return the noise of a model that has a floor."""
+    return Noise(floor, max(FACTOR * floor, FLOAT64_TOLERANCE if model.precision == "float64" else 0.0))
 
 
+def once(measure: Callable[[Model], T]) -> Callable[[Model], T]:
+    """Measure once for each model, precision, device and grouping."""
+    known: dict[tuple[object, ...], T] = {}
+
+    def remembered(model: Model) -> T:
+        key = (model.config, model.groups, model.precision, model.device, model.sha256)
+        if key not in known:
+            known[key] = measure(model)
+        return known[key]
+
+    return wraps(measure)(remembered)
+
+
+@once
 def measured(model: Model) -> Noise:
-    """Return the noise of a model, measured once for each model, precision, device and grouping."""
-    key = (model.config, model.groups, model.precision, model.device, model.sha256)
-    if key not in _MEASURED:
-        floor = max(_distance(model, size) for size in CHUNKINGS)
-        fixed = model.precision == "float64"
-        _MEASURED[key] = Noise(floor, max(FACTOR * floor, FLOAT64_TOLERANCE if fixed else 0.0))
-    return _MEASURED[key]
+    """Return the noise of a model's logits."""
+    return tolerated(model, max(_distance(model, size) for size in CHUNKINGS))
 
 
 def _distance(model: Model, size: int) -> float:
     """Return the largest difference between two texts computed side by side in chunks of a size, and the dense model."""
     generator = torch.Generator().manual_seed(0)
     texts = torch.randint(model.config.vocab_size, (2, _LENGTH), generator=generator)
-    columns = [-(-_LENGTH // group.block_size) for group in model.groups]
-    pools = model.pools(1 + 2 * sum(columns))
-    tables, free = [], iter(range(1, pools.slots))
-    for _ in texts:
-        tables.append([[next(free) for _ in range(count)] for count in columns])
+    pools, tables = model.fresh(_LENGTH, len(texts))
     largest = 0.0
     with torch.inference_mode():
         cold = dense.forward(texts.to(model.device), model.weights, model.config)

@@ -14,7 +14,7 @@ from harness.cli import invoke
 from harness.cold.arms import ARMS, BY_NAME, EVERYWHERE, Happened
 from harness.cold.chains import again
 from harness.cold.judge import judged
-from harness.cold.noise import cold, floors, fresh, furthest, states_of
+from harness.cold.noise import cold, floors, furthest, states_of
 from harness.cold.record import Life, Recorder
 from harness.cold.result import Compared
 from harness.cold.row import ArmRow, merge_rows
@@ -102,7 +102,7 @@ def test_dense_states_are_those_of_one_paged_chunk() -> None:
     model = parse("toy").open(told("hit", "replay").header).tensors.model  # type: ignore[attr-defined]
     tokens = list(range(40))
     logits, states = cold(model, tokens, 0)
-    pools, tables = fresh(model, len(tokens))
+    pools, (tables,) = model.fresh(len(tokens))
     paged = step(pools, [Chunk(tokens, 0, tables, outputs=len(tokens))], model.weights)
     assert float((paged - logits).abs().max()) < 1e-12
     assert furthest(states_of(pools, tables, len(tokens)), states) < 1e-12
