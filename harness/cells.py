@@ -24,6 +24,7 @@ class Cell:
 
     layout: Layout
     options: dict[str, Any] = field(default_factory=dict)
+    policy: str = "vllm"
 
     @property
     def name(self) -> str:
@@ -37,7 +38,7 @@ class Cell:
 
     def shape(self, height: Height) -> Shape:
         """Return the measures of the cell at a height."""
-        return Shape(self.layout, self.options, height)
+        return Shape(self.layout, self.options, height, self.policy)
 
 
 def default_cells() -> list[Cell]:

@@ -29,6 +29,8 @@ from reference_impl.vllm.kv_cache_manager import KVCacheManager
 from reference_impl.vllm.spec import RELEASES
 
 NAME = "differential"
+POLICY = "vllm"
+"""The policy whose reference can be made to follow."""
 SUMMARY = "in lock-step with the reference: hits, chunks, published keys and counts are equal, free choices followed"
 ANOMALIES = ("divergence",)
 TOLERANCES = {

@@ -6,18 +6,17 @@ whatever the look-up said. Kinds of cache are told apart, because a hit that res
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from harness.history import Group, Hit
+from harness.history import Header, Hit
 from harness.needs import columns
 
 
-def restored(groups: Iterable[Group], hit: Hit) -> dict[str, int]:
+def restored(header: Header, hit: Hit) -> dict[str, int]:
     """Return by group kind how many tokens were restored: those of the group of that kind that got least."""
+    null = {pool.id: pool.null for pool in header.pools}
     least: dict[str, int] = {}
-    for group in groups:
+    for group in header.local_groups():
         _, column = columns(group, 0, hit.resume)
         slots = hit.slots[group.id]
-        there = 0 < column <= len(slots) and slots[column - 1] != 0
+        there = 0 < column <= len(slots) and slots[column - 1] >= 0 and slots[column - 1] not in null[group.pool]
         least[group.kind] = min(least.get(group.kind, hit.resume), hit.resume if there else 0)
     return least

@@ -13,18 +13,19 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
+from harness import policies
 from harness.anomalies import DISAGREEMENTS
 from harness.cells import Cell
 from harness.cold.result import Compared
 from harness.cold.row import ArmRow, merge_rows
 from harness.cold.streams import Stream
-from harness.cold.streams import default_cells as cold_cells
 from harness.cold.streams import streams as cold_streams
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.errors import EngineMissing, UsageError
 from harness.execute import drive
 from harness.generate import random_trace
+from harness.lockstep import POLICY as LOCKSTEP_POLICY
 from harness.lockstep import lockstep
 from harness.scenarios import SCENARIOS
 from harness.shrink import shrink
@@ -207,6 +208,7 @@ class Runner:
     seed: int = 0
     seconds: float = 0.0
     expected: dict[str, str] = field(default_factory=dict)
+    policy: str = "vllm"
     chosen_cells: bool = False
     """The user named the configuration: what the engine refuses of it is an error, not something left out."""
     fail_fast: bool = False
@@ -223,16 +225,20 @@ class Runner:
         self._left_out: dict[tuple[str, str], NotRun] = {}
         self._met: dict[str, bool] = {}
         self._shrunk: set[str] = set()
-        endless = sum(suite.endless for suite in suites) or 1
+        endless, policy = sum(suite.endless for suite in suites) or 1, policies.get(self.policy)
         for suite in suites:
             if self._stopped():
                 self._skip(f"suite {suite.name}", "the run stopped at its first failure")
+            elif suite.paired and self.policy != LOCKSTEP_POLICY:
+                self._skip(f"suite {suite.name}", f"the reference follows free choices of {LOCKSTEP_POLICY} alone")
             elif suite.paired and not self.engine.comparable:
                 self._skip(f"suite {suite.name}", f"{self.engine.kind.name} is what it compares with")
             elif suite.cold and not self.engine.kind.computes:
                 self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} computes no tensors")
             elif suite.height not in self.engine.kind.heights:
                 self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} does not run at {suite.height} height")
+            elif suite.height not in policy.heights:
+                self._skip(f"suite {suite.name}", f"policy {policy.name} does not run at {suite.height} height")
             else:
                 self._report.suites.append(self._suite(suite, self.seconds / endless))
         self._refuse_if_nothing_fits()
@@ -282,7 +288,7 @@ class Runner:
     def _streams(self, suite: Suite) -> list[Stream]:
         cells = [cell for cell in self.cells if cell.runs_at(suite.height)]
         if suite.cold:
-            return cold_streams(self.engine, cells if self.chosen_cells else cold_cells(), self.seed)
+            return cold_streams(self.engine, cells if self.chosen_cells else policies.get(self.policy).cold_cells(), self.seed)
         if not cells:
             self._skip(f"suite {suite.name}", "what the configurations ask for is the scheduler's alone")
         return [Stream(cell, self.engine, suite.traces(cell, suite.height, self.seed)) for cell in cells]

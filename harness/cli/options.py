@@ -45,28 +45,29 @@ def engine_of(text: str, policy: str = "") -> EngineSpec:
     return spec
 
 
-def cells_of(layouts: Sequence[str], options: Sequence[str]) -> tuple[list[Cell], bool]:
-    """Return the configurations to run on, and whether the user named them.
+def cells_of(policy: str, layouts: Sequence[str], options: Sequence[str]) -> tuple[list[Cell], bool]:
+    """Return the configurations of a policy to run on, and whether the user named them.
 
     Options without a layout apply to the layouts of a default run; those that refuse them are left out and told, since an
     option such as a retention interval has no effect on some layouts.
     """
-    from harness import cells
+    from harness import policies
+    from harness.cells import Cell
     from harness.layouts import load
 
-    chosen = dict(_option(text) for text in options)
+    kind, chosen = policies.get(policy), dict(_option(text) for text in options)
     for key in _MEASURES:
         value = chosen.get(key, 1)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
             raise UsageError(f"--option: {key} is a whole number, at least 0, or none; not {value!r}")
     if layouts:
         named = [load(name) for name in dict.fromkeys(layouts)]
-        if chosen:
-            return [cells.Cell(layout, chosen) for layout in named], True
-        return [cell for layout in named for cell in cells.cells_of(layout)], True
+        if chosen or kind.variants is None:
+            return [Cell(layout, chosen, policy) for layout in named], True
+        return [cell for layout in named for cell in kind.variants(layout)], True
     if not chosen:
-        return [*cells.default_cells(), *cells.scheduler_cells()], False
-    return [cells.Cell(layout, chosen) for layout in {c.layout.name: c.layout for c in cells.default_cells()}.values()], False
+        return kind.cells(), False
+    return [Cell(layout, chosen, policy) for layout in {c.layout.name: c.layout for c in kind.cells()}.values()], False
 
 
 def suites_of(names: Sequence[str]) -> list[Suite]:

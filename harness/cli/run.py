@@ -68,7 +68,7 @@ def run(
 
     spec = engine_of(engine, policy)
     interval = [f"retention_interval={retention_interval}"] if retention_interval is not None else []
-    cells, chosen = cells_of(layouts, [*options, *interval])
+    cells, chosen = cells_of(policy, layouts, [*options, *interval])
     if junit:
         store.ready(junit, "--junit")
     if folder:
@@ -80,6 +80,7 @@ def run(
         seed=seed,
         seconds=seconds,
         expected=expected_failures.load(expected) if expected else {},
+        policy=policy,
         chosen_cells=chosen,
         fail_fast=fail_fast,
         on_trace=progress.tell,

@@ -8,11 +8,12 @@ An engine that decides and an engine that computes may be two things: `Device` i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from harness.engines.scripted import Sampler
 from harness.history import Event, Header, StepBegin
-from harness.trace import Op
+from harness.trace import Media, Op
 
 
 class Engine(Protocol):
@@ -44,3 +45,35 @@ class Device(Protocol):
         Requests in `withdrawn` do not run. `tokens[r]` are the tokens of a run from 0 on, drafts included; fewer than its
         `stop` if r ended before its last token was known, and then nobody asks for what it computes.
         """
+
+
+class Stepping(Protocol):
+    """An engine at scheduler height that lets a device compute its steps and a sampler say what comes of them.
+
+    `events` are those of the operation under way, so far.
+    """
+
+    header: Header
+    device: Device | None
+    sampler: Sampler
+
+    @property
+    def events(self) -> list[Event]:
+        """What happened in the operation under way."""
+
+    def apply(self, op: Op) -> list[Event]:
+        """See `Engine`."""
+
+    def close(self) -> None:
+        """See `Engine`."""
+
+    def submit_tokens(
+        self, r: str, tokens: Sequence[int], *, salt: str = "", adapter: str = "", media: Sequence[Media] = (), shared: int = 0
+    ) -> list[Event]:
+        """Submit a request whose prompt is given as token ids; `shared` of them are a part that others have too.
+
+        Raises ValueError if it can never run.
+        """
+
+    def running(self) -> list[str]:
+        """Return the requests that hold their place, the one that came last at the end."""

@@ -1,7 +1,7 @@
-"""The engine `reference`: this repository's own policy of vLLM, at manager and at scheduler height.
+"""The policy `vllm`: this repository's own reference of it, at manager and at scheduler height.
 
-`reference:mutant=NAME` plants a seeded fault into it, which is how the harness is shown to find faults; `release=0.29` makes
-the policy do what that release of vLLM does by default.
+A mutant plants a seeded fault into it, which is how the harness is shown to find faults; a release makes the policy do what
+that release of vLLM does by default.
 """
 
 from __future__ import annotations
@@ -9,28 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harness import cells
+from harness.cells import SCHEDULER_OPTIONS, Cell
+from harness.cold.streams import default_cells as default_cold_cells
 from harness.engines.manager_height import PRUNABLE, ManagerHeight, describe, retention
 from harness.engines.observe import ObservedManager
-from harness.engines.protocol import Engine
-from harness.engines.registry import EngineKind
 from harness.engines.scheduler_height import SchedulerHeight
 from harness.errors import UsageError
 from harness.history import Rules
-from harness.trace import Submit, TraceHeader
+from harness.policies import PolicyKind, Rule, Serving
+from harness.trace import Layout, Submit, TraceHeader
 from reference_impl.vllm.align_split import split_for
 from reference_impl.vllm.config import ConfigError, KVCacheConfig, Options, build
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
 from reference_impl.vllm.request import MultiModalFeature, Request
-from reference_impl.vllm.spec import RELEASES
-
-SCHEDULER_OPTIONS = ("num_speculative_tokens", "async_depth", "tier_slots")
-"""Options that make a difference at scheduler height alone."""
+from reference_impl.vllm.spec import PINNED_RELEASE, RELEASES, REPOSITORY, RULES
 
 PROGRESS_STEPS = 4
 """A request waits one step for a state of the same step; the rest is margin."""
 
 
-def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> ManagerHeight | SchedulerHeight:
     """Build the reference engine for a trace, at the height that the trace names.
 
     Raises UsageError for an option that the policy refuses, naming it.
@@ -110,11 +109,47 @@ def assemble(header: TraceHeader, config: KVCacheConfig, manager: KVCacheManager
     )
 
 
-ENGINE = EngineKind(
-    name="reference",
-    summary="the executable reference of vLLM's policy in this package",
-    heights=("manager", "scheduler"),
+def serve(layout: Layout, serving: Serving) -> TraceHeader:
+    """Return the header of a scheduler that answers prompts."""
+    options: dict[str, Any] = {
+        "enable_caching": serving.caching,
+        "max_num_seqs": serving.batch,
+        "max_num_batched_tokens": serving.budget,
+        "max_model_len": serving.model_len,
+        "num_speculative_tokens": serving.drafts,
+        "async_depth": serving.in_flight,
+        "tier_slots": serving.tier_slots if serving.caching else 0,
+    }
+    if serving.caching and any(group.kind != "full" for group in layout.groups):
+        options["retention_interval"] = serving.retention_interval
+    return TraceHeader(name="service", layout=layout, slots=serving.slots, height="scheduler", options=options)
+
+
+def _cells() -> list[Cell]:
+    return [*cells.default_cells(), *cells.scheduler_cells()]
+
+
+POLICY = PolicyKind(
+    name="vllm",
+    summary="the prefix cache of vLLM's V1 engine",
+    source=REPOSITORY,
+    pinned=PINNED_RELEASE,
+    releases=tuple(RELEASES),
+    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in RULES.values()],
+    axes={
+        "window": "W − 1",
+        "recurrent": "block, thinned by the retention interval",
+        "last token": "from the last block boundary (a hit leaves one token)",
+        "group miss": "shortened to what all have",
+        "duplicate": "both kept under one key",
+        "eviction": "free queue, least recently freed first, tails before heads",
+        "publication": "when the step is scheduled",
+        "compaction": "none",
+    },
     open=open_engine,
-    options={"mutant": "a seeded fault (see `ls mutants`)", "release": "the vLLM release whose defaults apply"},
-    replays=False,
+    cells=_cells,
+    cold_cells=default_cold_cells,
+    serve=serve,
+    variants=cells.cells_of,
+    plants_as="reference",
 )

@@ -10,6 +10,7 @@ import difflib
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.engines.protocol import Engine
 from harness.errors import EngineMissing, UsageError
@@ -20,6 +21,8 @@ GROUP = "cachewitness.engines"
 
 Open = Callable[[TraceHeader, Mapping[str, str]], Engine]
 Answerer = Callable[[Mapping[str, str], Opening], Backend]
+Answer = Callable[[Any], Any]
+Answers = Callable[[str, Mapping[str, str]], Mapping[str, Answer]]
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class EngineKind:
     EngineMissing if something has to be installed first. `replays` says that the reference can be run beside it.
     `answerer(options, opening)` opens an engine that answers prompts, for one arm of a score; it raises the same errors, and
     UsageError for an opening that the engine does not offer. `computes` says that its steps run on tensors, which it compares.
+    `answers(policy, options)` says how the engine answers vectors: a function from input to what is expected, by kind of vector
+    (`harness.vectors.form`); it raises UsageError for an input that is refused, and kinds that it cannot answer are not there.
     """
 
     name: str
@@ -41,6 +46,7 @@ class EngineKind:
     replays: bool = True
     answerer: Answerer | None = None
     computes: bool = False
+    answers: Answers | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ def kinds() -> dict[str, EngineKind]:
 
     A registration that cannot be imported is listed all the same; it says why when somebody opens it.
     """
-    from harness.engines.reference_vllm import ENGINE as REFERENCE
+    from harness.engines.reference import ENGINE as REFERENCE
     from harness.engines.vllm import ENGINE as VLLM
     from harness.toy.kind import ENGINE as TOY
 

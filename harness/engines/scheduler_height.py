@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import msgspec
 
 from harness.engines.observe import POOL, ObservedManager
 from harness.engines.observe_tier import TIER
 from harness.engines.protocol import Device
+from harness.engines.scripted import Scripted
 from harness.history import (
     Aborted,
     Accept,
@@ -44,35 +44,6 @@ LOCAL, SECOND = "local", "cpu"
 NewRequest = Callable[[Submit, list[int]], Request]
 
 
-class Scripted:
-    """Samples every request from a text of its own, and guesses so that a known number of drafts stands.
-
-    How many of k drafts stand after n generated tokens is the checksum of the text's name and n, modulo k + 1: any number
-    occurs, and the same trace gives the same numbers.
-    """
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.texts: dict[str, str] = {}
-        self._vocabulary = vocabulary
-
-    def draft(self, request: Request, count: int) -> list[int]:
-        """Guess `count` tokens, the first of them right, the rest those of another text."""
-        text, position = self.texts[request.request_id], request.num_output_tokens
-        right = crc32(f"{text} {position}".encode()) % (count + 1)
-        texts = [text if index < right else f"~{text}" for index in range(count)]
-        return [self._vocabulary.token(guess, position + index) for index, guess in enumerate(texts)]
-
-    def sample(self, request: Request, drafts: list[int]) -> list[int]:
-        """Return the tokens of the text as far as the drafts agree with it, and one more."""
-        text, position = self.texts[request.request_id], request.num_output_tokens
-        tokens: list[int] = []
-        for guess in [*drafts, None]:
-            tokens.append(self._vocabulary.token(text, position + len(tokens)))
-            if guess != tokens[-1]:
-                break
-        return tokens
-
-
 class _InFlight(NamedTuple):
     """A step that was scheduled and has not run; `requests` are those that run in it."""
 
@@ -85,8 +56,8 @@ class _InFlight(NamedTuple):
 class SchedulerHeight:
     """Carries out the operations of a trace on the reference's scheduler over an observed manager.
 
-    `new_request` makes the manager's request object from a submit and its tokens. `sampler` says what requests generate
-    (`Scripted` if left out); `device` carries every step out, if there is one, before anything is sampled from it.
+    `new_request` makes the manager's request object from a submit and its tokens. `sampler` says what requests generate,
+    scripted texts unless it is set; `device`, if one is set, carries every step out before anything is sampled from it.
     """
 
     def __init__(
@@ -95,20 +66,36 @@ class SchedulerHeight:
         config: KVCacheConfig,
         manager: ObservedManager,
         new_request: NewRequest,
-        sampler: Sampler | None = None,
-        device: Device | None = None,
     ) -> None:
         self.header = _with_tier(msgspec.structs.replace(header, height="scheduler"), config.options.tier_slots)
         self.manager = manager
         self.new_request = new_request
-        self.device = device
+        self.device: Device | None = None
         self._vocabulary = Vocabulary()
         self._scripted = Scripted(self._vocabulary)
         self._view: Any = _Preempting(manager)
-        self.scheduler = Scheduler(config, self._view, sampler or self._scripted)
+        self.scheduler = Scheduler(config, self._view, self._scripted)
         self._depth = config.options.async_depth
         self._tables_aside: list[list[int]] = [[] for group in self.header.groups if group.pool == TIER]
         self._in_flight: deque[_InFlight] = deque()
+
+    @property
+    def events(self) -> list[Event]:
+        """What happened in the operation under way."""
+        return self.manager.events
+
+    @property
+    def sampler(self) -> Sampler:
+        """Who says what requests generate."""
+        return self.scheduler.sampler
+
+    @sampler.setter
+    def sampler(self, sampler: Sampler) -> None:
+        self.scheduler.sampler = sampler
+
+    def running(self) -> list[str]:
+        """Return the requests that hold their place, the one that came last at the end."""
+        return [request.request_id for request in self.scheduler.running]
 
     def describe(self) -> Header:
         """Return the header that the engine was built with."""
@@ -143,9 +130,11 @@ class SchedulerHeight:
         return events
 
     def submit_tokens(
-        self, r: str, tokens: Sequence[int], *, salt: str = "", adapter: str = "", media: Sequence[Media] = ()
+        self, r: str, tokens: Sequence[int], *, salt: str = "", adapter: str = "", media: Sequence[Media] = (), shared: int = 0
     ) -> list[Event]:
         """Submit a request whose prompt is given as token ids, and return the events; the sampler must know what follows.
+
+        vLLM finds out by itself what requests share, so `shared` says nothing here.
 
         Raises RefusedRequest if it can never run.
         """

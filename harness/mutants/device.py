@@ -45,7 +45,7 @@ def conv_state_lost(engine: Any) -> None:
     def execute(original: Any, begin: StepBegin, *args: Any) -> Any:
         for run in begin.runs:
             if run.start and run.r not in seen:
-                for group, view, table in zip(pools.groups, pools.views, run.tables, strict=False):
+                for group, view, table in zip(pools.groups, pools.views, engine.tensors.tables(run), strict=False):
                     slot = table[-(-run.start // group.block_size) - 1]
                     if len(view) > 1 and pools.writable(slot):
                         view[0][:, slot] = 0.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from harness.errors import UsageError
 from harness.score.arms import Arm
 from harness.score.backend import Answer, Ask, Backend, BackendError
@@ -33,6 +35,7 @@ class Asking:
         self._open = open_backend
         self._nonce = nonce
         self._tell = tell
+        self._prefixes: Sequence[str] = ()
         self._backend: Backend | None = None
 
     def ask(self, doc: int, prompt: str, generation: Mapping[str, Any]) -> Ask:
@@ -61,6 +64,7 @@ class Asking:
         """
         if not self.missing(asks):
             return
+        self._prefixes = prefixes
         self._backend = self._open()
         self.kept.keep_versions(self._backend.versions())
         salted = {"": [], "prefix": [(p, self.salt("")) for p in prefixes], "replay": [(a.prompt, a.salt) for a in asks]}
@@ -85,7 +89,7 @@ class Asking:
         """Let the engine answer; one that dies at it, in whatever way, is an engine that did not answer."""
         assert self._backend is not None, "begin() opens the engine if anything is missing"
         try:
-            answers = self._backend.answer(asks)
+            answers = self._backend.answer([self._told(ask) for ask in asks])
         except (BackendError, UsageError):
             raise
         except Exception as error:
@@ -94,6 +98,11 @@ class Asking:
         if [answer.id for answer in answers] != [ask.id for ask in asks]:
             raise BackendError(f"arm {self.arm.name}: {self._backend.name} answered other questions than it was asked")
         return answers
+
+    def _told(self, ask: Ask) -> Ask:
+        """Return the question, saying how much of it others share."""
+        shared = max((len(prefix) for prefix in self._prefixes if ask.prompt.startswith(prefix)), default=0)
+        return msgspec.structs.replace(ask, shared=shared)
 
     def keep(self, ask: Ask, answer: Answer) -> None:
         """Take one answer."""

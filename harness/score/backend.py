@@ -16,7 +16,8 @@ import msgspec
 class Ask(msgspec.Struct, frozen=True):
     """One prompt. Generation is greedy, ends before any of `stop`, and has at most `max_tokens` tokens.
 
-    `salt` is part of the identity of everything cached for it: requests with different salts share nothing.
+    `salt` is part of the identity of everything cached for it: requests with different salts share nothing. The first `shared`
+    characters of the prompt are a part that other prompts have too, as far as is known.
     """
 
     id: str
@@ -24,6 +25,7 @@ class Ask(msgspec.Struct, frozen=True):
     stop: tuple[str, ...] = ()
     max_tokens: int = 64
     salt: str = ""
+    shared: int = 0
 
 
 class Answer(msgspec.Struct, frozen=True):

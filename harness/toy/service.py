@@ -12,21 +12,20 @@ from typing import Any
 
 import torch
 
-from harness import __version__, data
-from harness.engines.reference_vllm import assemble, configure
+from harness import __version__, data, policies
 from harness.errors import UsageError
 from harness.history import Accept, Event, Hit, Preempted, ResetDone, StepBegin, Unpublish
+from harness.policies import Serving
+from harness.restored import restored
 from harness.score.backend import Answer, Ask, BackendError
 from harness.toy.engine import check, plant_fault
 from harness.toy.greedy import GreedyEngine
 from harness.toy.model import kind_of, loaded
-from harness.trace import Finish, GroupSpec, Layout, Preempt, Reset, Step, TraceHeader
+from harness.trace import Finish, GroupSpec, Layout, Preempt, Reset, Step
 from reference_impl.toy_model import checkpoint as checkpoints
 from reference_impl.toy_model import config as configs
 from reference_impl.toy_model.config import ModelError, ToyConfig
 from reference_impl.toy_model.tokenizer import END, Tokenizer
-from reference_impl.vllm.kv_cache_manager import KVCacheManager
-from reference_impl.vllm.scheduler import RefusedRequest
 
 DEFAULT_CHECKPOINT = "toy"
 """The folder of the model in `fixtures/checkpoints`."""
@@ -39,7 +38,7 @@ STALLED_STEPS = 64
 class ToyService:
     """A `Backend` over the toy model of a checkpoint folder.
 
-    `caching` turns prefix caching on; `mutant` plants a seeded fault into a `release` of the policy.
+    It follows a `policy`, of a `release`; `caching` turns prefix caching on; `mutant` plants a seeded fault.
     The pool has `slots` blocks of `block_size` tokens, at most `batch` requests run at a time, and a step computes at most
     `budget` tokens; `retention_interval` is the policy's option. `tier_slots` > 0 adds a second tier. With `preempt_every`
     n > 0 each n-th step takes its place from the request that came last, once for each request. So many `drafts` are verified
@@ -56,6 +55,7 @@ class ToyService:
         checkpoint: Path | None = None,
         *,
         caching: bool = True,
+        policy: str = "vllm",
         mutant: str = "",
         release: str = "",
         block_size: int = 16,
@@ -77,30 +77,28 @@ class ToyService:
             self.tokenizer = Tokenizer.load(folder / checkpoints.TOKENIZER)
         except ModelError as error:
             raise UsageError(f"--checkpoint: {error}") from None
-        options: dict[str, Any] = {
-            "enable_caching": caching,
-            "max_num_seqs": batch,
-            "max_num_batched_tokens": budget,
-            "max_model_len": MODEL_LEN,
-            "num_speculative_tokens": drafts,
-            "async_depth": in_flight,
-            "tier_slots": tier_slots if caching else 0,
-        }
-        if caching and any(group.kind != "full" for group in layout.groups):
-            options["retention_interval"] = retention_interval
-        header = TraceHeader(name="service", layout=layout, slots=slots, height="scheduler", options=options)
-        config = configure(header, release)
-        manager = assemble(header, config, KVCacheManager(config), "toy")
-        model = loaded(folder, manager.header.local_groups(), precision=dtype, device=device)
-        self.engine = GreedyEngine(manager, config, model)
+        kind = policies.get(policy)
+        serving = Serving(
+            caching=caching,
+            slots=slots,
+            batch=batch,
+            budget=budget,
+            model_len=MODEL_LEN,
+            retention_interval=retention_interval,
+            drafts=drafts,
+            in_flight=in_flight,
+            tier_slots=tier_slots,
+        )
+        engine: Any = kind.open(kind.serve(layout, serving), {"release": release})
+        model = loaded(folder, engine.header.local_groups(), precision=dtype, device=device)
+        self.engine, self._header = GreedyEngine(engine, model), engine.header
         if mutant:
-            plant_fault(mutant, self.engine)
-        self._groups = [(group.id, group.kind, group.block_size) for group in manager.header.local_groups()]
+            plant_fault(mutant, self.engine, policy)
         self._preempt_every = preempt_every
         self._asked = self._steps = 0
         self._versions = {
             "engine": f"toy {__version__}" + (f" mutant {mutant}" if mutant else ""),
-            "policy": f"vllm {config.options.release}",
+            "policy": f"{policy} {engine.header.engine_version}",
             "checkpoint": model.sha256,
             "device": device,
             "dtype": dtype,
@@ -116,8 +114,8 @@ class ToyService:
         self._asked += len(asks)
         for r, job in jobs.items():
             try:
-                self.engine.submit_tokens(r, job.prompt, salt=job.ask.salt)
-            except (RefusedRequest, ValueError) as error:
+                self._submit(r, job)
+            except ValueError as error:
                 raise BackendError(f"question {job.ask.id}: {error}") from None
         live, idle = dict(jobs), 0
         while live:
@@ -141,6 +139,10 @@ class ToyService:
         """Let go of the pools."""
         self.engine.close()
 
+    def _submit(self, r: str, job: _Job) -> None:
+        engine, ask = self.engine.engine, job.ask
+        self.engine.told(lambda: engine.submit_tokens(r, job.prompt, salt=ask.salt, shared=job.shared))
+
     def _step(self, live: dict[str, _Job]) -> bool:
         """Run one step, end who is through, and return whether anybody computed anything."""
         self._steps += 1
@@ -150,8 +152,7 @@ class ToyService:
             self.engine.apply(Finish(r))
             del live[r]
         if self._preempt_every and self._steps % self._preempt_every == 0:
-            running = [request.request_id for request in self.engine.scheduler.running]
-            fresh = [r for r in running if r in live and not live[r].preemptions and live[r].tokens]
+            fresh = [r for r in self.engine.engine.running() if r in live and not live[r].preemptions and live[r].tokens]
             if fresh:
                 self._see(self.engine.apply(Preempt(fresh[-1])), live)
         return ran
@@ -165,7 +166,7 @@ class ToyService:
             elif isinstance(event, Unpublish) and event.reason == "evict":
                 evictions += 1
             elif isinstance(event, Hit) and event.r in live and not live[event.r].restored:
-                live[event.r].restored = self._restored(event)
+                live[event.r].restored = {"": event.resume} | restored(self._header, event)
                 hits.append(event)
             elif isinstance(event, Preempted) and event.r in live:
                 live[event.r].preemptions += 1
@@ -177,26 +178,16 @@ class ToyService:
             job.evictions += evictions
         return ran
 
-    def _restored(self, hit: Hit) -> dict[str, int]:
-        """Return the position resumed from: as reported, and in each group whose last column before it is there."""
-        restored = {"": hit.resume}
-        for group, kind, size in self._groups:
-            column = -(-hit.resume // size) - 1
-            there = 0 <= column < len(hit.slots[group]) and hit.slots[group][column] != 0
-            restored[kind] = min(restored.get(kind, hit.resume), hit.resume if there else 0)
-        return restored
-
     def _fetched(self, hit: Hit, begin: StepBegin) -> int:
         """Return how many of the restored tokens came from the second tier: those of the group of which most did."""
-        fetched = {move.dst for move in begin.copies if move.src_pool != move.dst_pool}
-        return max(
-            (
-                min(hit.resume, (max(columns) + 1) * size if kind == "recurrent" else len(columns) * size)
-                for group, kind, size in self._groups
-                if (columns := [column for column, slot in enumerate(hit.slots[group]) if slot in fetched])
-            ),
-            default=0,
-        )
+        fetched = {(move.dst_pool, move.dst) for move in begin.copies if move.src_pool != move.dst_pool}
+        most = 0
+        for group in self._header.local_groups():
+            columns = [column for column, slot in enumerate(hit.slots[group.id]) if (group.pool, slot) in fetched]
+            if columns:
+                tokens = (max(columns) + 1 if group.kind == "recurrent" else len(columns)) * group.block_size
+                most = max(most, min(hit.resume, tokens))
+        return most
 
     def _answer_of(self, r: str, job: _Job) -> Answer:
         choices = self.engine.chosen.pop(r, [])
@@ -205,7 +196,7 @@ class ToyService:
             text=job.text,
             tokens=tuple(job.tokens),
             prompt_tokens=len(job.prompt),
-            restored=job.restored or {"": 0} | {kind: 0 for _, kind, _ in self._groups},
+            restored=job.restored or {"": 0} | {group.kind: 0 for group in self._header.local_groups()},
             from_tier=job.from_tier,
             preemptions=job.preemptions,
             drafted=job.drafted,
@@ -221,6 +212,8 @@ class _Job:
         self.ask, self._tokenizer = ask, tokenizer
         self._end = tokenizer.vocabulary[END]
         self.prompt = tokenizer.encode(ask.prompt)
+        shared = tokenizer.encode(ask.prompt[: ask.shared]) if ask.shared else []
+        self.shared = len(shared) if self.prompt[: len(shared)] == shared else 0
         self.tokens: list[int] = []
         self.text = ""
         self.done = False

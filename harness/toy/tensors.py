@@ -15,22 +15,26 @@ from harness.history import Aborted, Event, Finished, Header, Move, Preempted, R
 from harness.toy.holdings import Holdings, Slot
 from harness.toy.model import Model
 from reference_impl.toy_model.paged import Chunk, Pools, Shelf, move, step
+from reference_impl.toy_model.paged_plan import NULL
 
 UNKNOWN = 0
 """The model's token that stands for one that the request ended without."""
 
 
 class Tensors:
-    """A model and the pools of every tier. `every_position`: logits of whole chunks are kept, not of what is sampled from."""
+    """A model and the pools of every tier. `every_position`: logits of whole chunks are kept, not of what is sampled from.
+
+    All pools of the device lie in one space of slots, one behind another; slot 0 of the space stands for whatever is not there.
+    """
 
     def __init__(self, header: Header, model: Model, *, every_position: bool = False, pad_rows: int = 1) -> None:
         self.model, self.every_position, self.pad_rows = model, every_position, pad_rows
         self.weights = model.weights
         self.version = 0
-        local = next(pool for pool in header.pools if pool.tier == "local")
-        self.pools = model.pools(local.slots, null=local.null)
-        aside = {pool.id: Shelf(pool.slots) for pool in header.pools if pool is not local}
-        self._places: dict[int, Pools | Shelf] = {local.id: self.pools, **aside}
+        self._first, slots, null = laid_out(header)
+        self.pools = model.pools(slots, null=null)
+        self._shelves = {pool.id: Shelf(pool.slots) for pool in header.pools if pool.id not in self._first}
+        self._of_group = [self._first.get(group.pool, 0) for group in header.groups]
         self._holdings = Holdings(header)
         self._freed: dict[int, list[Slot]] = {}
         self._open: dict[int, set[str]] = {}
@@ -58,11 +62,9 @@ class Tensors:
         `tokens[r]` are the model's tokens of r from 0 on. Without `every_position`, logits are of the last known token and of
         the drafts behind it.
         """
-        freed = self._freed.pop(begin.step, [])
-        for pool, pages in self._places.items():
-            pages.poison(dict.fromkeys(slot for place, slot in freed if place == pool))
-        for _, slots in begin.zeros:
-            self.pools.zero(slots)
+        self._poison(self._freed.pop(begin.step, []))
+        for pool, slots in begin.zeros:
+            self.pools.zero([self._place((pool, slot))[1] for slot in slots])
         self._move(begin.copies)
         runs = [run for run in begin.runs if run.r not in withdrawn]
         chunks = [self._chunk(run, tokens[run.r]) for run in runs]
@@ -80,10 +82,47 @@ class Tensors:
         self._orphans = {(number, r) for number, r in self._orphans if number != step}
 
     def _move(self, moves: Sequence[Move]) -> None:
-        move((self._places[m.src_pool], m.src, self._places[m.dst_pool], m.dst) for m in moves)
+        move((*self._place((m.src_pool, m.src)), *self._place((m.dst_pool, m.dst))) for m in moves)
+
+    def _poison(self, freed: Collection[Slot]) -> None:
+        gone = [self._place(slot) for slot in dict.fromkeys(freed)]
+        places: list[Pools | Shelf] = [self.pools, *self._shelves.values()]
+        for pages in places:
+            pages.poison([slot for place, slot in gone if place is pages])
+
+    def _place(self, slot: Slot) -> tuple[Pools | Shelf, int]:
+        """Return where a slot lies: in the device's space or on a shelf."""
+        pool, number = slot
+        first = self._first.get(pool)
+        return (self._shelves[pool], number) if first is None else (self.pools, first + number)
+
+    def tables(self, run: Run) -> list[list[int]]:
+        """Return the tables of a run in the device's space."""
+        return self._moved(run.tables)
+
+    def _moved(self, tables: Sequence[Sequence[int]]) -> list[list[int]]:
+        moved = zip(tables, self._of_group, strict=True)
+        return [[first + slot if slot >= 0 else NULL for slot in row] for row, first in moved]
 
     def _chunk(self, run: Run, tokens: Sequence[int]) -> Chunk:
         known = list(tokens[run.start : run.stop])
         known += [UNKNOWN] * (run.stop - run.start - len(known))
         outputs = len(known) if self.every_position else len(run.drafts) + 1
-        return Chunk(known, run.start, run.tables, len(run.drafts), run.scratch, outputs)
+        scratch = self._moved(run.scratch) if run.scratch else []
+        return Chunk(known, run.start, self.tables(run), len(run.drafts), scratch, outputs)
+
+
+def laid_out(header: Header) -> tuple[dict[int, int], int, list[int]]:
+    """Return where in one space each pool of the device begins, how many slots the space has, and those that hold nothing.
+
+    A single pool whose slot 0 is a null slot is the space; otherwise slot 0 of the space is nobody's.
+    """
+    local = [pool for pool in header.pools if pool.tier == "local"]
+    if len(local) == 1 and NULL in local[0].null:
+        return {local[0].id: 0}, local[0].slots, list(local[0].null)
+    first, slots, null = {}, 1, [NULL]
+    for pool in local:
+        first[pool.id] = slots
+        null += [slots + slot for slot in pool.null]
+        slots += pool.slots
+    return first, slots, null

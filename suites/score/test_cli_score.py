@@ -16,7 +16,7 @@ import pandas  # noqa: E402
 
 from harness.cli import invoke  # noqa: E402
 from harness.engines import registry  # noqa: E402
-from harness.engines.reference_vllm import ENGINE as REFERENCE  # noqa: E402
+from harness.engines.reference import ENGINE as REFERENCE  # noqa: E402
 from harness.engines.registry import EngineKind  # noqa: E402
 from harness.errors import UsageError  # noqa: E402
 from harness.score import tasks  # noqa: E402
