@@ -3,14 +3,15 @@
 A layout is what an engine makes of a model's configuration: the groups in the order in which they are allocated, with
 the block sizes that the engine settles on. The files of published models carry the arithmetic, and the source of every
 number, as comments. A trace embeds the whole layout, so a file may be changed without changing any stored trace.
+
+The files of published models have a table `[model]` as well: the layers themselves, from which `cachewitness plan` works
+(`harness.model` says what is in it). Traces do not need it, and `load` does not look at it.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +19,7 @@ import msgspec
 
 from harness import data
 from harness.errors import UsageError
+from harness.model import Model, choices, model_of, refuse_unknown_fields
 from harness.trace import GroupKind, GroupSpec, Layout
 
 # The one field, in tokens, that a kind needs and the others must not have.
@@ -35,26 +37,52 @@ def load(name_or_path: str | Path) -> Layout:
     Raises UsageError if no layout has that name, with the nearest one, or if the file does not describe a layout, with
     the file and the field.
     """
-    text = os.fspath(name_or_path)
-    if isinstance(name_or_path, Path) or text.endswith(".toml") or Path(text).name != text:
-        return _read(Path(text))
-    known = names()
-    if text not in known:
-        raise UsageError(f"no layout is called {text!r}; {_choices(text, known)}")
-    return _read(_folder() / f"{text}.toml")
+    return _read(_path(name_or_path))
+
+
+def model(name_or_path: str | Path) -> Model:
+    """Read the model of a layout, by name or from a file as `load` does.
+
+    Raises UsageError as `load` does, and if the layout is made up and has no model.
+    """
+    path = _path(name_or_path)
+    raw = _parsed(path)
+    if "model" not in raw:
+        raise UsageError(f"{path}: no table `model`, which planning needs; layouts that have one: {', '.join(models())}")
+    return model_of(raw["model"], path)
+
+
+def models() -> list[str]:
+    """Return the names of the layouts that come with the harness and say what model they are of, sorted."""
+    return [name for name in names() if "model" in _parsed(_folder() / f"{name}.toml")]
 
 
 def _folder() -> Path:
     return data.fixtures() / "layouts"
 
 
-def _read(path: Path) -> Layout:
+def _path(name_or_path: str | Path) -> Path:
+    text = os.fspath(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith(".toml") or Path(text).name != text:
+        return Path(text)
+    known = names()
+    if text not in known:
+        raise UsageError(f"no layout is called {text!r}; {choices(text, known)}")
+    return _folder() / f"{text}.toml"
+
+
+def _parsed(path: Path) -> dict[str, Any]:
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not TOML: {error}") from None
+
+
+def _read(path: Path) -> Layout:
+    raw = _parsed(path)
+    raw.pop("model", None)
     try:
         _refuse_unknown(raw)
         layout = msgspec.convert(raw, Layout, strict=True)
@@ -66,24 +94,16 @@ def _read(path: Path) -> Layout:
 
 def _refuse_unknown(raw: dict[str, Any]) -> None:
     # msgspec skips fields that it does not know; a misspelt `window` must not become a group without one.
-    _refuse_unknown_fields(raw, Layout, "$")
+    refuse_unknown_fields(raw, Layout, "$", "model")
     groups = raw.get("groups")
     for index, group in enumerate(groups if isinstance(groups, list) else []):
         if not isinstance(group, dict):
             continue
-        _refuse_unknown_fields(group, GroupSpec, f"$.groups[{index}]")
+        refuse_unknown_fields(group, GroupSpec, f"$.groups[{index}]")
         kind = group.get("kind")
         if isinstance(kind, str) and kind not in get_args(GroupKind):
             raise msgspec.ValidationError(
-                f"unknown kind {kind!r} - at `$.groups[{index}].kind`; {_choices(kind, get_args(GroupKind))}"
-            )
-
-
-def _refuse_unknown_fields(raw: dict[str, Any], struct: type[msgspec.Struct], where: str) -> None:
-    for field in raw:
-        if field not in struct.__struct_fields__:
-            raise msgspec.ValidationError(
-                f"unknown field {field!r} - at `{where}`; {_choices(field, struct.__struct_fields__)}"
+                f"unknown kind {kind!r} - at `$.groups[{index}].kind`; {choices(kind, get_args(GroupKind))}"
             )
 
 
@@ -105,8 +125,3 @@ def _check(layout: Layout) -> None:
                 raise msgspec.ValidationError(
                     f"out of place - at `$.groups[{index}].{field}`; a {group.kind} group has no {field}"
                 )
-
-
-def _choices(word: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return (f"did you mean {near[0]!r}? " if near else "") + f"known: {', '.join(known)}"
