@@ -29,18 +29,21 @@ def _engines() -> Rows:
 def _policies() -> Rows:
     from dataclasses import asdict
 
-    from reference_impl.vllm import spec
+    from harness import policies
 
-    rules = [asdict(rule) for rule in spec.RULES.values()]
     return [
         {
-            "name": "vllm",
-            "summary": "the prefix cache of vLLM's V1 engine",
-            "source": spec.REPOSITORY,
-            "pinned": spec.PINNED_RELEASE,
-            "releases": list(spec.RELEASES),
-            "rules": rules,
+            "name": kind.name,
+            "summary": kind.summary,
+            "source": kind.source,
+            "pinned": kind.pinned,
+            "releases": list(kind.releases),
+            "heights": list(kind.heights),
+            "axes": {axis: kind.axes[axis] for axis in policies.AXES},
+            "not_applicable": dict(kind.not_applicable),
+            "rules": [asdict(rule) for rule in kind.rules],
         }
+        for kind in map(policies.get, policies.NAMES)
     ]
 
 
@@ -129,10 +132,9 @@ def ls(kind: str, as_json: bool) -> None:
 
     out = terminal.console()
     if kind == "policies":
-        for policy in rows:
-            _print_policy(policy)
-        columns, rows = ("rule", "state", "summary"), _rules(rows)
-    terminal.print_objects(rows, {key: key for key in columns}, out)
+        _print_policies(rows, terminal, out)
+    else:
+        terminal.print_objects(rows, {key: key for key in columns}, out)
 
 
 @click.command()
@@ -144,17 +146,51 @@ def schema(kind: str) -> None:
     click.echo(schema_of(kind), nl=False, file=sys.stdout)
 
 
-def _print_policy(policy: dict[str, Any]) -> None:
-    rules = policy["rules"]
-    there = sum(rule["implemented"] for rule in rules)
-    click.echo(f"{policy['name']}: {policy['summary']}, {policy['source']}")
-    click.echo(f"pinned to {policy['pinned']}; defaults of releases {', '.join(policy['releases'])}")
-    click.echo(f"{there} rules implemented, {len(rules) - there} absent (an option that needs an absent rule is refused)\n")
+def _print_policies(policies: Rows, terminal: Any, out: Any) -> None:
+    """Print where each policy comes from, then how they differ, what does not apply to which, and the rules of each."""
+    for policy in policies:
+        rules = policy["rules"]
+        there = sum(rule["implemented"] for rule in rules)
+        click.echo(f"{policy['name']}: {policy['summary']}, {policy['source']}")
+        releases, heights = ", ".join(policy["releases"]), ", ".join(policy["heights"])
+        click.echo(f"  pinned to {policy['pinned']}; releases {releases}; at {heights} height")
+        click.echo(f"  {there} rules implemented, {len(rules) - there} absent (an option that needs an absent rule is refused)")
+    names = [policy["name"] for policy in policies]
+    for heading, columns, rows in (
+        ("in what they differ", ["axis", *names], _axes(policies)),
+        ("what does not apply", ["policy", "invariant", "because"], _inapplicable(policies)),
+        ("rules", ["policy", "rule", "state", "summary"], _rules(policies)),
+    ):
+        if rows:
+            click.echo(f"\n{heading}:")
+            terminal.print_objects(rows, {key: key for key in columns}, out)
+
+
+def _axes(policies: Rows) -> Rows:
+    from harness.policies import AXES
+
+    return [
+        {"axis": f"{axis}: {what}"} | {policy["name"]: policy["axes"][axis] for policy in policies}
+        for axis, what in AXES.items()
+    ]
+
+
+def _inapplicable(policies: Rows) -> Rows:
+    return [
+        {"policy": policy["name"], "invariant": invariant, "because": why}
+        for policy in policies
+        for invariant, why in policy["not_applicable"].items()
+    ]
 
 
 def _rules(policies: Rows) -> Rows:
     return [
-        {"rule": rule["name"], "state": "implemented" if rule["implemented"] else "absent", "summary": rule["summary"]}
+        {
+            "policy": policy["name"],
+            "rule": rule["name"],
+            "state": "implemented" if rule["implemented"] else "absent",
+            "summary": rule["summary"],
+        }
         for policy in policies
         for rule in policy["rules"]
     ]

@@ -24,6 +24,7 @@ _ARMS = "off,off-again,miss,hit,replay"
 
 @click.command()
 @click.option("--engine", default="toy", show_default=True, metavar="NAME[:KEY=VALUE,…]", help="What answers the questions.")
+@click.option("--policy", default="vllm", show_default=True, metavar="NAME", help="The rules that the engine is to follow.")
 @click.option("--base-url", metavar="URL", help="A server instead: http://HOST:PORT, OpenAI-compatible.")
 @click.option("--cold-url", metavar="URL", help="The same model's server without prefix caching, for the cold arms.")
 @click.option("--model", default="", metavar="NAME", help="The server's model; default: the first that it lists.")
@@ -71,7 +72,7 @@ def score(**options: Any) -> int:
     engine, opener, model = _engine(options)
     offline.prepare(online=options["gsm8k"] == "hub", client=bool(options["base_url"]))
     task = _task(options)
-    opening = Opening(**{key: options[key] for key in ("device", "dtype", "checkpoint", "seed")})
+    opening = Opening(**{key: options[key] for key in ("policy", "device", "dtype", "checkpoint", "seed")})
     folder, settings = _folder(engine, task, options)
     told = _Told(engine, task, rules, options["seed"], as_json=options["as_json"])
     from harness.score.run import Runner
@@ -121,7 +122,7 @@ def _engine(options: dict[str, Any]) -> tuple[str, Open, Callable[[Asking], Any]
         return server.name, server.open, server.lm
     if options["cold_url"] or options["model"]:
         raise UsageError("--cold-url, --model: these belong to a server; give --base-url")
-    spec = engine_of(options["engine"])
+    spec = engine_of(options["engine"], options["policy"])
     answerer = spec.kind.answerer
     if answerer is None:
         able = ", ".join(sorted(name for name, kind in kinds().items() if kind.answerer)) or "none"
@@ -165,7 +166,7 @@ def _folder(engine: str, task: Task, options: dict[str, Any]) -> tuple[Path, dic
         "random_shots": task.random_shots,
         "max_tokens": task.max_tokens,
         "installed": installed(),
-    } | {key: options[key] for key in ("device", "dtype", "checkpoint", "seed")}
+    } | {key: options[key] for key in ("policy", "device", "dtype", "checkpoint", "seed")}
     return kept.folder_of(options["out"] or kept.DEFAULT_FOLDER, engine, settings), settings
 
 

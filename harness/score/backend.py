@@ -56,7 +56,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
 
     `caching` turns prefix caching on; `tier` adds a second tier that keeps its copies through `Backend.reset`; `preempt` makes
     running requests lose their place; `drafts` has tokens guessed and verified; `scarce` gives the cache so little space that
-    what was cached is evicted. An empty `dtype` or `checkpoint` is the engine's own.
+    what was cached is evicted. `policy` names the rules to follow. An empty `dtype` or `checkpoint` is the engine's own.
     """
 
     caching: bool = True
@@ -64,6 +64,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     preempt: bool = False
     drafts: bool = False
     scarce: bool = False
+    policy: str = "vllm"
     device: str = "cpu"
     dtype: str = ""
     checkpoint: str = ""

@@ -31,6 +31,7 @@ def open_service(options: Mapping[str, str], opening: Opening) -> Backend:
     checkpoint = options.get("checkpoint") or opening.checkpoint
     return ToyService(
         Path(checkpoint) if checkpoint else None,
+        policy=opening.policy,
         caching=opening.caching,
         mutant=options.get("mutant", ""),
         release=options.get("release", ""),

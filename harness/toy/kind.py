@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from harness import policies
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineKind
 from harness.errors import EngineMissing
@@ -42,14 +43,15 @@ def need_torch() -> None:
 
 ENGINE = EngineKind(
     name="toy",
-    summary="the reference's scheduler over a small hybrid model's real tensors in paged pools",
+    summary="a policy's reference over a small hybrid model's real tensors in paged pools",
     heights=("scheduler",),
     open=open_engine,
+    policies=policies.NAMES,
     answerer=open_service,
     computes=True,
     options={
         "mutant": "a seeded fault (see `ls mutants`)",
-        "release": "the vLLM release whose defaults apply",
+        "release": "the release of the policy's system whose rules apply",
         "dtype": "float64 (default; for prompts float32), float32, or bf16-state: recurrent memories in bfloat16",
         "device": "cpu (default) or cuda",
         "checkpoint": "a folder with a trained model; default: a random one made to fit the layout",

@@ -228,7 +228,8 @@ def test_every_rule_of_the_policy_is_marked_there_or_absent(capsys: pytest.Captu
     from reference_impl.vllm.spec import RULES
 
     _, out, _ = _run(capsys, "ls", "policies")
-    states = dict(line.split()[:2] for line in out.splitlines() if line.split()[:1] and line.split()[0] in RULES)
+    rules = out[out.index("\nrules:") :].splitlines()
+    states = dict(line.split()[1:3] for line in rules if line.split()[:1] == ["vllm"] and line.split()[1] in RULES)
     assert states == {name: "implemented" if rule.implemented else "absent" for name, rule in RULES.items()}
 
 
