@@ -1,7 +1,8 @@
-"""Files of JSON lines with a header, read with the file, the line and the field in every message."""
+"""Files of JSON lines, read with the file, the line and the field in every message."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,16 @@ def read(path: Path) -> list[bytes]:
         return path.read_bytes().splitlines()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def rows(path: Path, kind: Any) -> Iterator[tuple[int, Any]]:
+    """Yield the lines of a file without a header, decoded, each with its number; blank ones are skipped.
+
+    Raises UsageError if it cannot be read or a line does not fit.
+    """
+    for number, text in enumerate(read(path), start=1):
+        if text.strip():
+            yield number, decode(text, kind, str(path), number)
 
 
 def header(lines: list[bytes], kind: Any, where: str, what: str) -> Any:

@@ -7,10 +7,8 @@ last two fields being those of gsm8k.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import msgspec
 
@@ -100,16 +98,10 @@ def load(folder: Path | None = None) -> list[Item]:
     Raises UsageError naming file, line and field if one is damaged or its tenant has no context.
     """
     folder = fixtures() / "gsm8k_format" if folder is None else folder
-    contexts = {t.tenant: t.context for _, t in _lines(folder / "contexts.jsonl", Tenant)}
+    contexts = {t.tenant: t.context for _, t in jsonl.rows(folder / "contexts.jsonl", Tenant)}
     items = []
-    for number, row in _lines(folder / "problems.jsonl", Row):
+    for number, row in jsonl.rows(folder / "problems.jsonl", Row):
         if row.tenant not in contexts:
             raise UsageError(f"{folder / 'problems.jsonl'}:{number}: $.tenant: {row.tenant!r} has no context in contexts.jsonl")
         items.append(Item(row, contexts[row.tenant]))
     return items
-
-
-def _lines(path: Path, kind: Any) -> Iterator[tuple[int, Any]]:
-    for number, text in enumerate(jsonl.read(path), start=1):
-        if text.strip():
-            yield number, jsonl.decode(text, kind, str(path), number)

@@ -21,12 +21,12 @@ import msgspec
 
 from harness import jsonl
 from harness.errors import UsageError
+from harness.problems import fixture
 
 SHOTS = 5
 MAX_TOKENS = {"problems": 64, "gsm8k": 256}
 """The most tokens of an answer; lm-eval's own default for gsm8k."""
 HUB = "hub"
-_CONTEXT_TEXT = "{{context}}Question: {{question}}\nAnswer:"
 
 
 class Doc(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,8 +84,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
             "fewshot_split": "test" if self.random_shots and not self.shots else "train",
             "fewshot_config": {"sampler": "default" if self.random_shots else "first_n"},
         }
-        text = _CONTEXT_TEXT if self.name == "problems" else config["doc_to_text"]
-        return config | {"doc_to_text": _compiled(text), "doc_to_target": _compiled(config["doc_to_target"])}
+        text = _prompt if self.name == "problems" else _compiled(config["doc_to_text"])
+        return config | {"doc_to_text": text, "doc_to_target": _compiled(config["doc_to_target"])}
 
     def _dataset(self, **_: Any) -> dict[str, Any]:
         from datasets import Dataset
@@ -99,8 +99,6 @@ def problems(limit: int = 0, folder: Path | None = None) -> Task:
 
     Raises UsageError if a file of the fixture is damaged.
     """
-    from harness.problems import fixture
-
     items = fixture.load(folder)
     docs = [
         Doc(row=number, context=item.context, **{key: getattr(item.row, key) for key in fixture.Row.__struct_fields__})
@@ -113,6 +111,10 @@ def problems(limit: int = 0, folder: Path | None = None) -> Task:
         until=(fixture.STOP,),
         max_tokens=MAX_TOKENS["problems"],
     )
+
+
+def _prompt(doc: Mapping[str, Any]) -> str:
+    return fixture.PROMPT.format(context=doc["context"], question=doc["question"])
 
 
 def gsm8k(source: str, *, limit: int = 0, shots: int = SHOTS, random_shots: bool = False, shots_from: str = "") -> Task:
@@ -142,12 +144,10 @@ def gsm8k(source: str, *, limit: int = 0, shots: int = SHOTS, random_shots: bool
 
 def _file(path: Path) -> list[Doc]:
     docs = []
-    for number, text in enumerate(jsonl.read(path), start=1):
-        if text.strip():
-            row = jsonl.decode(text, _Row, str(path), number)
-            if "####" not in row.answer:
-                raise UsageError(f"{path}:{number}: $.answer: ends without `#### NUMBER`, by which answers are compared")
-            docs.append(Doc(question=row.question, answer=row.answer, row=number))
+    for number, row in jsonl.rows(path, _Row):
+        if "####" not in row.answer:
+            raise UsageError(f"{path}:{number}: $.answer: ends without `#### NUMBER`, by which answers are compared")
+        docs.append(Doc(question=row.question, answer=row.answer, row=number))
     return docs
 
 
