@@ -15,26 +15,18 @@ Source: vLLM, `v1/core/block_pool.py` and `v1/core/kv_cache_utils.py`, `FreeKVCa
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from reference_impl.primitives import BlockHash, BlockId, GroupId
-from reference_impl.vllm.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
-from reference_impl.vllm.key_index import (
-    GROUP_SUFFIXES,
-    BlockHashToBlockMap,
-    BlockHashWithGroupId,
-    KVCacheBlock,
-    get_block_hash,
-    get_group_id,
-    make_block_hash_with_group_id,
-)
-from reference_impl.vllm.request import Request
+from reference_impl.primitives import BlockId
+from reference_impl.vllm.events import AllBlocksCleared, KVCacheEvent
+from reference_impl.vllm.key_index import KVCacheBlock
+from reference_impl.vllm.keyed_blocks import KeyedBlocks
 from reference_impl.vllm.spec import NULL_BLOCK_ID
 from reference_impl.vllm.tier import PlainTier, TierBlock, TierCopy
 
 
-class BlockPool:
-    """All blocks, the queue of those that nobody holds, and the keys."""
+class BlockPool(KeyedBlocks):
+    """All blocks, their keys, and the queue of those that nobody holds."""
 
     def __init__(
         self,
@@ -43,45 +35,14 @@ class BlockPool:
         enable_kv_cache_events: bool = False,
         tier: PlainTier | None = None,
     ) -> None:
-        self.num_gpu_blocks = num_gpu_blocks
-        self.hash_block_size = hash_block_size
-        self.enable_kv_cache_events = enable_kv_cache_events
-        self.tier = tier
-        self.blocks = [KVCacheBlock(BlockId(i)) for i in range(num_gpu_blocks)]
+        super().__init__(num_gpu_blocks, hash_block_size, enable_kv_cache_events, tier)
         self.null_block = self.blocks[NULL_BLOCK_ID]
         self.null_block.is_null = True
         self.free_block_queue: OrderedDict[BlockId, KVCacheBlock] = OrderedDict(
             (block.block_id, block) for block in self.blocks if not block.is_null
         )
-        self.cached_block_hash_to_block = BlockHashToBlockMap()
-        # A block may be hit at several lengths: its first key is on the block, further ones here with their lengths.
-        self.cached_block_hashes_by_block: dict[BlockId, dict[BlockHashWithGroupId, int]] = {}
-        self.kv_event_queue: list[KVCacheEvent] = []
-        self.pending_keys: dict[str, list[tuple[KVCacheBlock, BlockHashWithGroupId]]] = {}
-        self.pending_writer: dict[BlockId, str] = {}
-        self.keys_to_store: list[tuple[str, KVCacheBlock, BlockHashWithGroupId]] = []
-        # Of blocks keyed in this step: up to which token they were written before it; the rest is there when it has run.
-        self.written_before_step: dict[BlockId, int] = {}
-        self._dirty: dict[BlockId, None] = {}
 
     # LOOKUP
-
-    def get_cached_block(self, block_hash: BlockHash, kv_cache_group_ids: Sequence[GroupId]) -> list[KVCacheBlock] | None:
-        """Return one block per group that can be hit as this prefix, or None if some group has none.
-
-        What the device does not have may be in the tier.
-        """
-        get_one_block = self.cached_block_hash_to_block.get_one_block
-        cached = []
-        for group_id in kv_cache_group_ids:
-            key = block_hash + GROUP_SUFFIXES[group_id]
-            block = get_one_block(key)
-            if block is None and self.tier is not None:
-                block = self.tier.get(BlockHashWithGroupId(key))
-            if block is None:
-                return None
-            cached.append(block)
-        return cached
 
     def get_num_free_blocks(self) -> int:
         """Return how many blocks can be allocated, cached ones included."""
@@ -128,71 +89,6 @@ class BlockPool:
                 self._dirty[page.block_id] = None
 
     # COMMIT
-
-    def cache_full_blocks(
-        self,
-        request: Request,
-        blocks: Sequence[KVCacheBlock],
-        num_cached_blocks: int,
-        num_full_blocks: int,
-        block_size: int,
-        kv_cache_group_id: GroupId,
-        block_mask: list[bool] | None = None,
-    ) -> list[KVCacheBlock]:
-        """Key the columns [num_cached_blocks, num_full_blocks) of a table and return the blocks keyed.
-
-        The mask is purely subtractive: a null column is never keyed, whatever the mask says of it.
-        """
-        scale = block_size // self.hash_block_size
-        keyed, kept = [], []
-        for column in range(num_cached_blocks, num_full_blocks):
-            block = blocks[column]
-            if block.is_null or (block_mask is not None and not block_mask[column - num_cached_blocks]):
-                continue
-            num_tokens = (column + 1) * block_size
-            if block.block_hash is not None:
-                # A block that was hit as part of itself is now full: the longer key takes over.
-                assert block.block_hash_num_tokens is not None and block.block_hash_num_tokens < num_tokens
-                self._drop_keys(block)
-            block_hash = request.block_hashes[(column + 1) * scale - 1]
-            self._insert(request.request_id, make_block_hash_with_group_id(block_hash, kv_cache_group_id), block, num_tokens)
-            self.written_before_step[block.block_id] = request.num_computed_tokens
-            keyed.append(block)
-            kept.append(column)
-        if self.enable_kv_cache_events and num_full_blocks > num_cached_blocks:
-            self._emit_stored(request, kept, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id)
-        return keyed
-
-    def cache_partial_block(
-        self, request: Request, block: KVCacheBlock, num_tokens: int, kv_cache_group_id: GroupId
-    ) -> BlockHashWithGroupId | None:
-        """Make a block hittable as the first `num_tokens` tokens, which end inside it; return the key.
-
-        `num_tokens` is a multiple of the hash block size. Returns None for the null block, as vLLM does.
-        """
-        if block.is_null:
-            return None
-        index = num_tokens // self.hash_block_size
-        key = make_block_hash_with_group_id(request.block_hashes[index - 1], kv_cache_group_id)
-        known = block.block_hash == key or self.cached_block_hash_to_block.contain(key, block.block_id)
-        if not known and block.block_hash_num_tokens is not None and block.block_hash_num_tokens < num_tokens:
-            self._drop_keys(block)
-        self._insert(request.request_id, key, block, num_tokens)
-        self.written_before_step.setdefault(block.block_id, request.num_computed_tokens)
-        if self.enable_kv_cache_events and not known:
-            self._emit_stored(request, [index - 1], index - 1, index, self.hash_block_size, kv_cache_group_id)
-        return key
-
-    def move_block_hashes(self, request_id: str, src_block: KVCacheBlock, dst_block: KVCacheBlock) -> None:
-        """Let `dst_block` be hit as what `src_block` was; a copy that is on its way fills it. No event is due."""
-        assert dst_block.block_hash is None and src_block.block_hash is not None
-        assert src_block.block_hash_num_tokens is not None
-        keys = {src_block.block_hash: src_block.block_hash_num_tokens}
-        keys |= self.cached_block_hashes_by_block.get(src_block.block_id, {})
-        self._remove_cached_block_hashes(src_block)
-        for key, num_tokens in keys.items():
-            self._insert(request_id, key, dst_block, num_tokens)
-        self.written_before_step[dst_block.block_id] = 0
 
     def fetch_from_tier(self, request_id: str, source: TierBlock) -> KVCacheBlock:
         """Take a block for what only the tier has, and key it: it is filled before the step runs."""
@@ -289,39 +185,6 @@ class BlockPool:
         events, self.kv_event_queue = self.kv_event_queue, []
         return events
 
-    def _insert(self, request_id: str, key: BlockHashWithGroupId, block: KVCacheBlock, num_tokens: int) -> None:
-        if block.block_hash == key or self.cached_block_hash_to_block.contain(key, block.block_id):
-            return
-        if block.block_hash is None:
-            self._set_key(block, key, num_tokens)
-        else:
-            self.cached_block_hashes_by_block.setdefault(block.block_id, {})[key] = num_tokens
-            self._dirty[block.block_id] = None
-        self.cached_block_hash_to_block.insert(key, block)
-        self.pending_keys.setdefault(request_id, []).append((block, key))
-        if self.tier is not None:
-            self.keys_to_store.append((request_id, block, key))
-        self.pending_writer[block.block_id] = request_id
-
-    def _set_key(self, block: KVCacheBlock, key: BlockHashWithGroupId | None, num_tokens: int | None) -> None:
-        for page in (block, *block.companions) if block.companions else (block,):
-            page.block_hash = key
-            page.block_hash_num_tokens = num_tokens
-            self._dirty[page.block_id] = None
-
-    def _remove_cached_block_hashes(self, block: KVCacheBlock) -> list[BlockHashWithGroupId]:
-        assert block.primary is None and block.block_hash is not None
-        keys = [block.block_hash, *self.cached_block_hashes_by_block.pop(block.block_id, ())]
-        for key in keys:
-            self.cached_block_hash_to_block.pop(key, block.block_id)
-        self._set_key(block, None, None)
-        return keys
-
-    def _drop_keys(self, block: KVCacheBlock) -> None:
-        keys = self._remove_cached_block_hashes(block)
-        if self.enable_kv_cache_events:
-            self.kv_event_queue.extend(BlockRemoved([get_block_hash(key)], get_group_id(key)) for key in keys)
-
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> None:
         """End the keys of a page that leaves the queue; the other pages of its snapshot are free now."""
         primary = block.primary or block
@@ -331,23 +194,3 @@ class BlockPool:
         for page in reversed(pages):
             if page.block_id in self.free_block_queue:
                 self.free_block_queue.move_to_end(page.block_id, last=False)
-
-    def _untie(self, block: KVCacheBlock) -> None:
-        for page in block.companions:
-            page.primary = None
-        block.companions = ()
-
-    def _emit_stored(self, request: Request, kept: list[int], first: int, end: int, block_size: int, group_id: GroupId) -> None:
-        scale = block_size // self.hash_block_size
-        hashes = request.block_hashes
-        self.kv_event_queue.append(
-            BlockStored(
-                block_hashes=[hashes[(column + 1) * scale - 1] for column in kept],
-                parent_block_hash=hashes[first * scale - 1] if first else None,
-                token_ids=request.all_token_ids[first * block_size : end * block_size],
-                block_size=block_size,
-                group_idx=group_id,
-                lora_name=request.adapter or None,
-                extra_keys=[request.extra_keys(column * block_size, (column + 1) * block_size) for column in kept],
-            )
-        )

@@ -1,8 +1,7 @@
 """What the policy is built from: groups, a pool size and options, checked before anything runs.
 
 The checks are vLLM's own. An option that makes no difference to the groups at hand is refused, because whoever set it
-believes that it does; an option of a rule that this specification leaves out is refused as well (`AbsentRule`), because
-silently ignoring it would make every later comparison worthless.
+believes that it does.
 
 Sources (vLLM 0.33.0): `v1/core/kv_cache_utils.py`, `resolve_kv_cache_block_sizes`, `partial_hash_hits_enabled`;
 `v1/core/kv_cache_coordinator.py`, `_validate_prefix_cache_retention_interval`; `v1/kv_cache_interface.py`.
@@ -12,105 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from reference_impl.vllm.spec import NEWEST, RELEASES, Release
+from reference_impl.vllm.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+from reference_impl.vllm.options import AbsentRule, ConfigError, Options, check_numbers
+from reference_impl.vllm.spec import RELEASES, Release
 
-MambaCacheMode = Literal["none", "align", "all"]
-
-
-class ConfigError(ValueError):
-    """An option does not fit; the message is one line that names it."""
-
-
-class AbsentRule(ConfigError):
-    """An option asks for a rule of vLLM that this specification leaves out (see `spec.RULES`)."""
-
-
-@dataclass(frozen=True)
-class FullAttentionSpec:
-    """Every query reads every earlier token. `block_size` in tokens."""
-
-    block_size: int
-
-
-@dataclass(frozen=True)
-class SlidingWindowSpec:
-    """A query reads the last `sliding_window` tokens, itself included."""
-
-    block_size: int
-    sliding_window: int
-
-    def max_admission_blocks_per_request(self, max_in_flight_tokens: int, max_model_len: int) -> int:
-        """Return the most blocks that one request holds at once: its window, the tokens in flight, one for the offset."""
-        num_tokens = min(self.sliding_window - 1 + max_in_flight_tokens, max_model_len)
-        return math.ceil(num_tokens / self.block_size) + 1
-
-
-@dataclass(frozen=True)
-class MambaSpec:
-    """A recurrent state, one per `block_size` tokens at most. A snapshot takes `pages_per_snapshot` blocks."""
-
-    block_size: int
-    mamba_cache_mode: MambaCacheMode = "align"
-    pages_per_snapshot: int = 1
-
-
-KVCacheSpec = FullAttentionSpec | SlidingWindowSpec | MambaSpec
-
-
-@dataclass(frozen=True)
-class KVCacheGroupSpec:
-    """One cache group. `is_eagle_group` marks those whose layers a drafter reads; none marked means all of them."""
-
-    kv_cache_spec: KVCacheSpec
-    is_eagle_group: bool = False
-
-
-@dataclass(frozen=True)
-class Options:
-    """Everything that can be chosen, vLLM's names where vLLM has them. Sizes are in tokens unless said otherwise.
-
-    `num_speculative_tokens`: so many drafts are verified with each token at most. `async_depth`: so many steps may be scheduled
-    before the tokens of an earlier one are known. `tier_slots`: so many pages fit into the second tier, 0 without one. The
-    three marked `by release` take what that release of vLLM does when they are left alone.
-    """
-
-    release: str = NEWEST
-    enable_caching: bool = True
-    retention_interval: int | Literal["by release"] | None = "by release"
-    junction_pinning: bool | Literal["by release"] = "by release"
-    eagle_replay_boundaries: bool | Literal["by release"] = "by release"
-    hash_block_size: int | None = None
-    mamba_cache_mode: MambaCacheMode = "align"
-    use_eagle: bool = False
-    pages_per_snapshot: int = 1
-    watermark: float = 0.0
-    scheduler_reserve_full_isl: bool = True
-    enable_kv_cache_events: bool = False
-    num_speculative_tokens: int = 0
-    async_depth: int = 0
-    tier_slots: int = 0
-    max_model_len: int = 4096
-    max_num_batched_tokens: int = 2048
-    max_num_seqs: int = 128
-
-    @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> Options:
-        """Return options read from plain data.
-
-        Raises AbsentRule for an option of a rule left out, ConfigError for a name or a value that does not fit.
-        """
-        known = {f.name: f for f in fields(cls)}
-        for name, value in given.items():
-            if name in _ABSENT_OPTIONS:
-                raise AbsentRule(f"option {name!r}: the rule {_ABSENT_OPTIONS[name]!r} is not in this specification")
-            if name not in known:
-                raise ConfigError(f"option {name!r} is unknown; known are {', '.join(sorted(known))}")
-            _check_type(name, value)
-        return cls(**given)
+__all__ = ["AbsentRule", "ConfigError", "KVCacheConfig", "Options", "build", "kv_cache_config", "make_spec"]
 
 
 @dataclass(frozen=True)
@@ -184,7 +99,7 @@ def kv_cache_config(
     if options.release not in RELEASES:
         raise ConfigError(f"release {options.release!r} is unknown; known are {', '.join(RELEASES)}")
     release = RELEASES[options.release]
-    _check_numbers(options)
+    check_numbers(options)
     _check_mamba(groups, options, release)
     _check_drafts(groups, options)
     scheduler_block_size, hash_block_size = _block_sizes(groups, options)
@@ -209,55 +124,6 @@ def build(groups: Sequence[Mapping[str, Any]], num_blocks: int, options: Mapping
     parsed = Options.parse(options)
     specs = [make_spec(g["kind"], g["block_size"], g.get("window", 0), parsed) for g in groups]
     return kv_cache_config(specs, num_blocks, parsed)
-
-
-_ABSENT_OPTIONS = {
-    "num_hash_lookahead_tokens": "hash-lookahead",
-    "num_prefill_lookahead": "multi-module-mtp",
-    "num_prefill_checkpoint_blocks": "internal-checkpoint",
-    "enable_mamba_shared_prefix_checkpoint": "internal-checkpoint",
-    "attention_chunk_size": "chunked-local",
-    "decode_context_parallel_size": "context-parallel",
-    "prefill_context_parallel_size": "context-parallel",
-    "kv_connector": "connector",
-    "scheduling_policy": "priority-scheduling",
-}
-_BOOLEANS = {"enable_caching", "use_eagle", "scheduler_reserve_full_isl", "enable_kv_cache_events"}
-_BY_RELEASE = {"junction_pinning", "eagle_replay_boundaries"}
-_COUNTS = {"pages_per_snapshot", "max_model_len", "max_num_batched_tokens", "max_num_seqs"}
-_OPTIONAL_COUNTS = {"num_speculative_tokens", "async_depth", "tier_slots"}
-_MODES = ("none", "align", "all")
-
-
-def _check_type(name: str, value: object) -> None:
-    integer = isinstance(value, int) and not isinstance(value, bool)
-    fits = {
-        "release": isinstance(value, str),
-        "mamba_cache_mode": value in _MODES,
-        "retention_interval": value is None or integer or value == "by release",
-        "hash_block_size": value is None or integer,
-        "watermark": integer or isinstance(value, float),
-    }
-    fits |= dict.fromkeys(_BOOLEANS, isinstance(value, bool))
-    fits |= dict.fromkeys(_BY_RELEASE, isinstance(value, bool) or value == "by release")
-    fits |= dict.fromkeys(_COUNTS | _OPTIONAL_COUNTS, integer)
-    if not fits[name]:
-        raise ConfigError(f"option {name!r} cannot be {value!r}")
-
-
-def _check_numbers(options: Options) -> None:
-    for name in sorted(_COUNTS):
-        if getattr(options, name) <= 0:
-            raise ConfigError(f"option {name!r} ({getattr(options, name)}) must be positive")
-    for name in sorted(_OPTIONAL_COUNTS):
-        if getattr(options, name) < 0:
-            raise ConfigError(f"option {name!r} ({getattr(options, name)}) must be at least 0")
-    if options.async_depth > 1:
-        raise ConfigError(f"option 'async_depth' ({options.async_depth}) must be 0 or 1")
-    if options.async_depth and options.num_speculative_tokens:
-        raise AbsentRule("option 'async_depth': drafts of a step in flight are not in this specification; set one of the two")
-    if not 0.0 <= options.watermark < 1.0:
-        raise ConfigError(f"option 'watermark' ({options.watermark}) must be in [0, 1): a share of the pool's blocks")
 
 
 def _check_mamba(groups: Sequence[KVCacheGroupSpec], options: Options, release: Release) -> None:

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from reference_impl.primitives import BlockHash, GroupId, Position
 from reference_impl.vllm.block_pool import BlockPool
-from reference_impl.vllm.config import KVCacheSpec
 from reference_impl.vllm.key_index import KVCacheBlock
+from reference_impl.vllm.kv_cache_interface import KVCacheSpec
 from reference_impl.vllm.request import Request
 from reference_impl.vllm.single_type_manager import SingleTypeKVCacheManager, cdiv
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from reference_impl.primitives import BlockId, Position
 from reference_impl.vllm.config import KVCacheConfig
-from reference_impl.vllm.coordinator import get_kv_cache_coordinator
 from reference_impl.vllm.events import KVCacheEvent
+from reference_impl.vllm.hybrid_coordinator import get_kv_cache_coordinator
 from reference_impl.vllm.key_index import KVCacheBlock
 from reference_impl.vllm.request import Request, RequestStatus
 from reference_impl.vllm.tier import TierCopy

@@ -28,8 +28,9 @@ from typing import ClassVar
 
 from reference_impl.primitives import BlockHash, GroupId, Position
 from reference_impl.vllm.block_pool import BlockPool
-from reference_impl.vllm.config import KVCacheConfig, KVCacheSpec, MambaSpec
+from reference_impl.vllm.config import KVCacheConfig
 from reference_impl.vllm.key_index import KVCacheBlock
+from reference_impl.vllm.kv_cache_interface import KVCacheSpec, MambaSpec
 from reference_impl.vllm.request import Request
 from reference_impl.vllm.retention import mamba_mask
 from reference_impl.vllm.single_type_manager import SingleTypeKVCacheManager, cdiv

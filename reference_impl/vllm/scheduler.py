@@ -23,109 +23,14 @@ specification's own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterable
 
-from reference_impl.primitives import BlockId, Position
 from reference_impl.vllm.align_split import split_for
-from reference_impl.vllm.block_pool import BlockPool
 from reference_impl.vllm.config import KVCacheConfig
-from reference_impl.vllm.key_index import KVCacheBlock
-from reference_impl.vllm.kv_cache_manager import KVCacheBlockCopy, KVCacheBlocks
 from reference_impl.vllm.request import Request, RequestStatus
-from reference_impl.vllm.tier import TierCopy
+from reference_impl.vllm.scheduler_interface import CacheManager, RefusedRequest, Sampler, SchedulerOutput
 
-
-class RefusedRequest(ValueError):
-    """A request that can never run; the message is one line that says why."""
-
-
-class Sampler(Protocol):
-    """Who says which tokens a request generates, and who guesses them."""
-
-    def draft(self, request: Request, count: int) -> list[int]:
-        """Guess at most `count` tokens that follow those known of a request."""
-
-    def sample(self, request: Request, drafts: list[int]) -> list[int]:
-        """Return the tokens that follow those known: the drafts that stand, in order, and one more."""
-
-
-class CacheManager(Protocol):
-    """What the scheduler needs of a manager, so that an observer can stand between the two."""
-
-    @property
-    def block_pool(self) -> BlockPool:
-        """The pool."""
-
-    def new_step_starts(self) -> None:
-        """See `KVCacheManager`."""
-
-    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int, Position]:
-        """See `KVCacheManager`."""
-
-    def allocate_slots(
-        self,
-        request: Request,
-        num_new_tokens: int,
-        num_new_computed_tokens: int = 0,
-        new_computed_blocks: KVCacheBlocks | None = None,
-        num_lookahead_tokens: int = 0,
-        full_sequence_must_fit: bool = False,
-        has_scheduled_reqs: bool = True,
-    ) -> KVCacheBlocks | None:
-        """See `KVCacheManager`."""
-
-    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """See `KVCacheManager`."""
-
-    def free(self, request: Request) -> None:
-        """See `KVCacheManager`."""
-
-    def withdraw(self, request: Request) -> list[str]:
-        """See `KVCacheManager`."""
-
-    def reset_prefix_cache(self) -> bool:
-        """See `KVCacheManager`."""
-
-    def take_kv_cache_block_copies(self) -> tuple[list[KVCacheBlockCopy], list[KVCacheBlock]]:
-        """See `KVCacheManager`."""
-
-    def take_tier_loads(self) -> list[TierCopy]:
-        """See `KVCacheManager`."""
-
-    def store_to_tier(self) -> list[TierCopy]:
-        """See `KVCacheManager`."""
-
-    def release_loads(self, loads: Sequence[TierCopy]) -> None:
-        """See `KVCacheManager`."""
-
-    def reset_tier(self) -> None:
-        """See `KVCacheManager`."""
-
-    def take_new_block_ids(self) -> list[BlockId]:
-        """See `KVCacheManager`."""
-
-
-@dataclass
-class SchedulerOutput:
-    """One step: tokens per request in order, who was preempted for it, and what the worker does before it runs.
-
-    `scheduled_spec_decode_tokens` are the last of a request's tokens, guessed. `generating` are those who generate in the step,
-    `num_preemptions` says of everybody how often it had been preempted. Copies and loads from a tier come before the runs,
-    stores to it after them. Both ends of each are held until the step has run.
-    """
-
-    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
-    scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
-    num_preemptions: dict[str, int] = field(default_factory=dict)
-    generating: set[str] = field(default_factory=set)
-    preempted_req_ids: list[str] = field(default_factory=list)
-    kv_cache_block_copies: list[KVCacheBlockCopy] = field(default_factory=list)
-    retained_blocks: list[KVCacheBlock] = field(default_factory=list)
-    tier_loads: list[TierCopy] = field(default_factory=list)
-    tier_stores: list[TierCopy] = field(default_factory=list)
-    new_block_ids_to_zero: list[BlockId] = field(default_factory=list)
+__all__ = ["CacheManager", "RefusedRequest", "Sampler", "Scheduler", "SchedulerOutput"]
 
 
 class Scheduler:

@@ -17,8 +17,9 @@ from typing import ClassVar
 
 from reference_impl.primitives import BlockHash, BlockId, GroupId, Position
 from reference_impl.vllm.block_pool import BlockPool
-from reference_impl.vllm.config import KVCacheConfig, KVCacheSpec
+from reference_impl.vllm.config import KVCacheConfig
 from reference_impl.vllm.key_index import BlockHashWithGroupId, KVCacheBlock
+from reference_impl.vllm.kv_cache_interface import KVCacheSpec
 from reference_impl.vllm.request import Request
 from reference_impl.vllm.retention import reachable_boundaries
 from reference_impl.vllm.tier import TierBlock

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 from reference_impl.primitives import BlockHash, GroupId, Position
 from reference_impl.vllm.block_pool import BlockPool
-from reference_impl.vllm.config import KVCacheConfig, KVCacheSpec, SlidingWindowSpec
+from reference_impl.vllm.config import KVCacheConfig
 from reference_impl.vllm.key_index import KVCacheBlock
+from reference_impl.vllm.kv_cache_interface import KVCacheSpec, SlidingWindowSpec
 from reference_impl.vllm.retention import sliding_window_mask
 from reference_impl.vllm.single_type_manager import SingleTypeKVCacheManager, cdiv
 
