@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from harness.score.tasks import Task
 
 _FILE = click.Path(path_type=Path)
-_EXIT_UNKNOWN = 2
 _ARMS = "off,off-again,miss,hit,replay"
 
 
@@ -66,6 +65,7 @@ def score(**options: Any) -> int:
     from harness.score.backend import BackendError, Opening
     from harness.score.gate import Rules
     from harness.score.pairs import Unpaired
+    from harness.verdict import EXIT_UNKNOWN
 
     chosen = arms.named(options["arms"])
     rules = Rules(margin=options["margin"] / 100, floor=options["floor"] / 100, min_share=options["min_share"] / 100)
@@ -86,7 +86,7 @@ def score(**options: Any) -> int:
         kept = f"what was answered is kept in {folder}, and the same command goes on from there"
         click.echo(f"cachewitness: {' '.join(str(error).split())}; {kept}", err=True)
         _debug(error)
-        return _EXIT_UNKNOWN
+        return EXIT_UNKNOWN
     finally:
         told.clear()
     from harness import files

@@ -68,7 +68,6 @@ ARMS = {
         Arm(name="scarce", summary="as hit, but too little space to keep it", need="evicted", scarce=True, warm="prefix"),
     )
 }
-DEFAULT = (OFF, AGAIN, "miss", "hit", "replay")
 
 
 def named(names: str) -> list[Arm]:

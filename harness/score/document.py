@@ -8,14 +8,13 @@ from typing import Any
 import msgspec
 
 from harness.score.arms import AGAIN, OFF
-from harness.score.gate import Judged, Noise, Rules
+from harness.score.gate import Judged, Noise, Rules, overall
 from harness.score.pairs import Scores, pair_up
 from harness.score.restored import Restored, measure
 from harness.score.run import Outcome
 
 FORMAT = "cachewitness.score"
 VERSION = 1
-VERDICTS = {0: "pass", 1: "fail", 2: "unknown", 5: "nothing checked"}
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +66,7 @@ def document(engine: str, outcome: Outcome, rules: Rules, settings: Mapping[str,
     """Return the document of a run."""
     return Document(
         engine=engine,
-        verdict=VERDICTS[outcome.exit_code],
+        verdict=overall(outcome.judged),
         exit_code=outcome.exit_code,
         settings=settings,
         versions=outcome.versions,

@@ -16,7 +16,7 @@ significantly say which cache is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -25,9 +25,16 @@ from harness.score.divergence import NEAR_TIE, Divergence, divergences
 from harness.score.pairs import Pair, Scores, counts, pair_up
 from harness.score.restored import MIN_SHARE, Need, Restored, measure, shortfalls
 from harness.score.statistics import ALPHA, holm, mcnemar, mde, n_for_margin, tango_lower
+from harness.verdict import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN
 
 Verdict = Literal["pass", "fail", "unknown", "nothing checked"]
-
+EXIT_CODES: Mapping[Verdict, int] = {
+    "fail": EXIT_FAIL,
+    "unknown": EXIT_UNKNOWN,
+    "nothing checked": EXIT_NOTHING_CHECKED,
+    "pass": EXIT_PASS,
+}
+"""The exit code of each verdict, the worst first."""
 PRIMARY = "strict-match"
 FLOOR = 0.1
 """The share of right answers under which a model is too weak to judge by."""
@@ -128,11 +135,15 @@ def judge(
     return noise, [_judge(look, short[i], noise, adjusted.get(i, look.p), rules) for i, look in enumerate(seen)]
 
 
-def exit_code(judged: Sequence[Judged]) -> int:
-    """Return the exit code of a run: 1 fail, 2 unknown, 5 nothing checked, 0 pass, the first that any arm has."""
+def overall(judged: Sequence[Judged]) -> Verdict:
+    """Return the verdict of a run: the worst that any arm has, nothing checked without any."""
     verdicts = {arm.verdict for arm in judged}
-    known: tuple[tuple[Verdict, int], ...] = (("fail", 1), ("unknown", 2), ("nothing checked", 5))
-    return next((code for verdict, code in known if verdict in verdicts), 0 if judged else 5)
+    return next((verdict for verdict in EXIT_CODES if verdict in verdicts), "nothing checked")
+
+
+def exit_code(judged: Sequence[Judged]) -> int:
+    """Return the exit code of a run."""
+    return EXIT_CODES[overall(judged)]
 
 
 def decides_at(lost: int, gained: int, n: int, rules: Rules) -> int:
@@ -160,6 +171,11 @@ class _Look(msgspec.Struct, frozen=True, kw_only=True):
     p: float
     differing: list[Divergence]
 
+    @property
+    def hard(self) -> list[int]:
+        """Return the questions whose answers differ beyond a near-tie."""
+        return [found.doc for found in self.differing if found.kind == "hard"]
+
 
 def _look(cold: Scores, scores: Scores, need: Need, rules: Rules) -> _Look:
     pairs = _primary(pair_up(cold, scores), rules)
@@ -179,8 +195,7 @@ def _primary(pairs: list[Pair], rules: Rules) -> list[Pair]:
 
 
 def _judge(look: _Look, short: list[str], noise: Noise, p_adjusted: float, rules: Rules) -> Judged:
-    n, (lost, gained) = len(look.pairs), counts(look.pairs)
-    hard = [found.doc for found in look.differing if found.kind == "hard"]
+    n, (lost, gained), (right_cold, right) = len(look.pairs), counts(look.pairs), _right(look.pairs)
     lower = tango_lower(lost, gained, n, rules.alpha) if n else -1.0
     verdict, reasons = _verdict(look, short, noise, p_adjusted, lower, rules)
     groups = group_scores(look.pairs)
@@ -189,8 +204,8 @@ def _judge(look: _Look, short: list[str], noise: Noise, p_adjusted: float, rules
         verdict=verdict,
         reasons=reasons,
         n=n,
-        right_cold=sum(pair.cold.correct for pair in look.pairs),
-        right=sum(pair.other.correct for pair in look.pairs),
+        right_cold=right_cold,
+        right=right,
         lost=lost,
         gained=gained,
         p=look.p,
@@ -199,8 +214,8 @@ def _judge(look: _Look, short: list[str], noise: Noise, p_adjusted: float, rules
         mde=mde(n, (lost + gained) / n, rules.alpha) if n else None,
         needed=decides_at(lost, gained, n, rules) if verdict == "unknown" else 0,
         restored=look.restored,
-        near_ties=len(look.differing) - len(hard),
-        hard=hard,
+        near_ties=len(look.differing) - len(look.hard),
+        hard=look.hard,
         groups=groups,
         suspects=_suspects(groups, rules.alpha),
     )
@@ -211,13 +226,12 @@ def _verdict(
 ) -> tuple[Verdict, list[str]]:
     if short or not look.pairs:
         return "nothing checked", short or [f"no question under filter {rules.primary}"]
-    right = max(sum(pair.cold.correct for pair in look.pairs), sum(pair.other.correct for pair in look.pairs))
+    right = max(_right(look.pairs))
     if not right or right < rules.floor * len(look.pairs):
         told = f"the model is too weak to judge by: at most {right} of {len(look.pairs)} answers right in either arm"
         return "nothing checked", [f"{told}, less than {rules.floor:.0%}" if right else told]
-    hard = [found.doc for found in look.differing if found.kind == "hard"]
-    if noise.zero and hard:
-        return "fail", [f"{len(hard)} answers differ beyond a near-tie, and without a cache none does"]
+    if noise.zero and look.hard:
+        return "fail", [f"{len(look.hard)} answers differ beyond a near-tie, and without a cache none does"]
     if noise.zero and not look.differing:
         return "pass", ["every token is the same, as in two runs without a cache"]
     lost, gained = counts(look.pairs)
@@ -239,9 +253,13 @@ def group_scores(pairs: Sequence[Pair]) -> list[GroupScore]:
 
 
 def _group_score(name: str, pairs: Sequence[Pair], p: float) -> GroupScore:
-    lost, gained = counts(pairs)
-    right = (sum(pair.cold.correct for pair in pairs), sum(pair.other.correct for pair in pairs))
-    return GroupScore(group=name, n=len(pairs), right_cold=right[0], right=right[1], lost=lost, gained=gained, p=p)
+    (lost, gained), (right_cold, right) = counts(pairs), _right(pairs)
+    return GroupScore(group=name, n=len(pairs), right_cold=right_cold, right=right, lost=lost, gained=gained, p=p)
+
+
+def _right(pairs: Sequence[Pair]) -> tuple[int, int]:
+    """Return how many answers are right in the cold arm and in the other."""
+    return sum(pair.cold.correct for pair in pairs), sum(pair.other.correct for pair in pairs)
 
 
 def _suspects(groups: Sequence[GroupScore], alpha: float) -> list[str]:
