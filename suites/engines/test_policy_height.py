@@ -1,6 +1,6 @@
 """The witness and the engine around a policy, on a policy small enough to be checked by hand.
 
-`Bump` hands out slots 0, 1, 2, ... of two pools, one for attention and one for states, and caches whole prompts by their tokens.
+`Bump` hands out slots 0, 1, 2, ... of two pools, one for attention and one for states, and keys whole blocks.
 """
 
 from __future__ import annotations
