@@ -5,13 +5,12 @@ from __future__ import annotations
 from itertools import groupby
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from harness.cold.row import ArmRow
+from harness.report.tables import new_table, print_table
 
 COLUMNS = ("arm", "where", "rows", "restored", "floor", "tolerance", "largest", "states", "bits", "flips", "verdict")
-LEFT = ("arm", "where", "verdict")
 COLOURS = {"pass": "green", "FAIL": "bold red"}
 
 
@@ -20,15 +19,10 @@ def print_arms(rows: list[ArmRow], out: Console) -> None:
     order = list(dict.fromkeys(row.precision for row in rows))
     for precision, lines in groupby(sorted(rows, key=lambda row: order.index(row.precision)), key=lambda row: row.precision):
         out.print(Text(f"cold against cached, {precision}:", style="bold"), soft_wrap=True)
-        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold" if out.is_terminal else "")
-        for name in COLUMNS:
-            table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
+        table = new_table(out, COLUMNS, gap=1, fold=False)
         for row in lines:
             table.add_row(*_cells(row))
-        with out.capture() as capture:
-            out.print(table)
-        for line in capture.get().splitlines():
-            out.print(Text.from_ansi(line.rstrip()), soft_wrap=True)
+        print_table(table, out)
         out.print()
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from harness.report.cold import print_arms
 from harness.report.store import Stored, shown
+from harness.report.tables import new_table, print_table
 from harness.report.witness import witness, wrapped
 from harness.run import Failure, Report, SuiteReport
 from harness.verdict import (
@@ -80,7 +80,7 @@ def print_lines(lines: Iterable[str], out: Console) -> None:
 
 def print_tallies(tallies: list[Tally], out: Console) -> None:
     """Print what each checker had to judge and what it found."""
-    table = _table(out, "checker", "opportunities", "findings", "")
+    table = new_table(out, ["checker", "opportunities", "findings", ""])
     for tally in tallies:
         note = f"not applicable: {tally.not_applicable}" if tally.not_applicable else ""
         note = note or (f"crashed: {tally.crashed}" if tally.crashed else "")
@@ -89,7 +89,7 @@ def print_tallies(tallies: list[Tally], out: Console) -> None:
         note = note or (_told_measured(tally.measured) if tally.measured else "")
         numbers = ("-", "-") if tally.not_applicable else (f"{tally.opportunities:,}", f"{tally.findings:,}")
         table.add_row(tally.checker, *numbers, note)
-    _print_table(table, out)
+    print_table(table, out)
     out.print()
 
 
@@ -119,10 +119,10 @@ def print_verdict(code: int, out: Console, reasons: Iterable[str] = (), passed: 
 
 def print_objects(rows: list[dict[str, Any]], columns: Mapping[str, str], out: Console, *, justify: str = "left") -> None:
     """Print a list of objects; `columns` maps a key to its heading."""
-    table = _table(out, *columns.values(), justify=justify)
+    table = new_table(out, [*columns.values()], numbers=justify == "right")
     for row in rows:
         table.add_row(*(_told(row.get(key, "")) for key in columns))
-    _print_table(table, out)
+    print_table(table, out)
 
 
 def speed(report: Report) -> str:
@@ -146,8 +146,8 @@ def _heading(report: Report, configurations: int, out: Console) -> None:
 
 
 def _print_suites(suites: list[SuiteReport], out: Console) -> None:
-    names = ("traces", "operations", "hits", "restored", "evicted", "preempted", "seconds", "verdict")
-    table = _table(out, "suite", *names)
+    names = ("suite", "traces", "operations", "hits", "restored", "evicted", "preempted", "seconds", "verdict")
+    table = new_table(out, names)
     for suite in suites:
         a = suite.activity
         counts = (suite.traces, a.operations, a.hits, a.restored, a.evictions, a.preemptions)
@@ -156,7 +156,7 @@ def _print_suites(suites: list[SuiteReport], out: Console) -> None:
         table.add_row(
             suite.name, *(f"{n:,}" for n in counts), f"{suite.seconds:.1f}", Text(verdict, style=colour if suite.traces else "")
         )
-    _print_table(table, out)
+    print_table(table, out)
     out.print()
 
 
@@ -217,26 +217,6 @@ def _reasons(report: Report) -> list[str]:
         crashed = [tally.checker for tally in report.tallies() if tally.crashed]
         return [f"checker {', '.join(crashed)} crashed; what it would have judged is open"]
     return []
-
-
-def _table(out: Console, first: str, *others: str, justify: str = "right") -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold" if out.is_terminal else "")
-    table.add_column(first, overflow="fold")
-    for name in others:
-        right = justify == "right" and name not in ("", "verdict")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    return table
-
-
-def _print_table(table: Table, out: Console) -> None:
-    """Print a table; in a pipe without the blanks at the ends of its lines."""
-    if out.is_terminal:
-        out.print(table)
-        return
-    with out.capture() as capture:
-        out.print(table)
-    for line in capture.get().splitlines():
-        out.print(Text(line.rstrip()), soft_wrap=True)
 
 
 def _told(value: Any) -> str:
