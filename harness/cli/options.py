@@ -29,12 +29,12 @@ engine_option: Callable[[Any], Any] = click.option(
 )
 
 
-def engine_of(text: str, policy: str = "") -> EngineSpec:
-    """Return the engine that the user named, able to follow a policy."""
+def engine_of(text: str, policy: str = "", device: str = "") -> EngineSpec:
+    """Return the engine that the user named, able to follow a policy, on a device if one was named beside it."""
     from harness.engines.registry import GROUP, kinds, nearest, parse
 
     try:
-        spec = parse(text)
+        spec = parse(f"{text}{',' if ':' in text else ':'}device={device}" if device else text)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"--engine: a registered engine cannot be imported ({error}); see entry points of {GROUP}") from None
     policies = sorted({name for kind in kinds().values() for name in kind.policies})

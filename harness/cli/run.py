@@ -31,6 +31,7 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--seconds", type=click.FloatRange(min=0), default=0, help="Run random workloads for so long; 0: a fixed number of them."
 )
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where an engine computes; short for NAME:device=….")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first failure that is not expected.")
 @click.option("--expected", type=_FILE, metavar="FILE", help="Failures that do not fail the run: `PATTERN  # REASON` a line.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else, on standard output.")
@@ -49,6 +50,7 @@ def run(
     suites: tuple[str, ...],
     seed: int,
     seconds: float,
+    device: str | None,
     fail_fast: bool,
     expected: Path | None,
     as_json: bool,
@@ -66,7 +68,7 @@ def run(
     from harness.report import store
     from harness.run import Runner
 
-    spec = engine_of(engine, policy)
+    spec = engine_of(engine, policy, device or "")
     interval = [f"retention_interval={retention_interval}"] if retention_interval is not None else []
     cells, chosen = cells_of(policy, layouts, [*options, *interval])
     if junit:

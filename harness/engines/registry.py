@@ -112,6 +112,8 @@ def parse(text: str) -> EngineSpec:
             raise UsageError(f"--engine: {part!r} in {text!r} is not of the form key=value")
         if key not in kind.options:
             raise UsageError(f"--engine: {name} has no option {key!r}{nearest(key, kind.options)}")
+        if key in options:
+            raise UsageError(f"--engine: option {key!r} is given twice, as {options[key]!r} and {value!r}")
         options[key] = value
     return EngineSpec(kind, options, text)
 

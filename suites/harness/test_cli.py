@@ -245,3 +245,11 @@ def test_names_of_releases_and_modes_are_taken_as_names(option: str, capsys: pyt
     assert _run(capsys, *QUICK, "--option", option)[0] == 0
     code, _, error = _run(capsys, "run", "--layout", "full-mamba", "--option", "mamba_cache_mode=none")
     assert code == 4 and "'mamba_cache_mode' 'none' needs 'enable_caching' false" in error
+
+
+def test_a_device_is_an_option_of_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--device` is the engine's own option by a shorter name: an engine without one refuses it, and it is given once."""
+    code, _, error = _run(capsys, *QUICK, "--device", "cpu")
+    assert code == 4 and "reference has no option 'device'" in error
+    code, _, error = _run(capsys, "run", "--engine", "toy:device=cuda", "--device", "cpu")
+    assert code == 4 and "option 'device' is given twice, as 'cuda' and 'cpu'" in error
