@@ -23,8 +23,8 @@ can end: once per interval, at the replay boundary, and at junctions where someb
 
 **Reading order.** `spec` (sources, rules, releases), `options`, `kv_cache_interface`, `config`, `request`, `key_index`, `tier`,
 `keyed_blocks`, `block_pool`, `retention`, `single_type_manager`, `full_attention`, `sliding_window`, `mamba`, `coordinator`,
-`hybrid_coordinator`, `kv_cache_manager`, `align_split`, `scheduler_interface`, `scheduler`. The names are vLLM's own, so that one
-observer drives this package and the real thing.
+`hybrid_coordinator`, `kv_cache_manager`, `align_split`, `scheduler_interface`, `scheduler`. The names are vLLM's own, so that
+one observer drives this package and the real thing.
 
 **Where engines may legally differ.** Which block is evicted, which of several blocks under one key is hit, which ids are
 handed out, whom a preemption strikes. An engine may hit less than it could, within what its rules declare; never more.
@@ -48,6 +48,7 @@ no EAGLE that makes the managers of 0.24, 0.25, 0.26, 0.29 and 0.30 identical as
 * *chunk ends are those of 0.33 in every release* (`align_split`).
 * *drafts and steps in flight* were written after vLLM's scheduler and not compared in lock-step. States after drafts lie beside
   the table and are copied home before the next step; vLLM keeps them behind the running column and copies when the step ends.
-* *the second tier* (`tier`) is no rule of vLLM's, whose tiers are connectors.
+* *the second tier* (`tier`) is no rule of vLLM's, whose tiers are connectors. A connector (`scheduler_interface`) loads before
+  the step that admits the request; vLLM's may load while other steps run, and admits the request when that is done.
 * *identity of an adapter* is its name alone; vLLM adds the path it was loaded from.
 """

@@ -82,14 +82,23 @@ class KVCacheCoordinator:
         return num_blocks
 
     def allocate_new_computed_blocks(
-        self, request_id: str, new_computed_blocks: Sequence[Sequence[KVCacheBlock]], num_local_computed_tokens: int
+        self,
+        request_id: str,
+        new_computed_blocks: Sequence[Sequence[KVCacheBlock]],
+        num_local_computed_tokens: int,
+        num_external_computed_tokens: int = 0,
     ) -> None:
-        """Start the tables of a request with what it hit."""
+        """Start the tables of a request with what it hit, on the device and elsewhere.
+
+        Blocks to load into are taken last: by then everything hit on the device is held, and cannot be evicted for them.
+        """
+        total = num_local_computed_tokens + num_external_computed_tokens
         for manager, blocks in zip(self.single_type_managers, new_computed_blocks, strict=True):
-            manager.add_local_computed_blocks(request_id, blocks, num_local_computed_tokens)
-        if self.tier is not None:  # only now that everything hit on the device is held, and cannot be evicted for it
-            for manager in self.single_type_managers:
-                manager.fetch_from_tier(request_id)
+            manager.add_local_computed_blocks(request_id, blocks, num_local_computed_tokens, total)
+        for manager in self.single_type_managers if self.tier is not None else ():
+            manager.fetch_from_tier(request_id)
+        for manager in self.single_type_managers if num_external_computed_tokens else ():
+            manager.add_external_computed_blocks(request_id, total)
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int, num_known_tokens: int | None = None) -> HitBlocks:
         """Grow every table to `num_tokens` tokens, of recurrent groups to those known, and return the new blocks."""

@@ -85,29 +85,29 @@ class KVCacheManager:
         num_new_computed_tokens: int = 0,
         new_computed_blocks: KVCacheBlocks | None = None,
         num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
         full_sequence_must_fit: bool = False,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
         """Give a request slots for `num_new_tokens` more tokens; return the new blocks, or None if they do not fit.
 
-        A first call brings along what `get_computed_blocks` returned. `num_lookahead_tokens` get attention slots as well, for
-        drafts; they are never keyed. `full_sequence_must_fit` admits a request only if all of its tokens would fit; the
+        A first call brings along what `get_computed_blocks` returned, and how many tokens beyond it a connector loads before
+        the step runs. `num_lookahead_tokens` get attention slots as well, for drafts; they are never keyed. `full_sequence_must_fit` admits a request only if all of its tokens would fit; the
         watermark applies to requests that wait while others are scheduled.
         """
         if num_new_tokens == 0 and num_new_computed_tokens == 0:
             raise ValueError(f"request {request.request_id!r}: no tokens to allocate slots for")
         computed = (new_computed_blocks or self.empty_kv_cache_blocks).blocks
         rid, pool, coordinator = request.request_id, self.block_pool, self.coordinator
-        num_computed = request.num_computed_tokens + num_new_computed_tokens
+        num_local = request.num_computed_tokens + num_new_computed_tokens
+        num_computed = num_local + num_external_computed_tokens
         num_total = min(num_computed, self.max_model_len)
         waiting = request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
         watermark_blocks = self.watermark_blocks if has_scheduled_reqs and waiting else 0
 
         if full_sequence_must_fit:
             full = min(request.num_tokens, self.max_model_len)
-            needed = coordinator.get_num_blocks_to_allocate(
-                rid, full, computed, num_total, num_computed, apply_admission_cap=True
-            )
+            needed = coordinator.get_num_blocks_to_allocate(rid, full, computed, num_total, num_local, apply_admission_cap=True)
             if needed + watermark_blocks > pool.get_num_free_blocks():
                 return None
 
@@ -123,13 +123,13 @@ class KVCacheManager:
         num_known = min(num_total + num_new_tokens, self.max_model_len)
         num_tokens = min(num_known + num_lookahead_tokens, self.max_model_len)
         needed = coordinator.get_num_blocks_to_allocate(
-            rid, num_tokens, computed, num_computed, num_computed, num_known_tokens=num_known
+            rid, num_tokens, computed, num_computed, num_local, num_known_tokens=num_known
         )
         if needed + watermark_blocks > pool.get_num_free_blocks():
             return None
-        if any(computed):
+        if any(computed) or num_external_computed_tokens:
             self._note_adoption(rid, computed)
-            coordinator.allocate_new_computed_blocks(rid, computed, num_computed)
+            coordinator.allocate_new_computed_blocks(rid, computed, num_local, num_external_computed_tokens)
         new_blocks = coordinator.allocate_new_blocks(rid, num_tokens, num_known)
         self.cache_blocks(request, min(num_total + num_new_tokens, request.num_tokens))
         return self._blocks(new_blocks)

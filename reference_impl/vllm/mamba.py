@@ -104,7 +104,13 @@ class MambaManager(SingleTypeKVCacheManager):
         num_local_computed_tokens: int,
         apply_admission_cap: bool = False,
     ) -> int:
-        """Return how many blocks leave the queue; more than there are if the state that was hit is of this step."""
+        """Return how many blocks leave the queue; more than there are if the state that was hit is of this step.
+
+        A state that is loaded from elsewhere takes a block, and makes the one that was hit before it superfluous.
+        """
+        num_external_blocks = 1 if total_computed_tokens > num_local_computed_tokens else 0
+        if num_external_blocks and self.mamba_cache_mode == "align":
+            new_computed_blocks = ()
         if new_computed_blocks and new_computed_blocks[-1].block_hash in self.cached_blocks_this_step:
             return self.block_pool.num_gpu_blocks + 1
         if self.mamba_cache_mode != "align":
@@ -117,10 +123,13 @@ class MambaManager(SingleTypeKVCacheManager):
                 apply_admission_cap,
             )
         num_present = len(new_computed_blocks) + len(self.req_to_blocks.get(request_id, ()))
+        if num_external_blocks:
+            num_present = cdiv(total_computed_tokens, self.block_size)
         num_new_blocks = min(max(cdiv(num_tokens, self.block_size) - num_present, 0), 1)
         partial = self._has_partial_local_hit(new_computed_blocks, num_local_computed_tokens)
         if partial or request_id in self._partial_hit_reqs:
             num_new_blocks += 1
+        num_new_blocks += num_external_blocks
         scratch = 0 if request_id in self.speculative_blocks else self.num_speculative_blocks
         return num_new_blocks * self.pages_per_snapshot + scratch + self._get_num_evictable_blocks(new_computed_blocks)
 

@@ -28,18 +28,21 @@ from collections.abc import Iterable
 from reference_impl.vllm.align_split import split_for
 from reference_impl.vllm.config import KVCacheConfig
 from reference_impl.vllm.request import Request, RequestStatus
-from reference_impl.vllm.scheduler_interface import CacheManager, RefusedRequest, Sampler, SchedulerOutput
+from reference_impl.vllm.scheduler_interface import CacheManager, KVConnector, RefusedRequest, Sampler, SchedulerOutput
 
-__all__ = ["CacheManager", "RefusedRequest", "Sampler", "Scheduler", "SchedulerOutput"]
+__all__ = ["CacheManager", "KVConnector", "RefusedRequest", "Sampler", "Scheduler", "SchedulerOutput"]
 
 
 class Scheduler:
-    """A scheduler over a manager. `sampler` says which tokens a request generates."""
+    """A scheduler over a manager. `sampler` says which tokens a request generates; `connector` may serve what the device has not."""
 
-    def __init__(self, config: KVCacheConfig, kv_cache_manager: CacheManager, sampler: Sampler) -> None:
+    def __init__(
+        self, config: KVCacheConfig, kv_cache_manager: CacheManager, sampler: Sampler, connector: KVConnector | None = None
+    ) -> None:
         self.config = config
         self.kv_cache_manager = kv_cache_manager
         self.sampler = sampler
+        self.connector = connector
         self.requests: dict[str, Request] = {}
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
@@ -79,8 +82,12 @@ class Scheduler:
         return output
 
     def store_to_tier(self, output: SchedulerOutput) -> None:
-        """Have what the step will have keyed stored in the second tier; call it when nobody is withdrawn any more."""
+        """Have what the step computes stored in the second tier; call it when nobody is withdrawn any more."""
         output.tier_stores = self.kv_cache_manager.store_to_tier()
+        if self.connector is not None:
+            loads, stores = self.connector.build_connector_meta(output)
+            output.tier_loads += loads
+            output.tier_stores += stores
         output.retained_blocks += [block for _, block in output.tier_stores]
 
     def _advance(self, request: Request, output: SchedulerOutput) -> None:
@@ -132,8 +139,10 @@ class Scheduler:
         while self.waiting and left > 0 and len(self.running) < options.max_num_seqs:
             request = self.waiting[0]
             blocks, hit_length, request.shared_prefix_boundary = self.kv_cache_manager.get_computed_blocks(request)
-            num_new_tokens = min(request.num_tokens - hit_length, left)
-            num_new_tokens = split_for(self.config, request, num_new_tokens, hit_length, limit)
+            num_external = self.connector.get_num_new_matched_tokens(request, hit_length) if self.connector else 0
+            num_computed = hit_length + num_external
+            num_new_tokens = min(request.num_tokens - num_computed, left)
+            num_new_tokens = split_for(self.config, request, num_new_tokens, num_computed, limit)
             if num_new_tokens == 0:
                 return
             slots = self.kv_cache_manager.allocate_slots(
@@ -142,6 +151,7 @@ class Scheduler:
                 hit_length,
                 blocks,
                 num_lookahead_tokens=options.num_speculative_tokens,
+                num_external_computed_tokens=num_external,
                 full_sequence_must_fit=options.scheduler_reserve_full_isl,
                 has_scheduled_reqs=bool(self.running),
             )
@@ -150,7 +160,11 @@ class Scheduler:
             self.waiting.popleft()
             self.running.append(request)
             request.status = RequestStatus.RUNNING
-            request.num_computed_tokens = hit_length
+            request.num_computed_tokens = num_computed
+            if self.connector is not None:
+                self.connector.update_state_after_alloc(
+                    request, self.kv_cache_manager.get_blocks(request.request_id), num_external
+                )
             output.num_scheduled_tokens[request.request_id] = num_new_tokens
             left -= num_new_tokens
 
@@ -158,6 +172,8 @@ class Scheduler:
         """End a step that ran: append what each request that computed all it had generates; return it by request."""
         self.kv_cache_manager.block_pool.free_blocks(output.retained_blocks)
         self.kv_cache_manager.release_loads(output.tier_loads)
+        if self.connector is not None:
+            self.connector.update_connector_output(output)
         sampled: dict[str, list[int]] = {}
         for request_id, num_preemptions in output.num_preemptions.items():
             request = self.requests.get(request_id)
@@ -232,6 +248,8 @@ class Scheduler:
             else:
                 self.waiting.remove(request)
             request.status = status
+            if self.connector is not None:
+                self.connector.request_finished(request)
             self.kv_cache_manager.free(request)
 
     def preempt(self, request_id: str) -> None:
@@ -248,6 +266,8 @@ class Scheduler:
     def reset_tier(self) -> None:
         """Forget every prefix that the second tier has."""
         self.kv_cache_manager.reset_tier()
+        if self.connector is not None:
+            self.connector.reset_cache()
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget every cached prefix of the device, preempting whoever runs if told so; return whether it was done."""

@@ -44,6 +44,9 @@ class CacheManager(Protocol):
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int, Position]:
         """See `KVCacheManager`."""
 
+    def get_blocks(self, request_id: str) -> KVCacheBlocks:
+        """See `KVCacheManager`."""
+
     def allocate_slots(
         self,
         request: Request,
@@ -51,6 +54,7 @@ class CacheManager(Protocol):
         num_new_computed_tokens: int = 0,
         new_computed_blocks: KVCacheBlocks | None = None,
         num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
         full_sequence_must_fit: bool = False,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
@@ -85,6 +89,32 @@ class CacheManager(Protocol):
 
     def take_new_block_ids(self) -> list[BlockId]:
         """See `KVCacheManager`."""
+
+
+class KVConnector(Protocol):
+    """Another system's cache behind the scheduler. What it has beyond the device's hit is loaded before the step runs.
+
+    It is told of a request in the order of these methods. Real connectors may load while other steps run; here a load is part
+    of the step that admits the request.
+    """
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> int:
+        """Return how many tokens it can serve beyond the first `num_computed_tokens`, which the device has."""
+
+    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+        """Take note of the tables of an admitted request, with blocks for what will be loaded."""
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> tuple[list[TierCopy], list[TierCopy]]:
+        """Return what to load before the step and what to store after it; the blocks to be stored are held."""
+
+    def update_connector_output(self, scheduler_output: SchedulerOutput) -> None:
+        """Take note that the step has run, its loads and stores included."""
+
+    def request_finished(self, request: Request) -> None:
+        """Take note that a request has ended, before its blocks are given back."""
+
+    def reset_cache(self) -> bool:
+        """Forget every key, and return whether it was done; nothing is in flight."""
 
 
 @dataclass

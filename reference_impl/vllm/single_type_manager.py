@@ -118,12 +118,19 @@ class SingleTypeKVCacheManager(ABC):
         return num_new_blocks + self._get_num_evictable_blocks(held_anew)
 
     def add_local_computed_blocks(
-        self, request_id: str, new_computed_blocks: Sequence[KVCacheBlock], num_local_computed_tokens: int
+        self,
+        request_id: str,
+        new_computed_blocks: Sequence[KVCacheBlock],
+        num_local_computed_tokens: int,
+        total_computed_tokens: int,
     ) -> None:
-        """Start the table of a request with the blocks that it hit; columns outside the window become null."""
+        """Start the table of a request with the blocks that it hit; columns outside the window become null.
+
+        The window is that of the query after `total_computed_tokens`, what is loaded from elsewhere counted.
+        """
         req_blocks = self.req_to_blocks[request_id]
         assert not req_blocks
-        num_skipped_blocks = max(self.get_num_skipped_tokens(num_local_computed_tokens), 0) // self.block_size
+        num_skipped_blocks = max(self.get_num_skipped_tokens(total_computed_tokens), 0) // self.block_size
         new_computed_blocks = new_computed_blocks[num_skipped_blocks:]
         self.block_pool.touch(block for block in new_computed_blocks if not isinstance(block, TierBlock))
         req_blocks.extend([self._null_block] * num_skipped_blocks)
@@ -133,6 +140,12 @@ class SingleTypeKVCacheManager(ABC):
             column = num_local_computed_tokens // self.block_size
             self._partial_hit_reqs[request_id] = (column, new_computed_blocks[-1])
             self.num_cached_block[request_id] = column
+
+    def add_external_computed_blocks(self, request_id: str, total_computed_tokens: int) -> None:
+        """Grow the table by blocks for what is loaded from elsewhere before the step runs, up to `total_computed_tokens`."""
+        req_blocks = self.req_to_blocks[request_id]
+        num_external_blocks = cdiv(total_computed_tokens, self.block_size) - len(req_blocks)
+        req_blocks.extend(self.block_pool.get_new_blocks(max(num_external_blocks, 0)))
 
     def fetch_from_tier(self, request_id: str) -> list[KVCacheBlock]:
         """Replace what was hit in the tier by blocks of the device, and return those."""
