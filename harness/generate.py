@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from harness.scenarios.shape import Script, Shape, image
-from harness.trace import Trace, length_of
+from harness.trace import ResetTier, Trace, length_of
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ class _Workload:
     def _reset(self) -> None:
         """Reset; where there is a second tier, mostly the device's cache alone."""
         running = self._source.chance(50)
-        tiers: tuple[Literal["", "local", "cpu"], ...] = ("local", "local", "cpu", "")
+        tiers: tuple[ResetTier, ...] = ("local", "local", "cpu", "")
         self._script.reset(running=running, tier=self._source.choice(tiers) if self._script.shape.tier_slots else "")
 
     def _length(self, least: int = 1) -> int:

@@ -30,6 +30,10 @@ VERSION = 1
 
 Height = Literal["manager", "scheduler", "server"]
 GroupKind = Literal["full", "sliding", "chunked", "recurrent"]
+ResetTier = Literal["", "local", "cpu"]
+"""The tier that a reset is of; empty: all of them."""
+COMPARE = "compare"
+"""The capability of an engine that computes, and puts its logits beside those of a cold run."""
 
 
 class GroupSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -108,7 +112,7 @@ class Reset(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag
     """Forget every cached prefix, of one `tier` or of all of them; with `running`, preempt running requests first."""
 
     running: bool = False
-    tier: Literal["", "local", "cpu"] = ""
+    tier: ResetTier = ""
 
 
 class UpdateWeights(msgspec.Struct, frozen=True, tag_field="op", tag="update_weights", forbid_unknown_fields=True):

@@ -22,9 +22,9 @@ from harness.checkers.protocol import Checker, Found, Handler
 from harness.ghost import Ledger
 from harness.history import Compare, Drop, Group, Header, Hit, Read
 from harness.pages import NOTHING, Page
+from harness.trace import COMPARE
 from harness.verdict import Finding, Measured
 
-CAPABILITY = "compare"
 RESOLUTION = 1e-6
 """A coarser tolerance, in logits, may hide what a wrong read does; the ledger is then not accused."""
 SILENT, UNFELT = "silent-divergence", "unfelt-fault"
@@ -48,7 +48,7 @@ class TensorsAgree(Checker):
         self._told: set[str] = set()
 
     def not_applicable(self, header: Header) -> str:
-        own = "" if CAPABILITY in header.capabilities else "the engine computes nothing"
+        own = "" if COMPARE in header.capabilities else "the engine computes nothing"
         return super().not_applicable(header) or own
 
     def handlers(self) -> dict[type, Handler]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import lcm
-from typing import Any, Literal
+from typing import Any
 
 from harness.trace import (
     Abort,
@@ -20,6 +20,7 @@ from harness.trace import (
     Op,
     Preempt,
     Reset,
+    ResetTier,
     Step,
     Submit,
     Trace,
@@ -134,7 +135,7 @@ class Script:
         """Take the request's pages away."""
         self.ops.append(Preempt(r))
 
-    def reset(self, *, running: bool = False, tier: Literal["", "local", "cpu"] = "") -> None:
+    def reset(self, *, running: bool = False, tier: ResetTier = "") -> None:
         """Forget every cached prefix, of one tier or of all."""
         self.ops.append(Reset(running=running, tier=tier))
 
