@@ -92,8 +92,9 @@ class KVCacheManager:
         """Give a request slots for `num_new_tokens` more tokens; return the new blocks, or None if they do not fit.
 
         A first call brings along what `get_computed_blocks` returned, and how many tokens beyond it a connector loads before
-        the step runs. `num_lookahead_tokens` get attention slots as well, for drafts; they are never keyed. `full_sequence_must_fit` admits a request only if all of its tokens would fit; the
-        watermark applies to requests that wait while others are scheduled.
+        the step runs. `num_lookahead_tokens` get attention slots as well, for drafts; they are never keyed.
+        `full_sequence_must_fit` admits a request only if all of its tokens would fit; the watermark applies to requests that
+        wait while others are scheduled.
         """
         if num_new_tokens == 0 and num_new_computed_tokens == 0:
             raise ValueError(f"request {request.request_id!r}: no tokens to allocate slots for")

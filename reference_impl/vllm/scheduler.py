@@ -34,7 +34,7 @@ __all__ = ["CacheManager", "KVConnector", "RefusedRequest", "Sampler", "Schedule
 
 
 class Scheduler:
-    """A scheduler over a manager. `sampler` says which tokens a request generates; `connector` may serve what the device has not."""
+    """A scheduler over a manager. `sampler` says which tokens a request generates; `connector` serves what the device has not."""
 
     def __init__(
         self, config: KVCacheConfig, kv_cache_manager: CacheManager, sampler: Sampler, connector: KVConnector | None = None
@@ -162,9 +162,8 @@ class Scheduler:
             request.status = RequestStatus.RUNNING
             request.num_computed_tokens = num_computed
             if self.connector is not None:
-                self.connector.update_state_after_alloc(
-                    request, self.kv_cache_manager.get_blocks(request.request_id), num_external
-                )
+                table = self.kv_cache_manager.get_blocks(request.request_id)
+                self.connector.update_state_after_alloc(request, table, num_external)
             output.num_scheduled_tokens[request.request_id] = num_new_tokens
             left -= num_new_tokens
 

@@ -147,7 +147,8 @@ RULES: dict[str, Rule] = _rules(
     Rule("internal-checkpoint", "A state exported from inside the last chunk.", _INTERFACE, implemented=False),
     Rule("align-split-history", "Chunk ends as releases before 0.32 chose them.", _SCHEDULER, implemented=False),
     Rule("context-parallel", "Blocks sharded over ranks.", _COORDINATOR, implemented=False),
-    Rule("connector", "External computed tokens, deferred caching, several tiers.", _MANAGER, implemented=False),
+    Rule("connector-load", "What a connector has beyond the local hit is loaded before the step.", f"{_SCHEDULER}, schedule"),
+    Rule("connector", "Loads while other steps run, deferred caching, several connectors.", _MANAGER, implemented=False),
     Rule("priority-scheduling", "Victims by priority rather than by arrival.", _SCHEDULER, implemented=False),
     Rule("cross-attention", "Encoder blocks, sinks, ring buffers, hidden states.", _SINGLE, implemented=False),
 )
