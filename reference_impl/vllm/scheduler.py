@@ -34,7 +34,7 @@ __all__ = ["CacheManager", "KVConnector", "RefusedRequest", "Sampler", "Schedule
 
 
 class Scheduler:
-    """A scheduler over a manager. `sampler` says which tokens a request generates; `connector` serves what the device has not."""
+    """A scheduler over a manager. `sampler` says what a request generates; `connector` serves what the device has not."""
 
     def __init__(
         self, config: KVCacheConfig, kv_cache_manager: CacheManager, sampler: Sampler, connector: KVConnector | None = None
