@@ -7,6 +7,7 @@ events.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from harness import history, trace
 from harness.errors import UsageError
 from harness.report import jsonreport
 from harness.score import document as score
+from harness.vectors import form as vectors
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = "#/$defs/{name}"
@@ -48,11 +50,28 @@ def _whole(what: str, module: Any) -> dict[str, Any]:
     return {"$schema": DIALECT, "title": title, **whole, "$defs": dict(sorted(definitions.items()))}
 
 
-KINDS: dict[str, Callable[[], dict[str, Any]]] = {"trace": _trace, "history": _history, "report": _report, "score": _score}
+def _vectors(kind: str) -> dict[str, Any]:
+    """Return the schema of a file of vectors of a kind."""
+    file = vectors.FILES[kind]
+    (whole,), definitions = msgspec.json.schema_components([file], ref_template=_REFERENCE)
+    _unwrap(definitions)
+    _pin(definitions["Info"], vectors.FORMAT, vectors.VERSION)
+    definitions["Info"]["properties"]["kind"] = {"const": kind}
+    title = f"test vectors of {kind}, {vectors.FORMAT} version {vectors.VERSION}"
+    return {"$schema": DIALECT, "title": title, **whole, "$defs": dict(sorted(definitions.items()))}
+
+
+KINDS: dict[str, Callable[[], dict[str, Any]]] = {
+    "trace": _trace,
+    "history": _history,
+    "report": _report,
+    "score": _score,
+    **{f"vectors-{kind}": functools.partial(_vectors, kind) for kind in vectors.FILES},
+}
 
 
 def schema(kind: str) -> bytes:
-    """Return the schema of `trace` lines, of `history` lines, of a `report` or of a `score`, as indented JSON.
+    """Return the schema of `trace` or `history` lines, of a `report`, a `score` or `vectors-KIND`, as indented JSON.
 
     Raises UsageError for another kind.
     """

@@ -140,7 +140,7 @@ def ls(kind: str, as_json: bool) -> None:
 @click.command()
 @click.argument("kind")
 def schema(kind: str) -> None:
-    """Print the JSON schema of the lines of a `trace` or a `history`, of a `report`, or of a `score`."""
+    """Print the JSON schema of the lines of a `trace` or a `history`, or of a `report`, a `score` or `vectors-KIND`."""
     from harness.schemas import schema as schema_of
 
     click.echo(schema_of(kind), nl=False, file=sys.stdout)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from harness import policies
 from harness.engines.protocol import Engine
-from harness.engines.registry import EngineKind
+from harness.engines.registry import Answer, EngineKind
 from harness.trace import TraceHeader
 
 
@@ -21,6 +21,13 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     return policies.get(header.policy).open(header, options)
 
 
+def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answer]:
+    """Return how the reference of a policy answers vectors, by kind of vector."""
+    from harness.vectors.fill import questions
+
+    return questions(policy).answers(options)
+
+
 ENGINE = EngineKind(
     name="reference",
     summary="the executable reference of a policy in this package",
@@ -29,4 +36,5 @@ ENGINE = EngineKind(
     options={"mutant": "a seeded fault (see `ls mutants`)", "release": "the release of the policy's system whose rules apply"},
     policies=policies.NAMES,
     replays=False,
+    answers=answer_vectors,
 )

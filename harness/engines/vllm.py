@@ -20,7 +20,7 @@ import msgspec
 from harness.engines.manager_height import ManagerHeight, NewRequest, describe, retention
 from harness.engines.observe import ObservedManager
 from harness.engines.protocol import Engine
-from harness.engines.registry import EngineKind
+from harness.engines.registry import Answer, EngineKind
 from harness.engines.vllm_build import (
     RETENTION_ENV,
     block_sizes,
@@ -226,11 +226,19 @@ def _restore(name: str, value: str | None) -> None:
         os.environ[name] = value
 
 
+def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answer]:
+    """Return how vLLM's own classes answer vectors, by kind of vector."""
+    from harness.vectors.vllm.answers import answers
+
+    return answers(open_engine, options, one_release=True)
+
+
 ENGINE = EngineKind(
     name="vllm",
     summary="the installed vLLM's own KVCacheManager, in process on CPU",
     heights=("manager",),
     open=open_engine,
+    answers=answer_vectors,
     options={
         "source": "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts",
         "mutant": "a seeded fault patched into it (see `ls mutants`)",

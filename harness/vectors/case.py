@@ -1,0 +1,46 @@
+"""A question that a person chose, before anybody has answered it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.engines.registry import Answer
+from harness.vectors.form import Flag, Kind
+
+
+class CannotAsk(Exception):
+    """The question makes no sense for an engine; the message says why. Whoever answers may raise it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question.
+
+    `refused` are the names of the field, in one string, one of which the refusal of an invalid input has; `words` are the
+    system's own text of it. `acceptable`: another answer may be right as well, for the reason that the comment gives; `legal` are
+    the lengths at which the safety law lets an engine resume, of a look-up.
+    """
+
+    id: str
+    comment: str
+    flags: Sequence[str]
+    input: Any
+    refused: str = ""
+    words: str = ""
+    acceptable: bool = False
+    legal: Sequence[int] = field(default=())
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What a policy is asked: the cases of each kind, what the flags mean, and who answers for the reference.
+
+    `answers(options)` maps a kind to a function from input to answer, `options` being those of the engine `reference`.
+    Lifecycles need none: a trace is run on the engine.
+    """
+
+    cases: Mapping[Kind, Callable[[], list[Case]]]
+    flags: Mapping[str, Flag]
+    answers: Callable[[Mapping[str, str]], Mapping[str, Answer]]
