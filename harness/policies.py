@@ -18,7 +18,7 @@ from harness.engines.registry import nearest
 from harness.errors import UsageError
 from harness.trace import Height, Layout, TraceHeader
 
-NAMES = ("vllm",)
+NAMES = ("vllm", "tensorrt_edge")
 
 AXES = {
     "window": "tokens that a sliding window keeps behind a boundary",

@@ -9,9 +9,10 @@ lose their rows between steps. What is to be done around a step is in `Step`, in
 (one simultaneous permutation), compute the chunks, save captures.
 
 **Aligned.** A system prompt of L tokens is captured when exactly L tokens of its request are computed, so the prefill that
-runs beyond stops there once, and a later request restores L tokens and computes from token L. With `replay_last_token` the
-last token of a system prompt is computed again by everybody, as upstream's drafting does; then the capture is of L − 1
-tokens.
+runs beyond stops there once, and a later request restores L tokens and computes from token L. Whoever has to compute the
+last token again for its logits, because the system prompt is the whole input, needs a capture of L − 1 tokens, and that is
+what is made. With `replay_last_token` everybody computes the last token of its system prompt again, as upstream's drafting
+does; then every capture is of L − 1.
 
 Our choices, where upstream's runtime handles one batch after the other: waiting requests join a running batch where rows
 are free (`joining="static"`: only an empty one); a step computes any number of tokens of each row; a preempted request
@@ -45,7 +46,10 @@ class RuntimeOptions:
 
 @dataclass
 class Request:
-    """One sequence. The first `system_prompt` of its tokens are a system prompt; `slot` is its row, None while it waits."""
+    """One sequence. The first `system_prompt` of its tokens are a system prompt; `slot` is its row, None while it waits.
+
+    `boundary` is where its system prompt is captured and resumed, under `key`; 0 and None without one.
+    """
 
     request_id: str
     tokens: list[int]
@@ -55,6 +59,7 @@ class Request:
     media: tuple[tuple[int, int, str], ...] = ()
     slot: BatchSlot | None = None
     computed: Position = START
+    boundary: Position = START
     key: SystemPromptKey | None = None
 
 
@@ -87,13 +92,14 @@ class Runtime:
         check(
             0 < count <= limit, f"request {request.request_id}: {count} tokens are not in range [1, maxSequenceLength {limit}]."
         )
-        inside = 0 <= request.system_prompt < count
+        inside = 0 <= request.system_prompt <= count
         text = "The reuse length shall be larger than 0 and not exceed the input length."
         check(inside, f"request {request.request_id}: {text} (system prompt {request.system_prompt}, input {count})")
-        length = request.system_prompt
-        if length - self.options.replay_last_token > 0:
-            media = tuple(item for item in request.media if item[0] < length)
-            request.key = SystemPromptKey(tuple(request.tokens[:length]), request.lora, request.salt, media)
+        boundary = min(request.system_prompt - self.options.replay_last_token, count - 1)
+        if boundary > 0:
+            request.boundary = Position(boundary)
+            media = tuple((at, min(n, boundary - at), content) for at, n, content in request.media if at < boundary)
+            request.key = SystemPromptKey(tuple(request.tokens[:boundary]), request.lora, request.salt, media)
         self.requests[request.request_id] = request
         self.waiting.append(request)
 
@@ -206,12 +212,11 @@ class Runtime:
         """Plan a chunk; it stops where the request's system prompt ends if that is to be captured."""
         start, limit = request.computed, self._config.kv_config.max_sequence_length
         stop = min(start + count, len(request.tokens), limit)
-        boundary = request.system_prompt - self.options.replay_last_token
         # COMMIT
-        if request.key is not None and start < boundary <= stop:
+        if request.key is not None and start < request.boundary <= stop:
             saved = self.prompts.reserve(request.key)
             if saved is not None:
-                stop = boundary
+                stop = request.boundary
                 step.saves.append((request, saved))
         if stop > start:
             step.chunks[request.request_id] = (start, Position(stop))

@@ -63,6 +63,7 @@ RULES: dict[str, Rule] = _rules(
     Rule("system-prompt", "A system prompt is cached under its tokens and its LoRA weights.", _RUNTIME),
     Rule("system-prompt-salt", "Salt and media are part of that key.", _OURS),
     Rule("system-prompt-aligned", "What is captured at L is reused as L tokens; prefill starts at token L.", _OURS),
+    Rule("whole-input", "A system prompt that is the whole input is captured one token before its end.", _OURS),
     Rule("system-prompt-bound", "At most so many are kept; the one used longest ago goes first.", _OURS),
     Rule("batch-eviction", "Rows of ended requests are evicted before the next step, survivors numbered ascending.", _RUNTIME),
     Rule("joining", "Waiting requests take free rows of a running batch; `static`: only when it is empty.", _OURS),
@@ -75,7 +76,7 @@ RULES: dict[str, Rule] = _rules(
 AXES: dict[str, str] = {
     "window": "all: rows keep every token (kAttention covers windows)",
     "recurrent": "at exactly the captured length, to the token",
-    "last token": "a system prompt is never the whole input; with replay_last_token it is captured at L - 1",
+    "last token": "if it must be computed again, the capture is of L - 1 tokens (releases: the state is of L)",
     "group miss": "total miss: a system prompt is restored in every layer or in none",
     "duplicate": "the first capture is kept, a second is not made",
     "eviction": "LRU over captured system prompts that are not being restored (releases: never)",
