@@ -1,8 +1,9 @@
 """Random traces that prefer boundaries.
 
 Bugs of caches sit at the edges of blocks, chunks, windows and retention intervals, so lengths are drawn as a multiple of one
-of them plus −1, 0 or +1, prefixes are shared up to such a length, and pools are small enough that pages change hands. The
-generator never looks at an engine: a trace is fixed before it runs, and the same seed gives the same trace everywhere.
+of them plus −1, 0 or +1: of whole prompts, of what they share, of chunks. Prompts come again, are cut short, and go on after
+what was generated; pools are so small that pages change hands. The generator never looks at an engine: a trace is fixed
+before it runs, and the same seed gives the same trace everywhere (in one version of this file).
 
 All draws go through `Source`, so that another source of choices (a property-based tester's, say) can write the same traces.
 """
@@ -10,8 +11,10 @@ All draws go through `Source`, so that another source of choices (a property-bas
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
+
+import msgspec
 
 from harness.scenarios.shape import Script, Shape, image
 from harness.trace import ResetTier, Trace, length_of
@@ -54,6 +57,16 @@ class Seeded:
 OPERATIONS = 60
 _LIVE_MAX = 4
 _BLOCKS_MAX = 7
+_RECENT = 6
+"""From so many of the latest prompts a new one is made."""
+_DECODED_MAX = 12
+_FIFTHS_OF_POOL: dict[str, tuple[int, ...]] = {
+    "manager": (3, 4, 5, 5, 6, 7, 8, 10, 12),
+    "scheduler": (5, 5, 6, 7, 8, 9, 10, 11, 12),
+    "server": (5, 10),
+}
+"""The pool, in fifths of what the longest request takes. A queue in order of arrival would stand still behind one that does
+not fit alone, so at scheduler height each does."""
 
 
 def random_trace(shape: Shape, seed: int, *, withdraw: bool, operations: int = OPERATIONS) -> Trace:
@@ -62,8 +75,7 @@ def random_trace(shape: Shape, seed: int, *, withdraw: bool, operations: int = O
     `withdraw` says whether requests are now and then withdrawn from a step (the engine must know how).
     """
     trace = write(shape, Seeded(seed), withdraw=withdraw, operations=operations, name=f"random-{seed}")
-    header = trace.header
-    return Trace(type(header)(**{f: getattr(header, f) for f in header.__struct_fields__} | {"seed": seed}), trace.ops)
+    return Trace(msgspec.structs.replace(trace.header, seed=seed), trace.ops)
 
 
 def write(shape: Shape, source: Source, *, withdraw: bool, operations: int, name: str) -> Trace:
@@ -72,9 +84,8 @@ def write(shape: Shape, source: Source, *, withdraw: bool, operations: int, name
     if withdraw:
         script.needs.append("withdraw")
     _Workload(script, source, withdraw=withdraw).run(operations)
-    # At scheduler height requests that fit alone must not be blocked for ever by one that does not.
     longest = (_BLOCKS_MAX + (3 if shape.height == "scheduler" else 0)) * shape.unit
-    return script.trace(shape.slots(longest) * source.integer(5, 12) // 5 + 1)
+    return script.trace(max(shape.slots(longest) * source.choice(_FIFTHS_OF_POOL[shape.height]) // 5 + 1, 4))
 
 
 class _Workload:
@@ -83,9 +94,11 @@ class _Workload:
     def __init__(self, script: Script, source: Source, *, withdraw: bool) -> None:
         self._script, self._source, self._withdraw = script, source, withdraw
         self._live: list[str] = []
-        self._prompts: list[str] = []
+        self._said: list[tuple[str, str]] = []
+        """Requests and their prompts, the latest at the end."""
         self._count = 0
         self._weights = 0
+        self._longest = (_BLOCKS_MAX - 1) * script.shape.unit
 
     def run(self, operations: int) -> None:
         """Write operations, then end every request."""
@@ -97,27 +110,39 @@ class _Workload:
 
     def _one(self) -> None:
         draw = self._source.integer(0, 99)
-        if not self._live or (draw < 22 and len(self._live) < _LIVE_MAX):
+        if not self._live or (draw < 21 and len(self._live) < _LIVE_MAX):
             self._submit()
-        elif draw < 78:
+        elif draw < 67:
             self._step()
-        elif draw < 90:
+        elif draw < 71:
+            self._decode()
+        elif draw < 80:
             self._end(self._script.finish)
-        elif draw < 93:
+        elif draw < 84:
             self._end(self._script.abort)
-        elif draw < 97:
+        elif draw < 88:
+            self._come_back()
+        elif draw < 94:
             self._script.preempt(self._source.choice(self._live))
-        elif draw < 99:
+        elif draw < 98:
             self._reset()
         else:
             self._weights += 1
             self._script.update_weights(self._weights)
 
-    def _end(self, how: object) -> None:
+    # --- who is there --------------------------------------------------------------------------------------------------
+
+    def _end(self, how: Callable[[str], None]) -> str:
         r = self._source.choice(self._live)
         self._live.remove(r)
-        assert callable(how)
         how(r)
+        return r
+
+    def _come_back(self) -> None:
+        """End a request between two steps, and let it come again at once, perhaps with what it generated."""
+        gone = self._end(self._script.abort if self._source.chance(60) else self._script.finish)
+        prompt = next(prompt for r, prompt in reversed(self._said) if r == gone)
+        self._submit(prompt if self._source.chance(50) else self._continued(gone, prompt, f"r{self._count + 1}"))
 
     def _reset(self) -> None:
         """Reset; where there is a second tier, mostly the device's cache alone."""
@@ -125,20 +150,11 @@ class _Workload:
         tiers: tuple[ResetTier, ...] = ("local", "local", "cpu", "")
         self._script.reset(running=running, tier=self._source.choice(tiers) if self._script.shape.tier_slots else "")
 
-    def _length(self, least: int = 1) -> int:
-        """Draw a length: a multiple of a measure of the layout, one less or one more."""
-        shape, source = self._script.shape, self._source
-        measures = [shape.unit, *(group.block_size for group in shape.layout.groups)]
-        measures += [m for m in (shape.window, shape.interval) if m]
-        measure = source.choice(measures)
-        times = source.integer(1, max(1, (_BLOCKS_MAX - 1) * shape.unit // measure))
-        return max(least, min(times * measure + source.integer(-1, 1), (_BLOCKS_MAX - 1) * shape.unit))
-
-    def _submit(self) -> None:
+    def _submit(self, prompt: str = "") -> None:
         source, self._count = self._source, self._count + 1
         r = f"r{self._count}"
-        prompt = self._prompt(r)
-        self._prompts.append(prompt)
+        prompt = prompt or self._prompt(r)
+        self._said.append((r, prompt))
         identity: dict[str, object] = {}
         if source.chance(12):
             identity["salt"] = source.choice(["one", "two"])
@@ -151,18 +167,43 @@ class _Workload:
         self._script.submit(r, prompt, **identity)
         self._live.append(r)
 
+    # --- what is said --------------------------------------------------------------------------------------------------
+
+    def _length(self, least: int = 1) -> int:
+        """Draw a length: a multiple of a measure of the layout, one less or one more."""
+        shape, source = self._script.shape, self._source
+        measures = [shape.unit, *(group.block_size for group in shape.layout.groups)]
+        measures += [m for m in (shape.window, shape.interval) if m]
+        measure = source.choice(measures)
+        times = source.integer(1, max(1, self._longest // measure))
+        return max(least, min(times * measure + source.integer(-1, 1), self._longest))
+
     def _prompt(self, r: str) -> str:
-        source, longest = self._source, (_BLOCKS_MAX - 1) * self._script.shape.unit
-        prompt = ""
-        if self._prompts and source.chance(30):
-            prompt = source.choice(self._prompts)
-        elif self._prompts and source.chance(50):
-            prompt = f"{source.choice(self._prompts[-4:])} {r}:{source.integer(1, self._script.shape.unit + 1)}"
-        if prompt and length_of(prompt) <= longest:
+        """Say something said before, a part of it, more than it, or something of which others may share the beginning."""
+        source, draw = self._source, self._source.integer(0, 99)
+        if self._said and draw < 60:
+            before, prompt = source.choice(self._said[-_RECENT:])
+            if draw < 22:
+                return prompt
+            if draw < 32:
+                return cut(prompt, self._length())
+            return self._continued(before, prompt, r)
+        whole = self._length()
+        shared = min(self._length(), whole)
+        return _joined(f"{source.choice('AB')}:{shared}", f"{r}:{whole - shared}")
+
+    def _continued(self, before: str, prompt: str, r: str) -> str:
+        """Go on after a prompt, perhaps with what was generated from it; the whole ends at a boundary as often as not."""
+        source, length = self._source, length_of(prompt)
+        generated = source.integer(1, self._script.shape.unit + 1) if source.chance(40) else 0
+        prompt = _joined(prompt, f"@{before}:{min(generated, self._longest - length)}")
+        left = self._longest - length_of(prompt)
+        if left <= 0:
             return prompt
-        shared = self._length()
-        own = min(self._length() if source.chance(40) else source.integer(1, 3), longest - shared + 1)
-        return f"{source.choice('AB')}:{shared} {r}:{own}"
+        more = self._length() - length_of(prompt) if source.chance(60) else 0
+        return _joined(prompt, f"{r}:{more if 0 < more <= left else source.integer(1, min(left, self._script.shape.unit + 1))}")
+
+    # --- what is run ---------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
         source = self._source
@@ -172,3 +213,26 @@ class _Workload:
         for _ in range(source.integer(1, 3)):
             self._script.step(*run, withdraw=withdraw)
             withdraw = ()
+
+    def _decode(self) -> None:
+        """Let one request, or all of them, generate past a boundary."""
+        live = self._live if self._source.chance(40) else [self._source.choice(self._live)]
+        self._script.decode(min(self._length(), _DECODED_MAX), *live)
+
+
+def cut(prompt: str, length: int) -> str:
+    """Return the first tokens of a prompt, or all of it if it has no more."""
+    terms: list[str] = []
+    for term in prompt.split():
+        text, _, count = term.rpartition(":")
+        taken = min(int(count), length)
+        if taken <= 0:
+            break
+        terms.append(f"{text}:{taken}")
+        length -= taken
+    return " ".join(terms)
+
+
+def _joined(*terms: str) -> str:
+    """Return segments as one prompt, without those of no token."""
+    return " ".join(term for term in terms if not term.endswith(":0"))
