@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from harness.cold.noise import State, states_of
@@ -64,8 +63,3 @@ def again(model: Model, pieces: Sequence[Piece], chain: Chain) -> tuple[list[Ten
     pools, (tables,) = model.fresh(last.stop)
     logits = [step(pools, [Chunk(tokens[start:stop], start, tables, outputs=stop - start)], weights) for start, stop in chain]
     return logits[len(chain) - len(pieces) :], states_of(pools, tables, last.stop)
-
-
-def equal(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are the same, bit by bit."""
-    return bool(torch.equal(a, b))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from harness.cold.arms import arm_of
-from harness.cold.chains import Chains, again, equal
+from harness.cold.chains import Chains, again
 from harness.cold.noise import Floors, State, cold, floors, furthest
 from harness.cold.record import Life, Piece, Recorder
 from harness.cold.result import NAME, Compared
@@ -115,16 +116,13 @@ class _Judge:
         row.largest = max(row.largest, largest)
         row.near, row.hard = row.near + near, row.hard + hard
         if beyond:
-            floor, flips = (
-                self.floors.logits.floor,
-                f"{near + hard} sampled tokens change, {hard} of them by more than a near-tie",
-            )
             self._find(
                 DIVERGED,
                 life,
                 piece,
-                f"its logits must be those of a cold, unsplit run within {tolerance:.1e} (noise floor {floor:.1e}); however "
-                f"{beyond} of {len(numbers)} rows differ by more (largest finite difference {largest:.1e}), {flips}",
+                f"its logits must be those of a cold, unsplit run within {tolerance:.1e} (noise floor {row.floor:.1e}); "
+                f"however {beyond} of {len(numbers)} rows differ by more (largest finite difference {largest:.1e}), "
+                f"{near + hard} sampled tokens change, {hard} of them by more than a near-tie",
             )
 
     def _flips(self, life: Life, piece: Piece, right: Tensor) -> tuple[int, int]:
@@ -187,7 +185,7 @@ class _Judge:
     def _bits(self, life: Life, logits: list[Tensor], states: list[list[Tensor]], of: str) -> None:
         row = self.row
         for piece, its in zip(life.pieces, logits, strict=True):
-            same = equal(piece.logits, its)
+            same = torch.equal(piece.logits, its)
             row.bits += len(piece.logits)
             row.bits_held += len(piece.logits) if same else 0
             if not same:
@@ -200,7 +198,7 @@ class _Judge:
                 )
         last = life.pieces[-1]
         pairs = [(a, b) for one, two in zip(last.states, states, strict=True) for a, b in zip(one, two, strict=True)]
-        if not all(equal(a, b) for a, b in pairs):
+        if not all(torch.equal(a, b) for a, b in pairs):
             self._find(UNEQUAL, life, last, f"its recurrent state must be that of {of}, bit by bit; however it is not")
 
     def _find(self, anomaly: str, life: Life, piece: Piece, says: str) -> None:

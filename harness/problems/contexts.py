@@ -53,16 +53,11 @@ def worked(problem: Problem) -> str:
     return f"Question: {problem.question}\nAnswer: {problem.answer}\n\n"
 
 
-def any_group(rng: Random) -> str:
-    """Return a group at random."""
-    return rng.choice([*GROUPS])
-
-
 def new_context(rng: Random, enough: Callable[[str, int], bool], size: Size = FULL_SIZE) -> Context:
     """Return a context with as many examples as it takes until `enough(text, examples)` holds."""
     world = new_world(rng, size)
     text, examples = header(world), list[Problem]()
     while not enough(text, len(examples)):
-        examples.append(pose(world, any_group(rng), rng))
+        examples.append(pose(world, rng.choice([*GROUPS]), rng))
         text += worked(examples[-1])
     return Context(text, world, examples)

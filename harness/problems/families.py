@@ -6,7 +6,7 @@ An answer restates a looked-up fact right behind its key ("maps 9", "Zoe has 9")
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from harness.problems.words import CREATURES
@@ -20,7 +20,7 @@ class World:
 
     prices: dict[str, int]
     coins: dict[str, int]
-    statements: list[tuple[str, int]] = field(default_factory=list)
+    statements: list[tuple[str, int]]
 
 
 @dataclass(frozen=True)

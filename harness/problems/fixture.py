@@ -17,8 +17,8 @@ from harness.data import fixtures
 from harness.errors import UsageError
 from harness.problems.contexts import Context, new_context
 from harness.problems.families import GROUPS, Problem, pose
-from harness.problems.words import pieces
-from reference_impl.toy_model.tokenizer import Tokenizer, vocabulary
+from harness.problems.words import VOCABULARY
+from reference_impl.toy_model.tokenizer import Tokenizer
 
 SEED = "gsm8k_format/1"
 TENANTS, QUESTIONS_PER_TENANT = 8, 50
@@ -60,7 +60,7 @@ class Item(msgspec.Struct, frozen=True):
 
 def generate() -> tuple[list[Tenant], list[Row]]:
     """Return the problems; the same every time. Questions of one tenant do not change its world for each other."""
-    encode = Tokenizer(vocabulary(pieces())).encode
+    encode = Tokenizer(VOCABULARY).encode
 
     def enough(text: str, examples: int) -> bool:
         return examples >= EXAMPLES_MIN and len(encode(text)) >= CONTEXT_TOKENS_MIN

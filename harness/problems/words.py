@@ -1,8 +1,10 @@
-"""The words that problems are made of; each is one token."""
+"""The words that problems are made of; each is one token. `VOCABULARY` is what a tokenizer of theirs knows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+from reference_impl.toy_model.tokenizer import vocabulary
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -22,10 +24,13 @@ _SENTENCES = _words(
 )
 
 
-def pieces() -> Iterator[str]:
+def _pieces() -> Iterator[str]:
     """Yield every piece of text that is to be one token."""
     yield from ("Prices", "Coins", "Question", "Answer", "####")
     yield from (f" {word}" for word in (*PEOPLE, *GOODS, *CREATURES))
     yield from (f" {number}" for number in NUMBERS)
     yield from (f" {mark}" for mark in "*+-=")
     yield from (f" {word}" for word in dict.fromkeys(_SENTENCES))
+
+
+VOCABULARY = vocabulary(_pieces())

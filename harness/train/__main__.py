@@ -12,8 +12,9 @@ import torch
 
 from harness.data import fixtures
 from harness.problems.fixture import CONTEXT_TOKENS_MIN
+from harness.problems.words import VOCABULARY
 from harness.train.loop import train
-from harness.train.recipes import RECIPES, VOCABULARY, Recipe, as_data
+from harness.train.recipes import RECIPES, Recipe, as_data
 from reference_impl.toy_model import checkpoint, export
 from reference_impl.toy_model.tokenizer import as_hugging_face
 

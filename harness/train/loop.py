@@ -14,11 +14,10 @@ from torch import Tensor
 from harness.data import fixtures
 from harness.problems.families import GROUPS
 from harness.train.grow import grow
-from harness.train.recipes import VOCABULARY, Phase, Recipe
+from harness.train.recipes import Phase, Recipe
 from harness.train.sequences import IGNORED, Batch, Sequences
 from reference_impl.toy_model import checkpoint, dense, weights
 from reference_impl.toy_model.config import ToyConfig
-from reference_impl.toy_model.tokenizer import Tokenizer
 
 EVALUATED_EVERY_STEPS = 200
 HELD_OUT_SEED = "held-out"
@@ -48,7 +47,7 @@ def train(recipe: Recipe, report: Report) -> tuple[dict[str, Tensor], dict[str, 
 
 def _phase(recipe: Recipe, phase: Phase, parameters: dict[str, Tensor], first: int) -> Iterator[tuple[int, float]]:
     """Train for a phase, whose step 0 is step `first` of all; yield each step and its loss."""
-    sequences = Sequences(Tokenizer(VOCABULARY), [*GROUPS], phase, window=recipe.window, recited=recipe.recited)
+    sequences = Sequences(phase, window=recipe.window, recited=recipe.recited)
     optimizers = _optimizers(parameters, recipe)
     for step in range(phase.steps):
         stage = [stage for stage in phase.stages if stage.start <= step][-1]
@@ -116,7 +115,7 @@ def accuracy(recipe: Recipe, parameters: dict[str, Tensor], contexts: int) -> di
     Under greedy decoding such an answer comes out as it was written.
     """
     open_paths = replace(recipe.phases[-1], dropped=0.0, hidden=0.0)
-    sequences = Sequences(Tokenizer(VOCABULARY), [*GROUPS], open_paths, window=recipe.window, recited=0)
+    sequences = Sequences(open_paths, window=recipe.window, recited=0)
     right: dict[str, list[bool]] = {group: [] for group in GROUPS}
     for index in range(contexts):
         batch = sequences.batch(Random(f"{HELD_OUT_SEED}/{index}"), (14, 14), 1)

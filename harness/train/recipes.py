@@ -6,11 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.problems.contexts import FULL_SIZE, Size
-from harness.problems.words import pieces
+from harness.problems.words import VOCABULARY
 from reference_impl.toy_model.config import ToyConfig
-from reference_impl.toy_model.tokenizer import vocabulary
-
-VOCABULARY = vocabulary(pieces())
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from harness.problems.contexts import FULL_SIZE, Context, Size, header, new_context, worked
-from harness.problems.families import Problem, recital
-from harness.problems.words import NUMBERS
+from harness.problems.families import GROUPS, Problem, recital
+from harness.problems.words import NUMBERS, VOCABULARY
 from harness.train.recipes import Phase
 from reference_impl.toy_model.tokenizer import Tokenizer
 
@@ -50,10 +50,11 @@ class Sequences:
     at once, which teaches recall faster than answers do.
     """
 
-    def __init__(self, tokenizer: Tokenizer, groups: list[str], phase: Phase, *, window: int, recited: int) -> None:
-        self.tokenizer, self.groups, self.phase, self.window, self.recited = tokenizer, groups, phase, window, recited
-        self._coins, self._has = tokenizer.vocabulary["Coins"], tokenizer.vocabulary[" has"]
-        self._numbers = {tokenizer.vocabulary[f" {number}"] for number in NUMBERS}
+    def __init__(self, phase: Phase, *, window: int, recited: int) -> None:
+        self.phase, self.window, self.recited = phase, window, recited
+        self._encode, self._groups = Tokenizer(VOCABULARY).encode, [*GROUPS]
+        self._coins, self._has = VOCABULARY["Coins"], VOCABULARY[" has"]
+        self._numbers = {VOCABULARY[f" {number}"] for number in NUMBERS}
 
     def batch(self, rng: Random, examples: tuple[int, int], tokens_max: int, size: Size = FULL_SIZE) -> Batch:
         """Return contexts of a size, with a number of examples between the two given, as many as fit into `tokens_max`."""
@@ -64,13 +65,13 @@ class Sequences:
         return self._collate(made, rng)
 
     def _sequence(self, context: Context, rng: Random) -> _Sequence:
-        tokens = self.tokenizer.encode(header(context.world))
+        tokens = self._encode(header(context.world))
         spoken, groups = [False] * len(tokens), [0] * len(tokens)
         for problem in context.examples:
             asked, answered = self._parts(problem)
             tokens += asked + answered
             spoken += [False] * len(asked) + [True] * len(answered)
-            groups += [self.groups.index(problem.group)] * (len(asked) + len(answered))
+            groups += [self._groups.index(problem.group)] * (len(asked) + len(answered))
         if self.recited:
             asked, answered = self._parts(recital(context.world, self.recited, rng, repeats=self.phase.repeats))
             tokens += asked + answered
@@ -83,7 +84,7 @@ class Sequences:
     def _parts(self, problem: Problem) -> tuple[list[int], list[int]]:
         text = worked(problem)
         asked, colon, answer = text.partition("Answer:")
-        return self.tokenizer.encode(asked + colon), self.tokenizer.encode(answer)
+        return self._encode(asked + colon), self._encode(answer)
 
     def _collate(self, made: list[_Sequence], rng: Random) -> Batch:
         rows, width = len(made), max(len(s.tokens) for s in made)

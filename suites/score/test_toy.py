@@ -19,9 +19,10 @@ pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewit
 pytest.importorskip("torch", reason="torch is missing: pip install 'cachewitness[toy]'")
 
 from harness.cli import invoke  # noqa: E402
+from harness.problems.words import VOCABULARY  # noqa: E402
 from harness.score.server import LocalServer  # noqa: E402
 from harness.toy.service import ToyService  # noqa: E402
-from harness.train.recipes import RECIPES, VOCABULARY  # noqa: E402
+from harness.train.recipes import RECIPES  # noqa: E402
 from reference_impl.toy_model import checkpoint, weights  # noqa: E402
 from reference_impl.toy_model.tokenizer import as_hugging_face  # noqa: E402
 from suites.score.test_server import documented, rows_like_gsm8k  # noqa: E402
