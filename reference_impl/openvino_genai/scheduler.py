@@ -80,10 +80,10 @@ class Scheduler:
         assert group.request_id not in self.groups
         self.groups[group.request_id] = group
 
-    def restore_new(self) -> dict[str, Restored]:
-        """Look up every request that has lost or never had its blocks; return what was found for each."""
+    def restore_new(self, request_ids: Iterable[str] | None = None) -> dict[str, Restored]:
+        """Look up requests (all, unless named) that have lost or never had their blocks; return what was found for each."""
         found = {}
-        for group in self.groups.values():
+        for group in self.groups.values() if request_ids is None else [self.groups[r] for r in request_ids]:
             if not group.looked_up:
                 found[group.request_id] = restored = self.cache.restore(group)
                 group.looked_up, group.num_processed = True, restored.processed
@@ -111,8 +111,8 @@ class Scheduler:
 
     def schedule_expected(self, expected: Iterable[tuple[str, int]]) -> SchedulerOutput:
         """Schedule what the caller expects, each cut to what is known of it and to the room that there is; nobody gives way."""
-        output = SchedulerOutput()
-        self.restore_new()
+        output, expected = SchedulerOutput(), list(expected)
+        self.restore_new(request_id for request_id, _ in expected)
         for request_id, tokens in expected:
             group = self.groups[request_id]
             self._run(output, group, self._admitted(group, min(tokens, group.num_available)))
