@@ -74,14 +74,14 @@ RULES: dict[str, Rule] = _rules(
 )
 
 AXES: dict[str, str] = {
-    "window": "all: rows keep every token (kAttention covers windows)",
-    "recurrent": "at exactly the captured length, to the token",
-    "last token": "if it must be computed again, the capture is of L - 1 tokens (releases: the state is of L)",
-    "group miss": "total miss: a system prompt is restored in every layer or in none",
-    "duplicate": "the first capture is kept, a second is not made",
-    "eviction": "LRU over captured system prompts that are not being restored (releases: never)",
-    "publication": "after the step that ends at the system prompt; the manager itself has no keys",
-    "compaction": "rows move when requests end: one simultaneous permutation (releases: in place, ascending)",
+    "window": "all tokens: a row keeps every one",
+    "recurrent": "at exactly the captured length, any token",
+    "last token": "one token: the capture is of L - 1 (releases: of L)",
+    "group miss": "total miss: a system prompt is restored whole or not at all",
+    "duplicate": "the first capture is kept, no second is made",
+    "eviction": "LRU over captures not in use (releases: none)",
+    "publication": "after the step that ends at the system prompt",
+    "compaction": "rows move at once, in any order (releases: in place, ascending)",
 }
 
 DIFFERENCES: dict[str, str] = {

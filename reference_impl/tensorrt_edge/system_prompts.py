@@ -28,7 +28,7 @@ PlaceId = NewType("PlaceId", int)
 
 @dataclass(frozen=True)
 class SystemPromptKey:
-    """What a capture depends on: the tokens that it covers; `media` are (at, length, hash) of the items that reach into them."""
+    """What a capture depends on: the tokens that it covers, and `media` (at, length, hash) that reach into them."""
 
     tokens: tuple[int, ...]
     lora: str = ""
