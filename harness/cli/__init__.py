@@ -106,11 +106,12 @@ def _register() -> None:
     from harness.cli.consume import consume
     from harness.cli.fill import fill
     from harness.cli.ls import ls, schema
+    from harness.cli.plan import plan
     from harness.cli.replay import replay
     from harness.cli.run import run
     from harness.cli.score import score
 
-    for command in (run, score, replay, check, fill, consume, ls, schema):
+    for command in (run, score, replay, check, fill, consume, plan, ls, schema):
         cli.add_command(command)
 
 

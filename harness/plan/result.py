@@ -1,0 +1,49 @@
+"""What a calculator answers with: lines of name, value and how it comes about, command lines to copy, and remarks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Value = int | float | str | bool | None
+
+
+@dataclass(frozen=True)
+class Line:
+    """One result. `name` is its key in JSON and ends in its unit; `how` is the arithmetic or the rule behind the value."""
+
+    name: str
+    value: Value
+    how: str = ""
+
+
+@dataclass
+class Plan:
+    """What `cachewitness plan SYSTEM` answers."""
+
+    system: str
+    release: str
+    layout: str = ""
+    lines: list[Line] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, name: str, value: Value, how: str = "") -> None:
+        """Append a line."""
+        self.lines.append(Line(name, value, how))
+
+    def value(self, name: str) -> Value:
+        """Return the value of a line by its name. Raises KeyError if there is none."""
+        return {line.name: line.value for line in self.lines}[name]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data: `results` by name, and `how` each came about under the same names."""
+        return {
+            "system": self.system,
+            "release": self.release,
+            "layout": self.layout,
+            "results": {line.name: line.value for line in self.lines},
+            "how": {line.name: line.how for line in self.lines if line.how},
+            "commands": self.commands,
+            "notes": self.notes,
+        }
