@@ -44,9 +44,8 @@ def state_page_view(
         )
     elements = page_size_bytes // element_bytes
     if elements % (2 * block_size):
-        raise PageViewError(
-            f"page ({elements} elems) does not factor into (2, block_size={block_size}, num_heads=1, head_size)"
-        )
+        target = f"(2, block_size={block_size}, num_heads=1, head_size)"
+        raise PageViewError(f"page ({elements} elems) does not factor into {target}")
     head = elements // (2 * block_size)
     return PageView((num_blocks, 2, block_size, 1, head), (elements, block_size * head, head, head, 1))
 

@@ -26,8 +26,8 @@ BlockIds = Sequence[Sequence[BlockId]]
 
 
 _UNDERFLOW = (
-    "{what} block ID underflow for request_id={r}: each group needs num_chunks * blocks_per_chunk block IDs for {chunks} chunks; "
-    "skipping the {skipped}."
+    "{what} block ID underflow for request_id={r}: each group needs num_chunks * blocks_per_chunk block IDs for {chunks} "
+    "chunks; skipping the {skipped}."
 )
 
 
