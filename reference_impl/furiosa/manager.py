@@ -29,9 +29,9 @@ class HybridCacheManager:
     def __init__(self, config: CacheConfig) -> None:
         self.config = config
         self.block_size = config.layers.block_size
-        self.global_pool = BlockPool(config.global_blocks, self._evict_global)
+        self.global_pool = BlockPool(config.global_blocks, lambda block: self.tree.vacate(block))
         self.sliding_pool = BlockPool(config.sliding_blocks, self._evict_sliding)
-        self.tree = RadixTree(self.global_pool, self.sliding_pool)
+        self.tree = RadixTree(self.block_size, self.global_pool, self.sliding_pool)
 
     # LOOKUP
 
@@ -53,12 +53,12 @@ class HybridCacheManager:
 
     def room(self, request: Request, hit: Hit = NO_HIT) -> tuple[int, int]:
         """Return how many tokens a request could go on for by the global and by the sliding pool, after taking `hit`."""
-        global_hit, sliding_hit = self._columns(hit)
+        global_hit, sliding_hit = self.columns(hit)
         copies = bool(hit.length % self.block_size)
         computed = request.num_computed + hit.length
         columns = len(request.global_blocks) + self._count(hit.length)
         rooms = []
-        for pool, used in ((self.global_pool, {*global_hit, *self._pinned(hit)}), (self.sliding_pool, {*sliding_hit})):
+        for pool, used in ((self.global_pool, global_hit), (self.sliding_pool, sliding_hit)):
             available = pool.num_available - sum(map(pool.is_idle, used)) - copies
             rooms.append((columns + available) * self.block_size - computed if available >= 0 else 0)
         return rooms[0], rooms[1]
@@ -67,13 +67,10 @@ class HybridCacheManager:
         """Give a request that holds nothing its hit, and blocks to write for `num_tokens` more. `room` must allow them."""
         assert not request.global_blocks and min(self.room(request, hit)) >= num_tokens > 0
         path = list(hit.path)
-        global_hit, sliding_hit = self._columns(hit)
+        global_hit, sliding_hit = self.columns(hit)
         if path and hit.length < path[-1].stop:
             path[-1] = self.tree.split(path[-1], hit.length)
-        request.last = self.tree.root(request.identity)
-        for entry in [request.last, *path]:
-            self.tree.use(entry)
-            request.last = entry
+        request.last = self.tree.begin(request.identity, path)
         for block in global_hit:
             self.global_pool.hold(block)
         for block in sliding_hit:
@@ -110,10 +107,10 @@ class HybridCacheManager:
         request.num_computed += num_tokens
         assert request.num_computed <= min(request.num_tokens, len(request.global_blocks) * self.block_size)
         if self.config.options.enable_caching:
-            self._store(request)
-        self._cleanup(request)
+            self.store(request)
+        self.cleanup(request)
 
-    def _store(self, request: Request) -> None:
+    def store(self, request: Request) -> None:
         """Store what was computed since the last store, going on from the entry that ended there."""
         size, symbols, entry = self.block_size, request.symbols, request.last
         position, upto = request.num_stored, request.num_computed
@@ -130,8 +127,9 @@ class HybridCacheManager:
             if entry.start // size == column and not entry.children and entry.users == 1 and entry.parent is not None:
                 self.tree.grow(entry, symbols[position:end], request.global_blocks[column], own)
             else:
-                entry = self.tree.add(entry, symbols[position:end], request.global_blocks[column], own)
-                self.tree.use(entry)
+                child = self.tree.add(entry, symbols[position:end], request.global_blocks[column], own)
+                self.tree.advance(entry, child)
+                entry = child
             position = end
         request.last, request.num_stored = entry, upto
 
@@ -139,7 +137,8 @@ class HybridCacheManager:
         """Go along an entry that is there already; fill its hole, or adopt its blocks where it completes the column."""
         common = child.common(request.symbols, position, end)
         entry = child if common == len(child.symbols) else self.tree.split(child, position + common)
-        self.tree.use(entry)
+        assert entry.parent is not None
+        self.tree.advance(entry.parent, entry)
         column = position // self.block_size
         own = request.sliding_blocks[column]
         assert entry.global_block is not None and own is not None
@@ -155,7 +154,7 @@ class HybridCacheManager:
 
     # RELEASE
 
-    def _cleanup(self, request: Request) -> None:
+    def cleanup(self, request: Request) -> None:
         """Give back the sliding blocks that no later query reads: column j once (j + 1) * B <= t - tail."""
         keep = max(0, request.num_computed - self.config.tail) // self.block_size
         for column in range(request.first_sliding_column, keep):
@@ -175,10 +174,8 @@ class HybridCacheManager:
         for sliding in reversed(request.sliding_blocks[request.first_sliding_column :]):
             assert sliding is not None
             self.sliding_pool.release(sliding)
-        entry = request.last
-        while entry is not None:
-            self.tree.unuse(entry)
-            entry = entry.parent
+        if request.last is not None:
+            self.tree.end(request.last)
         request.start_again()
 
     def reset(self) -> bool:
@@ -198,12 +195,6 @@ class HybridCacheManager:
                 pool.release(copy.source)
         request.global_copy = request.sliding_copy = None
 
-    def _evict_global(self, block: BlockId) -> None:
-        for entry in self.global_pool.entries(block):
-            assert isinstance(entry, Entry)
-            if entry.global_block == block:
-                self.tree.remove(entry)
-
     def _evict_sliding(self, block: BlockId) -> None:
         for entry in self.sliding_pool.entries(block):
             assert isinstance(entry, Entry)
@@ -214,17 +205,13 @@ class HybridCacheManager:
     def _count(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def _columns(self, hit: Hit) -> tuple[list[BlockId], list[BlockId]]:
+    def columns(self, hit: Hit) -> tuple[list[BlockId], list[BlockId]]:
         """Return the hit's global blocks of all its columns, and the sliding ones of the columns that its window touches."""
         furthest: dict[int, Entry] = {entry.start // self.block_size: entry for entry in hit.path}
         first = max(0, hit.length - self.config.tail) // self.block_size
         global_blocks = [entry.global_block for entry in furthest.values()]
         sliding_blocks = [entry.sliding_block for column, entry in furthest.items() if column >= first]
         return [b for b in global_blocks if b is not None], [b for b in sliding_blocks if b is not None]
-
-    def _pinned(self, hit: Hit) -> list[BlockId]:
-        """Return every global block that becomes active with the hit."""
-        return [entry.global_block for entry in hit.path if entry.global_block is not None]
 
 
 def _exchange(pool: BlockPool, own: BlockId, other: BlockId) -> None:

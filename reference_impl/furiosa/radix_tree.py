@@ -5,8 +5,11 @@ a block, so that an entry has one block of a kind; siblings part at any token. W
 holds the tokens before it in that column too: it was copied, or written by the same request. So the blocks of a prefix are,
 column by column, those of the entry furthest down.
 
-Each identity has a tree of its own, so two requests never share a path unless everything that identifies them is equal up to
-there. An entry is *active* while a request's stored tokens run through it; it is `users` of them at once.
+Each identity has a tree of its own, so two requests never share a path unless everything that identifies them is equal up
+to there. An entry is *active* while a request's stored tokens run through it (`users`) or end with it (`ends`). An active
+entry is not removed. Its block is kept for it (*pinned*) if it is the furthest of its column for some request; an entry
+half way down a column may lose its block to somebody else, and then takes over the one of the entry below, which holds
+the same tokens and more.
 
 Operations cost O(tokens looked at): a match stops at the first difference, and storing goes on from where the request's last
 store ended.
@@ -31,7 +34,18 @@ Identity = tuple[str, str]
 class Entry:
     """Tokens [start, stop) of some prefix. A root has no symbols, no blocks and no parent."""
 
-    __slots__ = ("children", "global_block", "identity", "parent", "sliding_block", "start", "symbols", "users")
+    __slots__ = (
+        "children",
+        "ends",
+        "global_block",
+        "identity",
+        "parent",
+        "pinned",
+        "sliding_block",
+        "start",
+        "symbols",
+        "users",
+    )
 
     def __init__(self, parent: Entry | None, start: int, symbols: Sequence[Symbol], identity: Identity) -> None:
         self.parent = parent
@@ -40,6 +54,8 @@ class Entry:
         self.identity = identity
         self.children: dict[Symbol, Entry] = {}
         self.users = 0
+        self.ends = 0
+        self.pinned = False
         self.global_block: BlockId | None = None
         self.sliding_block: BlockId | None = None
         """None over a hole: the window's block was taken back, the entry stayed."""
@@ -60,7 +76,8 @@ class Entry:
 class RadixTree:
     """The trees of all identities over the two pools."""
 
-    def __init__(self, global_pool: BlockPool, sliding_pool: BlockPool) -> None:
+    def __init__(self, block_size: int, global_pool: BlockPool, sliding_pool: BlockPool) -> None:
+        self.block_size = block_size
         self._global, self._sliding = global_pool, sliding_pool
         self.roots: dict[Identity, Entry] = {}
 
@@ -93,10 +110,6 @@ class RadixTree:
 
     # COMMIT
 
-    def root(self, identity: Identity) -> Entry:
-        """Return the root of an identity, made if there is none."""
-        return self.roots.setdefault(identity, Entry(None, 0, (), identity))
-
     def add(self, parent: Entry, symbols: Sequence[Symbol], global_block: BlockId, sliding_block: BlockId) -> Entry:
         """Append an entry behind `parent`."""
         entry = Entry(parent, parent.stop, symbols, parent.identity)
@@ -107,6 +120,7 @@ class RadixTree:
 
     def split(self, entry: Entry, position: int) -> Entry:
         """Let an entry begin at `position`, and return the new one before it, which is active if it is."""
+        assert position % self.block_size
         parent, count = entry.parent, position - entry.start
         assert parent is not None and 0 < count < len(entry.symbols)
         front = Entry(parent, entry.start, entry.symbols[:count], entry.identity)
@@ -116,20 +130,14 @@ class RadixTree:
         entry.parent, entry.start, entry.symbols = front, position, entry.symbols[count:]
         assert entry.global_block is not None
         self._name(front, entry.global_block, entry.sliding_block)
-        if front.users:
-            self._global.pin(entry.global_block)
         return front
 
     def grow(self, entry: Entry, symbols: Sequence[Symbol], global_block: BlockId, sliding_block: BlockId) -> None:
         """Let a leaf that one request alone uses go on in its column, in the blocks of that request."""
         assert not entry.children and entry.users == 1 and entry.global_block is not None
         entry.symbols += symbols
-        if entry.global_block != global_block:
-            self._global.name(global_block, entry)
-            self._global.pin(global_block)
-            self._global.unpin(entry.global_block)
-            self._global.unname(entry.global_block, entry)
-            entry.global_block = global_block
+        self._move(entry, global_block)
+        self._keep(entry)
         if entry.sliding_block != sliding_block:
             self.open_hole(entry)
             self.fill(entry, sliding_block)
@@ -140,22 +148,50 @@ class RadixTree:
         entry.sliding_block = sliding_block
         self._sliding.name(sliding_block, entry)
 
-    def use(self, entry: Entry) -> None:
-        """Let one request more have its stored tokens run through an entry, or end with it."""
-        entry.users += 1
-        if entry.users == 1 and entry.global_block is not None:
-            self._global.pin(entry.global_block)
+    def begin(self, identity: Identity, path: Sequence[Entry]) -> Entry:
+        """Let a request's stored tokens run along a path from the root, and return the entry that they end with."""
+        entry = self.roots.setdefault(identity, Entry(None, 0, (), identity))
+        entry.users, entry.ends = entry.users + 1, entry.ends + 1
+        for below in path:
+            self.advance(entry, below)
+            entry = below
+        return entry
+
+    def advance(self, entry: Entry, child: Entry) -> None:
+        """Let a request's stored tokens, which end with an entry, go on to its child."""
+        assert child.parent is entry and entry.ends
+        entry.ends -= 1
+        child.users, child.ends = child.users + 1, child.ends + 1
+        self._keep(child)
+        self._keep(entry)
 
     # RELEASE
 
-    def unuse(self, entry: Entry) -> None:
-        """Let one request less."""
-        assert entry.users
-        entry.users -= 1
-        if entry.users == 0 and entry.global_block is not None:
-            self._global.unpin(entry.global_block)
-        if entry.parent is None and not entry.users and not entry.children:
-            self.roots.pop(entry.identity, None)
+    def end(self, last: Entry) -> None:
+        """Let a request's stored tokens, which end with an entry, run through nothing any more; from there up to the root."""
+        assert last.ends
+        last.ends -= 1
+        entry: Entry | None = last
+        while entry is not None:
+            assert entry.users
+            entry.users -= 1
+            self._keep(entry)
+            if entry.parent is None and not entry.users and not entry.children:
+                self.roots.pop(entry.identity)
+            entry = entry.parent
+
+    def vacate(self, block: BlockId) -> None:
+        """Take every entry off a global block that none of them pins: it goes, or has the block of an active one below."""
+        for entry in self._global.entries(block):
+            assert isinstance(entry, Entry)
+            if entry.users:
+                below = entry
+                while not below.pinned:
+                    below = next(child for child in below.children.values() if child.users)
+                assert below.global_block is not None and below.start // self.block_size == entry.start // self.block_size
+                self._move(entry, below.global_block)
+            elif entry.global_block == block:
+                self.remove(entry)
 
     def remove(self, entry: Entry) -> None:
         """Take an entry that is not active out of the tree, and with it what hangs below."""
@@ -171,13 +207,32 @@ class RadixTree:
         assert parent is not None
         del parent.children[entry.symbols[0]]
         if parent.parent is None and not parent.users and not parent.children:
-            self.roots.pop(parent.identity, None)
+            self.roots.pop(parent.identity)
 
     def open_hole(self, entry: Entry) -> None:
         """Take the sliding block off an entry, which stays."""
         if entry.sliding_block is not None:
             block, entry.sliding_block = entry.sliding_block, None
             self._sliding.unname(block, entry)
+
+    def _keep(self, entry: Entry) -> None:
+        """Pin the global block of an entry that is the furthest of its column for some request; unpin it otherwise."""
+        wanted = entry.users > 0 and (entry.ends > 0 or entry.stop % self.block_size == 0)
+        if wanted != entry.pinned and entry.global_block is not None:
+            entry.pinned = wanted
+            (self._global.pin if wanted else self._global.unpin)(entry.global_block)
+
+    def _move(self, entry: Entry, global_block: BlockId) -> None:
+        """Let an entry name another global block, which has its tokens as well."""
+        old = entry.global_block
+        if old is None or old == global_block:
+            return
+        entry.global_block = global_block
+        self._global.name(global_block, entry)
+        if entry.pinned:
+            self._global.pin(global_block)
+            self._global.unpin(old)
+        self._global.unname(old, entry)
 
     def _name(self, entry: Entry, global_block: BlockId, sliding_block: BlockId | None) -> None:
         entry.global_block, entry.sliding_block = global_block, sliding_block

@@ -52,7 +52,7 @@ class Request:
         self.request_id = request_id
         self.identity = (salt, adapter)
         self.symbols: list[Symbol] = list(prompt)
-        for item in media:
+        for item in reversed(tuple(media)):
             for position in range(item.at, min(item.at + item.length, len(prompt))):
                 self.symbols[position] = (prompt[position], item.content_hash)
         self.num_prompt_tokens = len(prompt)

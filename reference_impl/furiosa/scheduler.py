@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from reference_impl.furiosa.config import CacheConfig
-from reference_impl.furiosa.hybrid_match import NO_HIT, Hit
+from reference_impl.furiosa.hybrid_match import Hit
 from reference_impl.furiosa.manager import HybridCacheManager
 from reference_impl.furiosa.request import Request, Status
 
@@ -95,17 +95,12 @@ class Scheduler:
         return max(tokens, 0)
 
     def join(self, request: Request, left: int, step: Step) -> int:
-        """Let a waiting request start, if all of it fits the global pool; return how many of `left` tokens it computes.
-
-        Entries that part inside a block keep several blocks for one column, so that a hit can take more room than its
-        tokens; if nobody runs whose end would make room, the request goes without.
-        """
+        """Let a waiting request start, if all of it fits the global pool; return how many of `left` tokens it computes."""
         hit = self.manager.match(request)
-        tokens = self._first_chunk(request, hit, left)
-        if not tokens and not self.running:
-            hit = NO_HIT
-            tokens = self._first_chunk(request, hit, left)
-        if not tokens:
+        global_room, sliding_room = self.manager.room(request, hit)
+        missing = request.num_tokens - hit.length
+        tokens = min(missing, left, sliding_room)
+        if global_room < missing or tokens <= 0:
             return 0
         self.manager.prefill(request, hit, tokens)
         self.waiting.remove(request)
@@ -114,22 +109,16 @@ class Scheduler:
         step.num_tokens[request.request_id], step.hits[request.request_id] = tokens, hit
         return tokens
 
-    def _first_chunk(self, request: Request, hit: Hit, left: int) -> int:
-        global_room, sliding_room = self.manager.room(request, hit)
-        missing = request.num_tokens - hit.length
-        return max(min(missing, left, sliding_room), 0) if global_room >= missing else 0
-
     def complete(self, step: Step) -> None:
         """Take note that a forward pass has run."""
         for name, tokens in step.num_tokens.items():
             self.manager.complete(self.requests[name], tokens)
 
-    def generated(self, request_id: str, tokens: Sequence[int]) -> None:
-        """Take in what was sampled; a request as long as it may be ends."""
+    def generated(self, request_id: str, tokens: Sequence[int]) -> bool:
+        """Take in what was sampled; return whether the request is as long as it may be, and has to end."""
         request = self.requests[request_id]
         request.append(tokens)
-        if request.num_tokens >= self.config.max_request_len:
-            self.finish([request_id])
+        return request.num_tokens >= self.config.max_request_len
 
     # LIFE
 
