@@ -40,7 +40,8 @@ def state_page_view(
     """
     if conv_stride_bytes != page_size_bytes:
         raise PageViewError(
-            f"Mamba conv state per-block stride ({conv_stride_bytes} bytes) does not equal the page size ({page_size_bytes} bytes)"
+            f"Mamba conv state per-block stride ({conv_stride_bytes} bytes) does not equal the page size "
+            f"({page_size_bytes} bytes)"
         )
     elements = page_size_bytes // element_bytes
     if elements % (2 * block_size):
