@@ -40,6 +40,8 @@ def plan(request: Request) -> Plan:
     longest = model.max_length if request.max_model_len is None else request.max_model_len
     if longest > model.max_length:
         raise UsageError(f"--max-model-len: {longest} is more than the {model.max_length} tokens of {model.checkpoint}")
+    if not 1 <= request.block_size <= longest:
+        raise UsageError(f"--block-size: {request.block_size} is not from 1 to {longest}, the longest sequence")
     try:
         expected = None if request.expected is None else expected_length_from({VARIABLE: request.expected})
         length = seq_length(sliding.window, longest, expected, request.default_ratio)

@@ -78,8 +78,8 @@ def _plan_hybrid(answer: Plan, request: Request, model: Model) -> None:
     answer.commands.append(sizing.engine_command(model.checkpoint, budget if given is None else given) + _parallel(request))
     if is_gated_delta(model) and request.checkpoint_alignment == 1:
         answer.notes.append(
-            "N is what vLLM's log says (Setting attention block size to N tokens); FlashInfer's DeltaNet prefill on Hopper makes it "
-            f"a multiple of {HOPPER_CHECKPOINTS} from vLLM 0.33 on: --checkpoint-alignment {HOPPER_CHECKPOINTS}"
+            "N is what vLLM's log says (Setting attention block size to N tokens); FlashInfer's DeltaNet prefill on Hopper "
+            f"makes it a multiple of {HOPPER_CHECKPOINTS} from vLLM 0.33 on: --checkpoint-alignment {HOPPER_CHECKPOINTS}"
         )
 
 

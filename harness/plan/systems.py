@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from harness.errors import UsageError
-from harness.model import choices
 
 SYSTEMS = ("vllm", "openvino_genai", "lmcache", "furiosa", "tensorrt_edge")
 _SPELLINGS = {
@@ -18,5 +17,7 @@ def system_of(name: str) -> str:
     plain = name.lower().replace("-", "_")
     plain = _SPELLINGS.get(plain, plain)
     if plain not in SYSTEMS:
+        from harness.model import choices
+
         raise UsageError(f"plan: no system is called {name!r}; {choices(plain, SYSTEMS)}")
     return plain
