@@ -36,9 +36,9 @@ class Source(Protocol):
 
 
 class Seeded:
-    """Choices from a seed."""
+    """Choices from a seed: a number, or a text that names one of many streams."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int | str) -> None:
         self._random = random.Random(seed)
 
     def integer(self, low: int, high: int) -> int:
@@ -190,7 +190,10 @@ class _Workload:
             return self._continued(before, prompt, r)
         whole = self._length()
         shared = min(self._length(), whole)
-        return _joined(f"{source.choice('AB')}:{shared}", f"{r}:{whole - shared}")
+        rest = f"{r}:{whole - shared}"
+        if source.chance(15):  # the same tokens behind another beginning, at the same or at another place
+            rest = f"{source.choice('AB')}[{source.choice((0, shared))}]:{whole - shared}"
+        return _joined(f"{source.choice('AB')}:{shared}", rest)
 
     def _continued(self, before: str, prompt: str, r: str) -> str:
         """Go on after a prompt, perhaps with what was generated from it; the whole ends at a boundary as often as not."""

@@ -1,0 +1,190 @@
+"""Draws configurations: cache groups, options of the policy, a height.
+
+Of the policy `vllm` everything is drawn: one to four groups of different kinds with unequal block sizes, windows on, one before
+and one behind a block boundary, retention, hash blocks, drafts, steps in flight, a second tier. Of another policy one of its own
+cells is drawn, and options that other cells of it have.
+
+An option that the policy refuses together with those drawn before it is left out, so the policy's own checks decide what goes
+together, and nothing is said twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd, lcm
+from typing import Any
+
+from harness import policies
+from harness.cells import Cell
+from harness.errors import UsageError
+from harness.generate import Source
+from harness.trace import GroupSpec, Height, Layout, TraceHeader
+
+UNIT_MAX = 48
+"""The longest scheduler block that is drawn, in tokens: prompts are some times as long."""
+_SIZES = (2, 3, 4, 6, 8, 12, 16)
+_SLOTS = 4096
+Options = dict[str, Any]
+
+_OLDER: tuple[Options, ...] = (
+    {"release": "0.23"},
+    {"release": "0.24"},
+    {"release": "0.26"},
+    {"release": "0.29"},
+    {"release": "0.31", "mamba_cache_mode": "all"},
+)
+"""Releases with other rules. None is drawn with EAGLE: before 0.30 it lost the replay boundary, which is no news."""
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """What the user chose, so that it is not drawn: `layouts` (any of them), `options` (all of them).
+
+    `historic`: releases of the policy's system may be drawn too; the installed engine is of one release and cannot follow.
+    """
+
+    layouts: Sequence[Layout] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    historic: bool = True
+
+
+def draw(source: Source, policy: str, height: Height, chosen: Restriction) -> Cell:
+    """Draw a configuration that the policy accepts at a height.
+
+    Raises UsageError if the policy refuses what the user chose.
+    """
+    kind = policies.get(policy)
+    if policy == "vllm":
+        layout = source.choice(chosen.layouts) if chosen.layouts else _layout(source)
+        drawn: Options = {}
+        wanted = _vllm_options(source, layout, height, historic=chosen.historic)
+    else:
+        cells = [cell for cell in kind.cells() if cell.runs_at(height)]
+        cell = source.choice(cells)
+        layout = source.choice(chosen.layouts) if chosen.layouts else cell.layout
+        drawn = {} if chosen.layouts else dict(cell.options)
+        wanted = _seen_options(source, cells)
+    drawn |= chosen.options
+    cell = Cell(layout, drawn, policy)
+    _open(cell, height)
+    for bundle in wanted:
+        if not bundle.keys() & cell.options.keys():
+            cell = _with(cell, bundle, height)
+    return cell
+
+
+def _with(cell: Cell, bundle: Options, height: Height) -> Cell:
+    """Return the cell with further options; without them if the policy refuses them."""
+    more = Cell(cell.layout, cell.options | bundle, cell.policy)
+    if not more.runs_at(height):
+        return cell
+    try:
+        _open(more, height)
+    except UsageError:
+        return cell
+    return more
+
+
+def _open(cell: Cell, height: Height) -> None:
+    """Raise UsageError if the policy refuses the cell."""
+    header = TraceHeader(
+        name="drawn", layout=cell.layout, slots=_SLOTS, height=height, policy=cell.policy, options=dict(cell.options)
+    )
+    if cell.policy == "vllm":
+        from harness.engines.reference_vllm import configure
+
+        configure(header)
+    else:
+        policies.get(cell.policy).open(header, {}).close()
+
+
+# --- cache groups --------------------------------------------------------------------------------------------------------
+
+
+def _layout(source: Source) -> Layout:
+    """Draw one to four groups. States of all recurrent groups have one block size, as vLLM wants it."""
+    count = source.choice((1, 2, 2, 2, 3, 3, 3, 4))
+    kinds = [source.choice(("full", "full", "sliding", "recurrent")) for _ in range(count)]
+    sizes = [source.choice(_SIZES) for _ in range(count)]
+    state = source.choice(_SIZES)
+    equal = source.chance(35)
+    sizes = [state if kind == "recurrent" or equal else size for kind, size in zip(kinds, sizes, strict=True)]
+    if lcm(*sizes) > UNIT_MAX:
+        sizes = [max(sizes)] * count
+    groups = [_group(source, kind, size) for kind, size in zip(kinds, sizes, strict=True)]
+    return Layout(name="-".join(map(_named, groups)), groups=groups, story="drawn", source="harness/fuzz/draw.py")
+
+
+def _group(source: Source, kind: Any, size: int) -> GroupSpec:
+    if kind != "sliding":
+        return GroupSpec(kind=kind, block_size=size)
+    window = max(source.integer(1, 3) * size + source.integer(-1, 1), 1)
+    return GroupSpec(kind=kind, block_size=size, window=window)
+
+
+def _named(group: GroupSpec) -> str:
+    return f"{group.kind}{group.block_size}" + (f"w{group.window}" if group.window else "")
+
+
+# --- options -------------------------------------------------------------------------------------------------------------
+
+
+def _vllm_options(source: Source, layout: Layout, height: Height, *, historic: bool) -> Iterator[Options]:
+    sizes = [group.block_size for group in layout.groups]
+    unit, common = lcm(*sizes), gcd(*sizes)
+    older = historic and source.chance(20)
+    if older:
+        yield source.choice(_OLDER)
+    if source.chance(2):
+        yield {"enable_caching": False, "mamba_cache_mode": "none"}
+    if source.chance(75):
+        yield {"retention_interval": source.choice((None, 0, 0, unit, 2 * unit, 4 * unit))}
+    if source.chance(40):
+        yield {"hash_block_size": source.choice([size for size in range(1, common + 1) if common % size == 0])}
+    if not older and source.chance(25) and all(_beside_eagle(group, unit) for group in layout.groups):
+        yield {"use_eagle": True}
+    if historic and source.chance(10):
+        yield {"junction_pinning": source.chance(50)}
+    if source.chance(12):
+        yield {"watermark": source.choice((0.05, 0.1))}
+    if height == "scheduler":
+        yield from _scheduling(source, unit)
+    if source.chance(15):
+        yield {"pages_per_snapshot": source.integer(2, 3)}
+
+
+def _beside_eagle(group: GroupSpec, unit: int) -> bool:
+    """Whether EAGLE is drawn beside a group: not with windows of one token or of shorter blocks than other groups.
+
+    vLLM 0.33.0 loses hits and replay boundaries there, and so does its reference; `fixtures/findings` has the traces.
+    """
+    return group.kind != "sliding" or (group.block_size == unit and group.window > 1)
+
+
+def _scheduling(source: Source, unit: int) -> Iterator[Options]:
+    draw = source.integer(0, 99)
+    if draw < 35:
+        yield {"num_speculative_tokens": source.integer(1, 5)}
+    elif draw < 55:
+        yield {"async_depth": 1}
+    if source.chance(35):
+        yield {"tier_slots": source.choice((4, 16, 48, 96))}
+    if source.chance(40):
+        yield {"max_num_seqs": source.integer(1, 3)}
+    if source.chance(40):
+        yield {"max_num_batched_tokens": unit * source.choice((1, 2, 3)) + source.choice((0, 0, 1))}
+    if source.chance(30):
+        yield {"max_model_len": 6 * unit + source.integer(1, unit) + 1}
+
+
+def _seen_options(source: Source, cells: Sequence[Cell]) -> Iterator[Options]:
+    """Yield options that some cell of the policy has, each now and then."""
+    seen: dict[str, list[Any]] = {}
+    for cell in cells:
+        for name, value in cell.options.items():
+            if value not in seen.setdefault(name, []):
+                seen[name].append(value)
+    for name, values in seen.items():
+        if source.chance(40):
+            yield {name: source.choice(values)}

@@ -1,0 +1,99 @@
+"""Marks: rules and boundary cases that a history can reach, by area.
+
+A mark says that something happened at all, so that a campaign that found nothing can be told from one that did nothing. It is
+seen in the events and in the ledger, never inside an engine, so marks mean the same for every policy. Some a policy cannot
+reach (without a second tier nothing is fetched from one): a campaign lists what it did not reach, and does not judge it.
+"""
+
+from __future__ import annotations
+
+LOOKUP = {
+    "miss": "a request found nothing cached",
+    "hit on a boundary": "a hit ended where all groups have a block boundary",
+    "hit inside a block": "a hit ended inside a block of some group",
+    "hit with one token left": "all of a request but its last token was cached",
+    "hit on generated tokens": "a hit reached into what another request generated",
+    "hit cut short by a group": "some group had more than the others, and the hit was shortened to what all have",
+    "hit of somebody running": "a hit took pages that another request holds",
+    "hit in the same step": "a hit on keys of a request that runs in the same step",
+    "hit in flight": "a hit on keys of a step that has not ended",
+    "hit after preemption": "a request that lost its pages found some of them again",
+    "null column skipped": "a hit with columns that nothing needs any more",
+    "fetched from tier": "a hit found something in the second tier",
+    "copy on write": "a page was copied before a request went on writing into it",
+}
+PUBLICATION = {
+    "published in a block": "a key ended inside a block",
+    "published after its step": "a key was published when the step that wrote it was over",
+    "duplicate key": "two pages held the same prefix of the same group",
+    "snapshot published": "a recurrent state was kept",
+    "snapshot restored": "a request resumed from a recurrent state",
+    "snapshot of several pages": "a recurrent state took several pages",
+    "chunk over several boundaries": "one chunk of a recurrent group crossed two boundaries or more",
+    "chunk ends inside a block": "a chunk of a recurrent group ended between two boundaries",
+    "interval kept": "a key lay on the retention interval",
+    "replay boundary kept": "a key lay where an exact replay resumes",
+    "junction kept": "a key off the interval was kept before the replay boundary: there others part",
+    "stored in tier": "a page was stored in the second tier",
+}
+ROOM = {
+    "pool exhausted": "no page was free, cached ones counted as free",
+    "attention evicted": "a key of full attention was evicted",
+    "window evicted": "a key of a window was evicted",
+    "snapshot evicted": "a key of a recurrent state was evicted",
+    "tier evicted": "a key of the second tier was evicted",
+    "page changed groups": "a page went from one group to another",
+    "page zeroed": "a page was cleared before use",
+    "window moved past a block": "a running request gave back a page of a window",
+    "old state given back": "a running request gave back a recurrent state behind it",
+    "chunk longer than the window": "one chunk was longer than a window",
+    "nobody ran": "a step ran nobody although somebody was waiting",
+}
+LIFE = {
+    "prompt one short": "a prompt of k·b − 1 tokens, for the block size b > 2 of some group",
+    "prompt on a boundary": "a prompt of k·b tokens",
+    "prompt one over": "a prompt of k·b + 1 tokens, b > 2",
+    "prompt in chunks": "a prompt was computed in several steps",
+    "decode beside prefill": "one step computed prompts and generated tokens",
+    "decode over a boundary": "a generated token began a block",
+    "aborted before it ran": "a request was aborted that had computed nothing",
+    "aborted mid-prefill": "a request was aborted inside its prompt",
+    "aborted in flight": "a request was aborted while a step with it had not ended",
+    "finished in flight": "a request finished while a step with it had not ended",
+    "preempted mid-prefill": "a request lost its pages inside its prompt",
+    "preempted while decoding": "a request lost its pages after its prompt",
+    "preempted in flight": "a request lost its pages while a step with it had not ended",
+    "withdrawn": "a request was taken out of a step that it had been scheduled in",
+    "withdrawn key ended": "a key ended because the step that was to write it was withdrawn",
+}
+VERSIONS = {
+    "salt": "a request had a salt",
+    "adapter": "a request had an adapter",
+    "image": "a request had multimodal content",
+    "image ends on a boundary": "multimodal content ended on a block boundary",
+    "reset": "the keys of the device were forgotten",
+    "reset refused": "a reset was refused",
+    "reset with requests": "a reset came while requests were waiting or running",
+    "tier kept in a reset": "the device was reset, and the second tier was not",
+    "weights updated": "new weights were loaded",
+    "weights updated midway": "new weights were loaded while requests were waiting or running",
+}
+DRAFTS = {
+    "drafts all stood": "every draft of a run was accepted",
+    "drafts partly stood": "some drafts of a run were accepted",
+    "drafts all fell": "every draft of a run was rejected",
+    "draft rejected over a boundary": "rejected drafts had passed a block boundary",
+    "drafts stood over a boundary": "accepted drafts passed a block boundary",
+    "step beside one in flight": "a step was scheduled before the last one had ended",
+}
+AREAS: dict[str, dict[str, str]] = {
+    "look-up": LOOKUP,
+    "publication": PUBLICATION,
+    "room": ROOM,
+    "life": LIFE,
+    "identity and versions": VERSIONS,
+    "drafts and steps in flight": DRAFTS,
+}
+"""Marks and what they mean, by area."""
+
+ALL: dict[str, str] = {name: meaning for area in AREAS.values() for name, meaning in area.items()}

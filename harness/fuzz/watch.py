@@ -1,0 +1,257 @@
+"""Sees marks in the events of a run; costs a few comparisons for an event.
+
+It takes its place among the checkers, and so is shown every event before the ledger moves past it; it judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import lcm
+
+from harness.checkers.lookup import held
+from harness.checkers.protocol import Checker, Handler
+from harness.fuzz import marks
+from harness.ghost import Book, Ledger
+from harness.history import (
+    Aborted,
+    Accept,
+    Counts,
+    Drop,
+    Finished,
+    Group,
+    Header,
+    Hit,
+    Preempted,
+    Publish,
+    ResetDone,
+    Run,
+    StepBegin,
+    StepEnd,
+    Submitted,
+    Take,
+    Unpublish,
+    Version,
+)
+
+_EVICTED = {"full": "attention evicted", "sliding": "window evicted", "chunked": "window evicted", "recurrent": "snapshot evicted"}
+
+
+class Watch(Checker):
+    """Counts marks in `seen`; the same counter may serve many runs."""
+
+    name = "marks"
+    summary = "which rules and boundary cases a campaign reached"
+    anomalies = ()
+
+    def __init__(self, header: Header, seen: Counter[str]) -> None:
+        super().__init__()
+        self._seen = seen
+        self._rules = header.rules
+        self._sizes = sorted({group.block_size for group in header.local_groups()})
+        self._unit = lcm(*self._sizes)
+        self._tiers = {pool.id: pool.tier for pool in header.pools}
+        self._aside = len(set(self._tiers.values())) > 1
+        self._preempted: set[str] = set()
+        self._owner: dict[tuple[int, int], int] = {}
+        """(pool, slot) -> the group that had the page last."""
+        self._drafting: dict[tuple[int, str], Run] = {}
+
+    def handlers(self) -> dict[type, Handler]:
+        return {
+            Submitted: self.on_submit,
+            Hit: self.on_hit,
+            Publish: self.on_publish,
+            Unpublish: self.on_unpublish,
+            Take: self.on_take,
+            Drop: self.on_drop,
+            Counts: self.on_counts,
+            StepBegin: self.on_step_begin,
+            StepEnd: self.on_step_end,
+            Accept: self.on_accept,
+            Preempted: self.on_preempt,
+            Aborted: self.on_abort,
+            Finished: self.on_finish,
+            ResetDone: self.on_reset,
+            Version: self.on_version,
+        }
+
+    def _mark(self, name: str, reached: object = True) -> None:
+        if reached:
+            assert name in marks.ALL, name
+            self._seen[name] += 1
+
+    # --- look-up and publication --------------------------------------------------------------------------------------------
+
+    def on_hit(self, ledger: Ledger, event: Hit) -> None:
+        """Look at where a hit ends, and on whose pages."""
+        book, at = ledger.books[event.r], event.resume
+        if not at:
+            self._mark("miss")
+            return
+        self._mark("hit on a boundary", at % self._unit == 0)
+        self._mark("hit inside a block", any(at % size for size in self._sizes))
+        self._mark("hit with one token left", at == len(book.tokens) - 1)
+        self._mark("hit after preemption", event.r in self._preempted)
+        self._mark("fetched from tier", event.tier != "local")
+        self._mark("snapshot restored", any(group.kind == "recurrent" for group in ledger.local))
+        self._mark("hit cut short by a group", any(self._more(ledger, group, book, at) for group in ledger.local))
+        for group, slots in zip(ledger.local, event.slots, strict=False):
+            null = ledger.null[group.pool]
+            self._mark("null column skipped", any(slot in null or slot < 0 for slot in slots))
+            self._hit_pages(ledger, event, group, slots)
+
+    def _hit_pages(self, ledger: Ledger, event: Hit, group: Group, slots: list[int]) -> None:
+        for slot in slots:
+            page = ledger.page(group.id, slot)
+            if page is None:
+                continue
+            self._mark("hit of somebody running", page.holders)
+            for key in page.keys:
+                if key.state == "pending" and key.r != event.r:
+                    self._mark("hit in flight" if key.step in ledger.open_steps else "hit in the same step")
+                publisher = ledger.books.get(key.r)
+                generated = publisher is not None and key.r != event.r and publisher.prompt_tokens < key.length <= event.resume
+                self._mark("hit on generated tokens", generated)
+
+    def _more(self, ledger: Ledger, group: Group, book: Book, at: int) -> bool:
+        """Whether a group of full attention holds the block behind the hit as well."""
+        length = (at // group.block_size + 1) * group.block_size
+        return group.kind == "full" and length < len(book.nodes) - 1 and held(ledger, group.id, book.nodes[length])
+
+    def on_publish(self, ledger: Ledger, event: Publish) -> None:
+        """Look at what is kept and why."""
+        group, book = ledger.groups[event.group], ledger.books[event.r]
+        if self._tiers[group.pool] != "local":
+            self._mark("stored in tier")
+            return
+        self._mark("published in a block", event.length % group.block_size)
+        self._mark("published after its step", ledger.late(event))
+        self._mark("snapshot published", group.kind == "recurrent")
+        self._mark("snapshot of several pages", event.companions)
+        node = book.nodes[event.length] if event.length < len(book.nodes) else None
+        self._mark("duplicate key", any(slot != event.slot for slot in ledger.keys[event.group].get(node or -1, ())))
+        retention = self._rules.retention
+        if event.group in retention.groups and retention.interval is not None and group.kind == "recurrent":
+            last = (book.prompt_tokens - 1) // self._rules.alignment * self._rules.alignment - self._rules.give_back
+            if retention.interval and event.length % retention.interval == 0:
+                self._mark("interval kept")
+            else:
+                self._mark("replay boundary kept" if event.length >= last else "junction kept")
+
+    def on_unpublish(self, ledger: Ledger, event: Unpublish) -> None:
+        """Look at why a key ends."""
+        group = ledger.groups[event.group]
+        self._mark("withdrawn key ended", event.reason == "withdraw")
+        if event.reason == "evict":
+            self._mark(_EVICTED[group.kind] if self._tiers[group.pool] == "local" else "tier evicted")
+
+    # --- pages --------------------------------------------------------------------------------------------------------------
+
+    def on_take(self, ledger: Ledger, event: Take) -> None:
+        """Look at who had the pages before."""
+        for slot in event.slots:
+            before = self._owner.get((event.pool, slot), event.group)
+            self._mark("page changed groups", before != event.group)
+            self._owner[event.pool, slot] = event.group
+
+    def on_drop(self, ledger: Ledger, event: Drop) -> None:
+        """Look whether somebody goes on without the pages."""
+        book = ledger.books.get(event.holder)
+        if book is None or not book.live or not book.computed:
+            return
+        kind = ledger.groups[event.group].kind
+        self._mark("window moved past a block", kind in ("sliding", "chunked"))
+        self._mark("old state given back", kind == "recurrent")
+
+    def on_counts(self, ledger: Ledger, event: Counts) -> None:
+        """Look whether there is room."""
+        self._mark("pool exhausted", event.free + event.cached == 0)
+
+    # --- steps --------------------------------------------------------------------------------------------------------------
+
+    def on_step_begin(self, ledger: Ledger, event: StepBegin) -> None:
+        """Look at who runs, and over what."""
+        self._mark("step beside one in flight", ledger.open_steps)
+        self._mark("page zeroed", any(slots for _, slots in event.zeros))
+        self._mark("copy on write", any(move.src_pool == move.dst_pool for move in event.copies))
+        self._mark("nobody ran", not event.runs and any(book.live for book in ledger.books.values()))
+        prompts = [run.start < ledger.books[run.r].prompt_tokens for run in event.runs]
+        self._mark("decode beside prefill", any(prompts) and not all(prompts))
+        for run, prompt in zip(event.runs, prompts, strict=True):
+            self._run(ledger, run, prompt)
+            if run.drafts:
+                self._drafting[event.step, run.r] = run
+
+    def _run(self, ledger: Ledger, run: Run, prompt: bool) -> None:
+        self._mark("prompt in chunks", prompt and run.stop < ledger.books[run.r].prompt_tokens)
+        self._mark("decode over a boundary", not prompt and any(run.start % size == 0 for size in self._sizes))
+        for group in ledger.local:
+            size = group.block_size
+            if group.kind == "recurrent":
+                self._mark("chunk over several boundaries", run.known // size - run.start // size > 1)
+                self._mark("chunk ends inside a block", prompt and run.known % size)
+            self._mark("chunk longer than the window", group.window and run.stop - run.start > group.window)
+
+    def on_step_end(self, ledger: Ledger, event: StepEnd) -> None:
+        """Look who was taken out."""
+        self._mark("withdrawn", event.withdrawn)
+
+    def on_accept(self, ledger: Ledger, event: Accept) -> None:
+        """Look how many drafts stood, and where the others lay."""
+        run = self._drafting.pop((event.step, event.r), None)
+        if run is None:
+            return
+        stood, drafts = len(event.tokens) - 1, len(run.drafts)
+        outcome = "drafts all stood" if stood == drafts else "drafts partly stood" if stood else "drafts all fell"
+        self._mark(outcome)
+        right = run.known + stood
+        self._mark("draft rejected over a boundary", any(run.stop // size > right // size for size in self._sizes))
+        self._mark("drafts stood over a boundary", any(right // size > run.known // size for size in self._sizes))
+
+    # --- life ---------------------------------------------------------------------------------------------------------------
+
+    def on_submit(self, ledger: Ledger, event: Submitted) -> None:
+        """Look at how a prompt lies on the blocks."""
+        tokens = len(event.tokens)
+        for size in self._sizes:
+            self._mark("prompt on a boundary", tokens % size == 0)
+            self._mark("prompt one short", size > 2 and tokens % size == size - 1)
+            self._mark("prompt one over", size > 2 and tokens % size == 1)
+            self._mark("image ends on a boundary", any((item.at + item.length) % size == 0 for item in event.media))
+        self._mark("salt", event.salt)
+        self._mark("adapter", event.adapter)
+        self._mark("image", event.media)
+
+    def on_preempt(self, ledger: Ledger, event: Preempted) -> None:
+        """Look how far it was."""
+        book = ledger.books[event.r]
+        self._preempted.add(event.r)
+        self._mark("preempted mid-prefill" if book.computed < book.prompt_tokens else "preempted while decoding")
+        self._mark("preempted in flight", _in_flight(ledger, event.r))
+
+    def on_abort(self, ledger: Ledger, event: Aborted) -> None:
+        """Look how far it was."""
+        book = ledger.books[event.r]
+        self._mark("aborted before it ran", not book.computed)
+        self._mark("aborted mid-prefill", 0 < book.computed < book.prompt_tokens)
+        self._mark("aborted in flight", _in_flight(ledger, event.r))
+
+    def on_finish(self, ledger: Ledger, event: Finished) -> None:
+        """Look whether it still runs."""
+        self._mark("finished in flight", _in_flight(ledger, event.r))
+
+    def on_reset(self, ledger: Ledger, event: ResetDone) -> None:
+        """Look who was there."""
+        self._mark("reset" if event.ok else "reset refused", event.tier == "local")
+        self._mark("reset with requests", any(book.live for book in ledger.books.values()))
+        kept = self._aside and event.tier == "local" and event.ok
+        self._mark("tier kept in a reset", kept and any(ledger.keys[group.id] for group in ledger.groups if group.of >= 0))
+
+    def on_version(self, ledger: Ledger, event: Version) -> None:
+        """Look who was there."""
+        self._mark("weights updated")
+        self._mark("weights updated midway", any(book.live for book in ledger.books.values()))
+
+
+def _in_flight(ledger: Ledger, r: str) -> bool:
+    return any(run.r == r for begun in ledger.open_steps.values() for run in begun.runs)
