@@ -112,7 +112,7 @@ class IntervalSparsity(Checker):
             return None
         self.opportunities += 1
         book, group = ledger.books[event.r], ledger.groups[event.group]
-        if _on_interval(ledger, group, event.length, retention.interval):
+        if _on_interval(ledger, group, event.length, retention.interval) or _kept_aside(ledger, book, event):
             return None
         boundaries = self._reachable(ledger, book, group)
         if any(event.length in needed_lengths(group, boundary) for boundary in boundaries):
@@ -178,6 +178,12 @@ def _on_interval(ledger: Ledger, group: Group, length: int, interval: int) -> bo
         return True
     before = -(length - peeked) % interval
     return length > peeked and before < window_blocks * group.block_size + peeked
+
+
+def _kept_aside(ledger: Ledger, book: Book, event: Publish) -> bool:
+    """Whether another tier has the key already: whoever published it first could be resumed there, and it is brought back."""
+    node = book.nodes[event.length] if event.length < len(book.nodes) else None
+    return any(node in ledger.keys[other] for other in ledger.stored[event.group])
 
 
 def _matched_beyond(ledger: Ledger, book: Book, group: Group, length: int) -> bool:

@@ -4,8 +4,8 @@ The manager is believed in nothing: after each call its block tables, reference 
 with what they were before, and the difference becomes `take`, `drop`, `publish`, `unpublish` and `counts`. So a manager
 needs no hooks, and one observer serves the reference policy and every release of vLLM.
 
-Within a call the events come in this order: `hit` (the look-up came first), `unpublish`, `drop`, `take`, `publish`,
-`counts`. A block that changes columns is dropped and taken again, because a page that went through the free queue
+Within a call the events come in this order: `hit` (the look-up came first), `unpublish`, `publish` of what is given back in the
+same call, `drop`, `take`, `publish`, `counts`. A block that changes columns is dropped and taken again, because a page that went through the free queue
 inside one call looks exactly like that.
 
 `counts` uses the pool's own books: `free` is the length of the free queue less the cached blocks in it, so a block that
@@ -315,10 +315,12 @@ class ObservedManager:
             if ref != was:
                 self._refs[slot] = ref
                 refs.append((slot, ref))
+        published.sort(key=_by_group_and_length)
+        # What nobody holds any more was keyed while it was still held, as blocks that drafts filled are before they are left.
+        left = [event for event in published if event.slot != self._null and self._refs[event.slot] <= 0]
+        self.events += left
         self.events += moves
-        if published:
-            published.sort(key=_by_group_and_length)
-            self.events += published
+        self.events += [event for event in published if event not in left] if left else published
         if counted:
             free = self._pool.get_num_free_blocks() - self._cached
             self.events.append(Counts(step=self.step, pool=POOL, free=free, held=self._held, cached=self._cached, refs=refs))
