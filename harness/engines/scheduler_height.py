@@ -67,7 +67,7 @@ class SchedulerHeight:
         manager: ObservedManager,
         new_request: NewRequest,
     ) -> None:
-        self.header = _with_tier(msgspec.structs.replace(header, height="scheduler"), config.options.tier_slots)
+        self.header = with_tier(msgspec.structs.replace(header, height="scheduler"), config.options.tier_slots)
         self.manager = manager
         self.new_request = new_request
         self.device: Device | None = None
@@ -223,7 +223,7 @@ class SchedulerHeight:
             self._run_oldest()
 
 
-def _with_tier(header: Header, slots: int) -> Header:
+def with_tier(header: Header, slots: int) -> Header:
     """Return the header with a second tier of so many slots, and in it a group for each of the device's."""
     if not slots:
         return header
