@@ -20,12 +20,11 @@ def fill(chosen: tuple[str, ...], out: Path | None) -> None:
 
     What a vector expects follows from the reference alone, so filling twice writes the same bytes.
     """
-    from harness import policies
     from harness.vectors import fill as filling
     from harness.vectors import store
 
     total = 0
-    for policy in chosen or policies.NAMES:
+    for policy in chosen or filling.POLICIES:
         for path, file in filling.write(policy, out or store.folder()):
             total += file.info.count
             click.echo(f"{path}: {file.info.count} vectors")

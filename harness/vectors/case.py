@@ -19,8 +19,8 @@ class Case:
     """One question.
 
     `refused` are the names of the field, in one string, one of which the refusal of an invalid input has; `words` are the
-    system's own text of it. `acceptable`: another answer may be right as well, for the reason that the comment gives; `legal` are
-    the lengths at which the safety law lets an engine resume, of a look-up.
+    system's own text of it. `acceptable`: another answer may be right as well, for the reason that the comment gives; `legal`
+    are the lengths at which the safety law lets an engine resume, of a look-up.
     """
 
     id: str

@@ -22,9 +22,15 @@ from harness.vectors.form import VECTORS, File, Kind, LifecycleExpected, Lifecyc
 from harness.vectors.lifecycle import Recorder
 
 
+POLICIES = ("vllm",)
+"""Who is asked."""
+
+
 def questions(policy: str) -> Questions:
-    """Return what a policy is asked. Raises UsageError for an unknown policy."""
+    """Return what a policy is asked. Raises UsageError for a policy that there is not."""
     policies.get(policy)
+    if policy not in POLICIES:
+        raise UsageError(f"--policy: there are no vectors of {policy}; there are of {', '.join(POLICIES)}")
     found: Questions = importlib.import_module(f"harness.vectors.{policy}.questions").QUESTIONS
     return found
 

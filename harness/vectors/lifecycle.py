@@ -26,7 +26,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._facts: list[Facts] = []
-        self._slots: dict[tuple[int, int], dict[int, tuple[str, int]]] = {}
+        self._slots: dict[tuple[int, int], dict[int, tuple[str, Any]]] = {}
         self._tokens: dict[str, list[int]] = {}
         self._identity: dict[str, Any] = {}
         self._live: dict[Any, int] = {}
@@ -88,26 +88,24 @@ class Recorder:
     def _notice_duplicates(self, event: Hit, index: int) -> None:
         for group, column in enumerate(event.slots):
             for slot in column:
-                for r, length in self._slots.get((group, slot), {}).values():
-                    if self._live[self._key(group, r, length)] > 1:
-                        self._free.setdefault("duplicates", index)
+                if any(self._live[key] > 1 for _, key in self._slots.get((group, slot), {}).values()):
+                    self._free.setdefault("duplicates", index)
 
     def _publish(self, event: Publish) -> None:
-        self._slots.setdefault((event.group, event.slot), {})[event.length] = (event.r, event.length)
         key = self._key(event.group, event.r, event.length)
+        self._slots.setdefault((event.group, event.slot), {})[event.length] = (event.r, key)
         self._live[key] = self._live.get(key, 0) + 1
 
     def _unpublish(self, event: Unpublish, index: int) -> list[tuple[int, str, int]]:
         if event.reason == "evict":
             self._free.setdefault("victims", index)
         keys = self._slots.get((event.group, event.slot), {})
-        gone = [event.length] if event.length else list(keys)
         out = []
-        for length in gone:
-            r, length = keys.pop(length, ("", length))
+        for length in [event.length] if event.length else list(keys):
+            r, key = keys.pop(length, ("", None))
             out.append((event.group, r, length))
             if r:
-                self._live[self._key(event.group, r, length)] -= 1
+                self._live[key] -= 1
         return out
 
     def _key(self, group: int, r: str, length: int) -> Any:

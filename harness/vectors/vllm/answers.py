@@ -9,7 +9,7 @@ Source of the interface: vLLM 0.33.0, `v1/core/kv_cache_manager.py`, `block_pool
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from harness.engines.manager_height import ManagerHeight
@@ -63,7 +63,8 @@ class _Asked:
         }
         if tokens:
             values["blocks_for_tokens"] = _named(
-                coordinator.get_num_blocks_to_allocate,
+                coordinator,
+                "get_num_blocks_to_allocate",
                 request_id="r",
                 num_tokens=tokens,
                 new_computed_blocks=tuple([] for _ in question.groups),
@@ -96,7 +97,8 @@ class _Asked:
         manager = core(engine).coordinator.single_type_managers[question.group]
         interval = engine.header.rules.retention.interval
         mask = _named(
-            manager.reachable_block_mask,
+            manager,
+            "reachable_block_mask",
             columns=range(question.first, question.stop),
             reachable=question.reachable,
             start_block=question.first,
@@ -153,7 +155,8 @@ def _plant(manager: Any, writer: Any, group: int, block_size: int, length: int) 
     column = -(-length // block_size) - 1
     if length % block_size:
         _named(
-            pool.cache_partial_block,
+            pool,
+            "cache_partial_block",
             request=writer,
             block=block,
             num_tokens=length,
@@ -166,7 +169,7 @@ def _plant(manager: Any, writer: Any, group: int, block_size: int, length: int) 
     pool.free_blocks([block])
 
 
-def _named(method: Callable[..., Any], **offered: Any) -> Any:
-    """Call a method with those of the arguments that it knows."""
-    known = inspect.signature(method).parameters
-    return method(**{name: value for name, value in offered.items() if name in known})
+def _named(owner: Any, method: str, **offered: Any) -> Any:
+    """Call a method with those of the arguments that its class knows; the object's own may be a patched one."""
+    known = inspect.signature(getattr(type(owner), method)).parameters
+    return getattr(owner, method)(**{name: value for name, value in offered.items() if name in known})

@@ -6,6 +6,7 @@ large enough that nothing is evicted, so nothing in them is the engine's choice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from harness import layouts
@@ -20,7 +21,7 @@ SOURCE = "chosen at boundaries"
 
 def cases() -> list[Case]:
     """Return every question."""
-    return [*_replays(), *_turns(), *_stories("manager"), *_stories("scheduler")]
+    return [*_replays(), *_turns(), *_stories()]
 
 
 def _replays() -> list[Case]:
@@ -72,42 +73,53 @@ _FLAGS = {
     "second-tier": ["tier"],
     "multi-turn": ["counts"],
     "preempt-and-resume": ["lost-work", "recomputed-output"],
-    "abort-and-retry": ["counts", "never-written"],
+    "abort-and-retry": ["counts", "never-written", "drafts"],
     "withdrawn": ["never-written"],
     "one-group-evicted": ["state-without-attention"],
-    "reset-with-running": ["stale"],
-    "new-weights": ["stale"],
+    "reset-with-running": ["stale", "in-flight"],
+    "new-weights": ["stale", "tier"],
     "identities": ["identity"],
-    "long-decode": ["interval", "window-edge"],
+    "long-decode": ["interval", "window-edge", "in-flight"],
     "long-chunks": ["chunk-end", "junction"],
     "crowded": ["evicts-what-it-hit", "admission"],
 }
 """What each scenario hunts."""
 
-_CELLS: dict[Height, tuple[tuple[str, dict[str, Any]], ...]] = {
-    "manager": (("full-mamba", {"retention_interval": 0}), ("full-swa", {"retention_interval": 64})),
-    "scheduler": (
-        ("full-mamba", {"retention_interval": 0}),
-        ("full-mamba", {"retention_interval": 0, "num_speculative_tokens": 3}),
-        ("full-swa-mamba", {"retention_interval": None, "tier_slots": 96}),
+_MANAGER: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("full-mamba", {"retention_interval": 0}),
+    ("full-swa", {"retention_interval": 64}),
+)
+"""On these every scenario that applies is told at manager height."""
+
+_SCHEDULER: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
+    (
+        "full-mamba",
+        {"retention_interval": 0},
+        ("siblings-in-one-step", "preempt-and-resume", "crowded", "long-chunks", "new-weights"),
     ),
-}
-_AT_SCHEDULER = {
-    "full-mamba[0]": ("siblings-in-one-step", "preempt-and-resume", "crowded", "long-chunks", "new-weights"),
-    "full-mamba[0,num_speculative_tokens=3]": ("generated-and-shared", "exact-replay"),
-    "full-swa-mamba[None,tier_slots=96]": ("second-tier",),
-}
+    ("full-mamba", {"retention_interval": 0, "num_speculative_tokens": 3}, ("generated-and-shared", "exact-replay")),
+    ("full-swa-mamba", {"retention_interval": None, "num_speculative_tokens": 4}, ("long-decode", "abort-and-retry")),
+    ("full-swa-mamba", {"retention_interval": None, "async_depth": 1}, ("long-decode", "reset-with-running")),
+    ("full-swa-mamba", {"retention_interval": None, "tier_slots": 96}, ("second-tier", "new-weights")),
+)
+"""And on these the named ones at scheduler height: plain, with drafts, with a step in flight, with a second tier."""
 
 
-def _stories(height: Height) -> list[Case]:
+def _stories() -> list[Case]:
     out = []
-    for layout, options in _CELLS[height]:
-        shape, cell = Shape(layouts.load(layout), options, height), _named(layout, options)
-        for scenario in SCENARIOS:
-            if not scenario.applies(shape) or (height == "scheduler" and scenario.name not in _AT_SCHEDULER[cell]):
-                continue
+    for layout, options in _MANAGER:
+        out += _told(layout, options, "manager", [scenario.name for scenario in SCENARIOS])
+    for layout, options, names in _SCHEDULER:
+        out += _told(layout, options, "scheduler", names)
+    return out
+
+
+def _told(layout: str, options: dict[str, Any], height: Height, names: Sequence[str]) -> list[Case]:
+    shape, out = Shape(layouts.load(layout), options, height), []
+    for scenario in SCENARIOS:
+        if scenario.name in names and scenario.applies(shape):
             asked = scenario.trace(shape)
-            name = f"lifecycle/{height}/{cell}/{scenario.name}"
+            name = f"lifecycle/{height}/{_named(layout, options)}/{scenario.name}"
             out.append(Case(name, scenario.story, _FLAGS[scenario.name], LifecycleInput(asked.header, asked.ops)))
     return out
 

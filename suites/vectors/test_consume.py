@@ -1,0 +1,159 @@
+"""Consuming: a right engine passes, a faulty one fails, and what was not asked is never counted as passed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import invoke
+from harness.engines import registry
+from harness.engines.registry import EngineKind, parse
+from harness.mutants import all_mutants
+from harness.vectors import store
+from harness.vectors.consume import consume
+from harness.vectors.form import Facts, LifecycleExpected
+from harness.vectors.lifecycle import Comparison
+from suites.vectors.published import files
+
+VLLM = store.folder() / "vllm"
+
+
+def _run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    code = invoke(["consume", *argv])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.mark.parametrize("where", sorted(files()), ids="-".join)
+def test_the_reference_passes_every_vector(where: tuple[str, str]) -> None:
+    """Nothing that was filled is left unasked, and nothing fails."""
+    file = files()[where]
+    came = consume(file, parse("reference"))
+    assert (came.failures, came.unknown, dict(came.not_run)) == ([], [], {})
+    assert came.passed.total() == came.asked.total() == file.info.count
+
+
+MUTANTS = [mutant.name for mutant in all_mutants().values() if "reference" in mutant.engines]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_seeded_fault_fails_a_lifecycle(mutant: str) -> None:
+    """Each is killed by some trace, at the height where it can be planted."""
+    came = consume(files()["vllm", "lifecycle"], parse(f"reference:mutant={mutant}"))
+    assert came.failures
+
+
+@pytest.mark.parametrize(
+    ("mutant", "kind"),
+    [
+        ("hit-is-maximum-over-groups", "lookup"),
+        ("window-looked-up-short", "lookup"),
+        ("last-token-hit", "lookup"),
+        ("junction-forgotten", "lookup"),
+        ("replay-boundary-masked", "retention"),
+        ("denser-than-interval", "retention"),
+        ("chunk-ends-off-the-grid", "split"),
+    ],
+)
+def test_a_seeded_fault_fails_the_rule_that_it_breaks(mutant: str, kind: str) -> None:
+    came = consume(files()["vllm", kind], parse(f"reference:mutant={mutant}"))
+    assert came.failures and not any(failure.got.startswith("raised") for failure in came.failures)
+
+
+def test_a_failure_is_told_with_id_flag_and_both_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = _run(capsys, str(VLLM / "lookup.json"), "--engine", "reference:mutant=last-token-hit")
+    assert code == 1
+    assert "FAILED lookup/full/48-of-48" in out and "hunts    block-boundary: a length at" in out
+    assert 'expected {"resume":32,' in out and 'got      {"resume":48,' in out
+
+
+def _wrong(tmp_path: Path, change: Any) -> Path:
+    raw = json.loads((VLLM / "sizing.json").read_bytes())
+    change({vector["id"]: vector for vector in raw["vectors"]})
+    raw["_info"]["hash"] = store.content_hash(raw["flags"], raw["vectors"])
+    path = tmp_path / "sizing.json"
+    path.write_text(json.dumps(raw), encoding="utf-8")
+    return path
+
+
+def test_a_wrong_expected_value_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that was filled wrongly is no less a failure than a wrong engine."""
+    path = _wrong(tmp_path, lambda vectors: vectors["sizing/one-group"]["expected"]["values"].update(alignment=17))
+    code, out, _ = _run(capsys, str(path))
+    assert code == 1 and "FAILED sizing/one-group" in out and "valid 27 of 28" in out
+
+
+def test_an_invalid_input_must_be_refused_and_the_field_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def change(vectors: Any) -> None:
+        vectors["sizing/hash-of-nothing"]["input"]["config"] = {"hash_block_size": 4}  # now it is right, and accepted
+        vectors["sizing/window-of-nothing"]["refusal"] = {"names": ["sink"]}
+
+    code, out, _ = _run(capsys, str(_wrong(tmp_path, change)))
+    assert code == 1 and "invalid 14 of 16" in out
+    assert "expected a refusal that says hash_block_size" in out and "expected a refusal that says sink" in out
+
+
+def test_what_an_engine_cannot_be_asked_is_not_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a reason for each, and exit code 5 if that leaves nothing."""
+    reference = registry.kinds()["reference"]
+    mute = EngineKind("mute", "answers nothing", ("scheduler",), reference.open, policies=("vllm",))
+    monkeypatch.setattr(registry, "kinds", lambda: {"mute": mute})
+    code, out, err = _run(capsys, str(VLLM / "split.json"), "--engine", "mute")
+    assert code == 5 and "not run: 61: the engine says nothing of it" in out and "nothing was consumed" in err
+    code, out, _ = _run(capsys, str(VLLM), "--engine", "mute")
+    assert code == 0 and "traces for manager height; engine mute runs at scheduler" in out
+    monkeypatch.setattr(
+        registry, "kinds", lambda: {"mute": EngineKind("mute", "", ("manager",), reference.open, policies=("x",))}
+    )
+    code, out, _ = _run(capsys, str(VLLM), "--engine", "mute")
+    assert code == 5 and "engine mute follows x, not vllm" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (("/nowhere/vectors",), "there is no such file or folder"),
+        ((str(VLLM), "--engine", "refrence"), "did you mean 'reference'?"),
+        ((str(VLLM / "lookup.json"), "--engine", "reference:mutant=last-token"), "no mutant is called 'last-token'"),
+        ((str(VLLM / "lifecycle.json"), "--engine", "reference:release=9.9"), "known are 0.22"),
+        ((), "Missing argument"),
+    ],
+)
+def test_a_mistake_of_the_users_is_one_line(argv: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = _run(capsys, *argv)
+    assert code == 4 and told in err and err.count("\n") == 1
+
+
+def test_an_empty_folder_consumes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(capsys, str(tmp_path))[0] == 5
+
+
+FREE = LifecycleExpected(
+    [Facts(0, hits=[("a", 0, 0)]), Facts(2, unpublished=[(0, "a", 16)], counts=[(0, 1, 2, 3)])], free_from=2, free=["victims"]
+)
+
+
+def test_a_free_choice_is_excused_where_it_may_show() -> None:
+    """Another victim is; it must be in the very operation in which the engine parts from what was expected."""
+    comparison = Comparison(FREE)
+    comparison.compare(0, Facts(0, hits=[("a", 0, 0)]))
+    assert not comparison.parted
+    comparison.compare(2, Facts(2, unpublished=[(0, "b", 16)], counts=[(0, 1, 2, 3)]))
+    assert comparison.parted and comparison.excused
+
+
+@pytest.mark.parametrize(
+    "got",
+    [
+        pytest.param(Facts(0, hits=[("a", 0, 16)]), id="before the choice"),
+        pytest.param(Facts(2, unpublished=[(0, "a", 16)], counts=[(0, 2, 1, 3)]), id="something else"),
+        pytest.param(Facts(1, unpublished=[(0, "a", 16)]), id="where nothing was expected"),
+    ],
+)
+def test_a_difference_that_is_no_free_choice_is_not_excused(got: Facts) -> None:
+    comparison = Comparison(FREE)
+    comparison.compare(got.op, got)
+    assert comparison.parted and not comparison.excused
