@@ -37,7 +37,7 @@ SIZES = {
     "interactive": (0, 0),
     "prefix_heavy": (25574, 3197),
 }
-"""KV blocks and states. Of the split budgets that of multiplier 8 was measured; with 4, five intervals more would not fit."""
+"""KV blocks and states. The split of multiplier 8 was measured; that of 4 is worked out, and one KV block more does not fit."""
 
 
 def build(name: str) -> Scheduler:
