@@ -1,4 +1,4 @@
-"""The command line: `cachewitness run`, `score`, `replay`, `check`, `fill`, `consume`, `ls`, `schema`.
+"""The command line: `cachewitness run`, `fuzz`, `score`, `replay`, `check`, `fill`, `consume`, `plan`, `ls`, `schema`.
 
 Exit codes are the interface: 0 pass, 1 fail, 2 unknown, 3 the harness itself crashed, 4 usage or configuration, 5 nothing was
 checked. A mistake of the user's is one line; only a mistake of the harness's leaves a traceback, in a file.
@@ -105,13 +105,14 @@ def _register() -> None:
     from harness.cli.check import check
     from harness.cli.consume import consume
     from harness.cli.fill import fill
+    from harness.cli.fuzz import fuzz
     from harness.cli.ls import ls, schema
     from harness.cli.plan import plan
     from harness.cli.replay import replay
     from harness.cli.run import run
     from harness.cli.score import score
 
-    for command in (run, score, replay, check, fill, consume, plan, ls, schema):
+    for command in (run, fuzz, score, replay, check, fill, consume, plan, ls, schema):
         cli.add_command(command)
 
 

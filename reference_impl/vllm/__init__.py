@@ -23,8 +23,8 @@ can end: once per interval, at the replay boundary, and at junctions where someb
 
 **Reading order.** `spec` (sources, rules, releases), `options`, `kv_cache_interface`, `config`, `request`, `key_index`, `tier`,
 `keyed_blocks`, `block_pool`, `retention`, `single_type_manager`, `full_attention`, `sliding_window`, `mamba`, `coordinator`,
-`hybrid_coordinator`, `kv_cache_manager`, `align_split`, `scheduler_interface`, `scheduler`. The names are vLLM's own, so that
-one observer drives this package and the real thing.
+`hybrid_coordinator`, `kv_cache_manager`, `align_split`, `scheduler_interface`, `scheduler`; beside them `sizing`. The names are
+vLLM's own, so that one observer drives this package and the real thing.
 
 **Where engines may legally differ.** Which block is evicted, which of several blocks under one key is hit, which ids are
 handed out, whom a preemption strikes. An engine may hit less than it could, within what its rules declare; never more.

@@ -134,8 +134,8 @@ def snapshot_columns(lengths: SequenceLengths, block_size: int) -> list[int]:
     return columns
 
 
-def kept_snapshots(lengths: SequenceLengths, block_size: int, alignment: int, interval: int | None) -> int:
-    """Return how many states of one sequence stay cached in a recurrent group.
+def kept_snapshots(lengths: SequenceLengths, block_size: int, alignment: int, interval: int | None) -> tuple[int, int]:
+    """Return how many states of one sequence a recurrent group writes, and how many of them stay cached.
 
     `alignment` is the multiple, in tokens, on which hits end; `interval` is None for dense retention. Raises ConfigError for an
     interval that is negative or no multiple of the alignment.
@@ -145,7 +145,7 @@ def kept_snapshots(lengths: SequenceLengths, block_size: int, alignment: int, in
     reachable = replay_boundaries(lengths.prompt_tokens, alignment, use_eagle=False)
     columns = range(lengths.full_blocks(block_size))
     mask = mamba_mask(columns, block_size=block_size, alignment=alignment, interval=interval, reachable=reachable)
-    return len(written) if mask is None else sum(mask[column] for column in written)
+    return len(written), len(written) if mask is None else sum(mask[column] for column in written)
 
 
 def kept_window_blocks(lengths: SequenceLengths, block_size: int, window: int, alignment: int, interval: int | None) -> int:
