@@ -55,11 +55,7 @@ def cells_of(policy: str, layouts: Sequence[str], options: Sequence[str]) -> tup
     from harness.cells import Cell
     from harness.layouts import load
 
-    kind, chosen = policies.get(policy), dict(_option(text) for text in options)
-    for key in _MEASURES:
-        value = chosen.get(key, 1)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-            raise UsageError(f"--option: {key} is a whole number, at least 0, or none; not {value!r}")
+    kind, chosen = policies.get(policy), options_of(options)
     if layouts:
         named = [load(name) for name in dict.fromkeys(layouts)]
         if chosen or kind.variants is None:
@@ -68,6 +64,16 @@ def cells_of(policy: str, layouts: Sequence[str], options: Sequence[str]) -> tup
     if not chosen:
         return kind.cells(), False
     return [Cell(layout, chosen, policy) for layout in {c.layout.name: c.layout for c in kind.cells()}.values()], False
+
+
+def options_of(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the policy's options that the user named. What traces are measured by is checked here."""
+    chosen = dict(_option(text) for text in texts)
+    for key in _MEASURES:
+        value = chosen.get(key, 1)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+            raise UsageError(f"--option: {key} is a whole number, at least 0, or none; not {value!r}")
+    return chosen
 
 
 def suites_of(names: Sequence[str]) -> list[Suite]:

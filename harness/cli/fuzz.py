@@ -1,0 +1,98 @@
+"""`cachewitness fuzz`: random work on drawn configurations until time is up or something fails, or all that is small."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.options import engine_of, engine_option, options_of
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.engines.registry import EngineSpec
+    from harness.fuzz.campaign import Campaign, Plan
+
+_EXIT_INTERRUPTED = 130
+
+
+@click.command()
+@engine_option
+@click.option("--policy", default="vllm", show_default=True, metavar="NAME", help="The rules that the engine is to follow.")
+@click.option("--layout", "layouts", multiple=True, metavar="NAME|PATH", help="Cache groups instead of drawn ones; repeatable.")
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option that is not drawn; may be repeated.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=0, help="Stop after so long; 0: when something fails.")
+@click.option("--operations", type=click.IntRange(min=0), default=0, help="Stop after so many operations.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="What everything drawn depends on.")
+def fuzz(
+    engine: str,
+    policy: str,
+    layouts: tuple[str, ...],
+    options: tuple[str, ...],
+    seconds: float,
+    operations: int,
+    seed: int,
+) -> int:
+    """Run random work on drawn configurations under every checker, until time is up or something fails.
+
+    A known fault is planted first and must be reported. The last line runs the same campaign again.
+    """
+    from harness.fuzz import told
+    from harness.fuzz.campaign import Campaign
+    from harness.fuzz.canary import POLICY, sing
+    from harness.report import store, terminal
+
+    spec = engine_of(engine, policy)
+    plan = _plan(spec, policy, layouts, options, seed)
+    sung = sing(plan if policy == POLICY else _plan(engine_of("reference"), POLICY, (), (), seed))
+    progress = _Progress()
+    campaign = Campaign(spec, plan, told=progress.tell)
+    try:
+        campaign.run(seconds, operations)
+    finally:
+        progress.clear()
+    stored = store.keep_failures(campaign.report, spec, store.DEFAULT_FOLDER, everything=False)
+    again = told.command(engine, policy, layouts, options, campaign.operations, seed)
+    told.print_campaign(campaign, sung, stored, again, terminal.console())
+    return _EXIT_INTERRUPTED if campaign.interrupted else told.exit_code(campaign, sung)
+
+
+def _plan(spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequence[str], seed: int) -> Plan:
+    from harness.cells import SCHEDULER_OPTIONS
+    from harness.fuzz.campaign import Plan, heights_of
+    from harness.fuzz.draw import Restriction
+    from harness.layouts import load
+
+    chosen, heights = options_of(options), heights_of(spec, policy)
+    if any(chosen.get(name) for name in SCHEDULER_OPTIONS):
+        heights = tuple(height for height in heights if height == "scheduler")
+    if not heights:
+        raise UsageError(f"--engine: {spec.kind.name} runs at no height at which this can be fuzzed; see `ls engines`")
+    named = [load(name) for name in dict.fromkeys(layouts)]
+    return Plan(policy, heights, Restriction(named, chosen, historic=not spec.kind.replays), seed)
+
+
+class _Progress:
+    """One line on standard error that says how far a campaign is; silent if that is no terminal."""
+
+    def __init__(self) -> None:
+        import sys
+
+        self._shown = sys.stderr.isatty()
+        self._next = 0.5
+
+    def tell(self, campaign: Campaign) -> None:
+        """Say how far it is, now and then."""
+        seconds = campaign.report.seconds
+        if self._shown and seconds >= self._next:
+            self._next = seconds + 0.2
+            marks = sum(map(bool, campaign.marks.values()))
+            done = f"{campaign.traces:,} traces, {campaign.operations:,} operations, {campaign.operations / seconds:,.0f} a second"
+            click.echo(f"\r\x1b[Kfuzz: {done}, {marks} marks", nl=False, err=True)
+
+    def clear(self) -> None:
+        """Wipe the line."""
+        if self._shown:
+            click.echo("\r\x1b[K", nl=False, err=True)

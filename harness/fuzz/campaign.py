@@ -1,0 +1,198 @@
+"""A campaign: one drawn configuration and one trace after another, until time is up, or operations are, or something fails.
+
+Trace number i of a campaign depends on the seed, on i and on what the user chose, never on a clock or on an engine. Whoever
+runs a campaign of so many operations therefore runs the very traces of one that stopped there because its time was up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+
+import msgspec
+
+from harness import policies
+from harness import trace as traces
+from harness.anomalies import DISAGREEMENTS
+from harness.cells import Cell
+from harness.checkers import fresh
+from harness.engines.registry import EngineSpec
+from harness.errors import EngineMissing, UsageError
+from harness.execute import drive
+from harness.fuzz.draw import Restriction, draw
+from harness.fuzz.watch import Watch
+from harness.generate import Seeded, write
+from harness.run import SHRINK_SECONDS, Failure, NotRun, Report, SuiteReport
+from harness.shrink import shrink
+from harness.trace import Height, Trace
+from harness.verdict import Finding, Result, merge_tallies
+
+LENGTHS = (30, 60, 60, 120)
+"""In operations, of traces; long ones fill pools, short ones leave more to other configurations."""
+REFUSED_MAX = 200
+"""After so many refusals, and no trace that ran, a campaign gives up."""
+_DISAGREEMENTS = {anomaly.name for anomaly in DISAGREEMENTS}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the traces of a campaign depend on. `stream` tells campaigns of one seed apart."""
+
+    policy: str
+    heights: tuple[Height, ...]
+    chosen: Restriction
+    seed: int
+    stream: str = "campaign"
+
+    def draw(self, number: int) -> tuple[Cell, Trace]:
+        """Return configuration and trace number so many.
+
+        Raises UsageError if the policy refuses what the user chose.
+        """
+        source = Seeded(f"{self.stream}/{self.seed}/{number}")
+        height = source.choice(self.heights)
+        cell = draw(source, self.policy, height, self.chosen)
+        withdraw = source.chance(20)
+        name = f"fuzz-{self.seed}-{number}"
+        trace = write(cell.shape(height), source, withdraw=withdraw, operations=source.choice(LENGTHS), name=name)
+        return cell, Trace(msgspec.structs.replace(trace.header, seed=self.seed), trace.ops)
+
+
+def heights_of(engine: EngineSpec, policy: str) -> tuple[Height, ...]:
+    """Return the heights at which an engine can follow a policy under the fuzzer's own worker."""
+    known = policies.get(policy).heights
+    return tuple(height for height in ("manager", "scheduler") if height in engine.kind.heights and height in known)
+
+
+@dataclass
+class Campaign:
+    """Runs a plan on an engine. `told` is called after every trace; `report`, `marks` and `digest` say what came of it."""
+
+    engine: EngineSpec
+    plan: Plan
+    told: Callable[[Campaign], None] | None = None
+    marks: Counter[str] = field(default_factory=Counter)
+    operations: int = 0
+    traces: int = 0
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        self.report = Report(engine=self.engine.text, seed=self.plan.seed)
+        self._suites = {height: SuiteReport(name=f"fuzz-{height}") for height in self.plan.heights}
+        self._left_out: dict[tuple[str, str], NotRun] = {}
+        self._digest = sha256()
+        self._versions: set[str] = set()
+
+    @property
+    def digest(self) -> str:
+        """A digest of all traces and of what came of them: equal if and only if the same happened again."""
+        return self._digest.hexdigest()[:12]
+
+    def run(self, seconds: float = 0.0, operations: int = 0) -> None:
+        """Run until so many seconds have passed or operations have been carried out (0: never), or until something fails.
+
+        Raises UsageError if whatever is drawn is refused.
+        """
+        started = time.perf_counter()
+        number = 0
+        try:
+            while not (self.failed or (operations and self.operations >= operations)):
+                self._one(number)
+                number += 1
+                if number == REFUSED_MAX and not self.traces:
+                    raise UsageError([*self._left_out.values()][-1].why)
+                self.report.seconds = time.perf_counter() - started
+                if self.told:
+                    self.told(self)
+                if seconds and self.report.seconds >= seconds:
+                    break
+        except KeyboardInterrupt:
+            self.interrupted = True
+        self.report.seconds = time.perf_counter() - started
+        self._conclude()
+
+    @property
+    def failed(self) -> bool:
+        """Whether a trace failed."""
+        return any(suite.failures for suite in self._suites.values())
+
+    def _one(self, number: int) -> None:
+        """Run one trace; note why if it is left out."""
+        began = time.perf_counter()
+        try:
+            cell, trace = self.plan.draw(number)
+            engine = self.engine.open(trace.header)
+        except UsageError as error:
+            self._leave_out("configurations", str(error))
+            return
+        except ImportError as error:
+            raise EngineMissing(f"--engine {self.engine.text}: cannot be built: {error}") from error
+        header = engine.describe()
+        self.report.startup_seconds = max(self.report.startup_seconds, time.perf_counter() - began)
+        self._versions.add(header.engine_version)
+        if missing := [need for need in trace.header.needs if need not in header.capabilities]:
+            self._leave_out(f"traces that need {missing[0]}", header.not_applicable.get(missing[0], "the engine cannot"))
+            return
+        watch = Watch(header, self.marks)
+        result = drive(trace, engine, [*fresh(), watch], keep=False)
+        self._count(trace, result, time.perf_counter() - began)
+        if spent := getattr(engine, "engine_seconds", 0.0):
+            self.report.engine_seconds = (self.report.engine_seconds or 0.0) + spent
+        if result.findings:
+            self._fail(cell, trace, min(result.findings, key=lambda found: found.anomaly not in _DISAGREEMENTS))
+
+    def _leave_out(self, what: str, why: str) -> None:
+        self._left_out.setdefault((what, why), NotRun(what, why, 0)).count += 1
+
+    def _count(self, trace: Trace, result: Result, seconds: float) -> None:
+        suite, activity = self._suites[trace.header.height], result.activity
+        suite.traces, suite.seconds = suite.traces + 1, suite.seconds + seconds
+        suite.activity.add(activity)
+        suite.tallies = merge_tallies([*suite.tallies, *result.tallies])
+        suite.crashed = sorted({*suite.crashed, *(f"{t.checker}: {t.crashed}" for t in result.tallies if t.crashed)})
+        self.traces += 1
+        self.operations += activity.operations
+        self._digest.update(traces.dump(trace))
+        self._digest.update(msgspec.json.encode([activity, [(t.checker, t.opportunities, t.findings) for t in result.tallies]]))
+
+    def _fail(self, cell: Cell, trace: Trace, finding: Finding) -> None:
+        """Shrink the trace and keep the failure."""
+        smallest = shrink(trace, partial(self._fails_at, finding.anomaly), SHRINK_SECONDS)
+        again = self._again(finding.anomaly, smallest) or finding
+        name = f"fuzz:{trace.header.name}@{cell.layout.name}"
+        failure = Failure(id=name, finding=again, trace=trace, shrunk=smallest, offending=again.op)
+        self._suites[trace.header.height].failures.append(failure)
+
+    def _again(self, anomaly: str, trace: Trace) -> Finding | None:
+        def alike(finding: Finding) -> bool:
+            return finding.anomaly == anomaly
+
+        result = drive(trace, self.engine.open(trace.header), until=alike, keep=False)
+        return next(filter(alike, result.findings), None)
+
+    def _fails_at(self, anomaly: str, trace: Trace) -> int:
+        try:
+            found = self._again(anomaly, trace)
+        except UsageError:
+            return -1
+        return found.op if found else -1
+
+    def _conclude(self) -> None:
+        """Fill in the report: what ran, what did not, which rules had nothing to judge."""
+        report = self.report
+        report.engine_version = ", ".join(sorted(self._versions))
+        report.suites = [suite for suite in self._suites.values() if suite.traces]
+        for suite in report.suites:
+            suite.tallies = [tally for tally in suite.tallies if tally.checker != Watch.name]
+        report.not_run = list(self._left_out.values())
+        for tally in report.tallies():
+            if tally.not_applicable:
+                report.not_applicable[tally.checker] = tally.not_applicable
+            elif not tally.opportunities and not tally.crashed:
+                report.vacuous.append(f"checker {tally.checker} had nothing to judge")
+        if not self.traces:
+            report.vacuous.append("no trace ran")

@@ -1,0 +1,125 @@
+"""The canary: a known fault that every fuzz run plants first, to prove that what it is about to say can be believed.
+
+The seed chooses a fault that the drawn configurations can express; a short campaign of its own must report it, as the anomaly and
+by the checker that the fault names in advance. If it does not, the harness is blind, whatever the campaign itself finds.
+
+Faults are planted into the reference of the policy `vllm`, whatever engine is fuzzed: generator, ledger and checkers are the
+same, and another engine's code is not ours to break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import count, islice
+
+from harness.cells import Cell
+from harness.engines.registry import parse
+from harness.errors import UsageError
+from harness.execute import drive
+from harness.fuzz.campaign import Plan
+from harness.generate import Seeded
+from harness.mutants import all_mutants
+from harness.trace import Trace
+from harness.verdict import Finding
+
+POLICY = "vllm"
+OPERATIONS_MAX = 12_000
+"""A canary that is not reported in so many operations is missed; most are in some hundred."""
+DRAWN_MAX = 300
+"""Among so many drawn configurations one must express the fault, or another fault is chosen."""
+
+Fits = Callable[[Cell], bool]
+
+
+def _has(kind: str) -> Fits:
+    return lambda cell: any(group.kind == kind for group in cell.layout.groups)
+
+
+def _option(name: str) -> Fits:
+    return lambda cell: bool(cell.options.get(name))
+
+
+def _pruned(cell: Cell) -> bool:
+    """Whether retention drops something: of the newest releases it does unless told otherwise."""
+    if "release" in cell.options or cell.options.get("retention_interval", 0) is None:
+        return False
+    return any(group.kind in ("sliding", "recurrent") for group in cell.layout.groups)
+
+
+def _any(cell: Cell) -> bool:
+    return True
+
+
+CANARIES: Mapping[str, Fits] = {
+    "null-block-published": _has("recurrent"),
+    "skipped-boundary-published": _has("recurrent"),
+    "window-freed-early": _has("sliding"),
+    "window-looked-up-short": _has("sliding"),
+    "replay-boundary-masked": _pruned,
+    "denser-than-interval": _pruned,
+    "hit-is-maximum-over-groups": lambda cell: len(cell.layout.groups) > 1,
+    "tail-published-early": _any,
+    "lookup-one-unit-short": _any,
+    "block-leaked": _any,
+    "stale-table-rows": _any,
+    "shared-block-freed-twice": _any,
+    "image-left-out": _any,
+    "reset-keeps-keys": _any,
+    "drafts-published": _option("num_speculative_tokens"),
+    "freed-while-in-flight": _option("async_depth"),
+    "stored-before-the-step": _option("tier_slots"),
+}
+"""Faults to choose from, and whether a configuration can express them; all do nothing where nothing is cached."""
+
+
+@dataclass(frozen=True)
+class Sung:
+    """What became of the canary: the fault, the anomaly that it was to raise, and the operations until it was reported."""
+
+    mutant: str
+    anomaly: str
+    checker: str
+    reported: bool
+    operations: int
+
+
+def sing(plan: Plan) -> Sung | None:
+    """Plant the fault that the plan's seed chooses and say whether it was reported; None if no configuration expresses one."""
+    plan = replace(plan, stream="canary")
+    source, names = Seeded(f"canary/{plan.seed}"), sorted(CANARIES)
+    while names:
+        names.remove(name := source.choice(names))
+        if any(_expresses(plan, name, number) for number in range(DRAWN_MAX)):
+            return planted(plan, name)
+    return None
+
+
+def planted(plan: Plan, name: str) -> Sung:
+    """Plant one fault, and run what can express it until it is reported or the canary's operations are spent."""
+    mutant, operations = all_mutants()[name], 0
+    expressing = filter(None, (_expresses(plan, name, number) for number in count()))
+    for trace in islice(expressing, OPERATIONS_MAX):
+        engine = parse(f"reference:mutant={name}").open(trace.header)
+        result = drive(trace, engine, until=lambda found: _named(found, name), keep=False)
+        operations += result.activity.operations
+        if any(_named(found, name) for found in result.findings):
+            return Sung(name, mutant.anomaly, mutant.checker, True, operations)
+        if operations >= OPERATIONS_MAX:
+            break
+    return Sung(name, mutant.anomaly, mutant.checker, False, operations)
+
+
+def _named(found: Finding, name: str) -> bool:
+    mutant = all_mutants()[name]
+    return (found.anomaly, found.checker) == (mutant.anomaly, mutant.checker)
+
+
+def _expresses(plan: Plan, name: str, number: int) -> Trace | None:
+    """Return the plan's trace of a number if the fault can show in it; None if not, or if the policy refuses it."""
+    try:
+        cell, trace = plan.draw(number)
+    except UsageError:
+        return None
+    fits = cell.options.get("enable_caching", True) and CANARIES[name](cell)
+    return trace if fits and all_mutants()[name].height in ("manager", trace.header.height) else None

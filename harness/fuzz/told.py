@@ -1,0 +1,100 @@
+"""Tells a campaign on a terminal, and plainly where there is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from shlex import quote
+
+from rich.console import Console
+from rich.text import Text
+
+from harness.fuzz import marks
+from harness.fuzz.campaign import Campaign
+from harness.fuzz.canary import Sung
+from harness.report import terminal
+from harness.report.store import Stored
+from harness.report.witness import witness, wrapped
+from harness.verdict import EXIT_INTERNAL, EXIT_PASS, Activity
+
+
+def print_campaign(campaign: Campaign, sung: Sung | None, stored: Mapping[str, Stored], again: str, out: Console) -> None:
+    """Print what a campaign did and reached, the witness if something failed, the verdict, and the line that runs it again."""
+    report = campaign.report
+    activity = Activity()
+    for suite in report.suites:
+        activity.add(suite.activity)
+    version = f" ({report.engine_version})" if report.engine_version else ""
+    _say(f"engine {report.engine}{version}, policy {campaign.plan.policy}, seed {campaign.plan.seed}", out, "bold")
+    _say(f"canary: {canary_line(sung)}", out)
+    _say(f"{campaign.traces:,} traces, each on a configuration of its own; {terminal.speed(report)}", out)
+    terminal.print_activity(activity, out)
+    terminal.print_tallies(report.tallies(), out)
+    _print_marks(campaign.marks, out)
+    _print_list("not run", [f"{entry.what}: {entry.why} ({entry.count} times)" for entry in report.not_run], out)
+    for suite in report.suites:
+        for failure in suite.failures:
+            replay = stored[failure.id].replay
+            whole = len(failure.trace.ops)
+            terminal.print_lines(witness(failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay), out)
+            _say("", out)
+    terminal.print_verdict(exit_code(campaign, sung), out, reasons=_reasons(campaign, sung), passed="nothing found")
+    _say(f"again: {again}  (digest {campaign.digest})", out)
+
+
+def exit_code(campaign: Campaign, sung: Sung | None) -> int:
+    """Return the exit code of a campaign: that of a crash if the canary was missed, since then nothing that was said counts."""
+    return EXIT_INTERNAL if sung is not None and not sung.reported else campaign.report.exit_code
+
+
+def canary_line(sung: Sung | None) -> str:
+    """Return in one sentence what became of the canary."""
+    if sung is None:
+        return "none; the chosen configurations express no fault that could be planted"
+    planted = f"{sung.mutant}, planted in the reference, "
+    if not sung.reported:
+        return f"{planted}was NOT reported as {sung.anomaly} in {sung.operations:,} operations: the harness is blind"
+    return f"{planted}was reported as {sung.anomaly} by {sung.checker} after {sung.operations:,} operations"
+
+
+def command(engine: str, policy: str, layouts: Sequence[str], options: Sequence[str], operations: int, seed: int) -> str:
+    """Return the command that runs a campaign of so many operations again, ready to be pasted into a shell."""
+    words = ["cachewitness fuzz", f"--engine {quote(engine)}"]
+    if policy != "vllm":
+        words.append(f"--policy {policy}")
+    words += [f"--layout {quote(name)}" for name in layouts]
+    words += [f"--option {quote(text)}" for text in options]
+    return " ".join([*words, f"--operations {operations}", f"--seed {seed}"])
+
+
+def _print_marks(seen: Counter[str], out: Console) -> None:
+    reached = sum(1 for name in marks.ALL if seen[name])
+    _say(f"marks: {reached} of {len(marks.ALL)} reached", out, "bold")
+    for area, names in marks.AREAS.items():
+        counted = ", ".join(f"{name} {seen[name]:,}" for name in names if seen[name])
+        terminal.print_lines(wrapped(f"{area}: {counted or 'none'}", "  "), out)
+    out.print()
+    _print_list("never reached", [f"{name}: {meaning}" for name, meaning in marks.ALL.items() if not seen[name]], out)
+
+
+def _print_list(title: str, lines: Sequence[str], out: Console) -> None:
+    if lines:
+        _say(f"{title}:", out, "bold")
+        for line in lines:
+            terminal.print_lines(wrapped(line, "  "), out)
+        out.print()
+
+
+def _reasons(campaign: Campaign, sung: Sung | None) -> list[str]:
+    code = exit_code(campaign, sung)
+    if sung is not None and not sung.reported:
+        return [f"the canary {canary_line(sung)}"]
+    if code == EXIT_PASS:
+        return []
+    failures = [failure for suite in campaign.report.suites for failure in suite.failures]
+    crashed = [text for suite in campaign.report.suites for text in suite.crashed]
+    return [failure.finding.anomaly for failure in failures] or crashed or campaign.report.vacuous
+
+
+def _say(text: str, out: Console, style: str = "") -> None:
+    out.print(Text(text, style=style), soft_wrap=True)
