@@ -221,9 +221,11 @@ class PolicyHeight:
     # --- steps ---------------------------------------------------------------------------------------------------------
 
     def _step(self, op: Step) -> None:
-        step = self.witness.step = self.witness.step + 1
         asked = [(r, count) for r, count in dict(op.run).items() if r in self.clients]
         manager = self.header.height == "manager"
+        if manager and op.run and not asked:
+            return  # everybody asked for has ended by itself
+        step = self.witness.step = self.witness.step + 1
         scheduled = self.adapter.schedule(asked if manager else None, op.budget)
         begin = StepBegin(
             step=step,
