@@ -17,6 +17,9 @@ from harness.report.store import Stored
 from harness.report.witness import witness, wrapped
 from harness.verdict import EXIT_INTERNAL, EXIT_PASS, Activity
 
+EXPLAINED_MAX = 12
+"""So many marks that were never reached are explained; of more, the names are listed."""
+
 
 def print_campaign(campaign: Campaign, sung: Sung | None, stored: Mapping[str, Stored], again: str, out: Console) -> None:
     """Print what a campaign did and reached, the witness if something failed, the verdict, and the line that runs it again."""
@@ -74,7 +77,9 @@ def _print_marks(seen: Counter[str], out: Console) -> None:
         counted = ", ".join(f"{name} {seen[name]:,}" for name in names if seen[name])
         terminal.print_lines(wrapped(f"{area}: {counted or 'none'}", "  "), out)
     out.print()
-    _print_list("never reached", [f"{name}: {meaning}" for name, meaning in marks.ALL.items() if not seen[name]], out)
+    never = [name for name in marks.ALL if not seen[name]]
+    meant = [f"{name}: {marks.ALL[name]}" for name in never]
+    _print_list("never reached", meant if len(never) <= EXPLAINED_MAX else [", ".join(never)], out)
 
 
 def _print_list(title: str, lines: Sequence[str], out: Console) -> None:
