@@ -50,11 +50,26 @@ def plan(request: Request) -> Plan:
     try:
         capacity = derive(config, sizes, request.version, memory)
     except ConfigError as error:
-        raise UsageError(f"openvino_genai: {error}") from None
+        raise UsageError(f"openvino_genai: {error}{_hint(str(error), config, sizes)}") from None
     answer = Plan("openvino_genai", request.version, request.layout or "")
     _tell(answer, config, sizes, capacity, known)
     _remark(answer, request, config, capacity)
     return answer
+
+
+def _hint(refusal: str, config: SchedulerConfig, sizes: LayoutBytes) -> str:
+    """Return which options are meant where OpenVINO's own words name no field."""
+    if refusal.startswith("Requested linear attention"):
+        states = config.num_linear_attention_blocks or config.max_num_seqs
+        return (
+            f" {states} states of {sizes.la_block_bytes} bytes against --cache-size-gib {config.cache_size}: lower --max-num-seqs "
+            "or --linear-attention-blocks, or use --prefix-caching"
+        )
+    if refusal.startswith("Requested cache size"):
+        return f" --cache-size-gib {config.cache_size} against --memory-gib"
+    if refusal.startswith("Requested cache blocks"):
+        return f" --kv-blocks {config.num_kv_blocks} against --memory-gib"
+    return ""
 
 
 def _config(request: Request) -> SchedulerConfig:

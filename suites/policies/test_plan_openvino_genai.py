@@ -152,7 +152,17 @@ def test_the_device_gives_the_tokens_of_a_block(tiny: str, device: str, tokens: 
             {"kv_block_bytes": 8192, "la_block_bytes": 835_584},
             "exceeds the configured cache",
         ),
-        ({"num_kv_blocks": 2_000_000}, {"kv_block_bytes": 8192, "memory_gib": 4}, "more memory than available"),
+        (
+            {"cache_size": 2},
+            {"layout": "qwen3.5-0.8b"},
+            "256 states of 19759104 bytes against --cache-size-gib 2: lower --max-num",
+        ),
+        (
+            {"num_kv_blocks": 2_000_000},
+            {"kv_block_bytes": 8192, "memory_gib": 4},
+            "system. --kv-blocks 2000000 against --memory-gib",
+        ),
+        ({"cache_size": 5}, {"kv_block_bytes": 8192, "memory_gib": 4}, "system. --cache-size-gib 5 against --memory-gib"),
         ({"num_kv_blocks": 8, "num_linear_attention_blocks": 2}, {"layout": "gemma-3-27b"}, "num_linear_attention_blocks"),
         ({"num_kv_blocks": 8}, {"layout": "kimi-linear-48b-a3b"}, "model.caches[1].kind 'latent'"),
         ({"num_kv_blocks": 8}, {"layout": "gemma-3-27b", "kv_block_bytes": 1}, "--kv-block-bytes"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from harness import layouts
 from harness.errors import UsageError
-from harness.plan.tensorrt_edge import Request, plan
+from harness.plan.tensorrt_edge import Request, config_of, plan
 
 
 def test_the_tensors_of_a_hybrid() -> None:
@@ -35,6 +36,21 @@ def test_head_sizes_have_tensors_of_their_own() -> None:
     assert answer.value("kv_layer_4x512_bytes") == 2 * 2 * 4 * 1000 * 512 * 2
     assert answer.value("kv_bytes") == 50 * 2 * 2 * 16 * 1000 * 256 * 2 + 10 * 2 * 2 * 4 * 1000 * 512 * 2
     assert any("sliding layers keep every token" in note for note in answer.notes)
+
+
+@pytest.mark.parametrize("types", [{}, {"kv_cache_type": "fp8", "recurrent_state_type": "float", "conv_state_type": "bf16"}])
+def test_the_manager_allocates_what_is_planned(types: dict[str, str]) -> None:
+    """Every tensor of the reference's own manager, weighed: two rows of 48 tokens of Qwen3.5-0.8B."""
+    pytest.importorskip("torch")
+    from reference_impl.tensorrt_edge.tensors import HybridCacheManager
+
+    request = Request("qwen3.5-0.8b", 2, 48, **types)
+    manager = HybridCacheManager(config_of(layouts.model(request.layout), request))
+    states = manager.get_mamba_cache_manager()
+    answer = plan(request)
+    assert sum(layer.nbytes for layer in manager.get_kv_cache_manager().layers) == answer.value("kv_bytes")
+    assert sum(layer.nbytes for layer in states.recurrent) == answer.value("recurrent_bytes")
+    assert sum(layer.nbytes for layer in states.conv) == answer.value("conv_bytes")
 
 
 @pytest.mark.parametrize(("length", "padded"), [(1, 128), (127, 128), (128, 128), (129, 256)])
