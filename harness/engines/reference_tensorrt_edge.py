@@ -9,6 +9,7 @@ and for as much again to generate.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import lcm
 from typing import Any
 
@@ -31,6 +32,8 @@ NOT_APPLICABLE = dict.fromkeys(("commit-order", "reuse-floor", "replay-boundary-
 CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"]
 SLOTS_MAX = 1 << 20
 """The most rows, tokens of a row and captures that are built; more would be a mistake in a configuration."""
+BLOCKS_PER_CAPTURE = 16
+"""Where prompts are answered: a capture for every so many blocks that the pool of another policy would have."""
 
 ALIASES = {
     "max_num_seqs": "max_batch_size",
@@ -190,8 +193,12 @@ def _cell(layout: Layout, **options: Any) -> Cell:
 
 
 def serve(layout: Layout, serving: Serving) -> TraceHeader:
-    """Return the header of a runtime that answers prompts; its rows are as many as the batch."""
-    return served_plainly(NAME, layout, serving)
+    """Return the header of a runtime that answers prompts: a row for each of the batch, a capture for each prompt in the pool.
+
+    A second tier, if there is one, says how many captures there are.
+    """
+    places = serving.tier_slots or max(1, serving.slots // BLOCKS_PER_CAPTURE)
+    return served_plainly(NAME, layout, replace(serving, tier_slots=0), system_prompts=places)
 
 
 POLICY = PolicyKind(

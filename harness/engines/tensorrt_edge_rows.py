@@ -38,7 +38,7 @@ class Rows:
         self._rows, self._places = runtime.cache.config.max_batch_size, runtime.prompts.capacity
         self._step: Step | None = None
         self._moving: dict[int, set[int]] = {group.id: set() for group in self._groups}
-        self._captures: dict[int, tuple[SavedPrompt, str]] = {}
+        self._captures: dict[int, str] = {}
         self._copies, self._serial = count(1), count(1)
 
     def attach(self, engine: PolicyHeight) -> None:
@@ -90,7 +90,7 @@ class Rows:
 
     def _forget(self) -> None:
         self.runtime.prompts.forget_all()
-        self._hold_captures()
+        self._release_captures()
         self._witness.settle()
 
     # --- steps ---------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class Rows:
         limit = min(budget or self.budget, self.budget or budget)
         self._step = step = self.runtime.begin_step(asked, limit)
         copies = self._compaction(step)
-        self._hold_captures()
+        self._hold_captures(step)
         for request in step.joined:
             self._report(request, next((saved for saved, r in step.restores if r is request), None))
         self._witness.settle([request.request_id for request in self.runtime.running()])
@@ -133,20 +133,21 @@ class Rows:
             self._witness.hold(group.id, sorted(self._moving[group.id]), self._copy)
         return copies
 
-    def _hold_captures(self) -> None:
-        """Report which places are captures now, and which are no more."""
-        now = {saved.place: saved for saved in self.runtime.prompts.saved.values()}
-        for place, (saved, holder) in list(self._captures.items()):
-            if now.get(saved.place) is not saved:
-                del self._captures[place]
-                for group in self._groups:
-                    self._witness.release(self._aside[group.id].id, [place], holder)
-        for taken, saved in now.items():
-            if taken not in self._captures:
-                holder = f"capture:{next(self._serial)}"
-                self._captures[taken] = (saved, holder)
-                for group in self._groups:
-                    self._witness.hold(self._aside[group.id].id, [taken], holder)
+    def _release_captures(self) -> None:
+        """Report which captures are no more."""
+        for saved in self.runtime.prompts.forgotten:
+            holder = self._captures.pop(saved.place)
+            for group in self._groups:
+                self._witness.release(self._aside[group.id].id, [saved.place], holder)
+        self.runtime.prompts.forgotten.clear()
+
+    def _hold_captures(self, step: Step) -> None:
+        """Report which places are to be captures, once those that made room are gone."""
+        self._release_captures()
+        for _, saved in step.saves:
+            holder = self._captures[saved.place] = f"capture:{next(self._serial)}"
+            for group in self._groups:
+                self._witness.hold(self._aside[group.id].id, [saved.place], holder)
 
     def _report(self, request: Request, saved: SavedPrompt | None) -> None:
         rows = [[_row(request)] if saved is not None else [] for _ in self._groups]

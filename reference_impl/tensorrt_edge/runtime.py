@@ -9,10 +9,10 @@ lose their rows between steps. What is to be done around a step is in `Step`, in
 (one simultaneous permutation), compute the chunks, save captures.
 
 **Aligned.** A system prompt of L tokens is captured when exactly L tokens of its request are computed, so the prefill that
-runs beyond stops there once, and a later request restores L tokens and computes from token L. Whoever has to compute the
-last token again for its logits, because the system prompt is the whole input, needs a capture of L − 1 tokens, and that is
-what is made. With `replay_last_token` everybody computes the last token of its system prompt again, as upstream's drafting
-does; then every capture is of L − 1.
+runs beyond stops there once, and a later request restores L tokens and computes from token L. A request that is all system
+prompt has to compute its last token again for its logits, which needs a capture of L − 1 tokens, so that one is made as
+well. With `replay_last_token` everybody computes the last token of its system prompt again, as upstream's drafting does; then
+every capture is of L − 1.
 
 Our choices, where upstream's runtime handles one batch after the other: waiting requests join a running batch where rows
 are free (`joining="static"`: only an empty one); a step computes any number of tokens of each row; a preempted request
@@ -48,7 +48,8 @@ class RuntimeOptions:
 class Request:
     """One sequence. The first `system_prompt` of its tokens are a system prompt; `slot` is its row, None while it waits.
 
-    `boundary` is where its system prompt is captured and resumed, under `key`; 0 and None without one.
+    It resumes under `key`, if that was captured, and is captured under `captures` by position; None and empty without a system
+    prompt.
     """
 
     request_id: str
@@ -59,8 +60,13 @@ class Request:
     media: tuple[tuple[int, int, str], ...] = ()
     slot: BatchSlot | None = None
     computed: Position = START
-    boundary: Position = START
     key: SystemPromptKey | None = None
+    captures: dict[Position, SystemPromptKey] = field(default_factory=dict)
+
+    def key_at(self, length: int) -> SystemPromptKey:
+        """Return what a capture of its first `length` tokens depends on."""
+        media = tuple((at, min(count, length - at), content) for at, count, content in self.media if at < length)
+        return SystemPromptKey(tuple(self.tokens[:length]), self.lora, self.salt, media)
 
 
 @dataclass
@@ -95,13 +101,16 @@ class Runtime:
         inside = 0 <= request.system_prompt <= count
         text = "The reuse length shall be larger than 0 and not exceed the input length."
         check(inside, f"request {request.request_id}: {text} (system prompt {request.system_prompt}, input {count})")
-        boundary = min(request.system_prompt - self.options.replay_last_token, count - 1)
-        if boundary > 0:
-            request.boundary = Position(boundary)
-            media = tuple((at, min(n, boundary - at), content) for at, n, content in request.media if at < boundary)
-            request.key = SystemPromptKey(tuple(request.tokens[:boundary]), request.lora, request.salt, media)
+        self._name(request)
         self.requests[request.request_id] = request
         self.waiting.append(request)
+
+    def _name(self, request: Request) -> None:
+        """Say where a request can resume and what is captured of it."""
+        length, count = request.system_prompt - self.options.replay_last_token, len(request.tokens)
+        resume = min(length, count - 1)
+        request.captures = {Position(at): request.key_at(at) for at in (resume, length) if 0 < at <= count}
+        request.key = request.captures.get(Position(resume))
 
     def end(self, r: str) -> None:
         """Let a request go; its row is evicted before the next step."""
@@ -213,11 +222,11 @@ class Runtime:
         start, limit = request.computed, self._config.kv_config.max_sequence_length
         stop = min(start + count, len(request.tokens), limit)
         # COMMIT
-        if request.key is not None and start < request.boundary <= stop:
-            saved = self.prompts.reserve(request.key)
-            if saved is not None:
-                stop = request.boundary
+        for boundary, key in request.captures.items():
+            if start < boundary <= stop and (saved := self.prompts.reserve(key)) is not None:
                 step.saves.append((request, saved))
+                stop = boundary
+                break
         if stop > start:
             step.chunks[request.request_id] = (start, Position(stop))
 

@@ -63,7 +63,7 @@ RULES: dict[str, Rule] = _rules(
     Rule("system-prompt", "A system prompt is cached under its tokens and its LoRA weights.", _RUNTIME),
     Rule("system-prompt-salt", "Salt and media are part of that key.", _OURS),
     Rule("system-prompt-aligned", "What is captured at L is reused as L tokens; prefill starts at token L.", _OURS),
-    Rule("whole-input", "A system prompt that is the whole input is captured one token before its end.", _OURS),
+    Rule("whole-input", "A system prompt that is the whole input is captured one token before its end as well.", _OURS),
     Rule("system-prompt-bound", "At most so many are kept; the one used longest ago goes first.", _OURS),
     Rule("batch-eviction", "Rows of ended requests are evicted before the next step, survivors numbered ascending.", _RUNTIME),
     Rule("joining", "Waiting requests take free rows of a running batch; `static`: only when it is empty.", _OURS),

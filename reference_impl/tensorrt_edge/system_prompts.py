@@ -70,6 +70,8 @@ class SystemPrompts:
         assert capacity >= 0
         self.capacity = capacity
         self.saved: OrderedDict[SystemPromptKey, SavedPrompt] = OrderedDict()
+        self.forgotten: list[SavedPrompt] = []
+        """Captures that made room or were forgotten, until somebody takes note of them."""
         self._free = [PlaceId(place) for place in reversed(range(capacity))]
 
     def find(self, key: SystemPromptKey) -> SavedPrompt | None:
@@ -118,4 +120,5 @@ class SystemPrompts:
     def _forget(self, saved: SavedPrompt) -> None:
         assert not saved.users
         del self.saved[saved.key]
+        self.forgotten.append(saved)
         self._free.append(saved.place)

@@ -174,13 +174,16 @@ def test_a_capture_is_found_only_after_its_step_has_run() -> None:
     assert chunks([step]) == [{"a": (0, 16), "b": (0, 20)}] and len(step.saves) == 1 and step.restores == []
 
 
-def test_a_system_prompt_that_is_the_whole_input_is_captured_one_token_before_its_end() -> None:
-    """The last token is to be computed for its logits, so the state before it is what a replay needs."""
+def test_a_system_prompt_that_is_the_whole_input_is_captured_before_its_last_token_as_well() -> None:
+    """A replay computes the last token for its logits, from the state before it; a longer request goes on from the end."""
     engine = runtime()
     engine.add(asks("a", own=0))
     assert chunks(steps(engine, 2)) == [{"a": (0, 15)}, {"a": (15, 16)}]
+    assert sorted(saved.snapshot.position for saved in engine.prompts.saved.values() if saved.snapshot) == [15, 16]
     engine.add(asks("b", own=0))
-    assert steps(engine)[0].chunks["b"] == (15, 16)
+    engine.add(asks("c"))
+    (step,) = steps(engine)
+    assert step.chunks["b"] == (15, 16) and step.chunks["c"] == (16, 20)
 
 
 def test_who_replays_the_last_token_captures_one_token_earlier() -> None:
@@ -192,13 +195,22 @@ def test_who_replays_the_last_token_captures_one_token_earlier() -> None:
     assert steps(engine)[0].chunks["b"] == (15, 20)
 
 
-@pytest.mark.parametrize("length", [0, 1])
-def test_nothing_is_captured_of_nothing(length: int) -> None:
-    """No system prompt, or one token that is the whole input."""
+def test_nothing_is_captured_without_a_system_prompt() -> None:
     engine = runtime()
-    engine.add(Request("a", SYSTEM[:1] if length else SYSTEM, length))
+    engine.add(asks("a", system=0))
     steps(engine)
     assert not engine.prompts.saved
+
+
+def test_one_token_that_is_the_whole_input_can_only_be_gone_on_from() -> None:
+    """There is no state before it to replay it from."""
+    engine = runtime()
+    engine.add(asks("a", system=1, own=0))
+    engine.add(asks("b", system=1, own=0))
+    steps(engine)
+    assert [saved.snapshot.position for saved in engine.prompts.saved.values() if saved.snapshot] == [1]
+    engine.add(asks("c", system=1))
+    assert steps(engine)[0].chunks["c"] == (1, 5)
 
 
 @pytest.mark.parametrize(
