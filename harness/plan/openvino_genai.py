@@ -62,8 +62,8 @@ def _hint(refusal: str, config: SchedulerConfig, sizes: LayoutBytes) -> str:
     if refusal.startswith("Requested linear attention"):
         states = config.num_linear_attention_blocks or config.max_num_seqs
         return (
-            f" {states} states of {sizes.la_block_bytes} bytes against --cache-size-gib {config.cache_size}: lower --max-num-seqs "
-            "or --linear-attention-blocks, or use --prefix-caching"
+            f" {states} states of {sizes.la_block_bytes} bytes against --cache-size-gib {config.cache_size}: lower "
+            "--max-num-seqs or --linear-attention-blocks, or use --prefix-caching"
         )
     if refusal.startswith("Requested cache size"):
         return f" --cache-size-gib {config.cache_size} against --memory-gib"
