@@ -177,10 +177,10 @@ class CacheOrchestrator:
             manager.pool.clear_keys()
 
     def _previous(self, group: SequenceGroup, position: Position) -> Position:
+        """Return the last position before this one where a request could go on with what it holds; 0 if there is none."""
         step = self.kv.block_size if self.la is None else self.la.block_size
+        tables = [] if self.la is None else [self.la.tables[sequence.sequence_id] for sequence in group.sequences]
         for earlier in range((position - 1) // step * step, 0, -step):
-            column = earlier // step - 1
-            tables = [] if self.la is None else [self.la.tables[sequence.sequence_id] for sequence in group.sequences]
-            if all(table[column] is not None for table in tables):
+            if all(table[earlier // step - 1] is not None for table in tables):
                 return Position(earlier)
         return Position(0)
