@@ -127,6 +127,7 @@ class Observer:
             activity.lookups += 1
             if event.resume:
                 activity.hits += 1
+                activity.from_tier += event.tier != "local"
                 activity.hit_tokens += event.resume
         elif isinstance(event, Read):
             if event.group not in self._recurrent:

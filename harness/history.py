@@ -66,13 +66,24 @@ class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
     lowered: bool = True
 
 
+class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the engine says of a second tier that it asks for itself, rather than key by key wherever a page is.
+
+    The tier serves prefixes of whole `chunk`s, in tokens. With `together`, all groups of a chunk are one object.
+    """
+
+    chunk: int
+    together: bool = False
+
+
 class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the engine declares of its own policy, so that checkers need no policy code.
 
     `alignment`: hits are multiples of this many tokens. `give_back`: tokens that a speculative look-up returns unused.
     `stores_logits`: a full hit may leave nothing to compute. `progress_steps`: in so many steps a feasible request advances.
     `reserved_slots`: so many slots of a pool stay free when a waiting request joins others. `drafts`: so many drafts are
-    verified with a token at most; there are slots for so many more beyond them, and a page for the state after each.
+    verified with a token at most; there are slots for so many more beyond them, and a page for the state after each. `tier` is
+    set if what a second tier has does not complete what the device has.
     """
 
     caching: bool = True
@@ -83,6 +94,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     progress_steps: int = 8
     reserved_slots: int = 0
     drafts: int = 0
+    tier: TierRules | None = None
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):

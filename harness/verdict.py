@@ -70,12 +70,16 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Activity(msgspec.Struct, kw_only=True):
-    """What happened in a run, so that nobody mistakes an idle run for a clean one."""
+    """What happened in a run, so that nobody mistakes an idle run for a clean one.
+
+    `from_tier` counts those of the hits to which another tier contributed.
+    """
 
     operations: int = 0
     events: int = 0
     lookups: int = 0
     hits: int = 0
+    from_tier: int = 0
     hit_tokens: int = 0
     restored: int = 0
     evictions: int = 0

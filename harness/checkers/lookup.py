@@ -10,20 +10,24 @@ from harness.history import Group
 from harness.needs import needed_lengths
 
 
-def held(ledger: Ledger, group: int, node: int) -> bool:
+def held(ledger: Ledger, group: int, node: int, *, device_alone: bool = False) -> bool:
     """Whether some slot of the group, or of one that keeps copies of its pages, carries a usable key for the prefix."""
     slots = ledger.keys[group].get(node)
     if slots is not None and any(key.usable for key in slots.values()):
         return True
-    return any(held(ledger, other, node) for other in ledger.stored[group])
+    return not device_alone and any(held(ledger, other, node) for other in ledger.stored[group])
 
 
 class Lookup:
     """Answers, for one request at one moment, where each group could resume. All lengths are in tokens."""
 
-    def __init__(self, ledger: Ledger, book: Book, *, last_block: bool = False) -> None:
-        """With `last_block`, a window of one token, which reads nothing cached, asks for its last block all the same."""
+    def __init__(self, ledger: Ledger, book: Book, *, last_block: bool = False, device_alone: bool = False) -> None:
+        """With `last_block`, a window of one token, which reads nothing cached, asks for its last block all the same.
+
+        With `device_alone`, copies in other tiers do not count.
+        """
         self._ledger, self._book, self._rules = ledger, book, ledger.header.rules
+        self._device_alone = device_alone
         self._last_block = last_block
         limit = len(book.tokens) if self._rules.stores_logits else len(book.tokens) - 1
         self._limit = limit // self._rules.alignment * self._rules.alignment
@@ -55,21 +59,24 @@ class Lookup:
     def _run(self, group: Group) -> int:
         """Return how many tokens of whole blocks a full-attention group holds from the start."""
         size, nodes, length = group.block_size, self._book.nodes, 0
-        while length + size < len(nodes) and held(self._ledger, group.id, nodes[length + size]):
+        while length + size < len(nodes) and self._held(group, nodes[length + size]):
             length += size
         return length
 
     def _resumes(self, group: Group, position: int, give_back: int) -> bool:
-        ledger, nodes = self._ledger, self._book.nodes
+        nodes = self._book.nodes
         if group.kind == "recurrent":
-            return held(ledger, group.id, nodes[position])
+            return self._held(group, nodes[position])
         upto = position + min(give_back, group.block_size)
         if upto >= len(nodes):
             return False
         if group.kind == "full":
             whole = upto // group.block_size * group.block_size
-            return self._runs[group.id] >= whole and (upto == whole or held(ledger, group.id, nodes[upto]))
+            return self._runs[group.id] >= whole and (upto == whole or self._held(group, nodes[upto]))
         lengths = {*needed_lengths(group, position), *needed_lengths(group, upto)}
         if self._last_block and group.kind == "sliding":
             lengths.add(upto)
-        return all(held(ledger, group.id, nodes[length]) for length in lengths)
+        return all(self._held(group, nodes[length]) for length in lengths)
+
+    def _held(self, group: Group, node: int) -> bool:
+        return held(self._ledger, group.id, node, device_alone=self._device_alone)

@@ -102,7 +102,10 @@ class IntervalSparsity(Checker):
         """Note where the request leaves a prefix that one group still holds: that junction is reachable."""
         retention = ledger.header.rules.retention
         if retention.junction and retention.interval is not None:
-            self._junctions[event.r] = Lookup(ledger, ledger.books[event.r]).longest_of_each()
+            book = ledger.books[event.r]
+            self._junctions[event.r] = Lookup(ledger, book).longest_of_each()
+            if ledger.header.rules.tier is not None:
+                self._junctions[event.r] |= Lookup(ledger, book, device_alone=True).longest_of_each()
         return None
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:

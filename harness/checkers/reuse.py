@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.checkers.lookup import Lookup
 from harness.checkers.protocol import Checker, Found, Handler
+from harness.checkers.tier_floor import longest_apart
 from harness.ghost import Ledger
 from harness.history import Header, Hit
 from harness.verdict import Finding
@@ -13,7 +14,7 @@ class ReuseFloor(Checker):
     """A request resumes no earlier than the engine's own keys allow.
 
     Acceptable: a look-up that wants some block of a window that reads none (vLLM 0.33.0, `SlidingWindowManager`, of a window
-    of one token).
+    of one token); what the device and a second tier hold only together, where the engine declares that it asks them apart.
     """
 
     name = "reuse-floor"
@@ -33,6 +34,10 @@ class ReuseFloor(Checker):
             return None
         self.opportunities += 1
         if event.resume >= floor:
+            return None
+        tier = ledger.header.rules.tier
+        if tier is not None and event.resume >= longest_apart(ledger, ledger.books[event.r], tier):
+            self.acceptable += 1
             return None
         if event.resume >= Lookup(ledger, ledger.books[event.r], last_block=True).longest_common():
             self.acceptable += 1

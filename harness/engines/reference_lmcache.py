@@ -23,7 +23,7 @@ from harness.engines.observe_lmcache import ObservedFront, ObservedStore
 from harness.engines.observe_tier import TIER
 from harness.engines.scheduler_height import NewRequest, SchedulerHeight, with_tier
 from harness.errors import UsageError
-from harness.history import Header
+from harness.history import Header, TierRules
 from harness.policies import PolicyKind, Rule, Serving
 from harness.trace import GroupSpec, Layout, Submit, TraceHeader
 from reference_impl.lmcache import spec
@@ -257,7 +257,9 @@ def assemble(header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name
         return Request(op.r, tokens, config.hash_block_size, cache_salt=op.salt, adapter=op.adapter, mm_features=features)
 
     lmcache = build_connector(header.layout, config, own)
-    described = describe(header, name, own.release, reference_vllm.rules(header, config), config.options)
+    tier = TierRules(lmcache.chunk_size, together=len(lmcache.server.groups.object_groups) == 1)
+    rules = msgspec.structs.replace(reference_vllm.rules(header, config), tier=tier)
+    described = describe(header, name, own.release, rules, config.options)
     front = ObservedFront(KVCacheManager(config), lmcache)
     if not config.options.enable_caching:
         return SchedulerHeight(described, config, front, new_request)

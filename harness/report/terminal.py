@@ -146,11 +146,11 @@ def _heading(report: Report, configurations: int, out: Console) -> None:
 
 
 def _print_suites(suites: list[SuiteReport], out: Console) -> None:
-    names = ("suite", "traces", "operations", "hits", "restored", "evicted", "preempted", "seconds", "verdict")
+    names = ("suite", "traces", "operations", "hits", "of a tier", "restored", "evicted", "preempted", "seconds", "verdict")
     table = new_table(out, names)
     for suite in suites:
         a = suite.activity
-        counts = (suite.traces, a.operations, a.hits, a.restored, a.evictions, a.preemptions)
+        counts = (suite.traces, a.operations, a.hits, a.from_tier, a.restored, a.evictions, a.preemptions)
         colour = {"pass": "green", "fail": "bold red", "unknown": "yellow"}[suite.outcome]
         verdict = suite.outcome if suite.traces else "not run"
         table.add_row(

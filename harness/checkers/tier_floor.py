@@ -1,0 +1,44 @@
+"""The longest prefix that an engine can serve whose second tier is asked for itself, in whole chunks, as `Rules.tier` declares.
+
+Such an engine does not complete what the device lacks key by key: it resumes at what the device holds alone, or at what the
+tier holds alone, whichever is longer. In the tier a window takes the whole chunks that it reaches into, and where all groups
+of a chunk are one object, every chunk of a prefix is needed of every group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from harness.checkers.lookup import Lookup
+from harness.ghost import Book, Ledger
+from harness.history import Group, TierRules
+
+
+def longest_apart(ledger: Ledger, book: Book, tier: TierRules) -> int:
+    """Return the longest length, in tokens, that the device alone or the tier alone serves; 0 if there is none."""
+    return max(Lookup(ledger, book, device_alone=True).longest_common(), _longest_in_tier(ledger, book, tier))
+
+
+def _longest_in_tier(ledger: Ledger, book: Book, tier: TierRules) -> int:
+    limit = len(book.tokens) - 1
+    for position in range(limit // tier.chunk * tier.chunk, 0, -tier.chunk):
+        if all(_held(ledger, ledger.stored[g.id], book, _needed(g, position, tier)) for g in ledger.local):
+            return position
+    return 0
+
+
+def _needed(group: Group, position: int, tier: TierRules) -> Iterable[int]:
+    """Return the lengths whose keys a group needs in the tier for a hit that ends with a chunk."""
+    size, chunk = group.block_size, tier.chunk
+    if group.kind == "full":
+        return range(size, position + 1, size)
+    ends = range(chunk, position + 1, chunk) if tier.together else [position]
+    if group.kind == "recurrent":
+        return ends
+    kept = group.window if group.window < chunk else chunk if tier.together else -(-group.window // chunk) * chunk
+    return {length for end in ends for length in range(max(end - kept, 0) + size, end + 1, size)}
+
+
+def _held(ledger: Ledger, groups: Iterable[int], book: Book, lengths: Iterable[int]) -> bool:
+    keys = [ledger.keys[group] for group in groups]
+    return all(any(key.usable for slots in keys for key in slots.get(book.nodes[length], {}).values()) for length in lengths)
