@@ -125,7 +125,6 @@ class BlockPool:
         assert self.caching and block.references > 0
         if block.key == key:
             return
-        assert block.key is None or not block.shared, "a block changes although several sequences hold it"
         self._drop_key(block)
         other = self.cached.get(key)
         if other is not None:
