@@ -73,6 +73,10 @@ class BlockPool:
         """Whether only entries that are not active keep a block."""
         return block_id in self._idle
 
+    def is_named(self, block_id: BlockId) -> bool:
+        """Whether an entry names a block."""
+        return bool(self._blocks[block_id].entries)
+
     def entries(self, block_id: BlockId) -> list[Named]:
         """Return the entries that name a block, the one furthest down first."""
         return sorted(self._blocks[block_id].entries, key=lambda entry: -entry.start)

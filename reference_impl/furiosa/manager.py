@@ -147,9 +147,10 @@ class HybridCacheManager:
         if entry.stop % self.block_size == 0:
             assert entry.sliding_block is not None
             _exchange(self.global_pool, request.global_blocks[column], entry.global_block)
-            _exchange(self.sliding_pool, own, entry.sliding_block)
             request.global_blocks[column] = entry.global_block
-            request.sliding_blocks[column] = entry.sliding_block
+            if not self.sliding_pool.is_named(own):  # else an entry further up keeps it anyway
+                _exchange(self.sliding_pool, own, entry.sliding_block)
+                request.sliding_blocks[column] = entry.sliding_block
         return entry, entry.stop
 
     # RELEASE
