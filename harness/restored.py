@@ -9,6 +9,9 @@ from __future__ import annotations
 from harness.history import Header, Hit
 from harness.needs import columns
 
+NOWHERE = -1
+"""What a hit says of a column that another tier did not fill."""
+
 
 def restored(header: Header, hit: Hit) -> dict[str, int]:
     """Return by group kind how many tokens were restored: those of the group of that kind that got least."""
@@ -18,5 +21,19 @@ def restored(header: Header, hit: Hit) -> dict[str, int]:
         _, column = columns(group, 0, hit.resume)
         slots = hit.slots[group.id]
         there = 0 < column <= len(slots) and slots[column - 1] >= 0 and slots[column - 1] not in null[group.pool]
+        least[group.kind] = min(least.get(group.kind, hit.resume), hit.resume if there else 0)
+    return least
+
+
+def from_tier(header: Header, hit: Hit) -> dict[str, int]:
+    """Return by group kind how many tokens another tier restored: those of the group of that kind that got least from there.
+
+    A group has a hit from another tier if the last column before the resume position was fetched from one of its copies.
+    """
+    least: dict[str, int] = {}
+    for group in header.local_groups():
+        _, column = columns(group, 0, hit.resume)
+        copies = [hit.slots[other.id] for other in header.groups if other.of == group.id]
+        there = any(0 < column <= len(slots) and slots[column - 1] != NOWHERE for slots in copies)
         least[group.kind] = min(least.get(group.kind, hit.resume), hit.resume if there else 0)
     return least

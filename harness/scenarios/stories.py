@@ -257,6 +257,17 @@ def second_tier(s: Script, shape: Shape) -> int:
     return shape.slots(5 * u + 9) * 2
 
 
+def cold_then_from_tier(s: Script, shape: Shape) -> int:
+    """Ask several questions cold, lose what the device has but not the second tier, and ask the same again."""
+    u = shape.unit
+    for run in ("cold", "again"):
+        for index, length in enumerate((2 * u + 3, 3 * u, 3 * u + 1, 4 * u - 1)):
+            s.serve(f"{run}{index}", f"question{index}:{length}", chunk=2 * u, decode=2)
+        if run == "cold":
+            s.reset(tier="local")
+    return shape.slots(4 * u) * 2
+
+
 def generated_and_shared(s: Script, shape: Shape) -> int:
     """Decode across many blocks, then let siblings leave the generated text at, before and behind a block."""
     u = shape.unit
@@ -303,6 +314,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         "a prefix is lost on the device and comes back from the second tier, until it is lost there too",
         "vllm-project/vllm#57727; LMCache/LMCache#4247",
         second_tier,
+        heights=("scheduler",),
+        tiered=True,
+    ),
+    Scenario(
+        "cold-then-from-tier",
+        "the same questions cold, and again from the second tier after a reset of the device's cache alone",
+        "LMCache documentation, Hybrid Attention Models, Verifying Correctness",
+        cold_then_from_tier,
         heights=("scheduler",),
         tiered=True,
     ),
