@@ -13,6 +13,8 @@ from dataclasses import replace
 from math import lcm
 from typing import Any
 
+import msgspec
+
 from harness import layouts
 from harness.cells import Cell
 from harness.engines.policy_height import PolicyHeight
@@ -30,8 +32,6 @@ NAME = "tensorrt_edge"
 NO_KEYS = "the manager has no keys: a row is named by its request"
 NOT_APPLICABLE = dict.fromkeys(("commit-order", "reuse-floor", "replay-boundary-retained", "interval-sparsity"), NO_KEYS)
 CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"]
-SLOTS_MAX = 1 << 20
-"""The most rows, tokens of a row and captures that are built; more would be a mistake in a configuration."""
 BLOCKS_PER_CAPTURE = 16
 """Where prompts are answered: a capture for every so many blocks that the pool of another policy would have."""
 
@@ -46,7 +46,14 @@ CHOICES = {
     "survivors": ("ascending", "descending"),
     "compaction": ("simultaneous", "in_place"),
 }
-LEAST = {"max_batch_size": 1, "max_sequence_length": 1, "system_prompts": 0, "max_num_batched_tokens": 1}
+TOKENS_MAX = 1 << 24
+RANGES = {
+    "max_batch_size": (1, 1 << 12),
+    "max_sequence_length": (1, TOKENS_MAX),
+    "system_prompts": (0, 1 << 16),
+    "max_num_batched_tokens": (1, TOKENS_MAX),
+}
+"""What is built at all; more would be a mistake in a configuration."""
 SWITCHES = ("enable_caching", "replay_last_token")
 
 
@@ -77,17 +84,17 @@ def _check(given: str, name: str, value: object) -> None:
         raise UsageError(f"{where} must be one of {', '.join(CHOICES[name])}")
     if name in SWITCHES and not isinstance(value, bool):
         raise UsageError(f"{where} must be true or false")
-    if name in LEAST:
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or not LEAST[name] <= value <= SLOTS_MAX:  # type: ignore[operator]
-            raise UsageError(f"{where} must be a whole number in [{LEAST[name]}, {SLOTS_MAX}]")
+    if name in RANGES:
+        low, high = RANGES[name]
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise UsageError(f"{where} must be a whole number in [{low}, {high}]")
 
 
 def row_length(layout: Layout, slots: int) -> int:
     """Return how many tokens a row holds: twice what `slots` blocks of the layout could hold of one request."""
     unit = lcm(*(group.block_size for group in layout.groups))
     blocks_per_unit = sum(unit // group.block_size for group in layout.groups)
-    return min(max(2 * slots * unit // blocks_per_unit, 1), SLOTS_MAX)
+    return min(max(2 * slots * unit // blocks_per_unit, 1), TOKENS_MAX)
 
 
 def configure(layout: Layout, options: Mapping[str, Any]) -> Config:
@@ -144,13 +151,17 @@ def _places(options: Mapping[str, Any]) -> int:
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight:
-    """Build the engine for a trace. Raises UsageError for an option that does not fit, naming it."""
+    """Build the engine for a trace. Raises UsageError for an option that does not fit, naming it.
+
+    A release compacts in place, where the trace does not say how; its pairing of a state at N with N - 1 tokens is not done.
+    """
     from harness.mutants import plant
 
     release, mutant = options.get("release", ""), options.get("mutant", "")
     if release and release not in spec.RELEASES:
         raise UsageError(f"--engine: release {release!r} is unknown; known are {', '.join(spec.RELEASES)}")
-    engine = assemble(header)
+    defaults = {"compaction": "in_place"} if release else {}
+    engine = assemble(msgspec.structs.replace(header, options={**defaults, **header.options}))
     if mutant:
         plant(mutant, NAME, engine, header.height)
     return engine

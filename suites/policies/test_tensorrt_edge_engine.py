@@ -13,7 +13,7 @@ import pytest
 from harness import layouts
 from harness.cells import Cell
 from harness.engines.policy_height import PolicyHeight, Scheduled
-from harness.engines.reference_tensorrt_edge import NOT_APPLICABLE, assemble, cells, row_length
+from harness.engines.reference_tensorrt_edge import NOT_APPLICABLE, assemble, cells, open_engine, row_length
 from harness.errors import UsageError
 from harness.execute import drive
 from harness.generate import random_trace
@@ -197,13 +197,25 @@ def test_the_harness_s_names_of_options_are_known() -> None:
     assert [pool.slots for pool in told.pools] == [2, 2, 1, 1] and told.groups[0].block_size == 50
 
 
+def test_a_release_compacts_in_place() -> None:
+    """Which is right for the order that its runtime keeps, and refused for a release that there is not."""
+    engine: Any = open_engine(header(survivors="descending"), {"release": "0.9"})
+    for r in ("a", "b"):
+        engine.apply(Submit(r, f"{r}:20"))
+    engine.apply(Step(run=[("a", 20), ("b", 20)]))
+    moves = engine.adapter.runtime.cache.compact_batch([1, 0], 2, 2)
+    assert [tuple(move) for move in moves.states] == [(0, 1)] and moves.kv == ()
+    with pytest.raises(UsageError, match=r"release '0\.6' is unknown"):
+        open_engine(header(), {"release": "0.6"})
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"retention_interval": 0}, "option 'retention_interval' is unknown"),
         ({"max_batch_size": 0}, "option 'max_batch_size' (0) must be a whole number in [1, "),
         ({"max_batch_size": True}, "option 'max_batch_size' (True) must be a whole number"),
-        ({"max_sequence_length": 1 << 49}, "must be a whole number in [1, 1048576]"),
+        ({"max_sequence_length": 1 << 49}, "must be a whole number in [1, 16777216]"),
         ({"system_prompts": -1}, "option 'system_prompts' (-1) must be a whole number in [0, "),
         ({"joining": "never"}, "option 'joining' ('never') must be one of continuous, static"),
         ({"enable_caching": "no"}, "option 'enable_caching' ('no') must be true or false"),
