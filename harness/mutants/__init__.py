@@ -9,14 +9,37 @@ plant.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from harness import policies
 from harness.engines.registry import nearest
 from harness.errors import UsageError
 from harness.trace import Height
 
 Plant = Callable[[Any], None]
+
+DEFAULT_POLICY = "vllm"
+
+GROUPS = {
+    "A": "snapshot identity: a state is kept under a boundary or a key that it does not represent",
+    "B": "publish before write: a key is visible before, or without, the step that writes it",
+    "C": "hits of several groups collapsed into one number",
+    "D": "speculation and rollback: drafts that fell, states that cannot be rewound",
+    "E": "hygiene: the bytes of the tenant before are read",
+    "F": "padding and batch indices: pad rows, compaction",
+    "G": "windows: what has left them, and what has not",
+    "H": "ownership: leaks, double frees, shared content that is written",
+    "I": "keys and identity: a missing part, a collision, a stale key",
+    "J": "the mathematics of states at the ends of chunks",
+    "K": "other tiers and transfers",
+    "L": "invalidation: resets, weights, adapters, in every tier",
+    "M": "units and capacity: the block size of another group, sums that are wrong",
+    "N": "a cache without hits, or with too many keys; answers are right",
+    "O": "liveness: whoever can run does not",
+    "P": "a prompt that is cached whole, or but for its end",
+}
+"""The mechanisms of real bugs that faults are sorted by."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +55,18 @@ class Mutant:
     engines: tuple[str, ...]
     height: Height = "manager"
     """The lowest height at which there is something to plant it into."""
+    group: str = field(kw_only=True)
+    """The mechanism that it belongs to; see `GROUPS`."""
+
+    @property
+    def policy(self) -> str:
+        """The policy whose reference it is planted into: vLLM's unless it is another's."""
+        return next((kind for kind in self.engines if kind in policies.NAMES), DEFAULT_POLICY)
+
+    @property
+    def engine(self) -> str:
+        """The engine of this package that it is shown on: the reference, or the toy for faults of a device."""
+        return "toy" if self.engines == ("toy",) else "reference"
 
 
 def all_mutants() -> dict[str, Mutant]:

@@ -68,6 +68,7 @@ MUTANTS = (
         "tensors",
         copies_left_out,
         TOY,
+        group="K",
     ),
     Mutant(
         "device-rows-grow",
@@ -77,6 +78,7 @@ MUTANTS = (
         "tensors",
         device_rows_grow,
         TOY,
+        group="G",
     ),
     Mutant(
         "conv-state-lost",
@@ -86,5 +88,6 @@ MUTANTS = (
         "tensors",
         conv_state_lost,
         TOY,
+        group="J",
     ),
 )

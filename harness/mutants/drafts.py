@@ -79,6 +79,7 @@ MUTANTS = (
         state_after_last_draft,
         REFERENCE,
         "scheduler",
+        group="D",
     ),
     Mutant(
         "boundary-state-left-behind",
@@ -89,6 +90,7 @@ MUTANTS = (
         boundary_state_left_behind,
         REFERENCE,
         "scheduler",
+        group="D",
     ),
     Mutant(
         "drafts-published",
@@ -99,6 +101,7 @@ MUTANTS = (
         drafts_published,
         REFERENCE,
         "scheduler",
+        group="D",
     ),
     Mutant(
         "freed-while-in-flight",
@@ -109,5 +112,6 @@ MUTANTS = (
         freed_while_in_flight,
         REFERENCE,
         "scheduler",
+        group="D",
     ),
 )

@@ -62,6 +62,7 @@ MUTANTS = (
         "safety-law",
         hash_without_parent,
         REFERENCE,
+        group="I",
     ),
     Mutant(
         "salt-left-out",
@@ -71,6 +72,7 @@ MUTANTS = (
         "identity",
         salt_left_out,
         BOTH,
+        group="I",
     ),
     Mutant(
         "image-left-out",
@@ -80,6 +82,7 @@ MUTANTS = (
         "identity",
         image_left_out,
         REFERENCE,
+        group="I",
     ),
     Mutant(
         "keys-survive-new-weights",
@@ -89,5 +92,6 @@ MUTANTS = (
         "identity",
         keys_survive_new_weights,
         BOTH,
+        group="L",
     ),
 )

@@ -108,6 +108,7 @@ MUTANTS = (
         "safety-law",
         hit_is_maximum_over_groups,
         BOTH,
+        group="C",
     ),
     Mutant(
         "lookup-one-unit-short",
@@ -117,6 +118,7 @@ MUTANTS = (
         "reuse-floor",
         lookup_one_unit_short,
         BOTH,
+        group="N",
     ),
     Mutant(
         "window-looked-up-short",
@@ -126,6 +128,7 @@ MUTANTS = (
         "window-liveness",
         window_looked_up_short,
         BOTH,
+        group="G",
     ),
     Mutant(
         "last-token-hit",
@@ -135,6 +138,7 @@ MUTANTS = (
         "safety-law",
         last_token_hit,
         REFERENCE,
+        group="P",
     ),
     Mutant(
         "key-kept-after-eviction",
@@ -144,6 +148,7 @@ MUTANTS = (
         "safety-law",
         key_kept_after_eviction,
         BOTH,
+        group="I",
     ),
     Mutant(
         "reset-keeps-keys",
@@ -153,6 +158,7 @@ MUTANTS = (
         "safety-law",
         reset_keeps_keys,
         BOTH,
+        group="L",
     ),
     Mutant(
         "junction-forgotten",
@@ -162,5 +168,6 @@ MUTANTS = (
         "differential",
         junction_forgotten,
         REFERENCE,
+        group="N",
     ),
 )

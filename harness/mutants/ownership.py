@@ -82,6 +82,7 @@ MUTANTS = (
         "window-liveness",
         window_freed_early,
         BOTH,
+        group="G",
     ),
     Mutant(
         "touch-after-allocate",
@@ -91,6 +92,7 @@ MUTANTS = (
         "ownership",
         touch_after_allocate,
         BOTH,
+        group="H",
     ),
     Mutant(
         "shared-block-freed-twice",
@@ -100,6 +102,7 @@ MUTANTS = (
         "ownership",
         shared_block_freed_twice,
         BOTH,
+        group="H",
     ),
     Mutant(
         "block-leaked",
@@ -109,6 +112,7 @@ MUTANTS = (
         "ownership",
         block_leaked,
         BOTH,
+        group="H",
     ),
     Mutant(
         "stale-table-rows",
@@ -118,5 +122,6 @@ MUTANTS = (
         "safety-law",
         stale_table_rows,
         BOTH,
+        group="G",
     ),
 )

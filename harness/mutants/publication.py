@@ -118,6 +118,7 @@ MUTANTS = (
         "no-fabricated-snapshots",
         null_block_published,
         REFERENCE,
+        group="A",
     ),
     Mutant(
         "skipped-boundary-published",
@@ -127,6 +128,7 @@ MUTANTS = (
         "no-fabricated-snapshots",
         skipped_boundary_published,
         REFERENCE,
+        group="A",
     ),
     Mutant(
         "chunk-ends-off-the-grid",
@@ -136,6 +138,7 @@ MUTANTS = (
         "no-fabricated-snapshots",
         chunk_ends_off_the_grid,
         BOTH,
+        group="A",
     ),
     Mutant(
         "tail-published-early",
@@ -145,6 +148,7 @@ MUTANTS = (
         "commit-order",
         tail_published_early,
         REFERENCE,
+        group="B",
     ),
     Mutant(
         "withdrawn-keys-stay",
@@ -154,6 +158,7 @@ MUTANTS = (
         "commit-order",
         withdrawn_keys_stay,
         REFERENCE,
+        group="B",
     ),
     Mutant(
         "same-step-state-hit",
@@ -163,6 +168,7 @@ MUTANTS = (
         "commit-order",
         same_step_state_hit,
         BOTH,
+        group="B",
     ),
     Mutant(
         "state-donated-without-copy",
@@ -172,5 +178,6 @@ MUTANTS = (
         "safety-law",
         state_donated_without_copy,
         REFERENCE,
+        group="H",
     ),
 )

@@ -42,6 +42,7 @@ MUTANTS = (
         "replay-boundary-retained",
         replay_boundary_masked,
         BOTH,
+        group="N",
     ),
     Mutant(
         "denser-than-interval",
@@ -51,5 +52,6 @@ MUTANTS = (
         "interval-sparsity",
         denser_than_interval,
         BOTH,
+        group="N",
     ),
 )

@@ -38,6 +38,7 @@ MUTANTS = (
         "progress",
         resumed_request_refused,
         BOTH,
+        group="O",
     ),
     Mutant(
         "second-preemption-crashes",
@@ -47,5 +48,6 @@ MUTANTS = (
         "engine",
         preemption_crashes,
         BOTH,
+        group="O",
     ),
 )

@@ -59,6 +59,7 @@ MUTANTS = (
         stored_before_the_step,
         REFERENCE,
         "scheduler",
+        group="K",
     ),
     Mutant(
         "load-forgotten",
@@ -69,6 +70,7 @@ MUTANTS = (
         load_forgotten,
         REFERENCE,
         "scheduler",
+        group="K",
     ),
     Mutant(
         "tier-survives-new-weights",
@@ -79,6 +81,7 @@ MUTANTS = (
         tier_survives_new_weights,
         REFERENCE,
         "scheduler",
+        group="L",
     ),
     Mutant(
         "tier-never-asked",
@@ -89,5 +92,6 @@ MUTANTS = (
         tier_never_asked,
         REFERENCE,
         "scheduler",
+        group="N",
     ),
 )

@@ -1,0 +1,85 @@
+"""Hunts one fault: runs workloads on the engine that has it until what it named in advance is found."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+
+from harness.engines.registry import parse
+from harness.errors import UsageError
+from harness.execute import drive
+from harness.kills.workloads import workloads
+from harness.lockstep import NAME as DIFFERENTIAL
+from harness.lockstep import lockstep
+from harness.mutants import Mutant
+from harness.trace import Trace
+from harness.verdict import Finding, Result
+
+
+@dataclass(frozen=True)
+class Hunt:
+    """What came of it: the trace and the finding that killed the fault, None if it survived.
+
+    `seconds` of CPU time, `operations` and `traces` are what was spent; `false_alarms` are traces that the engine without the
+    fault fails as well, which are no kills.
+    """
+
+    mutant: Mutant
+    trace: Trace | None
+    finding: Finding | None
+    seconds: float
+    operations: int
+    traces: int
+    false_alarms: tuple[str, ...] = ()
+
+
+def named(mutant: Mutant, finding: Finding) -> bool:
+    """Whether a finding is what a fault named in advance."""
+    return (finding.anomaly, finding.checker) == (mutant.anomaly, mutant.checker)
+
+
+def judged(mutant: Mutant, trace: Trace, *, faulty: bool = True, whole: bool = False) -> Result:
+    """Run a trace on the engine with or without the fault; with it, until what it named is found unless `whole`.
+
+    The differential is asked only where a fault says that nothing else can see it. Raises UsageError if the engine refuses
+    the trace.
+    """
+    spec = parse(f"{mutant.engine}:mutant={mutant.name}" if faulty else mutant.engine)
+    run = lockstep if faulty and mutant.checker == DIFFERENTIAL else drive
+    return run(trace, spec.open(trace.header), until=partial(named, mutant) if faulty and not whole else None, keep=False)
+
+
+def killed(mutant: Mutant, trace: Trace) -> Finding | None:
+    """Return the finding that a fault named in advance, if a trace raises it."""
+    try:
+        return next(filter(partial(named, mutant), judged(mutant, trace).findings), None)
+    except UsageError:
+        return None
+
+
+def hunt(mutant: Mutant, budget: float, seed: int = 0) -> Hunt:
+    """Run the workloads until the fault is killed, or so many seconds of CPU time are spent."""
+    started, operations, traces = time.process_time(), 0, 0
+    alarms: list[str] = []
+
+    def spent() -> float:
+        return time.process_time() - started
+
+    for trace in workloads(mutant, seed):
+        if spent() > budget:
+            break
+        try:
+            result = judged(mutant, trace)
+        except UsageError:
+            continue
+        operations, traces = operations + result.activity.operations, traces + 1
+        finding = next(filter(partial(named, mutant), result.findings), None)
+        if finding is None:
+            continue
+        seconds = spent()
+        clean = judged(mutant, trace, faulty=False)
+        if not clean.findings:
+            return Hunt(mutant, trace, finding, seconds, operations, traces, tuple(alarms))
+        alarms.append(f"{trace.header.name}: {clean.findings[0].anomaly}")
+    return Hunt(mutant, None, None, spent(), operations, traces, tuple(alarms))
