@@ -192,9 +192,14 @@ def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Even
 
 def check(history: History, checkers: Iterable[Checker] | None = None) -> Result:
     """Judge a history that somebody recorded."""
-    observer = Observer(history.header, checkers)
-    for event, op in zip(list(history.events), history.op_of, strict=True):
-        observer.see([event], op)
+    return judge(history.header, history.events, checkers)
+
+
+def judge(header: Header, events: Iterable[Event], checkers: Iterable[Checker] | None = None) -> Result:
+    """Judge what happened on an engine, event by event; none of them is kept."""
+    observer = Observer(header, checkers, keep=False)
+    for event in events:
+        observer.see([event], -1)
         if isinstance(event, Died):
             observer.findings.append(_died(event.operation, "", event.message, "", observer.seen - 1))
         elif isinstance(event, Submitted | Finished):

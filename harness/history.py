@@ -10,12 +10,14 @@ chunk key and a block hash are one thing here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from harness import files, jsonl
+from harness.errors import UsageError
 from harness.trace import GroupKind, Height, Media
 
 FORMAT = "cachewitness.history"
@@ -390,15 +392,34 @@ def save(history: History, path: Path) -> None:
     files.write(path, dump(history))
 
 
-def load(path: Path) -> History:
-    """Read a history.
+def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
+    """Return the header of a stored history, and its events with their lines in the file, read as they are asked for.
 
     Raises UsageError naming the file, the line and the field if anything does not fit the format.
     """
-    lines, where = jsonl.read(path), str(path)
-    header = jsonl.header(lines, Header, where, "a history")
-    events = [jsonl.decode(text, Event, where, number) for number, text in enumerate(lines[1:], start=2) if text.strip()]
-    return History(header, events, [-1] * len(events))
+    lines, where = jsonl.lines(path), str(path)
+    header: Header = jsonl.header([first.strip() for first in islice(lines, 1)], Header, where, "a history")
+
+    def events() -> Iterator[tuple[int, Event]]:
+        decoder = msgspec.json.Decoder(Event)
+        for number, text in enumerate(lines, start=2):
+            if text.strip():
+                try:
+                    yield number, decoder.decode(text)
+                except msgspec.DecodeError as error:
+                    raise UsageError(f"{where}:{number}: {error}") from None
+
+    return header, events()
+
+
+def load(path: Path) -> History:
+    """Read a history, all of it.
+
+    Raises UsageError naming the file, the line and the field if anything does not fit the format.
+    """
+    header, events = read(path)
+    found = [event for _, event in events]
+    return History(header, found, [-1] * len(found))
 
 
 def numbered(events: Iterable[Event]) -> list[Event]:

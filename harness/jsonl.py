@@ -22,6 +22,18 @@ def read(path: Path) -> list[bytes]:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
 
 
+def lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, one at a time.
+
+    Raises UsageError if it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            yield from file
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+
+
 def rows(path: Path, kind: Any) -> Iterator[tuple[int, Any]]:
     """Yield the lines of a file without a header, decoded, each with its number; blank ones are skipped.
 

@@ -46,23 +46,45 @@ from harness.trace import GroupSpec, Op, Step, Submit, Trace, Vocabulary
 SLOTS_MAX = 1 << 22
 TOKEN_MAX = (1 << 43) - 1
 NO_COLUMN = -1
-"""What `read` and `write` say for a column that a table does not have."""
+"""What stands for a column that a table does not have."""
+NO_REQUEST = ("copy:", "capture:")
+"""How holders begin that are no requests."""
 
 
 class Nonsense(Exception):
     """An event refers to something that does not exist; the message says what."""
 
 
-def load(path: Path) -> tuple[History, list[int]]:
-    """Read a history that makes sense, and return with it the line of each event in the file.
+def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
+    """Return the header of a history that makes sense, and its events with their lines, read as they are asked for.
 
     Raises UsageError naming the file, the line and the field if anything does not fit the format or refers to nothing.
     """
-    happened = history.load(path)
-    line_of = _lines(path)
-    for index, problem in problems(happened):
-        raise UsageError(f"{path}:{line_of[index] if index >= 0 else 1}: {problem}")
-    return happened, line_of
+    header, events = history.read(path)
+    try:
+        sense = Sense(header)
+    except Nonsense as problem:
+        raise UsageError(f"{path}:1: {problem}") from None
+
+    def followed() -> Iterator[tuple[int, Event]]:
+        for line, event in events:
+            try:
+                sense.follow(event)
+            except Nonsense as problem:
+                raise UsageError(f"{path}:{line}: {problem}") from None
+            yield line, event
+
+    return header, followed()
+
+
+def load(path: Path) -> tuple[History, list[int]]:
+    """Read a history that makes sense, all of it, and return with it the line of each event in the file.
+
+    Raises UsageError naming the file, the line and the field if anything does not fit the format or refers to nothing.
+    """
+    header, events = read(path)
+    numbered = list(events)
+    return History(header, [event for _, event in numbered], [-1] * len(numbered)), [line for line, _ in numbered]
 
 
 def load_trace(path: Path) -> Trace:
@@ -137,7 +159,7 @@ class Sense:
     def _holding(self, event: Take | Drop) -> None:
         self._group(event.group, event.pool)
         self._slots(event.slots, event.pool, "slots")
-        if not event.holder.startswith("copy:"):
+        if not event.holder.startswith(NO_REQUEST):
             self._known([event.holder], "holder")
 
     def _access(self, event: Read | Write) -> None:
@@ -168,7 +190,7 @@ class Sense:
         self._known([event.r], "r")
         if event.reported < 0 or event.resume < 0:
             raise Nonsense("less than nothing - at `$.reported` or `$.resume`")
-        self._tables([[slot for slot in table if slot != NO_COLUMN] for table in event.slots], "slots")
+        self._columns(event.slots, "slots")
 
     def _submit(self, event: Submitted) -> None:
         if event.r in self._tokens:
@@ -182,7 +204,7 @@ class Sense:
         for run in event.runs:
             if not 0 <= run.start <= run.stop:
                 raise Nonsense(f"tokens [{run.start}, {run.stop}) of {run.r!r} - at `$.runs`")
-            self._tables(run.tables, "runs")
+            self._columns(run.tables, "runs")
             if run.drafts:
                 self._drafts(event.step, run)
         self._moves(event.copies, "copies")
@@ -221,6 +243,9 @@ class Sense:
         if not 0 <= group < len(self._groups):
             raise Nonsense(f"group {group} does not exist - at `$.group`; the header has groups 0 to {len(self._groups) - 1}")
         return self._groups[group].pool
+
+    def _columns(self, tables: list[list[int]], field: str) -> None:
+        self._tables([[slot for slot in table if slot != NO_COLUMN] for table in tables], field)
 
     def _tables(self, tables: list[list[int]], field: str) -> None:
         if len(tables) != len(self._groups):

@@ -20,17 +20,16 @@ def check(file: Path, quiet: bool) -> int:
     from harness.report import terminal
     from harness.report.witness import witness_of_history
 
-    happened, line_of = validate.load(file)
-    result = execute.check(happened)
+    header, events = validate.read(file)
+    result = execute.judge(header, (event for _, event in events))
     out = terminal.console()
     if not quiet:
-        header = happened.header
         version = f" ({header.engine_version})" if header.engine_version else ""
-        click.echo(f"history of {header.engine}{version}, {len(happened.events):,} events\n")
+        click.echo(f"history of {header.engine}{version}, {result.activity.events:,} events\n")
         terminal.print_activity(result.activity, out)
         terminal.print_tallies(result.tallies, out)
     for finding in result.findings[:1]:
-        terminal.print_lines([*witness_of_history(finding, happened, line_of, str(file)), ""], out)
+        terminal.print_lines([*witness_of_history(finding, validate.read(file)[1], str(file)), ""], out)
     code = exit_code(result)
     terminal.print_verdict(code, out, reasons=reasons(result), passed="no contradiction in this history")
     return code

@@ -6,14 +6,15 @@ with the offending operation marked, what the ledger says against the engine, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections import deque
+from collections.abc import Iterable
+from itertools import groupby, islice
 from textwrap import wrap
 
 import msgspec
 
 from harness.anomalies import BY_NAME
-from harness.history import Event, History
+from harness.history import Event
 from harness.trace import Layout, Op, Reset, Step, Submit, Trace, UpdateWeights
 from harness.verdict import Finding
 
@@ -39,19 +40,29 @@ def witness(finding: Finding, trace: Trace, *, name: str = "", whole: int = 0, r
     return lines
 
 
-def witness_of_history(finding: Finding, history: History, line_of: Sequence[int], name: str) -> list[str]:
-    """Return the witness of a recorded history: the events up to the offending one, by their line in the file."""
-    at = finding.seq if 0 <= finding.seq < len(history.events) else len(history.events) - 1
-    first = max(0, at - EVENTS_BEFORE)
+def witness_of_history(finding: Finding, events: Iterable[tuple[int, Event]], name: str) -> list[str]:
+    """Return the witness of a recorded history: the events up to the offending one, by their line in the file.
+
+    `events` are all of it, each with its line; no more are kept than are shown.
+    """
+    shown = _around(finding.seq, events)
     lines = headline(finding, name)
-    if history.events:
+    if shown:
+        at, line, event = next((entry for entry in shown if entry[0] == finding.seq), shown[-1])
         where = "at" if finding.seq >= 0 else "when everything had happened, after"
-        lines.append(f"{where} line {line_of[at]}, event {at} of step {history.events[at].step}")
-    width = len(str(line_of[min(at + EVENTS_AFTER, len(line_of) - 1)])) if line_of else 1
-    for index in range(first, min(at + EVENTS_AFTER + 1, len(history.events))):
-        mark = ">" if index == at else " "
-        lines.append(f"{mark} {line_of[index]:>{width}}  {_short(history.events[index])}")
+        lines.append(f"{where} line {line}, event {at} of step {event.step}")
+        width = len(str(shown[-1][1]))
+        for index, line, event in shown:
+            lines.append(f"{'>' if index == at else ' '} {line:>{width}}  {_short(event)}")
     return [*lines, "", *wrapped(finding.sentence)]
+
+
+def _around(seq: int, events: Iterable[tuple[int, Event]]) -> list[tuple[int, int, Event]]:
+    """Return some events before and after number `seq` (the last ones if it is negative), each with its number and its line."""
+    counted = ((index, line, event) for index, (line, event) in enumerate(events))
+    if seq < 0:
+        return list(deque(counted, maxlen=EVENTS_BEFORE + 1))
+    return list(islice(counted, max(0, seq - EVENTS_BEFORE), seq + EVENTS_AFTER + 1))
 
 
 def headline(finding: Finding, name: str) -> list[str]:
