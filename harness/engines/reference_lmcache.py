@@ -84,7 +84,7 @@ class Connector:
         scheduled = scheduler_output.num_scheduled_tokens
         for r in scheduled:
             self._follow(self._requests[r][0])
-        tables = {r: self.front.get_block_ids(r) for r in scheduled}
+        tables: dict[str, Any] = {r: self.front.tables(r) for r in scheduled}
         metadata = self.lmcache.build_connector_meta(scheduled, tables)
         self._metadata[id(scheduler_output)] = (self.front.step, metadata)
         self.store.placed(metadata.stores)

@@ -107,7 +107,7 @@ class LMCacheMPConnector:
         metadata = ConnectorMetadata()
         for request_id, count in num_scheduled_tokens.items():
             tracker = self.trackers[request_id]
-            tracker.block_ids = [*expand_engine_block_ids(self.infos, tables[request_id])]
+            tracker.block_ids = expand_engine_block_ids(self.infos, tables[request_id])
             if tracker.state is RequestState.WAITING_FOR_LOAD:
                 metadata.retrieves.append(self._retrieve(tracker))
             tracker.num_scheduled_tokens += count

@@ -108,9 +108,9 @@ def _info(group: int, indices: list[int], engine_groups: Sequence[Mapping[int, L
     )
 
 
-def expand_engine_block_ids(infos: Sequence[EngineGroupInfo], ids: Sequence[Sequence[BlockId]]) -> list[list[BlockId]]:
+def expand_engine_block_ids(infos: Sequence[EngineGroupInfo], ids: Sequence[Sequence[BlockId]]) -> list[Sequence[BlockId]]:
     """Return block ids by kernel group, given them by engine group: kernel groups of one engine group have the same."""
-    return [list(ids[info.engine_group_id]) for info in infos]
+    return [ids[info.engine_group_id] for info in infos]
 
 
 class KVLayerGroups:
