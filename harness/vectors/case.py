@@ -44,3 +44,12 @@ class Questions:
     cases: Mapping[Kind, Callable[[], list[Case]]]
     flags: Mapping[str, Flag]
     answers: Callable[[Mapping[str, str]], Mapping[str, Answer]]
+
+
+def rules_alone(answers: Mapping[str, Answer], options: Mapping[str, str]) -> Mapping[str, Answer]:
+    """Return the answers of a reference's rules; with a seeded fault, which is planted into an engine, they cannot be asked."""
+
+    def cannot(question: Any) -> Any:
+        raise CannotAsk("faults are planted into an engine that runs traces, not into a rule")
+
+    return dict.fromkeys(answers, cannot) if "mutant" in options else answers

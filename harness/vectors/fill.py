@@ -21,8 +21,7 @@ from harness.vectors.case import Case, Questions
 from harness.vectors.form import VECTORS, File, Kind, LifecycleExpected, LifecycleInput, Refusal, Source, Vector
 from harness.vectors.lifecycle import Recorder
 
-
-POLICIES = ("vllm",)
+POLICIES = ("vllm", "openvino_genai", "furiosa", "lmcache", "tensorrt_edge")
 """Who is asked."""
 
 

@@ -195,7 +195,8 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     """What must be equal after operation number `op`, counted from 0; what is left out is empty.
 
     `hits` [request, reported, resume] · `runs` [request, start, stop] · `preempted` requests · `published` and `unpublished`
-    [group, request, length], sorted · `counts` [pool, free, held, cached], the last of the operation · `resets` its answers.
+    [group, request, length] · `counts` [pool, free, held, cached], the last of the operation · `resets`, whether each was done.
+    All but the resets are sorted: an operation is a set of what happened in it.
     """
 
     op: int
@@ -237,9 +238,10 @@ class CompactionInput(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CompactionExpected(msgspec.Struct, frozen=True):
-    """For each row that is active afterwards: which row it was before, and its length."""
+    """For each row that is active afterwards: of which row it now has the keys and values, of which the states, its length."""
 
-    rows: list[int]
+    kv_rows: list[int]
+    state_rows: list[int]
     lengths: list[int]
 
 

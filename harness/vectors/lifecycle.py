@@ -9,11 +9,24 @@ ended, another request was preempted, or, with duplicates, only the counts of bl
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import msgspec
 
-from harness.history import Accept, Counts, Event, Hit, Preempted, Publish, ResetDone, StepBegin, Submitted, Unpublish
+from harness.history import (
+    Accept,
+    Counts,
+    Event,
+    Hit,
+    Preempted,
+    Publish,
+    ResetDone,
+    StepBegin,
+    Submitted,
+    Take,
+    Unpublish,
+)
 from harness.trace import Op, Preempt, Reset, UpdateWeights
 from harness.vectors.form import Facts, LifecycleExpected
 
@@ -31,6 +44,8 @@ class Recorder:
         self._identity: dict[str, Any] = {}
         self._live: dict[Any, int] = {}
         self._free: dict[str, int] = {}
+        self._pool_of: dict[int, int] = {}
+        self._unused: dict[int, int] = {}
 
     def see(self, index: int, op: Op, events: list[Event]) -> None:
         """Take in what one operation made happen."""
@@ -40,6 +55,7 @@ class Recorder:
         """Take in what one operation made happen and return its facts; None if there are none."""
         hits, runs, preempted, published, unpublished, resets = [], [], [], [], [], []
         counts: dict[int, tuple[int, int, int, int]] = {}
+        roomy = self._roomy(events)
         for event in events:
             match event:
                 case Submitted():
@@ -60,16 +76,19 @@ class Recorder:
                     published.append((event.group, event.r, event.length))
                     self._publish(event)
                 case Unpublish():
-                    unpublished += self._unpublish(event, index)
+                    unpublished += self._unpublish(event)
+                    if event.reason == "evict" and event.group not in roomy:
+                        self._free.setdefault("victims", index)
                 case ResetDone():
                     resets.append(event.ok)
                 case Counts():
                     counts[event.pool] = (event.pool, event.free, event.held, event.cached)
+        self._unused |= {pool: count[1] for pool, count in counts.items()}
         facts = Facts(
             op=index,
-            hits=hits,
-            runs=runs,
-            preempted=preempted,
+            hits=sorted(hits),
+            runs=sorted(runs),
+            preempted=sorted(preempted),
             published=sorted(published),
             unpublished=sorted(unpublished),
             counts=[counts[pool] for pool in sorted(counts)],
@@ -85,6 +104,15 @@ class Recorder:
         free = sorted(self._free)
         return LifecycleExpected(self._facts, min(self._free.values(), default=None), free)
 
+    def _roomy(self, events: list[Event]) -> set[int]:
+        """Return the groups whose pool had unused blocks for all that were taken, so that nobody had to go for want of room."""
+        taken: Counter[int] = Counter()
+        for event in events:
+            if isinstance(event, Take):
+                self._pool_of[event.group] = event.pool
+                taken[event.pool] += len(event.slots)
+        return {group for group, pool in self._pool_of.items() if taken[pool] <= self._unused.get(pool, 0)}
+
     def _notice_duplicates(self, event: Hit, index: int) -> None:
         for group, column in enumerate(event.slots):
             for slot in column:
@@ -96,9 +124,7 @@ class Recorder:
         self._slots.setdefault((event.group, event.slot), {})[event.length] = (event.r, key)
         self._live[key] = self._live.get(key, 0) + 1
 
-    def _unpublish(self, event: Unpublish, index: int) -> list[tuple[int, str, int]]:
-        if event.reason == "evict":
-            self._free.setdefault("victims", index)
+    def _unpublish(self, event: Unpublish) -> list[tuple[int, str, int]]:
         keys = self._slots.get((event.group, event.slot), {})
         out = []
         for length in [event.length] if event.length else list(keys):

@@ -79,7 +79,7 @@ def test_most_lives_hit_something() -> None:
 @pytest.mark.parametrize("by", [-16, 16])
 def test_a_hit_that_is_a_block_off_is_noticed(by: int) -> None:
     """The judgement above is able to fail, either way."""
-    (vector,) = [v for v in PLAIN if v.id == "lifecycle/replay/full-mamba[0]/33"]
+    (vector,) = [v for v in PLAIN if v.id == "lifecycle/replay/full-mamba[retention_interval=0]/33"]
     facts = [
         msgspec.structs.replace(
             fact, hits=[(r, hit + by, hit + by) if r == "again" else (r, hit, hit) for r, hit, _ in fact.hits]
