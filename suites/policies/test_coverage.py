@@ -1,0 +1,141 @@
+"""The map from documents to tests is complete and true: every test that it names exists, and every line has one or a reason.
+
+A line is `| statement | rule | tests |`. Tests are named `file.py::test`, the file from the root of the repository or from
+`suites/policies`; a line without a test reads "not testable:" and gives the reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "coverage.md"
+SECTIONS = ("OpenVINO GenAI", "LMCache", "Furiosa-LLM", "TensorRT-Edge-LLM", "vLLM")
+HEAD = ["statement", "rule", "test"]
+NAMED = re.compile(r"`([^`\s]+\.py)::([^`\s]+)`")
+REASON = re.compile(r"not testable: *\S")
+
+
+class Line(NamedTuple):
+    """A line of a table: where it stands on the page, and its cells."""
+
+    number: int
+    section: str
+    cells: list[str]
+
+
+def lines_of(text: str) -> Iterator[Line]:
+    """Yield the lines of every table, heads and rules left out."""
+    section = ""
+    for number, raw in enumerate(text.splitlines(), start=1):
+        if raw.startswith("## "):
+            section = raw[3:].partition(":")[0].strip()
+        elif raw.startswith("|"):
+            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", raw.strip())[1:-1]]
+            if cells != HEAD and not all(re.fullmatch(r":?-+:?", cell) for cell in cells):
+                yield Line(number, section, cells)
+
+
+@cache
+def names_in(path: Path) -> frozenset[str]:
+    """Return the names of the tests of a module, those of classes as `Class::test`."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}::{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
+    return frozenset(name for name in found if name.rpartition("::")[2].startswith("test"))
+
+
+def problem(file: str, name: str, root: Path = ROOT) -> str:
+    """Return what is wrong with a test's name; empty if it exists."""
+    path = next((p for p in (root / file, root / "suites" / "policies" / file) if p.is_file()), None)
+    if path is None:
+        return f"there is no file {file}, neither from the root nor in suites/policies"
+    if name.partition("[")[0] not in names_in(path):
+        return f"there is no test {name.partition('[')[0]} in {path.relative_to(root)}"
+    return ""
+
+
+def findings(text: str) -> list[str]:
+    """Return what is wrong with a page, a line each."""
+    found, lines = [], list(lines_of(text))
+    for section in SECTIONS:
+        if not any(line.section == section for line in lines):
+            found.append(f"section {section!r} has no lines: map the statements of its document")
+    for number, section, cells in lines:
+        where = f"line {number} ({section}: {cells[0][:60]!r})"
+        if len(cells) != len(HEAD):
+            found.append(f"{where}: {len(cells)} cells, not statement, rule and test; write \\| for a bar inside a cell")
+            continue
+        if not all(cells):
+            found.append(f"{where}: the cell {HEAD[cells.index('')]!r} is empty")
+        named = NAMED.findall(cells[2])
+        if not named and not REASON.match(cells[2]):
+            found.append(f"{where}: neither a test (`file.py::name`) nor 'not testable: reason'")
+        found += [f"{where}: {what}" for file, name in named if (what := problem(file, name))]
+    return found
+
+
+def test_every_statement_has_a_test_that_exists_or_a_reason() -> None:
+    """The page as it is."""
+    found = findings(PAGE.read_text(encoding="utf-8"))
+    assert not found, "docs/coverage.md:\n" + "\n".join(found)
+
+
+def page(row: str) -> str:
+    """Return a page on which every section has a good line, and the first one this row besides."""
+    good = "| it holds | rule | `test_coverage.py::test_a_good_page_passes` |"
+    sections = [f"## {name}: a document\n\n| statement | rule | test |\n|---|---|---|\n{good}\n" for name in SECTIONS]
+    return "\n".join([sections[0] + row + "\n", *sections[1:]])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| a | b | `suites/policies/test_coverage.py::test_a_good_page_passes` |",
+        "| a | b | `test_coverage.py::test_a_good_page_passes[row0]`, and more |",
+        "| a \\| b | - | not testable: advice |",
+        "",
+    ],
+)
+def test_a_good_page_passes(row: str) -> None:
+    """Both ways to name a file, cases of a test, bars inside cells."""
+    assert findings(page(row)) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        (
+            "| a | b | `test_coverage.py::test_that_is_not_there` |",
+            "there is no test test_that_is_not_there in suites/policies",
+        ),
+        ("| a | b | `test_coverage.py::findings` |", "there is no test findings"),
+        ("| a | b | `test_nowhere.py::test_x` |", "there is no file test_nowhere.py"),
+        ("| a | b | tested somewhere |", "neither a test"),
+        ("| a | b | not testable: |", "neither a test"),
+        ("| a | b |  |", "the cell 'test' is empty"),
+        ("|  | b | not testable: advice |", "the cell 'statement' is empty"),
+        ("| a | b | c | not testable: advice |", "4 cells"),
+    ],
+)
+def test_a_bad_line_is_found_where_it_stands(row: str, what: str) -> None:
+    """The message says which line, and what to do about it."""
+    found = findings(page(row))
+    assert found and what in " ".join(found) and all(message.startswith("line 6 (OpenVINO GenAI: ") for message in found)
+
+
+def test_a_section_without_lines_is_found() -> None:
+    """A document that nobody mapped."""
+    assert findings(page("").replace("## vLLM: a", "## Else: a")) == [
+        "section 'vLLM' has no lines: map the statements of its document"
+    ]
