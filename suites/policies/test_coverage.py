@@ -1,7 +1,7 @@
 """The map from documents to tests is complete and true: every test that it names exists, and every line has one or a reason.
 
-A line is `| statement | rule | tests |`. Tests are named `file.py::test`, the file from the root of the repository or from
-`suites/policies`; a line without a test reads "not testable:" and gives the reason.
+A line is `| statement | rule | tests |`. Tests are named `file.py::test`, the file from the root of the repository or, where
+no other one below `suites` has its name, by that alone; a line without a test reads "not testable:" and gives the reason.
 """
 
 from __future__ import annotations
@@ -55,11 +55,20 @@ def names_in(path: Path) -> frozenset[str]:
     return frozenset(name for name in found if name.rpartition("::")[2].startswith("test"))
 
 
+@cache
+def files_below(folder: Path) -> tuple[Path, ...]:
+    """Return the Python files below a folder."""
+    return tuple(folder.rglob("*.py"))
+
+
 def problem(file: str, name: str, root: Path = ROOT) -> str:
     """Return what is wrong with a test's name; empty if it exists."""
-    path = next((p for p in (root / file, root / "suites" / "policies" / file) if p.is_file()), None)
-    if path is None:
-        return f"there is no file {file}, neither from the root nor in suites/policies"
+    paths = [root / file] if "/" in file else [path for path in files_below(root / "suites") if path.name == file]
+    if len(paths) > 1:
+        return f"there are {len(paths)} files {file} below suites; name it from the root"
+    if not paths or not paths[0].is_file():
+        return f"there is no file {file}" + ("" if "/" in file else " below suites")
+    path = paths[0]
     if name.partition("[")[0] not in names_in(path):
         return f"there is no test {name.partition('[')[0]} in {path.relative_to(root)}"
     return ""
@@ -120,7 +129,9 @@ def test_a_good_page_passes(row: str) -> None:
             "there is no test test_that_is_not_there in suites/policies",
         ),
         ("| a | b | `test_coverage.py::findings` |", "there is no test findings"),
-        ("| a | b | `test_nowhere.py::test_x` |", "there is no file test_nowhere.py"),
+        ("| a | b | `test_nowhere.py::test_x` |", "there is no file test_nowhere.py below suites"),
+        ("| a | b | `suites/test_coverage.py::test_x` |", "there is no file suites/test_coverage.py"),
+        ("| a | b | `conftest.py::test_x` |", "files conftest.py below suites; name it from the root"),
         ("| a | b | tested somewhere |", "neither a test"),
         ("| a | b | not testable: |", "neither a test"),
         ("| a | b |  |", "the cell 'test' is empty"),
