@@ -136,7 +136,9 @@ class ObservedFront(ObservedManager):
     def _hit(self, r: str, length: int, found: Any) -> None:
         external = self._external.pop(r, 0)
         if not external:
-            super()._hit(r, length, found)
+            slots = [[block.block_id for block in column] for column in found.blocks]
+            nothing: list[list[int]] = [[] for _ in slots]
+            self.events.append(Hit(step=self.step, r=r, reported=length, resume=length, slots=slots + nothing))
             return
         tracker, resume = self._connector.trackers[r], length + external
         tables = [[block.block_id for block in single.req_to_blocks[r]] for single in self._managers]

@@ -142,7 +142,7 @@ class LMCacheServer:
             return transfer
         for group in range(len(self.groups.object_groups)):
             placed = {chunk: self._placed(group, chunk, chunks, block_ids) for chunk in chunks}
-            whole = [chunk for chunk, blocks in placed.items() if all(block.block_id != NULL_BLOCK_ID for block in blocks)]
+            whole = [chunk for chunk, blocks in placed.items() if self._has_content(blocks)]
             keys = {self._key(session, chunk, group, self.ranks[rank]): chunk for chunk in whole}
             pages = len(self.groups.placed_blocks(group))
             for key, memory in self.l1.reserve_write(list(keys), pages, request_id).items():
@@ -235,6 +235,10 @@ class LMCacheServer:
             block_id = block_ids[kernel_group][(chunk - chunks.start) * per_chunk + column]
             placed.append(PlacedBlockId(block_id, kernel_group, chunk * per_chunk + column))
         return placed
+
+    def _has_content(self, blocks: Sequence[PlacedBlockId]) -> bool:
+        """Whether every block of an object is there to be stored."""
+        return all(block.block_id != NULL_BLOCK_ID for block in blocks)
 
     def _is_written(self, copy: PageCopy, chunks: range, skip_first_n_tokens: int) -> bool:
         """Whether a retrieve fills a block: not if the engine has it already, nor where it has none."""
