@@ -96,6 +96,10 @@ class Ledger:
         """Per group: the groups of other tiers that keep copies of its pages."""
         self.pages: dict[int, list[Page]] = {p.id: [Page() for _ in range(p.slots)] for p in header.pools}
         self.null: dict[int, frozenset[int]] = {p.id: frozenset(p.null) for p in header.pools}
+        self._usable: dict[int, dict[int, Page]] = {
+            pool: {slot: page for slot, page in enumerate(pages) if slot not in self.null[pool]}
+            for pool, pages in self.pages.items()
+        }
         self.trie = Trie()
         self.books: dict[str, Book] = {}
         self.keys: list[dict[int, dict[int, Key]]] = [{} for _ in header.groups]
@@ -170,16 +174,16 @@ class Ledger:
 
     def page(self, group: int, slot: int) -> Page | None:
         """Return the page behind a slot of a group; None for a null slot or a column that does not exist."""
-        pool = self.groups[group].pool
-        if slot in self.null[pool] or not 0 <= slot < len(self.pages[pool]):
-            return None
-        return self.pages[pool][slot]
+        return self._usable[self.groups[group].pool].get(slot)
 
     def covers(self, page: Page, node: int, start: int, stop: int) -> bool:
         """Whether the page holds attention content of tokens [start, stop) of exactly the prefix `node` (`stop` or longer)."""
         if page.state or page.node == NOTHING:
             return False
         ancestor = self.trie.ancestor
+        if not page.older:
+            within = page.start <= start and stop <= page.stop
+            return within and ancestor(page.node, stop) == ancestor(node, stop)
         missing = start
         for span in sorted([*page.older, Span(page.start, page.stop, page.node)], key=lambda s: s.start):
             upto = min(span.stop, stop)
@@ -311,21 +315,21 @@ class Ledger:
 
     def _write(self, event: Write) -> None:
         group, book = self.groups[event.group], self.books[event.r]
-        pages, null, nodes = self.pages[group.pool], self.null[group.pool], self.nodes(event)
+        page_of, nodes = self._usable[group.pool].get, self.nodes(event)
         written = self._written.setdefault(event.r, [])
         if group.kind == "recurrent":
-            slot = event.slots[0]
+            page = page_of(event.slots[0])
             if not self.orphaned(event.step, event.r) and event.stop < len(book.nodes):
                 book.states.setdefault(event.group, set()).add(event.stop)
-            if slot >= 0 and slot not in null:
-                self._write_state(pages[slot], event, nodes[event.stop])
-                written.append(pages[slot])
+            if page is not None:
+                self._write_state(page, event, nodes[event.stop])
+                written.append(page)
             return
         size, start = group.block_size, event.start
         for slot in event.slots:
             stop = min(event.stop, (start // size + 1) * size)
-            if slot >= 0 and slot not in null:
-                page = pages[slot]
+            page = page_of(slot)
+            if page is not None:
                 if page.group != event.group:
                     page.poison()
                     page.group = event.group
@@ -479,8 +483,10 @@ class Ledger:
             key.state = "withdrawn" if key.r in gone else "committed"
         for key in hollow:
             key.state = "hollow"
-        self._orphans = {(step, r) for step, r in self._orphans if step != event.step}
-        self._guesses = {(step, r): nodes for (step, r), nodes in self._guesses.items() if step != event.step}
+        if self._orphans:
+            self._orphans = {(step, r) for step, r in self._orphans if step != event.step}
+        if self._guesses:
+            self._guesses = {(step, r): nodes for (step, r), nodes in self._guesses.items() if step != event.step}
         self.last_step_ended = max(self.last_step_ended, event.step)
         self._written.clear()
 
@@ -537,25 +543,28 @@ class Ledger:
         return [] if page.group == read.group and self.holds_state(page, self.nodes(read)[read.stop], read.stop) else [0]
 
     def _invalid_blocks(self, read: Read, book: Book, group: Group) -> list[int]:
-        pages, nodes, r, size, stop = self.pages[group.pool], self.nodes(read), book.r, group.block_size, read.stop
-        null, count, owner, bad = self.null[group.pool], len(pages), group.id, []
+        page_of, nodes, r, size, stop = self._usable[group.pool].get, self.nodes(read), book.r, group.block_size, read.stop
+        owner, bad = group.id, []
         start, end = read.start, read.start - read.start % size + size
         for index, slot in enumerate(read.slots):
             if end > stop:
                 end = stop
-            if 0 <= slot < count and slot not in null:
-                page = pages[slot]
-                right = page.node == nodes[end] and page.start <= start and page.group == owner and r in page.holders
-                if not right and self._wrong_block(page, group, read, start, end):
-                    bad.append(index)
-            else:
+            page = page_of(slot)
+            right = (
+                page is not None
+                and page.node == nodes[end]
+                and page.start <= start
+                and page.group == owner
+                and r in page.holders
+            )
+            if not right and self._wrong_block(page, group, read, start, end):
                 bad.append(index)
             start, end = end, end + size
         return bad
 
-    def _wrong_block(self, page: Page, group: Group, read: Read, start: int, stop: int) -> bool:
+    def _wrong_block(self, page: Page | None, group: Group, read: Read, start: int, stop: int) -> bool:
         """Look again at a page whose newest run is not just what tokens [start, stop) need."""
-        if read.r not in page.holders:
+        if page is None or read.r not in page.holders:
             return True
         return page.group != group.id or not self.covers(page, self.nodes(read)[stop], start, stop)
 

@@ -73,9 +73,11 @@ class Lookup:
         if group.kind == "full":
             whole = upto // group.block_size * group.block_size
             return self._runs[group.id] >= whole and (upto == whole or self._held(group, nodes[upto]))
-        lengths = {*needed_lengths(group, position), *needed_lengths(group, upto)}
+        lengths = needed_lengths(group, position)
+        if upto > position:
+            lengths += needed_lengths(group, upto)
         if self._last_block and group.kind == "sliding":
-            lengths.add(upto)
+            lengths.append(upto)
         return all(self._held(group, nodes[length]) for length in lengths)
 
     def _held(self, group: Group, node: int) -> bool:

@@ -68,13 +68,13 @@ class Ownership(Checker):
             if slot in null or slot < 0:
                 return (_null_write(event, slot),)
             page = pages[slot]
-            held = event.r in page.holders
-            shared = len(page.holders) > 1 or page.holders.get(event.r, 0) > 1
+            times = page.holders.get(event.r, 0)
+            held, shared = times > 0, len(page.holders) > 1 or times > 1
             self.opportunities += shared
             if not held and not ledger.orphaned(event.step, event.r):
                 return (_unheld_write(event, slot, page),)
             if shared or not held:
-                doubled = page.holders.get(event.r, 0) > 1 and _stands_twice(ledger, event, slot)
+                doubled = times > 1 and _stands_twice(ledger, event, slot)
                 harmed = event.r if doubled else _harmed(ledger, page, event, start, stop)
                 if harmed:
                     return (_aliased(event, slot, page, harmed),)

@@ -82,10 +82,13 @@ class Panel:
             try:
                 found = handler(ledger, event)
                 if found:
-                    findings = [*findings, *(self._signed(finding, checker, event.seq) for finding in found)]
+                    findings = [*findings, *self._signed_all(found, checker, event.seq)]
             except Exception as error:
                 self._crashed(checker, f"{type(error).__name__}: {error} (at event {event.seq})")
         return findings
+
+    def _signed_all(self, found: Iterable[Finding], checker: Checker, seq: int) -> list[Finding]:
+        return [self._signed(finding, checker, seq) for finding in found]
 
     def close(self) -> list[Finding]:
         """Let every checker judge the end, and complete the tallies."""

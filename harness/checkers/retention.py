@@ -40,8 +40,9 @@ class ReplayBoundaryRetained(Checker):
         found = []
         for run in begun.runs if begun else ():
             book = ledger.books[run.r]
-            ran = run.r not in event.withdrawn and not ledger.orphaned(event.step, run.r)
-            if ran and run.start < book.prompt_tokens <= run.stop:
+            if not run.start < book.prompt_tokens <= run.stop:
+                continue
+            if run.r not in event.withdrawn and not ledger.orphaned(event.step, run.r):
                 finding = self._judge(ledger, book, event)
                 if finding:
                     found.append(finding)
@@ -87,6 +88,7 @@ class IntervalSparsity(Checker):
     def __init__(self) -> None:
         super().__init__()
         self._junctions: dict[str, set[int]] = {}
+        self._units: set[int] = set()
 
     def not_applicable(self, header: Header) -> str:
         if reason := super().not_applicable(header):
@@ -164,9 +166,10 @@ class IntervalSparsity(Checker):
 
     def _boundaries(self, ledger: Ledger, points: Iterable[int]) -> Iterator[tuple[int, int]]:
         """Yield the last boundary at or before each point, by unit, and the unit itself; all in tokens."""
-        coarse = lcm(*(group.block_size for group in ledger.local))
-        units = {ledger.header.rules.alignment, coarse, *(group.block_size for group in ledger.groups)}
-        yield from ((point // unit * unit, unit) for point in points for unit in units)
+        if not self._units:
+            coarse = lcm(*(group.block_size for group in ledger.local))
+            self._units = {ledger.header.rules.alignment, coarse, *(group.block_size for group in ledger.groups)}
+        yield from ((point // unit * unit, unit) for point in points for unit in self._units)
 
 
 def _on_interval(ledger: Ledger, group: Group, length: int, interval: int) -> bool:

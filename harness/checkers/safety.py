@@ -91,7 +91,7 @@ class NoFabricatedSnapshots(_ReadChecker):
     def on_read(self, ledger: Ledger, event: Read) -> Found:
         """Count states that a hit restored."""
         book = ledger.books[event.r]
-        if book.ran_steps == 0 and event.stop == book.resume and ledger.groups[event.group].kind == "recurrent":
+        if book.ran_steps == 0 and ledger.groups[event.group].kind == "recurrent" and event.stop == book.resume:
             self.opportunities += 1
         return None
 
