@@ -114,8 +114,8 @@ class Ledger:
         self.open_steps: dict[int, StepBegin] = {}
         self.last_step_ended = 0
         self._orphans: set[tuple[int, str]] = set()
-        self._guesses: dict[tuple[int, str], list[int]] = {}
-        self._copying: dict[int, list[Page]] = {}
+        self.guesses: dict[tuple[int, str], list[int]] = {}
+        self.copying: dict[int, list[Page]] = {}
         self._pending: dict[int, list[Key]] = {}
         self._written: dict[str, list[Page]] = {}
         self._any_taint = False
@@ -158,8 +158,8 @@ class Ledger:
         A run may go past the tokens known without drafts if its request ended meanwhile; what it computes is like nothing else.
         """
         nodes = self.books[event.r].nodes
-        if self._guesses:
-            nodes = self._guesses.get((event.step, event.r), nodes)
+        if self.guesses:
+            nodes = self.guesses.get((event.step, event.r), nodes)
         return nodes if event.stop < len(nodes) else self._guess(event, nodes)
 
     def _guess(self, event: Read | Write, nodes: list[int]) -> list[int]:
@@ -169,7 +169,7 @@ class Ledger:
         known = run.known if run and symbols else len(nodes) - 1
         symbols += [self.trie.marked(("unknown", event.step, event.r))] * (event.stop - known - len(symbols))
         guessed = nodes[: known + 1] + self.trie.extend(nodes[known], symbols)
-        self._guesses[event.step, event.r] = guessed
+        self.guesses[event.step, event.r] = guessed
         return guessed
 
     def page(self, group: int, slot: int) -> Page | None:
@@ -360,9 +360,9 @@ class Ledger:
         for move, image in zip(event.moves, images, strict=True):
             image.copy_content(self.pages[move.src_pool][move.src])
         if event.phase == "begin":
-            self._copying[event.id] = images
+            self.copying[event.id] = images
             return
-        begun = self._copying.pop(event.id, images)
+        begun = self.copying.pop(event.id, images)
         for move, image, before in zip(event.moves, images, begun, strict=True):
             if event.phase == "fail" or not image.same_content(before):
                 image.poison()
@@ -485,8 +485,8 @@ class Ledger:
             key.state = "hollow"
         if self._orphans:
             self._orphans = {(step, r) for step, r in self._orphans if step != event.step}
-        if self._guesses:
-            self._guesses = {(step, r): nodes for (step, r), nodes in self._guesses.items() if step != event.step}
+        if self.guesses:
+            self.guesses = {(step, r): nodes for (step, r), nodes in self.guesses.items() if step != event.step}
         self.last_step_ended = max(self.last_step_ended, event.step)
         self._written.clear()
 

@@ -3,11 +3,13 @@
 Identity that is not tokens belongs to positions, so it is part of the path: salt, adapter and weights choose the root, a
 multimodal item marks the positions that it covers. A request that shares the tokens of another but not its salt therefore
 never shares a node with it, and one whose image comes late shares every node before the image.
+
+Prefixes that nobody names any more can be forgotten (`collect`), so a long history takes no more room than what is live in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 
 _SYMBOL_BITS = 44
 
@@ -19,6 +21,8 @@ class Trie:
         self._children: dict[int, int] = {}
         self._roots: dict[int, int] = {}
         self._symbols: dict[Hashable, int] = {}
+        self._marks = 0
+        self._free: list[int] = []
         self.parent: list[int] = []
         self.depth: list[int] = []
         self.symbol: list[int] = []
@@ -28,15 +32,16 @@ class Trie:
         mark = self.marked(("root", identity))
         node = self._roots.get(mark)
         if node is None:
-            node = self._roots[mark] = len(self.parent)
-            self.parent.append(-1)
-            self.depth.append(0)
-            self.symbol.append(mark)
+            node = self._roots[mark] = self._new(-1, 0, mark)
         return node
 
     def marked(self, mark: Hashable) -> int:
         """Return a symbol that stands for more than a token id; equal marks are equal symbols."""
-        return self._symbols.setdefault(mark, (1 << _SYMBOL_BITS - 1) + len(self._symbols))
+        symbol = self._symbols.get(mark)
+        if symbol is None:
+            symbol = self._symbols[mark] = (1 << _SYMBOL_BITS - 1) + self._marks
+            self._marks += 1
+        return symbol
 
     def marks(self) -> Iterable[tuple[Hashable, int]]:
         """Return every mark with its symbol; for explanations, not for speed."""
@@ -44,19 +49,49 @@ class Trie:
 
     def extend(self, node: int, symbols: Iterable[int]) -> list[int]:
         """Return the nodes passed when `node` is extended by one symbol after another."""
-        children, parent, depth, spelt = self._children, self.parent, self.depth, self.symbol
+        children, depth = self._children, self.depth
         out = []
         for symbol in symbols:
             key = (node << _SYMBOL_BITS) | symbol
             child = children.get(key)
             if child is None:
-                child = children[key] = len(parent)
-                parent.append(node)
-                depth.append(depth[node] + 1)
-                spelt.append(symbol)
+                child = children[key] = self._new(node, depth[node] + 1, symbol)
             out.append(child)
             node = child
         return out
+
+    def __len__(self) -> int:
+        """Return how many prefixes are known."""
+        return len(self.parent) - len(self._free)
+
+    def collect(self, live: Iterable[int]) -> Collection[int]:
+        """Forget every prefix that is neither live nor begins a live one, and return those that were forgotten.
+
+        Their numbers come to stand for others.
+        """
+        parent, kept = self.parent, bytearray(len(self.parent))
+        for node in live:
+            while node >= 0 and not kept[node]:
+                kept[node] = 1
+                node = parent[node]
+        self._children = {key: child for key, child in self._children.items() if kept[child]}
+        self._roots = {mark: node for mark, node in self._roots.items() if kept[node]}
+        spelt = {symbol for symbol, there in zip(self.symbol, kept, strict=True) if there}
+        self._symbols = {mark: symbol for mark, symbol in self._symbols.items() if symbol in spelt}
+        free = {node for node, there in enumerate(kept) if not there}
+        gone = free.difference(self._free)
+        self._free = list(free)
+        return gone
+
+    def _new(self, parent: int, depth: int, symbol: int) -> int:
+        if self._free:
+            node = self._free.pop()
+            self.parent[node], self.depth[node], self.symbol[node] = parent, depth, symbol
+            return node
+        self.parent.append(parent)
+        self.depth.append(depth)
+        self.symbol.append(symbol)
+        return len(self.parent) - 1
 
     def ancestor(self, node: int, depth: int) -> int:
         """Return the prefix of `node` that is `depth` tokens long (node itself if it is not longer)."""

@@ -7,11 +7,12 @@ stays proved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
+from harness.collect import Collector
 from harness.ghost import Ledger
-from harness.history import Event, Header, Read
+from harness.history import Event, Header, Read, StepEnd
 from harness.verdict import Finding, Measured, Tally
 
 Found = Iterable[Finding] | None
@@ -44,6 +45,9 @@ class Checker:
         """Judge a read that the ledger finds invalid; right reads are not shown here."""
         return None
 
+    def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
+        """Forget prefixes whose nodes stand for nothing now, and requests that the ledger does not know any more."""
+
     def close(self, ledger: Ledger) -> Found:
         """Judge what can only be judged at rest, after the last event."""
         return None
@@ -54,6 +58,7 @@ class Panel:
 
     def __init__(self, header: Header, checkers: Iterable[Checker]) -> None:
         self.ledger = Ledger(header)
+        self.collector = Collector(self.ledger)
         self.tallies: dict[str, Tally] = {}
         self._active: list[Checker] = []
         self._handlers: dict[type, list[tuple[Checker, Handler]]] = {}
@@ -73,6 +78,10 @@ class Panel:
         if kind is Read and ledger.invalid_columns(event):  # type: ignore[arg-type]
             findings = [*findings, *self._ask([(checker, checker.wrong_read) for checker in self._active], event)]
         ledger.apply(event)
+        if kind is StepEnd and self.collector.due:
+            gone = self.collector.collect()
+            for checker in self._active:
+                checker.forget(ledger, gone)
         return findings
 
     def _ask(self, entries: Sequence[tuple[Checker, Handler]], event: Event) -> Sequence[Finding]:

@@ -6,7 +6,7 @@ junctions count), so no mask of any engine is consulted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from math import lcm
 
 from harness.checkers.lookup import Lookup
@@ -33,6 +33,10 @@ class ReplayBoundaryRetained(Checker):
 
     def handlers(self) -> dict[type, Handler]:
         return {StepEnd: self.on_step_end, Unpublish: self.on_unpublish}
+
+    def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
+        """Owe nothing at prefixes without a key, which retention cannot drop."""
+        self._owed = {place: r for place, r in self._owed.items() if place[1] not in gone}
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         """When a prompt is complete, look for the keys that its replay needs."""
@@ -99,6 +103,10 @@ class IntervalSparsity(Checker):
 
     def handlers(self) -> dict[type, Handler]:
         return {Hit: self.on_hit, Publish: self.on_publish}
+
+    def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
+        """Forget the junctions of requests that are over, which publish nothing any more."""
+        self._junctions = {r: points for r, points in self._junctions.items() if r in ledger.books}
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Note where the request leaves a prefix that one group still holds: that junction is reachable."""
