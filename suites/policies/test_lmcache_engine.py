@@ -9,7 +9,7 @@ import pytest
 
 from harness import layouts
 from harness.cells import Cell
-from harness.engines.reference_lmcache import LMCacheHeight, cells, open_engine, variants
+from harness.engines.reference_lmcache import LMCacheHeight, cells, layer_specs, open_engine, variants
 from harness.engines.registry import parse
 from harness.errors import UsageError
 from harness.execute import drive
@@ -18,6 +18,8 @@ from harness.run import SUITES, Report, Runner
 from harness.scenarios.shape import Script, Shape
 from harness.trace import Trace
 from harness.verdict import EXIT_PASS, Result
+from reference_impl.lmcache.groups import KVLayerGroups, RegistrationError, create_engine_group_infos
+from reference_impl.lmcache.spec import DEFAULT_CHUNK_SIZE
 
 APART = {"separate_object_groups": True}
 
@@ -188,6 +190,34 @@ def test_the_released_null_mask_is_found() -> None:
     server = opened.connector.lmcache.server
     server._has_content = lambda blocks: any(block.block_id for block in blocks)  # type: ignore[method-assign]
     assert "fabricated-snapshot" in {finding.anomaly for finding in drive(trace, opened).findings}
+
+
+@pytest.mark.parametrize(
+    ("layout", "windows"),
+    [
+        ("gemma-3-27b", [4, -1]),
+        ("gemma-4-31b", [4, -1]),
+        ("gpt-oss-20b", [1, -1]),
+        ("deepseek-v4-flash", [1, -1]),
+        ("glm-5.1", [-1]),
+        ("glm-5.2", [-1]),
+    ],
+)
+def test_validated_attention_models_need_no_configuration(layout: str, windows: list[int]) -> None:
+    """Document: they are detected at registration, with the default chunk of 256; windows of 1024 are 4 chunks, of 128 one."""
+    infos = create_engine_group_infos(layer_specs(layouts.load(layout)))
+    assert KVLayerGroups(infos, DEFAULT_CHUNK_SIZE, separate_object_groups=True).windows == windows
+
+
+@pytest.mark.parametrize("layout", ["qwen3.5-0.8b", "qwen3.6-27b", "qwen3-next-80b-a3b"])
+def test_validated_recurrent_models_need_their_n_as_chunk(layout: str) -> None:
+    """Document: chunk N or a multiple; with the default chunk registration fails."""
+    groups = layouts.load(layout).groups
+    infos = create_engine_group_infos(layer_specs(layouts.load(layout)))
+    for chunk in (groups[0].block_size, 2 * groups[0].block_size):
+        assert KVLayerGroups(infos, chunk, separate_object_groups=True).windows == [1, -1]
+    with pytest.raises(RegistrationError, match="must be a multiple of tokens_per_block"):
+        KVLayerGroups(infos, DEFAULT_CHUNK_SIZE, separate_object_groups=True)
 
 
 # --- the floor ------------------------------------------------------------------------------------------------------------

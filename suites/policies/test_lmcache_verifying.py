@@ -69,9 +69,10 @@ def test_second_run_is_served_by_the_tier_in_every_group(layout: str, apart: boo
         assert everywhere == aside >= SHARE_MIN, kind
 
 
-def test_second_run_is_served_on_a_published_model() -> None:
-    """Qwen3.5-0.8B with its own groups; chunk and budget are its N."""
-    result = judged(procedure("qwen3.5-0.8b"))
+@pytest.mark.parametrize("layout", ["gpt-oss-20b", "gemma-4-31b", "qwen3.5-0.8b", "deepseek-v4-flash"])
+def test_second_run_is_served_on_published_models(layout: str) -> None:
+    """Windows, unequal blocks, states (chunk and budget are N), compressed pages: with the models' own groups."""
+    result = judged(procedure(layout, tier_slots=2000))
     assert result.findings == []
     assert all(aside >= SHARE_MIN for _, aside in shares(result).values())
 
