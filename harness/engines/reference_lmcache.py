@@ -41,6 +41,8 @@ from reference_impl.vllm.tier import TierBlock, TierCopy
 
 NAME = "lmcache"
 DEFAULT_TIER_SLOTS = 128
+WHOLE_BLOCKS = "0.25"
+"""The last release of vLLM that hits whole blocks alone, whatever their sizes."""
 _KINDS: dict[str, LayerKind] = {"full": "full", "sliding": "sliding", "recurrent": "mamba"}
 
 
@@ -291,7 +293,7 @@ def cells() -> list[Cell]:
         _cell(three, 96, retention_interval=None, **apart),
         _cell(three, 40, retention_interval=0, **apart, chunk_size=64),
         _cell(three, 96, retention_interval=0),
-        _cell(unequal, 96, vllm_release="0.25", **apart),
+        _cell(unequal, 96, vllm_release=WHOLE_BLOCKS, **apart),
         _cell(fine, 64, retention_interval=0, **apart),
         _cell(mamba, 64, retention_interval=0, **apart, async_depth=1),
         _cell(three, 96, retention_interval=None, **apart, num_speculative_tokens=3),
@@ -309,8 +311,11 @@ def cold_cells() -> list[Cell]:
 
 
 def variants(layout: Layout) -> list[Cell]:
-    """Return one layout with its object groups apart and together."""
-    return [_cell(layout, DEFAULT_TIER_SLOTS, separate_object_groups=apart) for apart in (True, False)]
+    """Return one layout with its object groups apart and together; with a vLLM that hits whole blocks alone if it has to."""
+    sizes = {group.block_size for group in layout.groups}
+    states = [group.block_size for group in layout.groups if group.kind == "recurrent"]
+    whole = {"vllm_release": WHOLE_BLOCKS} if states and max(states) > math.gcd(*sizes) else {}
+    return [_cell(layout, DEFAULT_TIER_SLOTS, separate_object_groups=apart, **whole) for apart in (True, False)]
 
 
 def _cell(layout: Layout, tier_slots: int, **options: Any) -> Cell:

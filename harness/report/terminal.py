@@ -146,7 +146,7 @@ def _heading(report: Report, configurations: int, out: Console) -> None:
 
 
 def _print_suites(suites: list[SuiteReport], out: Console) -> None:
-    names = ("suite", "traces", "operations", "hits", "of a tier", "restored", "evicted", "preempted", "seconds", "verdict")
+    names = ("suite", "traces", "operations", "hits", "tier", "restored", "evicted", "preempted", "seconds", "verdict")
     table = new_table(out, names)
     for suite in suites:
         a = suite.activity
