@@ -5,8 +5,8 @@ with what they were before, and the difference becomes `take`, `drop`, `publish`
 needs no hooks, and one observer serves the reference policy and every release of vLLM.
 
 Within a call the events come in this order: `hit` (the look-up came first), `unpublish`, `publish` of what is given back in the
-same call, `drop`, `take`, `publish`, `counts`. A block that changes columns is dropped and taken again, because a page that went through the free queue
-inside one call looks exactly like that.
+same call, `drop`, `take`, `publish`, `counts`. A block that changes columns is dropped and taken again, because a page that
+went through the free queue inside one call looks exactly like that.
 
 `counts` uses the pool's own books: `free` is the length of the free queue less the cached blocks in it, so a block that
 is queued twice, or lost, shows as free + held + cached differing from the size of the pool.
@@ -211,7 +211,7 @@ class ObservedManager:
             if new != old:
                 gone, got = _difference(old, new, null)
                 if gone:
-                    slots = gone + [tied for slot in gone for tied in self._tied.get(slot, ())] if self._tied else gone
+                    slots = self._with_tied(gone) if self._tied else gone
                     drops.append(Drop(step=self.step, pool=POOL, group=group, slots=slots, holder=r))
                 if got:
                     come.append((r, group, got))
@@ -230,6 +230,9 @@ class ObservedManager:
                 if new:
                     come.append((r, group, new))
         self._scratch[r] = after
+
+    def _with_tied(self, slots: list[int]) -> list[int]:
+        return slots + [tied for slot in slots for tied in self._tied.get(slot, ())]
 
     def _tie_companions(self, slots: list[int]) -> list[int]:
         """Return the slots and those tied to them: a snapshot of several pages is in a table by its first page alone."""
@@ -315,15 +318,19 @@ class ObservedManager:
             if ref != was:
                 self._refs[slot] = ref
                 refs.append((slot, ref))
-        published.sort(key=_by_group_and_length)
-        # What nobody holds any more was keyed while it was still held, as blocks that drafts filled are before they are left.
-        left = [event for event in published if event.slot != self._null and self._refs[event.slot] <= 0]
-        self.events += left
-        self.events += moves
-        self.events += [event for event in published if event not in left] if left else published
+        self.events += self._around(moves, published) if published else moves
         if counted:
             free = self._pool.get_num_free_blocks() - self._cached
             self.events.append(Counts(step=self.step, pool=POOL, free=free, held=self._held, cached=self._cached, refs=refs))
+
+    def _around(self, moves: list[Event], published: list[Publish]) -> list[Event]:
+        """Return the moves, in front of them what was keyed and then left (blocks that drafts filled), behind them the rest."""
+        left: list[Event] = []
+        kept: list[Event] = []
+        for event in sorted(published, key=_by_group_and_length):
+            nobodys = event.slot != self._null and self._refs[event.slot] <= 0
+            (left if nobodys else kept).append(event)
+        return [*left, *moves, *kept]
 
     def _rekey(self, slot: int, block: Any, request: Any, reason: UnpublishReason) -> list[Publish]:
         """Report the keys that a block lost, and return what it gained."""
@@ -341,18 +348,12 @@ class ObservedManager:
         if new:
             self._lengths[slot] = new
         tied = [companion.block_id for companion in block.companions] if self._has_companions else []
-        return [
-            Publish(
-                step=self.step,
-                group=self._group_of(key),
-                slot=slot,
-                r=request.request_id,
-                length=length,
-                companions=tied,
-            )
-            for key, length in new.items()
-            if old.get(key) != length
-        ]
+        published = []
+        for key, length in new.items():
+            if old.get(key) != length:
+                group, r = self._group_of(key), request.request_id
+                published.append(Publish(step=self.step, group=group, slot=slot, r=r, length=length, companions=tied))
+        return published
 
 
 class _ObservedPool:
