@@ -1,0 +1,61 @@
+"""The benchmark of long sequences measures what it says: every policy works, phases do not count twice, growth is told."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import long_sequence
+from benchmarks.long_sequence import PHASES, TITLE, Watch, put, section, table
+from benchmarks.long_sequence_subjects import SUBJECTS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("name", sorted(SUBJECTS))
+def test_a_policy_serves_a_sequence_in_every_phase(name: str) -> None:
+    """The second request is found in the cache (the subject asserts it), and each phase was timed."""
+    watch = Watch()
+    SUBJECTS[name](5000).serve(range(5000), watch)
+    assert set(watch.seconds) == set(PHASES)
+
+
+def test_every_policy_is_measured() -> None:
+    """Each package of `reference_impl` that is a policy has a subject."""
+    packages = {path.parent.name for path in (ROOT / "reference_impl").glob("*/spec.py")}
+    assert packages == set(SUBJECTS)
+
+
+def test_a_phase_within_another_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten seconds, four of them inside."""
+    clock = iter([0.0, 3.0, 7.0, 10.0])
+    monkeypatch.setattr(importlib.import_module("time"), "process_time", lambda: next(clock))
+    watch = Watch()
+    with watch.phase("outer"), watch.phase("inner"):
+        pass
+    assert watch.seconds == {"inner": 4.0, "outer": 6.0}
+
+
+@pytest.mark.parametrize(("power", "grown"), [(1, []), (2, ["slow, allocate: 10.0 times the time per token at 10,000 tokens"])])
+def test_what_grows_faster_than_the_sequence_is_told(power: int, grown: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy that takes n seconds a million tokens, and one that takes n squared."""
+
+    def measured(name: str, length: int, repeats: int) -> dict[str, Any]:
+        return {"allocate": (length / 1000) ** power}
+
+    monkeypatch.setattr(long_sequence, "measure", measured)
+    rows, told = table(["slow"], [1000, 10_000])
+    assert told == grown
+    assert rows[2] == f"| slow | allocate | 1000.00 | {1000 * 10 ** (power - 1):.2f} | {10 ** (power - 1):.2f} |"
+
+
+def test_a_section_takes_the_place_of_the_one_before() -> None:
+    """Written once or twice, before other sections or after them."""
+    text = section(["| row |"])
+    once = put("# Speed\n\nIntro.\n", text)
+    assert once.startswith("# Speed\n\nIntro.\n\n" + TITLE) and put(once, text).count(TITLE) == 1
+    moved = put(once + "\n## Run it\n\nSo.\n", text.replace("row", "other"))
+    assert "| row |" not in moved and moved.count(TITLE) == 1 and moved.endswith("## Run it\n\nSo.\n")
