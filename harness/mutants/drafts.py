@@ -69,6 +69,30 @@ def freed_while_in_flight(engine: SchedulerHeight) -> None:
     wrap(core(engine), "allocate_slots", allocate_slots)
 
 
+def window_freed_by_drafts(engine: SchedulerHeight) -> None:
+    """Let windows move on by drafts that have yet to be verified."""
+    coordinator = core(engine).coordinator
+
+    def remove_skipped_blocks(original: Any, request_id: str, num_computed_tokens: int) -> None:
+        original(request_id, num_computed_tokens + coordinator.config.options.num_speculative_tokens)
+
+    wrap(coordinator, "remove_skipped_blocks", remove_skipped_blocks)
+
+
+def hashes_of_fallen_drafts_stay(engine: SchedulerHeight) -> None:
+    """Hash what drafts would fill, and keep the hashes of those that fall."""
+
+    def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        given = original(request, *args, **kwargs)
+        if given is not None and request.spec_token_ids:
+            known = request.num_tokens
+            request.append_output_token_ids(request.spec_token_ids)
+            del request.all_token_ids[known:]
+        return given
+
+    wrap(core(engine), "allocate_slots", allocate_slots)
+
+
 MUTANTS = (
     Mutant(
         "state-after-last-draft",
@@ -113,5 +137,27 @@ MUTANTS = (
         REFERENCE,
         "scheduler",
         group="D",
+    ),
+    Mutant(
+        "window-freed-by-drafts",
+        "windows move on by drafts that are not verified yet",
+        "vllm-project/vllm#33997",
+        "premature-release",
+        "window-liveness",
+        window_freed_by_drafts,
+        REFERENCE,
+        "scheduler",
+        group="D",
+    ),
+    Mutant(
+        "hashes-of-fallen-drafts-stay",
+        "a request's text changes, and the hashes of its blocks do not",
+        "vllm-project/vllm#49449",
+        "lost-hit",
+        "reuse-floor",
+        hashes_of_fallen_drafts_stay,
+        REFERENCE,
+        "scheduler",
+        group="I",
     ),
 )

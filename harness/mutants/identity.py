@@ -53,6 +53,51 @@ def keys_survive_new_weights(engine: ManagerHeight) -> None:
     wrap(manager, "reset_prefix_cache", reset_prefix_cache)
 
 
+def adapter_left_out(engine: ManagerHeight) -> None:
+    """Leave the adapter out of the key."""
+    wrap(engine, "new_request", lambda original, op, tokens: original(msgspec.structs.replace(op, adapter=""), tokens))
+
+
+def image_at_the_end_left_out(engine: ManagerHeight) -> None:
+    """Leave an image out of the key of the block in which it ends."""
+
+    def new_request(original: Any, *args: Any) -> Any:
+        request = original(*args)
+        features, extra_keys = request.mm_features, request.extra_keys
+
+        def keys(start: int, end: int) -> Any:
+            request.mm_features = [feature for feature in features if feature.offset + feature.length > end]
+            try:
+                return extra_keys(start, end)
+            finally:
+                request.mm_features = features
+
+        request.extra_keys = keys
+        request.block_hashes.clear()
+        request._hash_new_blocks()
+        return request
+
+    wrap(engine, "new_request", new_request)
+
+
+def parts_of_identity_untagged(engine: ManagerHeight) -> None:
+    """Put the parts of a key that are not tokens behind one another without saying which is which."""
+
+    def new_request(original: Any, *args: Any) -> Any:
+        request = original(*args)
+        extra_keys = request.extra_keys
+
+        def keys(start: int, end: int) -> Any:
+            return tuple(part for _, *parts in extra_keys(start, end) or () for part in parts) or None
+
+        request.extra_keys = keys
+        request.block_hashes.clear()
+        request._hash_new_blocks()
+        return request
+
+    wrap(engine, "new_request", new_request)
+
+
 MUTANTS = (
     Mutant(
         "hash-without-parent",
@@ -93,5 +138,35 @@ MUTANTS = (
         keys_survive_new_weights,
         BOTH,
         group="L",
+    ),
+    Mutant(
+        "adapter-left-out",
+        "the adapter is not part of the key",
+        "vllm-project/vllm#3263, #30931",
+        "cross-identity-hit",
+        "identity",
+        adapter_left_out,
+        REFERENCE,
+        group="I",
+    ),
+    Mutant(
+        "image-at-the-end-left-out",
+        "an image is not part of the key of the block in which it ends",
+        "vllm-project/vllm#36622",
+        "cross-identity-hit",
+        "identity",
+        image_at_the_end_left_out,
+        REFERENCE,
+        group="I",
+    ),
+    Mutant(
+        "parts-of-identity-untagged",
+        "a salt and an adapter of one name make one key",
+        "vllm-project/vllm#44701",
+        "cross-identity-hit",
+        "identity",
+        parts_of_identity_untagged,
+        REFERENCE,
+        group="I",
     ),
 )

@@ -99,6 +99,72 @@ def junction_forgotten(engine: ManagerHeight) -> None:
     wrap(core(engine), "get_computed_blocks", get_computed_blocks)
 
 
+def hit_is_last_groups(engine: ManagerHeight) -> None:
+    """Let the group that is looked up last say how long the hit is, whatever the others have."""
+    coordinator = core(engine).coordinator
+
+    def find_longest_cache_hit(original: Any, block_hashes: Any, max_length: int) -> Any:
+        groups = getattr(coordinator, "attention_groups", ())
+        if not groups:
+            return original(block_hashes, max_length)
+        hits = [coordinator._look_up(group, block_hashes, max_length, False) for group in groups]
+        columns = coordinator._columns(hits, hits[-1][1])
+        return columns, hits[-1][1], 0
+
+    wrap(coordinator, "find_longest_cache_hit", find_longest_cache_hit)
+
+
+def trimmed_hit_keeps_state(engine: ManagerHeight) -> None:
+    """Leave a token to compute of a prompt that is cached whole, and go on from the state behind it."""
+
+    def find_longest_cache_hit(original: Any, block_hashes: Any, max_length: int) -> Any:
+        blocks, hit, further = original(block_hashes, max_length + 1)
+        return blocks, min(hit, max_length), further
+
+    wrap(core(engine).coordinator, "find_longest_cache_hit", find_longest_cache_hit)
+
+
+def columns_in_anothers_units(engine: ManagerHeight) -> None:
+    """Put a state into the column that it would have if its group had the smallest block size of all."""
+    coordinator = core(engine).coordinator
+    finest = min(single.block_size for single in coordinator.single_type_managers)
+
+    def find_longest_cache_hit(original: Any, *args: Any) -> Any:
+        answer = original(*args)
+        for single, blocks in zip(coordinator.single_type_managers, answer[0], strict=True):
+            if blocks and single in groups(engine, "Mamba"):
+                blocks[:-1] = [single._null_block] * (answer[1] // finest - 1)
+        return answer
+
+    wrap(coordinator, "find_longest_cache_hit", find_longest_cache_hit)
+
+
+def windows_found_from_the_start_alone(engine: ManagerHeight) -> None:
+    """Refuse a window of which nothing is cached before it, as if everything before it were read."""
+    coordinator = core(engine).coordinator
+
+    def look_up(original: Any, group: Any, *args: Any) -> Any:
+        blocks, hit = original(group, *args)
+        gap = any(block.is_null for column in blocks for block in column)
+        if gap and group.manager_cls.__name__ == "SlidingWindowManager":
+            return tuple([] for _ in blocks), 0
+        return blocks, hit
+
+    if hasattr(coordinator, "_look_up"):
+        wrap(coordinator, "_look_up", look_up)
+
+
+def eagle_unit_given_back_twice(engine: ManagerHeight) -> None:
+    """Give the unit back that a speculative look-up matched beyond, and another one for alignment."""
+    coordinator = core(engine).coordinator
+    unit = max(single.block_size for single in coordinator.single_type_managers)
+
+    def find_longest_cache_hit(original: Any, block_hashes: Any, max_length: int) -> Any:
+        return original(block_hashes, max(max_length - unit, 0) if coordinator.eagle_group_ids else max_length)
+
+    wrap(coordinator, "find_longest_cache_hit", find_longest_cache_hit)
+
+
 MUTANTS = (
     Mutant(
         "hit-is-maximum-over-groups",
@@ -167,6 +233,56 @@ MUTANTS = (
         "divergence",
         "differential",
         junction_forgotten,
+        REFERENCE,
+        group="N",
+    ),
+    Mutant(
+        "hit-is-last-groups",
+        "the group that is looked up last says how long a hit is",
+        "NVIDIA/TensorRT-LLM#10875",
+        "group-misalignment",
+        "safety-law",
+        hit_is_last_groups,
+        REFERENCE,
+        group="C",
+    ),
+    Mutant(
+        "trimmed-hit-keeps-state",
+        "a hit of everything is cut by a token, and resumes from the state behind it",
+        "ModelEngine-Group/unified-cache-management#1130",
+        "state-position-skew",
+        "safety-law",
+        trimmed_hit_keeps_state,
+        REFERENCE,
+        group="P",
+    ),
+    Mutant(
+        "columns-in-anothers-units",
+        "a state's column is counted in blocks of another group",
+        "local-inference-lab/vllm#672",
+        "group-misalignment",
+        "safety-law",
+        columns_in_anothers_units,
+        REFERENCE,
+        group="M",
+    ),
+    Mutant(
+        "windows-found-from-the-start-alone",
+        "a window is found only if everything before it is cached too",
+        "ml-explore/mlx-lm#1253",
+        "lost-hit",
+        "reuse-floor",
+        windows_found_from_the_start_alone,
+        REFERENCE,
+        group="N",
+    ),
+    Mutant(
+        "eagle-unit-given-back-twice",
+        "what a speculative look-up matched beyond is given back twice",
+        "vllm-project/vllm-ascend#9247",
+        "lost-hit",
+        "reuse-floor",
+        eagle_unit_given_back_twice,
         REFERENCE,
         group="N",
     ),

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.engines.manager_height import ManagerHeight
 from harness.mutants import Mutant
-from harness.mutants.tools import BOTH, core, groups, wrap
+from harness.mutants.tools import BOTH, REFERENCE, core, groups, wrap
 
 
 def window_freed_early(engine: ManagerHeight) -> None:
@@ -73,6 +73,43 @@ def stale_table_rows(engine: ManagerHeight) -> None:
     wrap(engine.manager, "tables", tables)
 
 
+def evictable_hits_not_counted(engine: ManagerHeight) -> None:
+    """Forget that cached blocks that are hit leave the free queue, when asking whether there is room."""
+    for manager in core(engine).coordinator.single_type_managers:
+        wrap(manager, "_get_num_evictable_blocks", lambda original, blocks: 0)
+
+
+def refused_admission_keeps_hits(engine: ManagerHeight) -> None:
+    """Hold what was hit before asking whether there is room, and keep holding it if there is none."""
+    manager = core(engine)
+
+    def allocate_slots(original: Any, *args: Any, **kwargs: Any) -> Any:
+        given = original(*args, **kwargs)
+        if given is None and kwargs.get("new_computed_blocks") is not None:
+            for blocks in kwargs["new_computed_blocks"].blocks:
+                manager.block_pool.touch(blocks)
+        return given
+
+    wrap(manager, "allocate_slots", allocate_slots)
+
+
+def partial_hit_written_in_place(engine: ManagerHeight) -> None:
+    """Go on in the shared block when a hit ends inside it."""
+    for manager in core(engine).coordinator.single_type_managers:
+        wrap(manager, "_has_partial_local_hit", lambda original, *args: False)
+
+
+def computed_count_survives_preemption(engine: ManagerHeight) -> None:
+    """Take a request's blocks away, and leave its count of computed tokens as it was."""
+
+    def wait_again(original: Any, client: Any) -> None:
+        computed = client.request.num_computed_tokens
+        original(client)
+        client.request.num_computed_tokens = computed
+
+    wrap(engine, "_wait_again", wait_again)
+
+
 MUTANTS = (
     Mutant(
         "window-freed-early",
@@ -123,5 +160,45 @@ MUTANTS = (
         stale_table_rows,
         BOTH,
         group="G",
+    ),
+    Mutant(
+        "evictable-hits-not-counted",
+        "cached blocks that are hit count as room for others",
+        "vllm-project/vllm#10507",
+        "died",
+        "engine",
+        evictable_hits_not_counted,
+        REFERENCE,
+        group="H",
+    ),
+    Mutant(
+        "refused-admission-keeps-hits",
+        "a request that is not admitted keeps what it matched",
+        "sgl-project/sglang#16067",
+        "leak",
+        "ownership",
+        refused_admission_keeps_hits,
+        BOTH,
+        group="H",
+    ),
+    Mutant(
+        "partial-hit-written-in-place",
+        "a hit that ends inside a block goes on in that block, without a copy",
+        "sgl-project/sglang#31833",
+        "aliased-write",
+        "ownership",
+        partial_hit_written_in_place,
+        REFERENCE,
+        group="H",
+    ),
+    Mutant(
+        "computed-count-survives-preemption",
+        "a request that lost its blocks goes on where it was",
+        "ikawrakow/ik_llama.cpp#1762",
+        "use-after-free",
+        "safety-law",
+        computed_count_survives_preemption,
+        BOTH,
+        group="E",
     ),
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 from harness.engines.manager_height import ManagerHeight
+from harness.engines.scheduler_height import SchedulerHeight
 from harness.mutants import Mutant
 from harness.mutants.tools import BOTH, REFERENCE, core, groups, wrap
 
@@ -109,6 +111,62 @@ def state_donated_without_copy(engine: ManagerHeight) -> None:
         plant(manager)
 
 
+def split_in_attention_units(engine: ManagerHeight) -> None:
+    """Cut chunks at block boundaries of attention, where the blocks of recurrent groups are larger."""
+    finest = min(single.block_size for single in core(engine).coordinator.single_type_managers)
+
+    def split(original: Any, request: Any, tokens: int, hit: int) -> int:
+        start = request.num_computed_tokens + hit
+        end = start + tokens
+        if end < request.num_tokens and end // finest * finest > start:
+            return end // finest * finest - start
+        kept: int = original(request, tokens, hit)
+        return kept
+
+    if engine.split is not None:
+        wrap(engine, "split", split)
+
+
+def snapshot_keyed_a_block_late(engine: ManagerHeight) -> None:
+    """Key each state as the boundary after the one that it stands at."""
+    pool = core(engine).block_pool
+    recurrent = {manager.kv_cache_group_id for manager in groups(engine, "Mamba")}
+
+    def cache_full_blocks(original: Any, request: Any, *args: Any) -> Any:
+        group, size = args[4], args[3]
+        if group not in recurrent:
+            return original(request, *args)
+        scale, late = size // pool.hash_block_size, copy(request)
+        late.block_hashes = request.block_hashes[scale:] + request.block_hashes[-1:] * scale
+        return original(late, *args)
+
+    wrap(pool, "cache_full_blocks", cache_full_blocks)
+
+
+def hashes_in_anothers_units(engine: ManagerHeight) -> None:
+    """Key blocks that have several hashes by their number, as if each had one."""
+    pool = core(engine).block_pool
+
+    def cache_full_blocks(original: Any, request: Any, *args: Any) -> Any:
+        scale, coarse = args[3] // pool.hash_block_size, copy(request)
+        coarse.block_hashes = [key for key in request.block_hashes for _ in range(scale)]
+        return original(coarse, *args)
+
+    wrap(pool, "cache_full_blocks", cache_full_blocks)
+
+
+def copies_a_step_late(engine: SchedulerHeight) -> None:
+    """Make the copies of a step before the next one, which is when somebody gets to it."""
+    late: list[Any] = []
+
+    def begin_step(original: Any, op: Any) -> None:
+        original(op)
+        begin: Any = engine.manager.events[-1]
+        begin.copies, late[:] = list(late), list(begin.copies)
+
+    wrap(engine, "_begin", begin_step)
+
+
 MUTANTS = (
     Mutant(
         "null-block-published",
@@ -179,5 +237,46 @@ MUTANTS = (
         state_donated_without_copy,
         REFERENCE,
         group="H",
+    ),
+    Mutant(
+        "split-in-attention-units",
+        "chunks end at attention's boundaries, between those of recurrent groups",
+        "vllm-project/vllm#54076",
+        "fabricated-snapshot",
+        "no-fabricated-snapshots",
+        split_in_attention_units,
+        REFERENCE,
+        group="A",
+    ),
+    Mutant(
+        "snapshot-keyed-a-block-late",
+        "a state is keyed as the boundary after its own",
+        "waybarrios/vllm-mlx#683, JamePeng/llama-cpp-python#59",
+        "state-position-skew",
+        "safety-law",
+        snapshot_keyed_a_block_late,
+        REFERENCE,
+        group="A",
+    ),
+    Mutant(
+        "hashes-in-anothers-units",
+        "a coarse block is keyed by the hash of a fine one",
+        "ovg-project/kvcached#451",
+        "stale-hit",
+        "safety-law",
+        hashes_in_anothers_units,
+        REFERENCE,
+        group="M",
+    ),
+    Mutant(
+        "copies-a-step-late",
+        "copies that a step needs are made before the next one",
+        "sgl-project/sglang#24954",
+        "state-position-skew",
+        "safety-law",
+        copies_a_step_late,
+        REFERENCE,
+        "scheduler",
+        group="B",
     ),
 )
