@@ -57,8 +57,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight
     """
     from harness.mutants import plant
 
-    if release := options.get("release", ""):
-        raise UsageError(f"--engine: release {release!r}: policy furiosa has none; its documents carry no version")
+    if (release := options.get("release", PINNED_RELEASE)) not in ("", PINNED_RELEASE):
+        raise UsageError(f"--engine: release {release!r} is unknown; there is {PINNED_RELEASE!r} alone, which has no versions")
     config, mutant = configure(header), options.get("mutant", "")
     engine = PolicyHeight(describe(header, config, mutant), Furiosa(config))
     if mutant:
@@ -292,7 +292,7 @@ POLICY = PolicyKind(
     summary="the two pools and the radix tree of Furiosa-LLM",
     source=REPOSITORY,
     pinned=PINNED_RELEASE,
-    releases=(),
+    releases=(PINNED_RELEASE,),
     rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in RULES.values()],
     axes=AXES,
     open=open_engine,

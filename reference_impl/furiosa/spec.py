@@ -107,7 +107,7 @@ CHOICES: dict[str, Choice] = _choices(
 )
 
 AXES = {
-    "window": "W - 1 tokens; `window_tail=W`: W",
+    "window": "W − 1; with window_tail=W: W",
     "recurrent": "no recurrent layers",
     "last token": "one token",
     "group miss": "shortened to where both pools have what is needed",

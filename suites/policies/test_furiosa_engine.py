@@ -97,10 +97,12 @@ def test_what_the_policy_has_not_is_refused_in_one_line(name: str, options: dict
     assert "\n" not in str(caught.value)
 
 
-def test_there_are_no_releases() -> None:
-    """The documents carry no version."""
-    with pytest.raises(UsageError, match="release '1': policy furiosa has none"):
-        open_engine(traces("manager", 1)[0].header, {"release": "1"})
+def test_the_document_is_the_only_release() -> None:
+    """It carries no version."""
+    header = traces("manager", 1)[0].header
+    assert open_engine(header, {"release": "document"}).describe().engine_version == "document"
+    with pytest.raises(UsageError, match="release '1' is unknown; there is 'document' alone"):
+        open_engine(header, {"release": "1"})
 
 
 # --- seeded faults ----------------------------------------------------------------------------------------------------
