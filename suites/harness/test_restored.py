@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from harness.history import Group, Hit
-from harness.restored import restored
+from harness.history import Group, Header, Hit, Pool
+from harness.restored import from_tier, restored
 
 FULL = Group(id=0, kind="full", block_size=4)
 STATE = Group(id=1, kind="recurrent", block_size=8)
 WIDE = Group(id=2, kind="full", block_size=8)
+
+
+def header(*groups: Group) -> Header:
+    """Return a device whose slot 0 is the null block, and a tier beside it."""
+    pools = [Pool(id=0, slots=10, null=[0]), Pool(id=1, slots=10, tier="cpu")]
+    return Header(engine="by hand", height="scheduler", pools=pools, groups=list(groups))
 
 
 @pytest.mark.parametrize(
@@ -29,4 +35,23 @@ def test_group_restores_up_to_the_hit_if_its_last_column_is_there(
 ) -> None:
     """Of two groups of a kind, the one that got least counts; columns further left may be null."""
     hit = Hit(r="a", reported=resume, resume=resume, slots=slots)
-    assert restored([FULL, STATE, WIDE], hit) == expected
+    assert restored(header(FULL, STATE, WIDE), hit) == expected
+
+
+@pytest.mark.parametrize(
+    ("resume", "aside", "expected"),
+    [
+        (8, [[-1, 4], [5]], {"full": 8, "recurrent": 8}),
+        (8, [[3, -1], [5]], {"full": 0, "recurrent": 8}),
+        (7, [[3, 4], [-1]], {"full": 7, "recurrent": 0}),
+        (8, [[], []], {"full": 0, "recurrent": 0}),
+        (0, [[], []], {"full": 0, "recurrent": 0}),
+    ],
+)
+def test_group_comes_from_a_tier_if_its_last_column_was_fetched_there(
+    resume: int, aside: list[list[int]], expected: dict[str, int]
+) -> None:
+    """Pages of the device beside it are not counted, whatever they hold."""
+    copies = [Group(id=2, kind="full", block_size=4, pool=1, of=0), Group(id=3, kind="recurrent", block_size=8, pool=1, of=1)]
+    hit = Hit(r="a", reported=resume, resume=resume, slots=[[6, 7], [8], *aside], tier="cpu")
+    assert from_tier(header(FULL, STATE, *copies), hit) == expected
