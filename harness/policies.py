@@ -84,6 +84,8 @@ class PolicyKind:
     variants: Callable[[Layout], list[Cell]] | None = None
     heights: tuple[Height, ...] = ("manager", "scheduler")
     not_applicable: Mapping[str, str] = field(default_factory=dict)
+    checkpoint: str = "toy"
+    """The trained model, of those in the fixtures, whose layers the system has caches for."""
     plants_as: str = ""
     """The kind of engine whose mutants fit it; empty: its own name."""
 

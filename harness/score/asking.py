@@ -51,7 +51,7 @@ class Asking:
 
     def salt(self, doc: int | str) -> str:
         """Return the salt of a question: its own, or that of the arm."""
-        return "/".join(filter(None, (self._nonce, self.arm.name, str(doc) if self.arm.own_salts else "")))
+        return ".".join(filter(None, (self._nonce, self.arm.name, str(doc) if self.arm.own_salts else "")))
 
     def missing(self, asks: Sequence[Ask]) -> list[Ask]:
         """Return what has no answer yet."""

@@ -27,8 +27,6 @@ from reference_impl.toy_model import config as configs
 from reference_impl.toy_model.config import ModelError, ToyConfig
 from reference_impl.toy_model.tokenizer import END, Tokenizer
 
-DEFAULT_CHECKPOINT = "toy"
-"""The folder of the model in `fixtures/checkpoints`."""
 SLOTS = 4096
 MODEL_LEN = 4096
 STALLED_STEPS = 64
@@ -71,13 +69,13 @@ class ToyService:
         device: str = "cpu",
     ) -> None:
         check(dtype, device)
-        folder = checkpoint or data.fixtures() / "checkpoints" / DEFAULT_CHECKPOINT
+        kind = policies.get(policy)
+        folder = checkpoint or data.fixtures() / "checkpoints" / kind.checkpoint
         try:
             layout = layout_of(configs.load(folder / checkpoints.CONFIG), block_size)
             self.tokenizer = Tokenizer.load(folder / checkpoints.TOKENIZER)
         except ModelError as error:
             raise UsageError(f"--checkpoint: {error}") from None
-        kind = policies.get(policy)
         serving = Serving(
             caching=caching,
             slots=slots,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from harness.problems.contexts import FULL_SIZE, Size
@@ -90,6 +90,9 @@ WITHOUT_WINDOW = Phase(
 )
 """Lets a grown model unlearn its window."""
 
+ATTENTION_ALONE = tuple(replace(phase, dropped=0.0, hidden=0.0) for phase in (FAR_FIRST, THEN_REPEATS))
+"""The same for a model without recurrent memories, whose full attention must find the latest statement by itself."""
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -104,6 +107,17 @@ RECIPES = {
                 chunk_size=32,
             ),
             (FAR_FIRST, THEN_REPEATS),
+        ),
+        Recipe(
+            "window",
+            ToyConfig(
+                vocab_size=len(VOCABULARY),
+                hidden_size=128,
+                intermediate_size=320,
+                layer_types=("sliding_attention", "sliding_attention", "full_attention"),
+                partial_rotary_factor=0.5,
+            ),
+            ATTENTION_ALONE,
         ),
         Recipe(
             "qwen3_5",

@@ -1,0 +1,48 @@
+"""Every policy on tensors: what its cache restores is what a cold run computes, in every group of its configurations."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import policies
+from harness.cold.arms import BY_NAME
+from harness.cold.judge import judged
+from harness.cold.result import Compared
+from harness.cold.stories import write
+from harness.engines.registry import parse
+from harness.errors import UsageError
+
+OTHERS = [name for name in policies.NAMES if name != "vllm"]
+WHERE = {"hit": "siblings", "chunked": "prefix-end", "preempted": "replay", "off-again": "prefix-end"}
+
+
+def compared(policy: str, cell: int, arm: str, engine: str = "toy") -> Compared:
+    shape = policies.get(policy).cold_cells()[cell].shape("scheduler")
+    trace, spec = write(shape, BY_NAME[arm], WHERE.get(arm, "replay"), 0), parse(engine)
+    return judged(trace, spec.open(trace.header), spec, keep=False)
+
+
+@pytest.mark.parametrize("arm", WHERE)
+@pytest.mark.parametrize("policy", OTHERS)
+def test_every_arm_passes_and_did_what_it_is_for(policy: str, arm: str) -> None:
+    """No row is beyond the floor in float64, bits are held where chunks are alike, and nothing is missing."""
+    row = compared(policy, 0, arm).row
+    assert row.verdict == "pass" and not row.missing, row
+    assert row.largest <= 1e-12 and row.beyond == row.hard == 0
+    assert row.bits_held == row.bits and (row.restored_rows > 0) == (arm != "off-again")
+
+
+@pytest.mark.parametrize("policy", OTHERS)
+def test_every_configuration_is_restored_in_all_groups(policy: str) -> None:
+    """The warm arm restores something of each kind of group, on each configuration that is compared by default."""
+    for cell in range(1, len(policies.get(policy).cold_cells())):
+        row = compared(policy, cell, "hit").row
+        assert row.verdict == "pass" and row.restored and min(row.restored.values()) > 0, row
+
+
+@pytest.mark.parametrize(("policy", "arm"), [("furiosa", "tier"), ("openvino_genai", "async"), ("tensorrt_edge", "drafts")])
+def test_what_a_policy_has_not_is_refused(policy: str, arm: str) -> None:
+    """An arm that the system has no counterpart of is not run, and the message names the option."""
+    option = next(iter(BY_NAME[arm].options))
+    with pytest.raises(UsageError, match=option):
+        compared(policy, 0, arm)
