@@ -195,7 +195,7 @@ MUTANTS = (
         "computed-count-survives-preemption",
         "a request that lost its blocks goes on where it was",
         "ikawrakow/ik_llama.cpp#1762",
-        "use-after-free",
+        "stale-hit",
         "safety-law",
         computed_count_survives_preemption,
         BOTH,
