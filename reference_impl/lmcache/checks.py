@@ -86,6 +86,15 @@ def validate_group_spans(chunk_size: int, tokens_per_block: Sequence[int]) -> No
             raise StartupError(f"LMCache chunk size {chunk_size} must be a multiple of group {group} tokens_per_block {tokens}")
 
 
+def validate_registration(chunk_size: int, tokens_per_block: Sequence[int]) -> None:
+    """Refuse the same where a worker registers its pages."""
+    for group, tokens in enumerate(tokens_per_block):
+        if tokens and chunk_size % tokens:
+            raise StartupError(
+                f"LMCache chunk size {chunk_size} must be a multiple of engine group {group} tokens_per_block {tokens}"
+            )
+
+
 def validate_servers(chunk_sizes: Sequence[int]) -> None:
     """Refuse servers that cut prompts differently."""
     if len(set(chunk_sizes)) > 1:

@@ -25,12 +25,6 @@ BlockIds = Sequence[Sequence[BlockId]]
 """Block ids by kernel group and column; the null block where there is none."""
 
 
-_UNDERFLOW = (
-    "{what} block ID underflow for request_id={r}: each group needs num_chunks * blocks_per_chunk block IDs for {chunks} "
-    "chunks; skipping the {skipped}."
-)
-
-
 class PlacedBlockId(NamedTuple):
     """A block of the engine, its kernel group and its column in the request's table."""
 
@@ -138,7 +132,7 @@ class LMCacheServer:
         transfer = Transfer(request_id)
         if self._underflow(chunks, block_ids):
             transfer.ok = False
-            transfer.log = _UNDERFLOW.format(what="STORE", r=request_id, chunks=len(chunks), skipped="store")
+            transfer.log = self._underflow_log("store", request_id, chunks)
             return transfer
         for group in range(len(self.groups.object_groups)):
             placed = {chunk: self._placed(group, chunk, chunks, block_ids) for chunk in chunks}
@@ -163,7 +157,7 @@ class LMCacheServer:
         session, transfer = self.sessions[request_id], Transfer(request_id)
         if self._underflow(chunks, block_ids):
             transfer.ok = False
-            transfer.log = _UNDERFLOW.format(what="RETRIEVE", r=request_id, chunks=len(chunks), skipped="retrieve")
+            transfer.log = self._underflow_log("retrieve", request_id, chunks)
             return transfer
         for group, window in enumerate(self.groups.windows):
             for chunk in range(max(chunks.start, unfold(chunks.stop, window).start), chunks.stop):
@@ -226,6 +220,13 @@ class LMCacheServer:
     def _underflow(self, chunks: range, block_ids: BlockIds) -> bool:
         needed = [len(chunks) * self.groups.blocks_per_chunk(group) for group in range(len(self.groups.kernel_groups))]
         return any(len(ids) < count for ids, count in zip(block_ids, needed, strict=True))
+
+    def _underflow_log(self, what: str, request_id: str, chunks: range) -> str:
+        needed = [self.groups.blocks_per_chunk(group) for group in range(len(self.groups.kernel_groups))]
+        return (
+            f"{what.upper()} block ID underflow for request_id={request_id}: each group needs num_chunks * blocks_per_chunk "
+            f"block IDs for {len(chunks)} chunks (per-group blocks_per_chunk={needed}); skipping the {what}."
+        )
 
     def _placed(self, group: int, chunk: int, chunks: range, block_ids: BlockIds) -> list[PlacedBlockId]:
         """Return the blocks of one chunk of an object group, which `block_ids` have from the first of `chunks` on."""

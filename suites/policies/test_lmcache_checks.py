@@ -10,6 +10,7 @@ from reference_impl.lmcache.checks import (
     validate_group_spans,
     validate_kv_cache_groups,
     validate_mamba_step_alignment,
+    validate_registration,
     validate_servers,
     validate_transfer,
 )
@@ -109,6 +110,8 @@ def test_chunk_must_be_a_multiple_of_every_groups_block() -> None:
         refusal(validate_group_spans, 32, [16, 0, 48])
         == "LMCache chunk size 32 must be a multiple of group 2 tokens_per_block 48"
     )
+    text = "LMCache chunk size 32 must be a multiple of engine group 2 tokens_per_block 48"
+    assert refusal(validate_registration, 32, [16, 0, 48]) == text
     validate_chunk_size(96, [16, 48, 0])
 
 

@@ -99,8 +99,8 @@ def test_underflow_of_one_group_skips_the_whole_store() -> None:
     transfer = found.store("r", TOKENS, range(3), [table(3), table(2)])
     assert not transfer.ok and transfer.copies == [] and found.l1.memory_usage()[0] == 0
     assert transfer.log == (
-        "STORE block ID underflow for request_id=r: each group needs num_chunks * blocks_per_chunk block IDs for 3 chunks; "
-        "skipping the store."
+        "STORE block ID underflow for request_id=r: each group needs num_chunks * blocks_per_chunk block IDs for 3 chunks "
+        "(per-group blocks_per_chunk=[1, 1]); skipping the store."
     )
 
 
