@@ -16,9 +16,8 @@ import msgspec
 
 from harness.cold.arms import Arm
 from harness.scenarios.shape import Script, Shape, image
-from harness.trace import Step, Submit, Trace, length_of
+from harness.trace import COMPARE, Step, Submit, Trace, length_of
 
-NEEDS = "compare"
 SMALL_POOL = "pressure"
 """The story whose pool holds two requests and no more."""
 LATE_STEPS = 3
@@ -33,7 +32,7 @@ class Story:
         self.random = random.Random(crc32(f"{seed} {where} {shape.layout.name}".encode()))
         self.seed = seed
         self.script = Script(shape, f"{arm.name}/{where}", f"{arm.summary}; {STORIES[where][0]}", "harness/cold/stories.py")
-        self.script.needs += [NEEDS, *(("withdraw",) if where == "interrupted" else ())]
+        self.script.needs += [COMPARE, *(("withdraw",) if where == "interrupted" else ())]
 
     @property
     def blocks(self) -> int:

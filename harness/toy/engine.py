@@ -21,9 +21,7 @@ from harness.toy.computed import Computed
 from harness.toy.model import PRECISIONS, Model, loaded, made_for
 from harness.toy.oracle import Oracle
 from harness.toy.spelling import Spelling
-from harness.trace import TraceHeader
-
-CAPABILITY = "compare"
+from harness.trace import COMPARE, TraceHeader
 
 
 class ToyEngine(Computed):
@@ -32,7 +30,7 @@ class ToyEngine(Computed):
     def __init__(self, engine: Stepping, model: Model, *, pad_rows: int = 1) -> None:
         assert isinstance(engine.sampler, Scripted)
         super().__init__(engine, model, every_position=True, pad_rows=pad_rows)
-        self.header = msgspec.structs.replace(engine.header, capabilities=[*engine.header.capabilities, CAPABILITY])
+        self.header = msgspec.structs.replace(engine.header, capabilities=[*engine.header.capabilities, COMPARE])
         self.oracle = Oracle(model, self._truth)
         self._scripted = engine.sampler
         self._spelling = Spelling(model.config.vocab_size)
