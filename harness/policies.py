@@ -18,7 +18,7 @@ from harness.engines.registry import nearest
 from harness.errors import UsageError
 from harness.trace import Height, Layout, TraceHeader
 
-NAMES = ("vllm", "furiosa", "tensorrt_edge", "openvino_genai", "lmcache")
+NAMES = ("vllm", "openvino_genai", "lmcache", "furiosa", "tensorrt_edge")
 
 AXES = {
     "window": "tokens that a sliding window keeps behind a boundary",
