@@ -1,4 +1,4 @@
-"""Hypothesis state machines: random work on an engine that shrinks while it is still going on.
+"""Hypothesis state machines: work on an engine, drawn operation by operation.
 
 For whoever writes an allocator, with an engine of his own behind the entry point::
 
@@ -11,20 +11,20 @@ A machine draws a configuration first (cache groups, options, a pool that is too
 rules allow: at manager height a step names who computes how many tokens, at scheduler height it gives a budget. Engine, worker
 and ledger live beside it, and every checker judges every operation as it happens: the machine stops at the first contradiction.
 
-What it leaves behind is a trace: the failure says where it was written and which command replays it. The trace alone fails
-again in the same way; nothing depends on a database of examples.
+What it leaves behind is a trace, made small: the failure says where it was written and which command replays it. The trace
+alone fails again in the same way; nothing depends on a database of examples.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
-from hypothesis import HealthCheck, Verbosity, reject, settings
+from hypothesis import HealthCheck, Phase, Verbosity, reject, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -39,13 +39,15 @@ from hypothesis.stateful import (
 from harness import trace as traces
 from harness.engines.registry import EngineSpec, parse
 from harness.errors import UsageError
-from harness.execute import Applicable, Observer, applied
+from harness.execute import Applicable, Observer, applied, drive
 from harness.fuzz.campaign import heights_of
 from harness.fuzz.draw import Restriction, draw
 from harness.generate import cut
 from harness.report.store import DEFAULT_FOLDER, replay_command
 from harness.report.witness import witness
+from harness.run import SHRINK_SECONDS
 from harness.scenarios.shape import Shape, image
+from harness.shrink import shrink
 from harness.trace import (
     Abort,
     Finish,
@@ -74,10 +76,12 @@ SETTINGS = settings(
     derandomize=True,
     print_blob=False,
     report_multiple_bugs=False,
+    phases=(Phase.explicit, Phase.generate),
     verbosity=Verbosity.quiet,
     suppress_health_check=list(HealthCheck),
 )
-"""The same examples each time, some seconds of them; what failed is told by its trace, not by Hypothesis."""
+"""The same examples each time, some seconds of them. A failure is shrunk as a trace, which is many times faster than shrinking
+examples, and told by it alone."""
 
 UNITS_MAX = 6
 """The longest prompt, in scheduler blocks."""
@@ -132,8 +136,10 @@ class _Machine(RuleBasedStateMachine):
     policy: ClassVar[str]
     height: ClassVar[Height]
     folder: ClassVar[Path]
-    watched: ClassVar[Callable[[Activity], None] | None] = None
-    """Told what happened in each example that was run to its end."""
+    happened: ClassVar[Activity]
+    """What happened in all examples that ran to their end."""
+    smallest: ClassVar[dict[str, Trace]]
+    """The shrunk trace of each anomaly that was found."""
 
     live, said = Bundle("live"), Bundle("said")
     """Requests that may still do something, and all that there ever were."""
@@ -265,25 +271,45 @@ class _Machine(RuleBasedStateMachine):
             self._engine.close()
             result = self._observer.close(self._trace())
             self._judge(result.findings)
-            if self.watched:
-                type(self).watched(result.activity)
+            self.happened.add(result.activity)
 
     def _judge(self, findings: Sequence[Finding]) -> None:
         crashed = [tally for tally in self._observer.panel.tallies.values() if tally.crashed]
         self._judged = bool(findings or crashed)
         if findings:
-            finding, trace = findings[0], self._trace()
-            told = witness(finding, trace, replay=replay_command(self._kept(trace), self.engine.text))
-            raise contradiction(finding.anomaly)("\n".join(told))
+            raise contradiction(findings[0].anomaly)("\n".join(self._told(findings[0])))
         if crashed:
             raise AssertionError(f"checker {crashed[0].checker} crashed: {crashed[0].crashed}; {self._kept(self._trace())}")
+
+    def _told(self, finding: Finding) -> list[str]:
+        """Shrink the trace, unless the anomaly was found before, and return the witness of what is left."""
+        whole, anomaly = self._trace(), finding.anomaly
+        if anomaly not in self.smallest:
+            self.smallest[anomaly] = shrink(whole, partial(self._fails_at, anomaly), SHRINK_SECONDS)
+        trace = self.smallest[anomaly]
+        command = replay_command(self._kept(trace), self.engine.text)
+        return witness(self._again(anomaly, trace) or finding, trace, whole=len(whole.ops), replay=command)
+
+    def _again(self, anomaly: str, trace: Trace) -> Finding | None:
+        def alike(finding: Finding) -> bool:
+            return finding.anomaly == anomaly
+
+        result = drive(trace, self.engine.open(trace.header), until=alike, keep=False)
+        return next(filter(alike, result.findings), None)
+
+    def _fails_at(self, anomaly: str, trace: Trace) -> int:
+        try:
+            found = self._again(anomaly, trace)
+        except UsageError:
+            return -1
+        return found.op if found else -1
 
     def _trace(self) -> Trace:
         withdraws = any(isinstance(op, Step) and op.withdraw for op in self._ops)
         return Trace(msgspec.structs.replace(self._header, needs=["withdraw"] if withdraws else []), list(self._ops))
 
     def _kept(self, trace: Trace) -> Path:
-        """Write the trace; of one machine the last failing example stays, which is the smallest."""
+        """Write a trace into the folder and return where."""
         self.folder.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"[^A-Za-z0-9._=-]+", "_", f"machine-{self.engine.text}-{self.policy}-{self.height}")
         path = self.folder / f"{name}.trace.jsonl"
@@ -388,4 +414,5 @@ def _machine(kind: type[M], engine: str | EngineSpec, policy: str, folder: Path)
     spec = parse(engine) if isinstance(engine, str) else engine
     if policy not in spec.kind.policies or kind.height not in heights_of(spec, policy):
         raise UsageError(f"--engine: {spec.text} does not follow policy {policy!r} at {kind.height} height")
-    return type(kind.__name__, (kind,), {"engine": spec, "policy": policy, "folder": folder})
+    own = {"engine": spec, "policy": policy, "folder": folder, "happened": Activity(), "smallest": {}}
+    return type(kind.__name__, (kind,), own)
