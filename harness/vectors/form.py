@@ -4,7 +4,7 @@ Lengths, positions and block sizes are in tokens, columns and slots are counted 
 the index of a block in a request's table. A prefix is named by its length, since a vector is about one sequence of tokens
 unless a trace says otherwise.
 
-Numbers are integers below 2**53 wherever an engine could be asked them; larger ones occur in `invalid` vectors alone.
+Numbers are integers of 64 bits at most, without a sign where they are larger than 63, but for shares of a whole.
 """
 
 from __future__ import annotations
