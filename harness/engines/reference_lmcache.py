@@ -159,7 +159,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> SchedulerHei
     mutant = options.get("mutant", "")
     engine = assemble(header, own, config, "reference" + (f":mutant={mutant}" if mutant else ""))
     if mutant:
-        plant(mutant, "reference", engine, header.height)
+        plant(mutant, (NAME, POLICY.plants_as), engine, header.height)
     return engine
 
 

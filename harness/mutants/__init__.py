@@ -8,8 +8,9 @@ plant.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from harness import policies
@@ -20,6 +21,23 @@ from harness.trace import Height
 Plant = Callable[[Any], None]
 
 DEFAULT_POLICY = "vllm"
+
+MODULES = (
+    "publication",
+    "retention",
+    "lookup",
+    "ownership",
+    "identity",
+    "scheduling",
+    "drafts",
+    "tiers",
+    "device",
+    "furiosa",
+    "tensorrt_edge",
+    "openvino_genai",
+    "lmcache",
+)
+"""Where faults are, in the order in which they are listed."""
 
 GROUPS = {
     "A": "snapshot identity: a state is kept under a boundary or a key that it does not represent",
@@ -71,21 +89,19 @@ class Mutant:
 
 def all_mutants() -> dict[str, Mutant]:
     """Return every mutant by name."""
-    from harness.mutants import device, drafts, identity, lookup, ownership, publication, retention, scheduling, tiers
-
-    modules = (publication, retention, lookup, ownership, identity, scheduling, drafts, tiers, device)
+    modules = (import_module(f"harness.mutants.{name}") for name in MODULES)
     return {mutant.name: mutant for module in modules for mutant in module.MUTANTS}
 
 
-def plant(name: str, kind: str, engine: Any, height: Height = "manager") -> None:
-    """Plant a fault into an engine of a kind that runs at a height.
+def plant(name: str, kinds: str | Collection[str], engine: Any, height: Height = "manager") -> None:
+    """Plant a fault into an engine of a kind, or of several, that runs at a height.
 
     Raises UsageError if there is no such fault, or if it does not fit that engine.
     """
-    mutants = all_mutants()
+    mutants, kinds = all_mutants(), [kinds] if isinstance(kinds, str) else kinds
     if name not in mutants:
         raise UsageError(f"--engine: no mutant is called {name!r}{nearest(name, mutants)}")
-    if kind not in mutants[name].engines:
-        raise UsageError(f"--engine: mutant {name!r} fits {', '.join(mutants[name].engines)}, not {kind}")
+    if not set(kinds) & set(mutants[name].engines):
+        raise UsageError(f"--engine: mutant {name!r} fits {', '.join(mutants[name].engines)}, not {', '.join(kinds)}")
     if mutants[name].height in ("manager", height):
         mutants[name].plant(engine)

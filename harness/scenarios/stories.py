@@ -184,17 +184,20 @@ def new_weights(s: Script, shape: Shape) -> int:
 
 
 def identities(s: Script, shape: Shape) -> int:
-    """Send the same tokens under salts, adapters (one named as a salt) and images, twice each; an image counts from its start."""
+    """Send the same tokens under different salts, adapters and images, twice each; an image counts from where it begins.
+
+    At last under a salt that has the name of an adapter.
+    """
     u = shape.unit
     for again in ("", "'"):
         s.serve(f"plain{again}", f"doc:{4 * u + 1}", chunk=2 * u)
         s.serve(f"salt1{again}", f"doc:{4 * u + 1}", chunk=2 * u, salt="one")
         s.serve(f"salt2{again}", f"doc:{4 * u + 1}", chunk=2 * u, salt="two")
         s.serve(f"tuned{again}", f"doc:{4 * u + 1}", chunk=2 * u, adapter="tuned")
-        s.serve(f"alike{again}", f"doc:{4 * u + 1}", chunk=2 * u, salt="tuned")
         for picture in ("cat", "dog"):
             items = image(2 * u, u, picture)
             s.serve(f"{picture}{again}", f"doc:{2 * u} <image>:{u} ask:{u + 1}", chunk=u, media=items)
+    s.serve("alike", f"doc:{4 * u + 1}", chunk=2 * u, salt="tuned")
     return 0
 
 

@@ -1,0 +1,196 @@
+"""Faults in LMCache's store and in its connector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.mutants import Mutant
+from harness.mutants.tools import wrap
+from reference_impl.lmcache.fold import unfold
+
+LMCACHE = ("lmcache",)
+
+
+def prefix_counted_in_one_group(engine: Any) -> None:
+    """Count the chunks of the first object group, and serve so many of all."""
+    server = _connector(engine).server
+
+    def lookup(original: Any, request_id: str, tokens: Any, num_tokens: int) -> int:
+        session = server._hashed(request_id, tokens)
+        hit = 0
+        while hit < num_tokens // server.groups.chunk_size and server.l1.contains(
+            server._key(session, hit, 0, server.ranks[0])
+        ):
+            hit += 1
+        return hit
+
+    def retrieve(original: Any, request_id: str, chunks: range, *args: Any) -> Any:
+        """Load what is there."""
+        session, missing = server.sessions[request_id], server.l1.objects
+        whole = server.groups.windows
+        wanted = [
+            (group, chunk)
+            for group, window in enumerate(whole)
+            for chunk in range(max(chunks.start, unfold(chunks.stop, window).start), chunks.stop)
+        ]
+        absent = [key for g, c in wanted if (key := server._key(session, c, g, server.ranks[0])) not in missing]
+        return original(request_id, chunks, *args) if not absent else type(_none(request_id))(request_id)
+
+    wrap(server, "lookup", lookup)
+    wrap(server, "retrieve", retrieve)
+
+
+def _none(request_id: str) -> Any:
+    from reference_impl.lmcache.server import Transfer
+
+    return Transfer(request_id)
+
+
+def null_blocks_stored(engine: Any) -> None:
+    """Store what the null block holds where a group has nothing."""
+    wrap(_connector(engine).server, "_has_content", lambda original, blocks: True)
+
+
+def found_while_written(engine: Any) -> None:
+    """Let an object be found as soon as there is memory for it."""
+    server = _connector(engine).server
+
+    def store(original: Any, *args: Any) -> Any:
+        transfer = original(*args)
+        server.l1.finish_write(transfer.keys, transfer.request_id)
+        return transfer
+
+    wrap(server, "store", store)
+    wrap(server, "finish_store", lambda original, transfer: None)
+
+
+def last_token_not_reserved(engine: Any) -> None:
+    """Look the last token up too where a state cannot be resumed before it."""
+    _connector(engine).reserve_last_token = False
+
+
+def moved_blocks_not_tracked(engine: Any) -> None:
+    """Follow a table by what was added to it, and miss what was replaced."""
+    connector = _connector(engine)
+    known: dict[str, list[list[Any]]] = {}
+
+    def build_connector_meta(original: Any, scheduled: Any, tables: Any) -> Any:
+        for r, table in tables.items():
+            old = known.get(r, [[] for _ in table])
+            known[r] = [row + list(new[len(row) :]) for row, new in zip(old, table, strict=True)]
+        return original(scheduled, {r: known[r] for r in tables})
+
+    wrap(connector, "build_connector_meta", build_connector_meta)
+
+
+def salt_left_out_of_objects(engine: Any) -> None:
+    """Name objects without the salt and the adapter of the request."""
+    server = _connector(engine).server
+    wrap(server, "start_session", lambda original, request_id, salt="", adapter="": original(request_id))
+
+
+def objects_survive_reset(engine: Any) -> None:
+    """Say that every object was forgotten, and keep them."""
+    wrap(_connector(engine).server, "clear", lambda original: True)
+
+
+def read_objects_evicted(engine: Any) -> None:
+    """Evict objects that somebody is about to read."""
+    l1 = _connector(engine).server.l1
+    wrap(l1, "is_evictable", lambda original, key: key in l1.objects)
+
+
+def _connector(engine: Any) -> Any:
+    return engine.connector.lmcache
+
+
+MUTANTS = (
+    Mutant(
+        "lmcache-prefix-counted-in-one-group",
+        "the chunks of one object group are counted, and so many of all are served",
+        "LMCache/LMCache#2863",
+        "group-misalignment",
+        "safety-law",
+        prefix_counted_in_one_group,
+        LMCACHE,
+        "scheduler",
+        group="C",
+    ),
+    Mutant(
+        "lmcache-null-blocks-stored",
+        "what lies in the null block is stored as a chunk's state",
+        "vllm-project/vllm#53084",
+        "fabricated-snapshot",
+        "no-fabricated-snapshots",
+        null_blocks_stored,
+        LMCACHE,
+        "scheduler",
+        group="A",
+    ),
+    Mutant(
+        "lmcache-found-while-written",
+        "an object can be found before it is there",
+        "LMCache/LMCache#4991, vllm-project/vllm#45704",
+        "stale-hit",
+        "safety-law",
+        found_while_written,
+        LMCACHE,
+        "scheduler",
+        group="B",
+    ),
+    Mutant(
+        "lmcache-last-token-not-reserved",
+        "a prompt of whole chunks is served whole, with a state behind its last token",
+        "LMCache before 0.5.6",
+        "state-position-skew",
+        "safety-law",
+        last_token_not_reserved,
+        LMCACHE,
+        "scheduler",
+        group="P",
+    ),
+    Mutant(
+        "lmcache-moved-blocks-not-tracked",
+        "a block that left a request's table is stored as if it were still there",
+        "LMCache/LMCache#4984",
+        "fabricated-snapshot",
+        "no-fabricated-snapshots",
+        moved_blocks_not_tracked,
+        LMCACHE,
+        "scheduler",
+        group="A",
+    ),
+    Mutant(
+        "lmcache-salt-left-out-of-objects",
+        "objects are named by their tokens alone",
+        "vllm-project/vllm#53495, #54342",
+        "cross-identity-hit",
+        "identity",
+        salt_left_out_of_objects,
+        LMCACHE,
+        "scheduler",
+        group="I",
+    ),
+    Mutant(
+        "lmcache-objects-survive-reset",
+        "a reset of the store reports success and forgets nothing",
+        "vllm-project/vllm#57727",
+        "stale-hit",
+        "safety-law",
+        objects_survive_reset,
+        LMCACHE,
+        "scheduler",
+        group="L",
+    ),
+    Mutant(
+        "lmcache-read-objects-evicted",
+        "an object goes while somebody is about to read it",
+        "sgl-project/sglang#31427",
+        "died",
+        "engine",
+        read_objects_evicted,
+        LMCACHE,
+        "scheduler",
+        group="K",
+    ),
+)
