@@ -45,6 +45,7 @@ VIOLATIONS = {
     "the ledger reaches a policy through its package": ("harness/__init__.py", "import harness.engines\n", 1),
     "a function has 71 lines": ("harness/long.py", "x = 1\n\n\ndef f():\n" + "    x = 1\n" * 70, 4),
     "a file has 701 lines": ("harness/long.py", "x = 1\n" * 701, 701),
+    "a file of a policy has 301 lines": ("reference_impl/vllm/long.py", "x = 1\n" * 301, 301),
 }
 
 
