@@ -35,7 +35,7 @@ FULL, STATE = GroupSpec("full", 544), GroupSpec("recurrent", 544)
 
 def cases() -> list[Case]:
     """Return every question."""
-    return [*_models(), *_edges(), *_starts(), *_windows(), *_refusals()]
+    return [*_models(), *_edges(), *_starts(), *_windows(), *_sizes_refused(), *_groups_refused()]
 
 
 def _model(name: str, comment: str, attention: int, state: int, kernel: int, **more: Any) -> Case:
@@ -140,7 +140,7 @@ def _windows() -> list[Case]:
     ]
 
 
-def _refusals() -> list[Case]:
+def _sizes_refused() -> list[Case]:
     hybrid, field = [FULL, STATE], "max_num_batched_tokens"
     unequal = [GroupSpec("full", 16), GroupSpec("full", 24)]
     return [
@@ -188,6 +188,12 @@ def _refusals() -> list[Case]:
             chunk_size=32,
             max_num_batched_tokens=64,
         ),
+    ]
+
+
+def _groups_refused() -> list[Case]:
+    hybrid = [FULL, STATE]
+    return [
         _start(
             "window-inside-a-chunk",
             "a window of 17 in a chunk of 64, blocks of 16",

@@ -21,7 +21,16 @@ PLAIN = {"kv_block_bytes": KV, "la_block_bytes": LA}
 
 def cases() -> list[Case]:
     """Return every question."""
-    return [*_explicit(), *_budgets(), *_without_checkpoints(), *_dynamic(), *_refusals()]
+    return [
+        *_explicit(),
+        *_adaptive(),
+        *_both(),
+        *_budgets(),
+        *_without_checkpoints(),
+        *_dynamic(),
+        *_refusals(),
+        *_overflows(),
+    ]
 
 
 def _case(name: str, comment: str, flag: str, config: dict[str, Any], **more: Any) -> Case:
@@ -56,6 +65,11 @@ def _explicit() -> list[Case]:
             )
             for m in (1, 3, 7, 64, 100)
         ),
+    ]
+
+
+def _adaptive() -> list[Case]:
+    return [
         *(
             _case(
                 f"adaptive/{kv}",
@@ -84,6 +98,11 @@ def _explicit() -> list[Case]:
                 ("257", 257 * KV),
             )
         ),
+    ]
+
+
+def _both() -> list[Case]:
+    return [
         _case("explicit/states-too", "both are set", "manual-states", PREFIX, num_kv_blocks=64, num_linear_attention_blocks=20),
         _case(
             "explicit/wins",
@@ -227,13 +246,12 @@ def _dynamic() -> list[Case]:
 
 
 def _refusals() -> list[Case]:
-    multiplier = "cache_interval_multiplier"
     return [
         _refused(
             "refused/multiplier-0",
             "no interval at all",
             "bad-config",
-            multiplier,
+            "cache_interval_multiplier",
             "SchedulerConfig cache_interval_multiplier must be greater than 0 when prefix caching is enabled",
             PREFIX,
             num_kv_blocks=8,
@@ -278,6 +296,12 @@ def _refusals() -> list[Case]:
             cache_size=1,
             max_num_seqs=20_000,
         ),
+    ]
+
+
+def _overflows() -> list[Case]:
+    multiplier = "cache_interval_multiplier"
+    return [
         _refused(
             "refused/multiplier-2-60",
             "an interval beyond 64 bits",

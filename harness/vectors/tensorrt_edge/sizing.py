@@ -17,7 +17,7 @@ PLAIN: dict[str, Any] = {"max_batch_size": 4, "max_sequence_length": 128, "state
 
 def cases() -> list[Case]:
     """Return every question."""
-    return [*_built(), *_refused()]
+    return [*_built(), *_counts_refused(), *_sizes_refused()]
 
 
 def _case(name: str, comment: str, flags: str, types: str, layers: list[list[int]], **more: Any) -> Case:
@@ -46,87 +46,95 @@ def _built() -> list[Case]:
     ]
 
 
-def _refused() -> list[Case]:
-    def refused(name: str, comment: str, field: str, words: str, types: str, layers: list[list[int]], **more: Any) -> Case:
-        config = {**PLAIN, "layer_types": types, "kv_layers": layers, **more}
-        return Case(f"sizing/refused/{name}", comment, ["bad-config"], SizingInput(config), refused=field, words=words)
+ONE = [[2, 64]]
+KV, MAMBA, HYBRID = "KVCacheManager: ", "MambaCacheManager: ", "HybridCacheManager: "
 
-    one = [[2, 64]]
-    kv, mamba, hybrid = "KVCacheManager: ", "MambaCacheManager: ", "HybridCacheManager: "
+
+def _refused(name: str, comment: str, field: str, words: str, types: str, layers: list[list[int]], **more: Any) -> Case:
+    config = {**PLAIN, "layer_types": types, "kv_layers": layers, **more}
+    return Case(f"sizing/refused/{name}", comment, ["bad-config"], SizingInput(config), refused=field, words=words)
+
+
+def _counts_refused() -> list[Case]:
     return [
-        refused("no-layers", "no layers", "layerTypes", hybrid + "layerTypes must not be empty.", "", []),
-        refused(
+        _refused("no-layers", "no layers", "layerTypes", HYBRID + "layerTypes must not be empty.", "", []),
+        _refused(
             "batch-0",
             "a batch of nobody",
             "maxBatchSize",
-            hybrid + "maxBatchSize must be positive.",
+            HYBRID + "maxBatchSize must be positive.",
             "A",
-            one,
+            ONE,
             max_batch_size=0,
         ),
-        refused(
+        _refused(
             "attention-count",
             "a layer less than its configurations",
             "numAttentionLayers",
-            hybrid + "number of kAttention layers in layerTypes (1) must equal kvConfig.numAttentionLayers (2).",
+            HYBRID + "number of kAttention layers in layerTypes (1) must equal kvConfig.numAttentionLayers (2).",
             "AM",
             [[2, 64], [2, 64]],
         ),
-        refused(
+        _refused(
             "mamba-count",
             "a Mamba layer too few",
             "numRecurrentLayers",
-            hybrid + "number of kMamba layers in layerTypes (1) must equal mambaConfig.numRecurrentLayers (2).",
+            HYBRID + "number of kMamba layers in layerTypes (1) must equal mambaConfig.numRecurrentLayers (2).",
             "AM",
-            one,
+            ONE,
             recurrent_layers=2,
         ),
-        refused(
+    ]
+
+
+def _sizes_refused() -> list[Case]:
+    return [
+        _refused(
             "length-0",
             "sequences of no tokens",
             "maxSequenceLength",
-            kv + "maxSequenceLength must be positive.",
+            KV + "maxSequenceLength must be positive.",
             "A",
-            one,
+            ONE,
             max_sequence_length=0,
         ),
-        refused(
+        _refused(
             "heads-0",
             "an attention layer without heads",
             "numKVHeads",
-            kv + "numKVHeads must be positive for layer 1.",
+            KV + "numKVHeads must be positive for layer 1.",
             "AA",
             [[1, 64], [0, 64]],
         ),
-        refused("head-dim-0", "heads of no size", "headDim", kv + "headDim must be positive for layer 0.", "A", [[1, 0]]),
-        refused(
+        _refused("head-dim-0", "heads of no size", "headDim", KV + "headDim must be positive for layer 0.", "A", [[1, 0]]),
+        _refused(
             "state-0",
             "a state of no size",
             "recurrentStateSize",
-            mamba + "recurrentStateSize must be positive.",
+            MAMBA + "recurrentStateSize must be positive.",
             "M",
             [],
             state=[2, 64, 0, 64, 4],
         ),
-        refused(
+        _refused(
             "conv-kernel-0",
             "a convolution over nothing",
             "convKernel",
-            mamba + "convKernel must be positive.",
+            MAMBA + "convKernel must be positive.",
             "M",
             [],
             state=[2, 64, 16, 64, 0],
         ),
-        refused(
-            "kv-type", "KV in 32 bits", "KV cache dtype", kv + "Unsupported KV cache dtype.", "A", one, kv_cache_type="kFLOAT"
+        _refused(
+            "kv-type", "KV in 32 bits", "KV cache dtype", KV + "Unsupported KV cache dtype.", "A", ONE, kv_cache_type="kFLOAT"
         ),
-        refused(
+        _refused(
             "batches-differ",
             "two maximum batch sizes",
             "kvConfig.maxBatchSize",
             "kvConfig.maxBatchSize (3) must equal maxBatchSize (4)",
             "A",
-            one,
+            ONE,
             kv_max_batch_size=3,
         ),
     ]
