@@ -294,6 +294,7 @@ class Ledger:
                 if page.keys:
                     self.idle_keyed[event.pool] -= 1
             page.holders[holder] = page.holders.get(holder, 0) + 1
+            page.held_for[holder] = event.group
 
     def _drop(self, event: Drop) -> None:
         pages, holder = self.pages[event.pool], event.holder
@@ -305,7 +306,7 @@ class Ledger:
             if count > 1:
                 page.holders[holder] = count - 1
             elif count == 1:
-                del page.holders[holder]
+                del page.holders[holder], page.held_for[holder]
                 if not page.holders:
                     self.held[event.pool] -= 1
                     if page.keys:

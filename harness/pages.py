@@ -47,14 +47,29 @@ class Key:
 class Page:
     """One physical slot. `node`, `start`, `stop` describe the newest run; `older` the rest, if runs disagree.
 
-    `group` is the group whose layers wrote it: to another one it is noise. `state` tells a recurrent state from attention
-    content, `zeroed` marks explicit zeros, `step` the step that wrote last.
+    `group` is the group whose layers wrote it: to another one it is noise. `held_for` says for which group a holder took it.
+    `state` tells a recurrent state from attention content, `zeroed` marks explicit zeros, `step` the step that wrote last.
     """
 
-    __slots__ = ("group", "holders", "keys", "node", "older", "start", "state", "step", "stop", "tainted", "writer", "zeroed")
+    __slots__ = (
+        "group",
+        "held_for",
+        "holders",
+        "keys",
+        "node",
+        "older",
+        "start",
+        "state",
+        "step",
+        "stop",
+        "tainted",
+        "writer",
+        "zeroed",
+    )
 
     def __init__(self) -> None:
         self.holders: dict[str, int] = {}
+        self.held_for: dict[str, int] = {}
         self.keys: list[Key] = []
         self.writer = ""
         self.step = 0

@@ -175,8 +175,8 @@ def _harmed(ledger: Ledger, page: Page, event: Write, start: int, stop: int) -> 
     """Return a holder that still needs what this write of tokens [start, stop) destroys in the page; empty if nobody does."""
     lost = ledger.destroyed(page, event, start, stop)
     for holder in page.holders if lost else ():
-        book = ledger.books.get(holder)
-        if book is not None and holder != event.r and _needed(ledger, page, book, lost):
+        book = ledger.books.get(holder) if holder != event.r and page.held_for[holder] == page.group else None
+        if book is not None and _needed(ledger, page, book, lost):
             return holder
     return ""
 

@@ -92,7 +92,9 @@ def _engine(header: TraceHeader, sampler: Sampler | None = None) -> tuple[Schedu
     config = configure(header)
     below = assemble(header, config, KVCacheManager(config), "reference")
     device = Symbolic(below.header.groups)
-    return SchedulerHeight(below.header, config, below.manager, below.new_request, sampler, device), device
+    engine = SchedulerHeight(below.header, config, below.manager, below.new_request)
+    engine.device, engine.sampler = device, sampler or engine.sampler
+    return engine, device
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from harness.execute import check
+from harness import layouts
+from harness.engines import registry
+from harness.execute import check, drive
 from harness.notation import parse
+from harness.trace import Preempt, Step, Submit, Trace, TraceHeader
 
 FULL = "pool 0: 8 slots, null 0\ngroup 0: full block 4\nrules: alignment 4, progress 2\n"
 HYBRID = "pool 0: 12 slots, null 0\ngroup 0: full block 4\ngroup 1: recurrent block 4\n"
@@ -205,3 +208,17 @@ def test_a_hit_on_a_duplicate_that_still_counts_is_sound() -> None:
     """Under new weights the block was computed and keyed again in the same slot: the old key beside it harms nobody."""
     again = "version 1\nunpublish 0/1 version\nsubmit r2 a:5\ntake r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..5 | 3 4\n"
     assert _found(HELD + again + "submit r3 a:5\nhit r3 4 | 3\ntake r3 | 3 5\nstep 3: r3 4..5 | 3 5\n") == []
+
+
+def test_a_page_that_changed_groups_is_needed_by_nobody_for_what_it_held() -> None:
+    """Two steps are in flight when a page moves from one group to another: its next writer destroys nothing that is read."""
+    ops = [Submit("a", "a:1"), Submit("b", "B:16"), Submit("c", "B:17"), Step(budget=16), Preempt("b"), Step(), Step()]
+    header = TraceHeader(
+        "moved page",
+        layouts.load("full-swa-unequal"),
+        slots=10,
+        height="scheduler",
+        options={"async_depth": 1, "max_num_batched_tokens": 2048, "retention_interval": None},
+    )
+    engine = registry.parse("reference").open(header)
+    assert drive(Trace(header, ops), engine).findings == []
