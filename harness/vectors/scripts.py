@@ -29,13 +29,13 @@ def replays(cell: Cell, height: Height, lengths: Sequence[int], flags: Sequence[
 
 
 def turns(cell: Cell, height: Height, generated: Sequence[int], flags: Sequence[str]) -> list[Case]:
-    """Return questions in which 33 tokens are asked, some generated, and 20 more asked behind them."""
+    """Return questions in which 33 tokens are asked, some computed behind them, and the conversation goes on from there."""
     out = []
     for tokens in generated:
-        story = f"33 tokens are asked, {tokens} generated, and 20 more asked behind them"
+        story = f"33 tokens are asked, {tokens} more steps run, and 20 tokens are asked behind what they generated"
         script = _script(cell, height, f"turn/{cell.name}/{tokens}", story)
-        script.serve("turn1", "sys:33", chunk=64, decode=tokens)
-        script.serve("turn2", f"sys:33 @turn1:{tokens} more:20", chunk=64, decode=1)
+        _first_turn(script, tokens)
+        script.serve("turn2", f"sys:33 @turn1:{tokens + 1} more:20", chunk=64, decode=1)
         out.append(_case(script, flags))
     return out
 
@@ -53,6 +53,53 @@ def returns(cell: Cell, lengths: Sequence[int], flags: Sequence[str]) -> list[Ca
     return out
 
 
+def siblings(cell: Cell, height: Height, tokens: int, shared: Sequence[int], flags: Sequence[str]) -> list[Case]:
+    """Return questions in which a prompt of so many tokens is served, and then one that shares its beginning alone."""
+    out = []
+    for share in shared:
+        story = f"a prompt shares the first {share} of {tokens} tokens that were served"
+        script = _script(cell, height, f"sibling/{cell.name}/{share}-of-{tokens}", story)
+        script.serve("whole", f"doc:{tokens}", chunk=script.shape.unit, decode=1)
+        script.serve("part", f"doc:{share} own:20", chunk=4 * script.shape.unit, decode=1)
+        out.append(_case(script, flags))
+    return out
+
+
+def continued_twice(cell: Cell, height: Height, generated: Sequence[int], flags: Sequence[str]) -> list[Case]:
+    """Return questions in which two requests go on at once from where a third has ended, perhaps inside a block."""
+    out = []
+    for tokens in generated:
+        story = f"33 tokens are asked, {tokens} more steps run; two requests go on from there at once"
+        script = _script(cell, height, f"continued-twice/{cell.name}/{tokens}", story)
+        _first_turn(script, tokens)
+        for r in ("left", "right"):
+            script.submit(r, f"sys:33 @turn1:{tokens + 1} {r}:5")
+        for _ in range(4):
+            script.step(("left", 64), ("right", 64))
+        script.finish("left")
+        script.finish("right")
+        out.append(_case(script, flags))
+    return out
+
+
+def departures(cell: Cell, height: Height, orders: Sequence[str], flags: Sequence[str]) -> list[Case]:
+    """Return questions in which requests a to d decode together and leave in an order, such as `dcab`."""
+    out = []
+    for order in orders:
+        story = f"four requests decode together and leave one by one: {', '.join(order)}"
+        script = _script(cell, height, f"departure/{cell.name}/{order}", story)
+        for index, r in enumerate("abcd"):
+            script.submit(r, f"{r}:{20 + 7 * index}")
+        staying = list("abcd")
+        script.step(*((r, 64) for r in staying))
+        for r in order:
+            script.decode(2, *staying)
+            script.finish(r)
+            staying.remove(r)
+        out.append(_case(script, flags))
+    return out
+
+
 def stories(cell: Cell, height: Height, flags: Mapping[str, Sequence[str]], names: Collection[str] | None = None) -> list[Case]:
     """Return the scenarios that apply to a cell, those of the names alone if some are given; `flags` by scenario."""
     shape, out = cell.shape(height), []
@@ -62,6 +109,13 @@ def stories(cell: Cell, height: Height, flags: Mapping[str, Sequence[str]], name
             name = f"lifecycle/{height}/{cell.name}/{scenario.name}"
             out.append(Case(name, scenario.story, flags[scenario.name], LifecycleInput(asked.header, asked.ops)))
     return out
+
+
+def _first_turn(script: Script, steps: int) -> None:
+    script.submit("turn1", "sys:33")
+    script.step(("turn1", 64))
+    script.decode(steps, "turn1")
+    script.finish("turn1")
 
 
 def _script(cell: Cell, height: Height, name: str, story: str) -> Script:

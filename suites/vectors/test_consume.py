@@ -81,6 +81,49 @@ def test_a_seeded_fault_fails_a_lifecycle(mutant: str) -> None:
     assert came.failures
 
 
+OTHERS = {
+    "openvino_genai": (
+        "openvino-restored-without-a-state",
+        "openvino-shared-block-written",
+        "openvino-key-kept-after-hand-out",
+        "openvino-salt-and-adapter-left-out",
+        "openvino-keys-survive-new-weights",
+        "openvino-tail-keyed-beyond",
+    ),
+    "furiosa": (
+        "furiosa-window-matched-short",
+        "furiosa-window-cleaned-early",
+        "furiosa-active-entries-evicted",
+        "furiosa-matched-in-one-pool",
+        "furiosa-shared-block-written",
+        "furiosa-one-tree-for-all",
+        "furiosa-reset-by-name",
+    ),
+    "lmcache": (
+        "lmcache-prefix-counted-in-one-group",
+        "lmcache-null-blocks-stored",
+        "lmcache-failed-store-found",
+        "lmcache-last-token-not-reserved",
+        "lmcache-salt-left-out-of-objects",
+        "lmcache-objects-survive-reset",
+    ),
+    "tensorrt_edge": (
+        "edge-rows-copied-one-by-one",
+        "edge-states-left-behind",
+        "edge-last-token-of-a-capture-again",
+        "edge-capture-rewritten",
+        "edge-capture-without-weights",
+        "edge-captures-survive-new-weights",
+    ),
+}
+
+
+@pytest.mark.parametrize(("policy", "mutant"), [(policy, mutant) for policy, own in OTHERS.items() for mutant in own])
+def test_a_seeded_fault_of_another_policy_fails_a_lifecycle(policy: str, mutant: str) -> None:
+    came = consume(files()[policy, "lifecycle"], parse(f"reference:mutant={mutant}"))
+    assert came.failures
+
+
 @pytest.mark.parametrize(
     ("mutant", "kind"),
     [

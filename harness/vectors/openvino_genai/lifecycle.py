@@ -34,6 +34,7 @@ def cases() -> list[Case]:
         *scripts.replays(plain, "manager", (15, 16, 17, 32), edges),
         *scripts.replays(off, "manager", (33,), ["counts"]),
         *scripts.turns(by_two, "manager", (1, 15, 31, 32), ["tail-checkpoint"]),
+        *scripts.continued_twice(by_two, "manager", (7, 15), ["shared-write", "tail-checkpoint"]),
         *scripts.stories(by_two, "manager", FLAGS),
         *scripts.stories(by_two, "scheduler", FLAGS, ("crowded", "exact-replay", "preempt-and-resume")),
     ]

@@ -36,6 +36,8 @@ def cases() -> list[Case]:
     return [
         *scripts.replays(three, "manager", (1, 2, 16, 17, 33), ["whole-input", "state-position"]),
         *scripts.replays(_cell("full-mamba", replay_last_token=True), "manager", (1, 2, 17), ["whole-input", "state-position"]),
+        *scripts.departures(downwards, "manager", ("dcba", "cdab", "abcd"), ["overwritten", "torn"]),
+        *scripts.departures(three, "manager", ("abcd", "badc"), ["overwritten", "torn"]),
         *scripts.turns(three, "manager", (1, 16), ["partial-hit"]),
         *scripts.stories(three, "manager", FLAGS),
         *scripts.stories(few, "manager", FLAGS, ("identities", "crowded")),

@@ -66,10 +66,9 @@ def cases() -> list[Case]:
     out = []
     for layout, options, lengths in REPLAYS:
         out += scripts.replays(_cell(layout, options), "manager", lengths, ["replay-boundary", "last-token", "block-boundary"])
-    for layout in ("full-mamba", "full-swa"):
-        out += scripts.turns(
-            _cell(layout, {"retention_interval": 0}), "manager", (15, 16, 17, 32), ["block-boundary", "interval"]
-        )
+    for layout, interval in (("full-mamba", None), ("full-swa", 64)):
+        cell = _cell(layout, {"retention_interval": interval})
+        out += scripts.turns(cell, "manager", (15, 16, 17, 32), ["block-boundary", "interval"])
     for layout, options in MANAGER:
         out += scripts.stories(_cell(layout, options), "manager", FLAGS)
     for layout, options, names in SCHEDULER:
