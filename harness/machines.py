@@ -89,6 +89,7 @@ _FIFTHS_OF_POOL: dict[Height, tuple[int, ...]] = {"manager": (5, 3, 4, 6, 8, 12)
 """The pool, in fifths of what the longest request takes: one that does not fit alone would stop a queue in order of arrival."""
 _ROOM: dict[Height, int] = {"manager": 1, "scheduler": 4}
 """Scheduler blocks beyond the longest prompt, for what is generated."""
+_STEPS_OF_A_PROMPT = 3
 
 Measured = tuple[int, int, int]
 """A length before the layout is known: which measure of it, how often, and how far off that boundary."""
@@ -129,7 +130,7 @@ class _Drawn:
         return self._data.draw(st.integers(0, 99)) >= 100 - percent
 
 
-class _Machine(RuleBasedStateMachine):
+class Machine(RuleBasedStateMachine):
     """What both machines share: configurations, requests and how they end, resets, weights, and that nothing contradicts."""
 
     engine: ClassVar[EngineSpec]
@@ -198,6 +199,14 @@ class _Machine(RuleBasedStateMachine):
         media = _placed(picture, length_of(prompt)) if picture else []
         return self._submit([prompt], salt=salt, stream=stream, media=media)
 
+    @rule(target=said, before=said)
+    def serve(self, before: str) -> str:
+        """Submit what was said before, let it be computed, and end it."""
+        r = self._submit([self._prompts[before][0]])
+        self._prefill(r)
+        self._do(Finish(r))
+        return r
+
     @rule(targets=(live, said), before=said, length=LENGTHS, generated=st.integers(0, 17), more=LENGTHS, stream=_STREAMS)
     def fork(self, before: str, length: Measured, generated: int, more: Measured, stream: str) -> str:
         """Go on, in other words than it did, after a part of a request, or after all of it and some of what it generated."""
@@ -220,14 +229,18 @@ class _Machine(RuleBasedStateMachine):
         self._do(Preempt(r))
 
     @precondition(lambda self: self.capabilities & {"reset", "update_weights"})
-    @rule(running=st.booleans(), tier=st.sampled_from(("local", "cpu", "")), weights=st.integers(0, 3))
-    def forget(self, running: bool, tier: Any, weights: int) -> None:
+    @rule(running=st.booleans(), tier=st.sampled_from(("local", "cpu", "")), weights=st.booleans())
+    def forget(self, running: bool, tier: Any, weights: bool) -> None:
         """Forget what is cached, in one tier or in all, with or without those who run; or load new weights."""
-        if "reset" in self.capabilities and (weights < 3 or "update_weights" not in self.capabilities):
+        if "reset" in self.capabilities and not (weights and "update_weights" in self.capabilities):
             self._do(Reset(running=running, tier=tier if self.shape.tier_slots else ""))
         else:
             self._weights += 1
             self._do(UpdateWeights(self._weights))
+
+    def _prefill(self, r: str) -> None:
+        """Let a prompt be computed, in several steps: an engine may stop at boundaries in between."""
+        raise NotImplementedError
 
     @property
     def _next(self) -> str:
@@ -317,14 +330,14 @@ class _Machine(RuleBasedStateMachine):
         return path
 
 
-class ManagerMachine(_Machine):
+class ManagerMachine(Machine):
     """A cache manager alone: the machine says who computes how many tokens.
 
     Look-up, allocation, publication and growth of a table all happen in a step: who waits is looked up, who runs grows.
     """
 
     height = "manager"
-    live = _Machine.live
+    live = Machine.live
 
     @rule(r=live, length=LENGTHS)
     def compute(self, r: str, length: Measured) -> None:
@@ -332,11 +345,13 @@ class ManagerMachine(_Machine):
         self._do(Step(run=[(r, self._tokens(length))]))
 
     @rule(r=live)
-    def prefill(self, r: str) -> None:
-        """Let one request compute its prompt, in two steps: an engine may stop at a boundary in between."""
-        tokens = length_of(self._prompts[r][0])
-        self._do(Step(run=[(r, tokens)]))
-        self._do(Step(run=[(r, tokens)]))
+    def compute_all(self, r: str) -> None:
+        """Let one request compute its prompt."""
+        self._prefill(r)
+
+    def _prefill(self, r: str) -> None:
+        for _ in range(_STEPS_OF_A_PROMPT):
+            self._do(Step(run=[(r, length_of(self._prompts[r][0]))]))
 
     @rule(run=st.lists(st.tuples(live, LENGTHS), min_size=2, max_size=4))
     def compute_together(self, run: list[tuple[str, Measured]]) -> None:
@@ -360,11 +375,11 @@ class ManagerMachine(_Machine):
         return [(r, self._tokens(length)) for r, length in dict(run).items()]
 
 
-class SchedulerMachine(_Machine):
+class SchedulerMachine(Machine):
     """A scheduler over its cache manager: the machine gives a budget, and who runs is the engine's to say."""
 
     height = "scheduler"
-    live = _Machine.live
+    live = Machine.live
 
     @rule(budget=LENGTHS)
     def step(self, budget: Measured) -> None:
@@ -376,6 +391,9 @@ class SchedulerMachine(_Machine):
         """Run some steps within the engine's own budget."""
         for _ in range(steps):
             self._do(Step())
+
+    def _prefill(self, r: str) -> None:
+        self.run_on(_STEPS_OF_A_PROMPT)
 
     @precondition(lambda self: "withdraw" in self.capabilities)
     @rule(budget=LENGTHS, r=live)
@@ -390,7 +408,7 @@ def _placed(picture: Picture, tokens: int) -> list[Media]:
     return image(at, min(length, tokens - at), name)
 
 
-M = TypeVar("M", bound=_Machine)
+M = TypeVar("M", bound=Machine)
 
 
 def manager_machine(
