@@ -30,6 +30,7 @@ from reference_impl.primitives import BlockId
 GLOBAL, SLIDING = 0, 1
 """The groups, and the pools that they live in."""
 
+CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"]
 NOT_APPLICABLE = {
     "no-fabricated-snapshots": "no recurrent state",
     "replay-boundary-retained": "nothing is thinned out: what is stored goes when its memory is needed",
@@ -82,6 +83,7 @@ def describe(trace: TraceHeader, config: CacheConfig, mutant: str = "") -> Heade
             caching=options.enable_caching,
             alignment=layers.block_size if options.hit_granularity == "block" else 1,
         ),
+        capabilities=CAPABILITIES,
         not_applicable=NOT_APPLICABLE,
         engine_version=PINNED_RELEASE,
         trace=trace.name,
