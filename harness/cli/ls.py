@@ -88,9 +88,10 @@ def _anomalies() -> Rows:
 
 def _mutants() -> Rows:
     from harness.mutants import all_mutants
+    from harness.mutants.vllm_faults import FAULTS
 
     keys = ("name", "summary", "mirrors", "anomaly", "checker", "engines")
-    rows = [{key: getattr(mutant, key) for key in keys} for mutant in all_mutants().values()]
+    rows = [{key: getattr(mutant, key) for key in keys} for mutant in (all_mutants() | FAULTS).values()]
     return [{**row, "engines": list(row["engines"])} for row in rows]
 
 

@@ -36,6 +36,7 @@ from harness.engines.vllm_split import chunk_split
 from harness.errors import UsageError
 from harness.history import Header, Rules
 from harness.mutants import plant
+from harness.mutants.vllm_patch import ACTIVE
 from harness.trace import Submit, TraceHeader
 from reference_impl.vllm.config import ConfigError, Options
 from reference_impl.vllm.spec import NEWEST, RELEASES
@@ -118,12 +119,23 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     if unknown := sorted(set(options) - set(ENGINE.options)):
         raise UsageError(f"--engine: vllm has no option {unknown[0]!r}; known are {', '.join(ENGINE.options)}")
     source = load(options.get("source", ""))
+    ACTIVE.undo()
     engine = _assemble(header, _read_options(header, source), source)
     engine.header = _limited(engine.header, options, source)
     if mutant := options.get("mutant"):
-        plant(mutant, "vllm", engine)
+        _plant(mutant, engine)
     engine.startup_seconds = perf_counter() - begun
     return engine
+
+
+def _plant(name: str, engine: VllmManager) -> None:
+    """Plant a fault: one of vLLM's own classes alone, or one that the reference has too."""
+    from harness.mutants.vllm_faults import FAULTS
+
+    if name in FAULTS:
+        FAULTS[name].plant(engine)
+    else:
+        plant(name, "vllm", engine)
 
 
 def _limited(header: Header, options: Mapping[str, str], source: Source) -> Header:

@@ -29,7 +29,8 @@ def chunk_split(source: Source, header: TraceHeader, options: Options, core: Any
     """
     if options.mamba_cache_mode != "align" or all(group.kind != "recurrent" for group in header.layout.groups):
         return None
-    rule = getattr(source.part("v1.core.sched.scheduler", "Scheduler"), RULE, None)
+    scheduler = source.part("v1.core.sched.scheduler", "Scheduler")
+    rule = getattr(scheduler, RULE, None)
     if rule is None:
         raise UsageError(f"vLLM {source.version}: its Scheduler has no {RULE}; this adapter knows 0.24 to 0.33")
     hinted = "num_uncached_common_prefix_tokens" in parameters(rule)
@@ -41,7 +42,7 @@ def chunk_split(source: Source, header: TraceHeader, options: Options, core: Any
             beyond = request.shared_prefix_boundary - request.num_computed_tokens - hit
             hint["num_uncached_common_prefix_tokens"] = max(beyond, 0)
         try:
-            count: int = rule(stand_in, request, tokens, hit, **hint)
+            count: int = getattr(scheduler, RULE)(stand_in, request, tokens, hit, **hint)
         except AttributeError as error:
             if error.obj is not stand_in:
                 raise

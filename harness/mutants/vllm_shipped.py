@@ -37,7 +37,7 @@ def split_on_the_smallest_grid(patches: Patches) -> None:
 def gap_inside_a_block_never_closed(patches: Patches) -> None:
     """Round the end of every chunk but the last down to a block, also where that leaves nothing to compute."""
 
-    def split(original: Any, scheduler: Any, request: Any, count: int, local: int = 0, *rest: Any, **kwargs: Any) -> int:
+    def split(original: Any, scheduler: Any, request: Any, count: int, local: int = 0, *rest: Any, **kwargs: Any) -> Any:
         start = request.num_computed_tokens + local
         end = start + original(request, count, local, *rest, **kwargs)
         if end < max(request.num_prompt_tokens, request.num_tokens - 1):
@@ -57,18 +57,6 @@ def state_of_the_same_step_hit(patches: Patches) -> None:
     patches.method(SINGLE, "MambaManager", "get_num_blocks_to_allocate", get_num_blocks_to_allocate)
 
 
-def moved_state_of_the_same_step_hit(patches: Patches) -> None:
-    """Forget that a key that moved to a copy is filled by a copy that is still to come."""
-
-    def allocate_new_blocks(original: Any, single: Any, *args: Any, **kwargs: Any) -> Any:
-        before = set(single.cached_blocks_this_step)
-        new = original(*args, **kwargs)
-        single.cached_blocks_this_step &= before
-        return new
-
-    patches.method(SINGLE, "MambaManager", "allocate_new_blocks", allocate_new_blocks)
-
-
 def running_tail_keeps_its_key(patches: Patches) -> None:
     """Leave the key of a prompt's end at the block that the request goes on writing, not at the copy that was made."""
     patches.method(POOL, "BlockPool", "move_block_hashes", lambda original, pool, source, copy: None)
@@ -77,17 +65,6 @@ def running_tail_keeps_its_key(patches: Patches) -> None:
 def partial_hit_written_in_place(patches: Patches) -> None:
     """Go on in the shared block when a hit ends inside it."""
     patches.method(SINGLE, "SingleTypeKVCacheManager", "_has_partial_local_hit", lambda original, single, *args: False)
-
-
-def copy_not_pinned(patches: Patches) -> None:
-    """Give both ends of a copy back when it is handed out, not when it has been made."""
-
-    def take_kv_cache_block_copies(original: Any, manager: Any) -> Any:
-        copies, retained = original()
-        manager.block_pool.free_blocks(retained)
-        return copies, []
-
-    patches.method(MANAGER, "KVCacheManager", "take_kv_cache_block_copies", take_kv_cache_block_copies)
 
 
 def connector_hit_resumed(patches: Patches) -> None:
@@ -149,21 +126,10 @@ def eagle_unit_dropped_in_every_round(patches: Patches) -> None:
 def eagle_tail_not_keyed(patches: Patches) -> None:
     """Round what is keyed down to the coarse grid although hits end on the fine one."""
 
-    def _align_cacheable(original: Any, coordinator: Any, count: int) -> int:
+    def _align_cacheable(original: Any, coordinator: Any, count: int) -> Any:
         return count // coordinator.scheduler_block_size * coordinator.scheduler_block_size
 
     patches.method(COORDINATOR, HYBRID, "_align_cacheable", _align_cacheable)
-
-
-def aligned_sizes_asserted(patches: Patches) -> None:
-    """Insist that a window's block is what hits are aligned to, which is so only where all blocks are alike."""
-
-    def find_longest_cache_hit(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs["drop_eagle_block"]:
-            assert kwargs["kv_cache_spec"].block_size == kwargs["alignment_tokens"]
-        return original(*args, **kwargs)
-
-    patches.method(SINGLE, "SlidingWindowManager", "find_longest_cache_hit", find_longest_cache_hit)
 
 
 def allocated_before_the_next_group_holds(patches: Patches) -> None:
@@ -241,15 +207,6 @@ def window_block_listed_twice(patches: Patches) -> None:
     patches.method(SINGLE, "SlidingWindowManager", "pop_blocks_for_free", pop_blocks_for_free)
 
 
-def window_admitted_by_its_length(patches: Patches) -> None:
-    """Ask for room for a whole prompt in a group that keeps a window of it."""
-
-    def get_num_blocks_to_allocate(original: Any, single: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(*args, **{**kwargs, "apply_admission_cap": False})
-
-    patches.method(SINGLE, "SlidingWindowManager", "get_num_blocks_to_allocate", get_num_blocks_to_allocate)
-
-
 def image_at_the_end_left_out(patches: Patches) -> None:
     """Leave an image out of the key of the block whose end it reaches exactly."""
 
@@ -271,21 +228,6 @@ def parts_of_identity_untagged(patches: Patches) -> None:
         return tuple(part[1 : bare[part[0]]] if part[0] in bare else part for part in keys or ()) or None, further
 
     patches.function(UTILS, "generate_block_hash_extra_keys", generate_block_hash_extra_keys)
-
-
-def stale_key_after_promotion(patches: Patches) -> None:
-    """Key a block again by the part of it that was keyed before it was full."""
-
-    def cache_full_blocks(original: Any, pool: Any, request: Any, blocks: Any, *args: Any, **kwargs: Any) -> Any:
-        before = {block.block_id: (block.block_hash, block.block_hash_num_tokens) for block in blocks if not block.is_null}
-        done = original(request, blocks, *args, **kwargs)
-        for block in blocks:
-            key, length = before.get(block.block_id, (None, None))
-            if key is not None and block.block_hash not in (None, key):
-                pool._insert_block_hash(key, block, num_tokens=length)
-        return done
-
-    patches.method(POOL, "BlockPool", "cache_full_blocks", cache_full_blocks)
 
 
 def _shipped(name: str, summary: str, number: str, anomaly: str, checker: str, fault: Any, group: str) -> Mutant:
@@ -331,20 +273,11 @@ SHIPPED = (
         "B",
     ),
     _shipped(
-        "moved-state-of-the-same-step-hit",
-        "a state whose copy is still to be made is hit",
-        "29387",
-        "uncommitted-hit",
-        "commit-order",
-        moved_state_of_the_same_step_hit,
-        "B",
-    ),
-    _shipped(
         "running-tail-keeps-its-key",
         "the end of a prompt stays keyed at a block that is written on",
         "48375 57128",
-        "fabricated-snapshot",
-        "no-fabricated-snapshots",
+        "state-position-skew",
+        "safety-law",
         running_tail_keeps_its_key,
         "A",
     ),
@@ -356,15 +289,6 @@ SHIPPED = (
         "ownership",
         partial_hit_written_in_place,
         "H",
-    ),
-    _shipped(
-        "copy-not-pinned",
-        "the ends of a copy are given back before it is made",
-        "42959 45704",
-        "use-after-free",
-        "safety-law",
-        copy_not_pinned,
-        "K",
     ),
     _shipped(
         "connector-hit-resumed",
@@ -412,15 +336,6 @@ SHIPPED = (
         "N",
     ),
     _shipped(
-        "aligned-sizes-asserted",
-        "a speculative look-up in a window insists on one block size",
-        "39528",
-        "died",
-        "engine",
-        aligned_sizes_asserted,
-        "M",
-    ),
-    _shipped(
         "allocated-before-the-next-group-holds",
         "a group takes new blocks before the next one holds its hits",
         "33775",
@@ -442,8 +357,8 @@ SHIPPED = (
         "state-freed-before-it-is-copied",
         "a running state is given back before it was read",
         "33997",
-        "use-after-free",
-        "safety-law",
+        "premature-release",
+        "window-liveness",
         state_freed_before_it_is_copied,
         "D",
     ),
@@ -455,15 +370,6 @@ SHIPPED = (
         "ownership",
         window_block_listed_twice,
         "H",
-    ),
-    _shipped(
-        "window-admitted-by-its-length",
-        "admission asks for a whole prompt's room in a window",
-        "55800",
-        "stuck",
-        "progress",
-        window_admitted_by_its_length,
-        "O",
     ),
     _shipped(
         "image-at-the-end-left-out",
@@ -481,15 +387,6 @@ SHIPPED = (
         "cross-identity-hit",
         "identity",
         parts_of_identity_untagged,
-        "I",
-    ),
-    _shipped(
-        "stale-key-after-promotion",
-        "a block is keyed again by the part of it that was keyed before",
-        "49125",
-        "fabricated-snapshot",
-        "no-fabricated-snapshots",
-        stale_key_after_promotion,
         "I",
     ),
 )

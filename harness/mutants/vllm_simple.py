@@ -60,7 +60,9 @@ def null_published(patches: Patches) -> None:
 
 def window_released_early(patches: Patches) -> None:
     """Count one token too many as out of the window."""
-    patches.method(SINGLE, "SlidingWindowManager", "get_num_skipped_tokens", lambda original, single, count: original(count + 1))
+    patches.method(
+        SINGLE, "SlidingWindowManager", "get_num_skipped_tokens", lambda original, single, count: original(count + 1)
+    )
 
 
 def window_looked_up_short(patches: Patches) -> None:

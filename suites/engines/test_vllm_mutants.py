@@ -7,62 +7,57 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.vllm_hunt import hunt, named
 from harness.cells import default_cells
-from harness.engines.registry import EngineSpec, parse
+from harness.engines.registry import parse
 from harness.execute import drive
 from harness.generate import random_trace
-from harness.mutants import all_mutants
-from harness.scenarios import SCENARIOS
-from harness.trace import Trace
-from harness.verdict import Finding
+from harness.lockstep import NAME as DIFFERENTIAL
+from harness.mutants import Mutant, all_mutants
+from harness.mutants.vllm_faults import FAULTS, kind_of
+from harness.mutants.vllm_patch import ACTIVE
 
 SOURCE = os.environ.get("CACHEWITNESS_VLLM_SOURCE", "")
-MUTANTS = [mutant for mutant in all_mutants().values() if "vllm" in mutant.engines]
-FAULTS_MIN = 6
+SHARED = [mutant for mutant in all_mutants().values() if "vllm" in mutant.engines]
+SHARED_MIN, OWN_MIN, SHIPPED_MIN = 6, 25, 12
+BUDGET = 60.0
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.filterwarnings("ignore"),  # torch and vLLM warn while they are imported
-    pytest.mark.skipif(
-        not SOURCE or importlib.util.find_spec("torch") is None,
-        reason="needs torch, and CACHEWITNESS_VLLM_SOURCE to name a folder that holds `vllm`; ci/stage_vllm.sh has both",
-    ),
-]
+needs_vllm = pytest.mark.skipif(
+    not SOURCE or importlib.util.find_spec("torch") is None,
+    reason="needs torch, and CACHEWITNESS_VLLM_SOURCE to name a folder that holds `vllm`; ci/stage_vllm.sh has both",
+)
+real = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore"), needs_vllm]  # torch and vLLM warn while they are imported
 
 
-def engine(mutant: str = "") -> EngineSpec:
-    return parse(f"vllm:source={SOURCE}" + (f",mutant={mutant}" if mutant else ""))
+def test_there_are_enough_faults_of_both_kinds_and_none_is_left_to_the_differential() -> None:
+    kinds = [kind_of(fault) for fault in FAULTS.values()]
+    assert len(SHARED) >= SHARED_MIN
+    assert len(kinds) >= OWN_MIN
+    assert kinds.count("shipped") >= SHIPPED_MIN
+    assert all(fault.checker != DIFFERENTIAL for fault in FAULTS.values())
+    assert all(fault.mirrors for fault in FAULTS.values() if kind_of(fault) == "shipped")
 
 
-def generic_traces() -> Iterator[Trace]:
-    """Yield the scenarios on every configuration, then random workloads; none of them withdraws a request."""
-    for seed in range(-1, 3):
-        for cell in default_cells():
-            shape = cell.shape("manager")
-            if seed >= 0:
-                yield random_trace(shape, seed, withdraw=False)
-            else:
-                yield from (story.trace(shape) for story in SCENARIOS if story.applies(shape) and not story.needs)
+@pytest.mark.parametrize("mutant", [pytest.param(mutant, marks=real, id=mutant.name) for mutant in [*SHARED, *FAULTS.values()]])
+def test_fault_in_vllm_is_killed_as_named_and_the_trace_is_clean_without_it(mutant: Mutant) -> None:
+    assert hunt(mutant, SOURCE, BUDGET).trace, f"{mutant.name} survived"
 
 
-def test_there_are_enough_faults() -> None:
-    assert len(MUTANTS) >= FAULTS_MIN
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+@needs_vllm
+def test_fault_ends_with_the_engine_that_has_it() -> None:
+    fault = FAULTS["vllm-block-leaked"]
+    trace = random_trace(default_cells()[0].shape("manager"), 0, withdraw=False)
 
+    def findings(engine: str) -> list[bool]:
+        return [named(fault, finding) for finding in drive(trace, parse(engine).open(trace.header), keep=False).findings]
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_fault_in_vllm_is_killed_as_named_and_the_trace_is_clean_without_it(mutant: object) -> None:
-    assert isinstance(mutant, type(MUTANTS[0]))
-
-    def named(finding: Finding) -> bool:
-        return (finding.anomaly, finding.checker) == (mutant.anomaly, mutant.checker)
-
-    for trace in generic_traces():
-        result = drive(trace, engine(mutant.name).open(trace.header), until=named, keep=False)
-        if any(map(named, result.findings)):
-            assert drive(trace, engine().open(trace.header), keep=False).findings == []
-            return
-    pytest.fail(f"{mutant.name} survived every generic workload")
+    assert any(findings(f"vllm:source={SOURCE},mutant={fault.name}"))
+    assert not findings(f"vllm:source={SOURCE}")
+    parse(f"vllm:source={SOURCE},mutant={fault.name}").open(trace.header)
+    assert not findings(f"vllm:source={SOURCE}")
+    ACTIVE.undo()

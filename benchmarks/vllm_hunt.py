@@ -1,0 +1,89 @@
+"""Faults in a real vLLM's own code against this harness: what kills each, and after how much work.
+
+The workloads are those of every engine: the scenarios on every configuration, random traces on them, then what the fuzzer
+draws. A kill is the anomaly that the fault names in advance, raised by the checker that it names, on a trace that the same vLLM
+passes without the fault. Seconds are CPU seconds of this process from the first operation to the kill, and leave out the import
+of vLLM.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+
+from harness.cells import default_cells
+from harness.engines.registry import parse
+from harness.errors import UsageError
+from harness.execute import drive
+from harness.fuzz.campaign import Plan
+from harness.fuzz.draw import Restriction
+from harness.generate import random_trace
+from harness.mutants import Mutant
+from harness.scenarios import SCENARIOS
+from harness.trace import Trace
+from harness.verdict import Finding
+
+ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class Hunt:
+    """What came of it: the killing trace's name, None if the fault survived; `others` are anomalies found on the way."""
+
+    trace: str | None
+    operations: int
+    traces: int
+    seconds: float
+    others: tuple[str, ...]
+    alarms: tuple[str, ...]
+
+
+def workloads(seed: int = 0) -> Iterator[Trace]:
+    """Yield traces at manager height without end; none of them withdraws a request."""
+    cells = [cell for cell in default_cells() if cell.runs_at("manager")]
+    for cell in cells:
+        shape = cell.shape("manager")
+        yield from (story.trace(shape) for story in SCENARIOS if story.applies(shape) and not story.needs)
+    for number in range(ROUNDS):
+        for cell in cells:
+            yield random_trace(cell.shape("manager"), seed * ROUNDS + number, withdraw=False)
+    plan = Plan("vllm", ("manager",), Restriction([], {}, historic=False), seed, stream="kills")
+    for number in count():
+        try:
+            trace = plan.draw(number)[1]
+        except UsageError:
+            continue
+        if not trace.header.needs:
+            yield trace
+
+
+def named(mutant: Mutant, finding: Finding) -> bool:
+    """Whether a finding is what a fault named in advance."""
+    return (finding.anomaly, finding.checker) == (mutant.anomaly, mutant.checker)
+
+
+def hunt(mutant: Mutant, source: str, budget: float, seed: int = 0) -> Hunt:
+    """Run workloads on a faulty vLLM until the kill, or until so many CPU seconds are spent."""
+    faulty, clean = parse(f"vllm:source={source},mutant={mutant.name}"), parse(f"vllm:source={source}")
+    started, operations, traces = time.process_time(), 0, 0
+    others: dict[str, None] = {}
+    alarms: list[str] = []
+    for trace in workloads(seed):
+        if time.process_time() - started > budget:
+            break
+        try:
+            result = drive(trace, faulty.open(trace.header), until=partial(named, mutant), keep=False)
+        except UsageError:
+            continue
+        operations, traces = operations + result.activity.operations, traces + 1
+        others.update(dict.fromkeys(f"{finding.anomaly} ({finding.checker})" for finding in result.findings))
+        if not any(named(mutant, finding) for finding in result.findings):
+            continue
+        seconds = time.process_time() - started
+        if not drive(trace, clean.open(trace.header), keep=False).findings:
+            return Hunt(trace.header.name, operations, traces, seconds, tuple(others), tuple(alarms))
+        alarms.append(trace.header.name)
+    return Hunt(None, operations, traces, time.process_time() - started, tuple(others), tuple(alarms))
