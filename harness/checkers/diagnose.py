@@ -11,6 +11,7 @@ from harness.ghost import Book, Ledger
 from harness.history import Group, Read
 from harness.pages import NOTHING, Key, Page
 from harness.verdict import Finding
+from harness.worker import NO_COLUMN
 
 
 def diagnose(ledger: Ledger, read: Read) -> Finding | None:
@@ -66,7 +67,7 @@ class _Case:
             return "premature-release"
         hit = self.book.hit
         table = hit.slots[self.group.id] if hit else []
-        null = self.ledger.null[self.group.pool]
+        null = {*self.ledger.null[self.group.pool], NO_COLUMN}
         if self.group.kind == "recurrent":
             column = (self.stop - 1) // self.group.block_size
         else:

@@ -7,15 +7,19 @@ policy is right, so the ledger finds nothing, and the logits are wrong.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 
-from harness.history import StepBegin
+from harness.history import Run, StepBegin
 from harness.mutants import Mutant
 from harness.mutants.tools import wrap
 
 TOY = ("toy",)
+NULL = 0
+"""The slot of the device's space that stands for one that is not there."""
 
 
 def copies_left_out(engine: Any) -> None:
@@ -55,6 +59,147 @@ def conv_state_lost(engine: Any) -> None:
     wrap(engine.tensors, "execute", execute)
 
 
+def fresh_state_not_cleared(engine: Any) -> None:
+    """Let a request that starts from nothing go on from whatever its first slot holds."""
+
+    def chunk(original: Any, run: Run, tokens: Any) -> Any:
+        made = original(run, tokens)
+        return replace(made, start=_Warm(0)) if run.start == 0 else made
+
+    wrap(engine.tensors, "_chunk", chunk)
+
+
+class _Warm(int):
+    """A start at token 0 that does not pass for one."""
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    def __hash__(self) -> int:
+        return hash(0)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __sub__(self, other: int) -> int:
+        return 0
+
+
+def pad_row_on_a_live_slot(engine: Any) -> None:
+    """Fill a batch up with a row that computes a token of padding into the last slots of the first request."""
+
+    def execute(original: Any, begin: StepBegin, withdrawn: Any, tokens: Any) -> Any:
+        logits = original(begin, withdrawn, tokens)
+        live = [run for run in begin.runs if run.r not in withdrawn]
+        if live:
+            tables = [row[-1:] for row in live[0].tables]
+            pad = msgspec.structs.replace(begin, runs=[Run("", 0, 1, tables)], copies=[], zeros=[], stores=[])
+            original(pad, (), {"": [0]})
+        return logits
+
+    wrap(engine.tensors, "execute", execute)
+
+
+def rows_of_a_batch_swapped(engine: Any) -> None:
+    """Keep the states of the first two rows of a batch in one another's slots."""
+
+    def swap(states: list[_States]) -> None:
+        for one, other in pairwise(states):
+            if one.run is not other.run and one.view is other.view and one.write != other.write:
+                kept, theirs = one.content(one.write), one.content(other.write)
+                one.put(one.write, theirs)
+                one.put(other.write, kept)
+                return
+
+    _after(engine, lambda states, before: swap(sorted(states, key=lambda state: state.group)))
+
+
+def short_chunk_stores_where_it_read(engine: Any) -> None:
+    """Store the convolution's state of a chunk shorter than its history in the slot that it was read from."""
+
+    def put_back(states: list[_States], before: dict[int, list[Any]]) -> None:
+        for state in states:
+            conv = state.view[0]
+            if 0 < state.run.stop - state.run.start < conv.shape[2] and state.run.start and state.read != state.write:
+                conv[:, state.read] = conv[:, state.write]
+                conv[:, state.write] = before[id(state)][0]
+
+    _after(engine, put_back)
+
+
+def short_chunk_keeps_no_state(engine: Any) -> None:
+    """Take a short chunk of a prompt for drafts, whose states are kept elsewhere until they stand."""
+
+    def put_back(states: list[_States], before: dict[int, list[Any]]) -> None:
+        for state in states:
+            if state.run.start and state.run.stop - state.run.start in (2, 3) and not state.run.drafts:
+                state.put(state.write, before[id(state)])
+
+    _after(engine, put_back)
+
+
+def continuation_from_nothing(engine: Any) -> None:
+    """Start every chunk of more than one token from an empty state."""
+
+    def execute(original: Any, begin: StepBegin, withdrawn: Any, tokens: Any) -> Any:
+        kept = []
+        for state in _states(engine, begin, withdrawn):
+            if state.run.start and state.run.stop - state.run.start > 1:
+                kept.append((state, state.content(state.read)))
+                state.put(state.read, [0.0] * len(state.view))
+        logits = original(begin, withdrawn, tokens)
+        for state, content in kept:
+            if state.read != state.write:
+                state.put(state.read, content)
+        return logits
+
+    wrap(engine.tensors, "execute", execute)
+
+
+@dataclass(eq=False)
+class _States:
+    """Where a run's state of one recurrent group is: `view` has its tensors by slot, `read` and `write` are slots."""
+
+    run: Run
+    group: int
+    view: list[Any]
+    read: int
+    write: int
+
+    def content(self, slot: int) -> list[Any]:
+        return [tensor[:, slot].clone() for tensor in self.view]
+
+    def put(self, slot: int, content: list[Any]) -> None:
+        for tensor, value in zip(self.view, content, strict=True):
+            tensor[:, slot] = value
+
+
+def _states(engine: Any, begin: StepBegin, withdrawn: Any) -> list[_States]:
+    pools, found = engine.tensors.pools, []
+    for run in begin.runs:
+        tables = engine.tensors.tables(run)
+        for g, (group, view) in enumerate(zip(pools.groups, pools.views, strict=True)):
+            if len(view) == 2 and run.r not in withdrawn:
+                read, write = (-(-position // group.block_size) - 1 for position in (run.start, run.known))
+                read, write = (tables[g][column] if 0 <= column < len(tables[g]) else NULL for column in (read, write))
+                if pools.writable(write) and (not run.start or pools.writable(read)):
+                    found.append(_States(run, g, view, read, write))
+    return found
+
+
+def _after(engine: Any, change: Callable[[list[_States], dict[int, list[Any]]], None]) -> None:
+    """Change the states that a step leaves behind, knowing what was in their slots before."""
+
+    def execute(original: Any, begin: StepBegin, withdrawn: Any, tokens: Any) -> Any:
+        states = _states(engine, begin, withdrawn)
+        before = {id(state): state.content(state.write) for state in states}
+        logits = original(begin, withdrawn, tokens)
+        change(states, before)
+        return logits
+
+    wrap(engine.tensors, "execute", execute)
+
+
 def _rewrite(engine: Any, change: Callable[[StepBegin], StepBegin]) -> None:
     wrap(engine.tensors, "execute", lambda original, begin, *args: original(change(begin), *args))
 
@@ -87,6 +232,66 @@ MUTANTS = (
         "silent-divergence",
         "tensors",
         conv_state_lost,
+        TOY,
+        group="J",
+    ),
+    Mutant(
+        "fresh-state-not-cleared",
+        "a fresh prompt goes on from the state of whoever had its slot before",
+        "vllm-project/tpu-inference#2431, vllm-project/vllm#56524",
+        "silent-divergence",
+        "tensors",
+        fresh_state_not_cleared,
+        TOY,
+        group="E",
+    ),
+    Mutant(
+        "pad-row-on-a-live-slot",
+        "a row of padding writes into a slot that a request has",
+        "lightseekorg/tokenspeed#700, vllm-project/vllm#33937",
+        "silent-divergence",
+        "tensors",
+        pad_row_on_a_live_slot,
+        TOY,
+        group="F",
+    ),
+    Mutant(
+        "rows-of-a-batch-swapped",
+        "two rows of a batch keep their states in one another's slots",
+        "vllm-project/vllm#41841",
+        "silent-divergence",
+        "tensors",
+        rows_of_a_batch_swapped,
+        TOY,
+        group="F",
+    ),
+    Mutant(
+        "short-chunk-stores-where-it-read",
+        "a chunk shorter than the convolution overwrites the state that it began with",
+        "vllm-project/vllm#56196",
+        "silent-divergence",
+        "tensors",
+        short_chunk_stores_where_it_read,
+        TOY,
+        group="J",
+    ),
+    Mutant(
+        "short-chunk-keeps-no-state",
+        "a short chunk of a prompt is taken for drafts, and its state is not kept",
+        "vllm-project/vllm#35447",
+        "silent-divergence",
+        "tensors",
+        short_chunk_keeps_no_state,
+        TOY,
+        group="D",
+    ),
+    Mutant(
+        "continuation-from-nothing",
+        "a chunk of several tokens starts from nothing although something came before",
+        "huggingface/transformers#46741, kekzl/imp#156",
+        "silent-divergence",
+        "tensors",
+        continuation_from_nothing,
         TOY,
         group="J",
     ),

@@ -9,6 +9,7 @@ from harness.engines.policy_height import PolicyHeight
 from harness.mutants import Mutant
 from harness.mutants.tools import wrap
 from reference_impl.furiosa.hybrid_match import NO_HIT, usable
+from reference_impl.furiosa.request import BlockCopy
 
 FURIOSA = ("furiosa",)
 
@@ -88,7 +89,15 @@ def matched_in_one_pool(engine: PolicyHeight) -> None:
 
 def shared_block_written(engine: PolicyHeight) -> None:
     """Go on in the tree's own blocks when a hit ends inside them."""
-    wrap(_manager(engine), "_copy_last_block", lambda original, request: None)
+    manager = _manager(engine)
+
+    def copy_last_block(original: Any, request: Any) -> None:
+        ends = (manager.global_pool, request.global_blocks[-1]), (manager.sliding_pool, request.sliding_blocks[-1])
+        for pool, block in ends:
+            pool.hold(block)
+        request.global_copy, request.sliding_copy = (BlockCopy(block, block) for _, block in ends)
+
+    wrap(manager, "_copy_last_block", copy_last_block)
 
 
 def one_tree_for_all(engine: PolicyHeight) -> None:

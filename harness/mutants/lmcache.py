@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.mutants import Mutant
 from harness.mutants.tools import wrap
-from reference_impl.lmcache.fold import unfold
+from reference_impl.lmcache.server import Transfer
 
 LMCACHE = ("lmcache",)
 
@@ -24,26 +24,12 @@ def prefix_counted_in_one_group(engine: Any) -> None:
             hit += 1
         return hit
 
-    def retrieve(original: Any, request_id: str, chunks: range, *args: Any) -> Any:
-        """Load what is there."""
-        session, missing = server.sessions[request_id], server.l1.objects
-        whole = server.groups.windows
-        wanted = [
-            (group, chunk)
-            for group, window in enumerate(whole)
-            for chunk in range(max(chunks.start, unfold(chunks.stop, window).start), chunks.stop)
-        ]
-        absent = [key for g, c in wanted if (key := server._key(session, c, g, server.ranks[0])) not in missing]
-        return original(request_id, chunks, *args) if not absent else type(_none(request_id))(request_id)
+    def retrieve(original: Any, request_id: str, *args: Any) -> Any:
+        transfer = original(request_id, *args)
+        return transfer if transfer.ok else Transfer(request_id)
 
     wrap(server, "lookup", lookup)
     wrap(server, "retrieve", retrieve)
-
-
-def _none(request_id: str) -> Any:
-    from reference_impl.lmcache.server import Transfer
-
-    return Transfer(request_id)
 
 
 def null_blocks_stored(engine: Any) -> None:
@@ -51,17 +37,15 @@ def null_blocks_stored(engine: Any) -> None:
     wrap(_connector(engine).server, "_has_content", lambda original, blocks: True)
 
 
-def found_while_written(engine: Any) -> None:
-    """Let an object be found as soon as there is memory for it."""
-    server = _connector(engine).server
+def failed_store_found(engine: Any) -> None:
+    """Make the objects of a store visible although the last page of it was never copied."""
 
-    def store(original: Any, *args: Any) -> Any:
-        transfer = original(*args)
-        server.l1.finish_write(transfer.keys, transfer.request_id)
-        return transfer
+    def begin_step(original: Any, op: Any) -> None:
+        original(op)
+        begin: Any = engine.manager.events[-1]
+        begin.stores = begin.stores[:-1]
 
-    wrap(server, "store", store)
-    wrap(server, "finish_store", lambda original, transfer: None)
+    wrap(engine, "_begin", begin_step)
 
 
 def last_token_not_reserved(engine: Any) -> None:
@@ -94,12 +78,6 @@ def objects_survive_reset(engine: Any) -> None:
     wrap(_connector(engine).server, "clear", lambda original: True)
 
 
-def read_objects_evicted(engine: Any) -> None:
-    """Evict objects that somebody is about to read."""
-    l1 = _connector(engine).server.l1
-    wrap(l1, "is_evictable", lambda original, key: key in l1.objects)
-
-
 def _connector(engine: Any) -> Any:
     return engine.connector.lmcache
 
@@ -109,8 +87,8 @@ MUTANTS = (
         "lmcache-prefix-counted-in-one-group",
         "the chunks of one object group are counted, and so many of all are served",
         "LMCache/LMCache#2863",
-        "group-misalignment",
-        "safety-law",
+        "fabricated-snapshot",
+        "no-fabricated-snapshots",
         prefix_counted_in_one_group,
         LMCACHE,
         "scheduler",
@@ -128,15 +106,15 @@ MUTANTS = (
         group="A",
     ),
     Mutant(
-        "lmcache-found-while-written",
-        "an object can be found before it is there",
-        "LMCache/LMCache#4991, vllm-project/vllm#45704",
-        "stale-hit",
-        "safety-law",
-        found_while_written,
+        "lmcache-failed-store-found",
+        "a store fails on its last page, and its object is found all the same",
+        "LMCache/LMCache#4991",
+        "partial-commit",
+        "commit-order",
+        failed_store_found,
         LMCACHE,
         "scheduler",
-        group="B",
+        group="K",
     ),
     Mutant(
         "lmcache-last-token-not-reserved",
@@ -181,16 +159,5 @@ MUTANTS = (
         LMCACHE,
         "scheduler",
         group="L",
-    ),
-    Mutant(
-        "lmcache-read-objects-evicted",
-        "an object goes while somebody is about to read it",
-        "sgl-project/sglang#31427",
-        "died",
-        "engine",
-        read_objects_evicted,
-        LMCACHE,
-        "scheduler",
-        group="K",
     ),
 )

@@ -23,10 +23,7 @@ def restored_without_a_state(engine: PolicyHeight) -> None:
         return Position(min(cache.kv.longest_run(sequence, length), (length - 1) // cache.kv.block_size) * cache.kv.block_size)
 
     def restore(original: Any, sequence: Any, lengths: Any) -> None:
-        present = [length for length in lengths if cache.la.holds(sequence, length)]
-        original(sequence, present)
-        table = cache.la.tables[sequence.sequence_id]
-        table += [None] * (cache.la._columns(lengths[-1]) - len(table))
+        original(sequence, [length for length in lengths if cache.la.holds(sequence, length)])
 
     wrap(cache, "_longest", longest)
     wrap(cache.la, "restore", restore)
@@ -56,11 +53,10 @@ def key_kept_after_hand_out(engine: PolicyHeight) -> None:
 
 def _keeping_key(pool: Any) -> Any:
     def allocate(original: Any, owner: str) -> Any:
-        before = dict(pool.cached)
+        keys = {block.block_id: key for key, block in pool.cached.items()}
         block = original(owner)
-        for key, kept in before.items():
-            if key not in pool.cached and kept is block:
-                block.key, pool.cached[key] = key, block
+        if block.block_id in keys:
+            pool.cached[keys[block.block_id]] = block
         return block
 
     return allocate
@@ -89,8 +85,8 @@ def tail_keyed_beyond(engine: PolicyHeight) -> None:
         return
 
     def register(original: Any, sequence: Any, start: int, stop: int) -> None:
-        beyond = stop + 1 if stop % cache.la.block_size and stop < sequence.length else stop
-        original(sequence, start, beyond)
+        beyond = stop % cache.la.block_size > 0 and stop < len(sequence.tokens)
+        original(sequence, start, stop + 1 if beyond else stop)
 
     wrap(cache.la, "register", register)
 
@@ -132,6 +128,7 @@ MUTANTS = (
         "safety-law",
         state_ahead_after_rollback,
         OPENVINO,
+        "scheduler",
         group="D",
     ),
     Mutant(

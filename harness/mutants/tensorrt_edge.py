@@ -48,6 +48,8 @@ def last_token_of_a_capture_again(engine: PolicyHeight) -> None:
         original(wanted, step)
         for _, request in step.restores:
             request.computed -= 1
+            row = runtime.cache.rows.rows[request.slot]
+            row.kv = row.recurrent = row.conv = request.computed
         if step.joined:
             runtime.cache.reset_for_new_sequences([request.computed for request in runtime.running()])
 
