@@ -11,7 +11,14 @@ from typing import Any
 
 from harness.trace import Submit
 
-Content = tuple[Any, ...]
+Content = int
+"""A prefix, as a number of its own: equal numbers are equal content, whoever computed it."""
+
+_NUMBERS: dict[tuple[Content, Any], Content] = {}
+
+
+def _after(prefix: Content, token: Any) -> Content:
+    return _NUMBERS.setdefault((prefix, token), len(_NUMBERS) + 1)
 
 
 @dataclass
@@ -23,13 +30,19 @@ class Life:
     identity: tuple[Any, ...]
     media: list[Any]
     reached: int | None = None
-    starts: list[int] = field(default_factory=list)
+    _contents: list[Content] = field(default_factory=list)
 
     def content(self, length: int) -> Content:
         """Return what the first `length` tokens are; tokens behind the prompt are of the request's own text."""
-        generated = [(self.stream, position) for position in range(max(length - len(self.prompt), 0))]
-        seen = tuple((item.at, item.length, item.hash) for item in self.media if item.at < length)
-        return (*self.identity, seen, *self.prompt[:length], *generated)
+        if not self._contents:
+            self._contents.append(_after(0, self.identity))
+        while len(self._contents) <= length:
+            position = len(self._contents) - 1
+            behind = position - len(self.prompt)
+            token = self.prompt[position] if behind < 0 else (self.stream, behind)
+            begun = tuple((item.at, item.length, item.hash) for item in self.media if item.at == position)
+            self._contents.append(_after(self._contents[-1], (token, begun)))
+        return self._contents[length]
 
 
 def born(op: Submit) -> Life:

@@ -34,7 +34,7 @@ def hit_of(groups: list[Any], keys: Keys, life: Life, upto: int, alignment: int)
     """Return the longest aligned length below `upto` at which every group can resume."""
     have = [keys.lengths(index, life, upto) for index in range(len(groups))]
     lengths = range(0, upto, alignment)
-    return max(p for p in lengths if all(holds(group, own, p) for group, own in zip(groups, have, strict=True)))
+    return next(p for p in reversed(lengths) if all(holds(group, own, p) for group, own in zip(groups, have, strict=True)))
 
 
 def judge_hits(vector: Any) -> int:
