@@ -6,7 +6,7 @@ from math import lcm
 
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.ghost import Ledger
-from harness.history import StepBegin
+from harness.history import StepBegin, StepEnd
 from harness.verdict import Finding
 
 
@@ -23,7 +23,7 @@ class Progress(Checker):
         self._idle = 0
 
     def handlers(self) -> dict[type, Handler]:
-        return {StepBegin: self.on_step}
+        return {StepBegin: self.on_step, StepEnd: self.on_step_end}
 
     def on_step(self, ledger: Ledger, event: StepBegin) -> Found:
         """Count how long each feasible request has been refused in a row, and how long nobody ran at all."""
@@ -42,6 +42,14 @@ class Progress(Checker):
             if waited == limit + 1:
                 return (_stuck(r, f"was asked for, with room in the pool, in {waited} steps up to step {event.step}"),)
         return self._nobody(ledger, event, ran, limit) if not event.asked else None
+
+    def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
+        """Whoever was taken out of the step had been given a place in it: that was no refusal."""
+        for r in event.withdrawn:
+            self._waited.pop(r, None)
+        if event.withdrawn:
+            self._idle = 0
+        return None
 
     def _nobody(self, ledger: Ledger, event: StepBegin, ran: set[str], limit: int) -> Found:
         waiting = [book.r for book in ledger.books.values() if book.live]

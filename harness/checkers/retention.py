@@ -64,21 +64,17 @@ class ReplayBoundaryRetained(Checker):
         return None
 
     def _judge(self, ledger: Ledger, book: Book, event: StepEnd) -> Finding | None:
-        rules = ledger.header.rules
-        # A speculative look-up may match the last token too: it gives back what it matches beyond.
-        limit = book.prompt_tokens if rules.give_back else book.prompt_tokens - 1
-        boundary = limit // rules.alignment * rules.alignment - rules.give_back
+        boundary, needed = replay_needs(ledger, book)
         if boundary <= book.resume or not _states_written(ledger, book, boundary):
             return None
         self.opportunities += 1
-        for group in ledger.local:
-            for length in needed_lengths(group, boundary):
-                node = book.nodes[length]
-                self._owed[(group.id, node)] = book.r
-                if node in ledger.keys[group.id] or length <= book.resume or _matched_beyond(ledger, book, group, length):
-                    continue
-                if ledger.ended[group.id].get(node, "retention") == "retention":
-                    return _lost(book.r, boundary, group.id, f"no key for its first {length} tokens was kept")
+        for group, node in needed:
+            length = ledger.trie.depth[node]
+            self._owed[group, node] = book.r
+            if node in ledger.keys[group] or length <= book.resume or _matched_beyond(ledger, book, group, length):
+                continue
+            if ledger.ended[group].get(node, "retention") == "retention":
+                return _lost(book.r, boundary, group, f"no key for its first {length} tokens was kept")
         return None
 
 
@@ -180,6 +176,15 @@ class IntervalSparsity(Checker):
         yield from ((point // unit * unit, unit) for point in points for unit in self._units)
 
 
+def replay_needs(ledger: Ledger, book: Book) -> tuple[int, list[tuple[int, int]]]:
+    """Return where an exact replay of a prompt resumes, in tokens, and the (group, prefix) whose keys it needs there."""
+    rules = ledger.header.rules
+    # A speculative look-up may match the last token too: it gives back what it matches beyond.
+    limit = book.prompt_tokens if rules.give_back else book.prompt_tokens - 1
+    boundary = max(limit // rules.alignment * rules.alignment - rules.give_back, 0)
+    return boundary, [(group.id, book.nodes[n]) for group in ledger.local for n in needed_lengths(group, boundary)]
+
+
 def _on_interval(ledger: Ledger, group: Group, length: int, interval: int) -> bool:
     """Whether the interval alone allows the key: a state on a multiple of it, a window block just before one."""
     if interval == 0:
@@ -200,11 +205,11 @@ def _kept_aside(ledger: Ledger, book: Book, event: Publish) -> bool:
     return any(node in ledger.keys[other] for other in ledger.stored[event.group])
 
 
-def _matched_beyond(ledger: Ledger, book: Book, group: Group, length: int) -> bool:
+def _matched_beyond(ledger: Ledger, book: Book, owner: int, length: int) -> bool:
     """Whether a length inside a block of full attention is matched by the key that a speculative look-up gives back from."""
-    beyond = length + ledger.header.rules.give_back
+    group, beyond = ledger.groups[owner], length + ledger.header.rules.give_back
     inside = group.kind == "full" and length % group.block_size > 0 and beyond < len(book.nodes)
-    return inside and book.nodes[beyond] in ledger.keys[group.id]
+    return inside and book.nodes[beyond] in ledger.keys[owner]
 
 
 def _states_written(ledger: Ledger, book: Book, boundary: int) -> bool:

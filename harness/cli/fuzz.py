@@ -26,6 +26,8 @@ _EXIT_INTERRUPTED = 130
 @click.option("--seconds", type=click.FloatRange(min=0), default=0, help="Stop after so long; 0: when something fails.")
 @click.option("--operations", type=click.IntRange(min=0), default=0, help="Stop after so many operations.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="What everything drawn depends on.")
+@click.option("--exhaustive", is_flag=True, help="Run every trace within a bound instead of random ones.")
+@click.option("--bound", default="", metavar="KEY=N,…", help="The bound: requests, blocks of a prompt, slots of the pool.")
 def fuzz(
     engine: str,
     policy: str,
@@ -34,11 +36,20 @@ def fuzz(
     seconds: float,
     operations: int,
     seed: int,
+    exhaustive: bool,
+    bound: str,
 ) -> int:
     """Run random work on drawn configurations under every checker, until time is up or something fails.
 
-    A known fault is planted first and must be reported. The last line runs the same campaign again.
+    A known fault is planted first and must be reported. The last line runs the same campaign again. With --exhaustive, every
+    trace of small configurations within a bound, and whether it was really every one.
     """
+    if exhaustive:
+        if operations or seed:
+            raise UsageError("--exhaustive: nothing is drawn; leave out " + ("--operations" if operations else "--seed"))
+        return _exhaustive(engine_of(engine, policy), policy, layouts, options, bound, seconds)
+    if bound:
+        raise UsageError("--bound: belongs to --exhaustive")
     from harness.fuzz import told
     from harness.fuzz.campaign import Campaign
     from harness.fuzz.canary import POLICY, sing
@@ -74,8 +85,32 @@ def _plan(spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequen
     return Plan(policy, heights, Restriction(named, chosen, historic=not spec.kind.replays), seed)
 
 
+def _exhaustive(
+    spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequence[str], bound: str, seconds: float
+) -> int:
+    from harness.cells import Cell
+    from harness.fuzz import told
+    from harness.fuzz.exhaustive import bound_of, check, search
+    from harness.fuzz.scope import CELLS
+    from harness.layouts import load
+    from harness.report import store, terminal
+
+    chosen = options_of(options)
+    cells = [Cell(load(name), chosen) for name in dict.fromkeys(layouts)]
+    cells = cells or [Cell(cell.layout, cell.options | chosen) for cell in CELLS]
+    check(spec, policy, cells)
+    progress = _Progress()
+    try:
+        coverage = search(spec, bound_of(bound), cells, seconds=seconds, told=progress.states)
+    finally:
+        progress.clear()
+    report = told.report_of(coverage, spec)
+    stored = store.keep_failures(report, spec, store.DEFAULT_FOLDER, everything=False)
+    return told.print_coverage(coverage, spec, stored, terminal.console())
+
+
 class _Progress:
-    """One line on standard error that says how far a campaign is; silent if that is no terminal."""
+    """One line on standard error that says how far it is; silent if that is no terminal."""
 
     def __init__(self) -> None:
         import sys
@@ -89,8 +124,15 @@ class _Progress:
         if self._shown and seconds >= self._next:
             self._next = seconds + 0.2
             marks = sum(map(bool, campaign.marks.values()))
-            done = f"{campaign.traces:,} traces, {campaign.operations:,} operations, {campaign.operations / seconds:,.0f} a second"
+            done = (
+                f"{campaign.traces:,} traces, {campaign.operations:,} operations, {campaign.operations / seconds:,.0f} a second"
+            )
             click.echo(f"\r\x1b[Kfuzz: {done}, {marks} marks", nl=False, err=True)
+
+    def states(self, tasks: int, states: int) -> None:
+        """Say how far an exhaustive search is."""
+        if self._shown:
+            click.echo(f"\r\x1b[Kexhaustive: {tasks} tasks done, {states:,} states", nl=False, err=True)
 
     def clear(self) -> None:
         """Wipe the line."""

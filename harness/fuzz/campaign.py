@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
 
 import msgspec
@@ -160,26 +159,8 @@ class Campaign:
         self._digest.update(msgspec.json.encode([activity, [(t.checker, t.opportunities, t.findings) for t in result.tallies]]))
 
     def _fail(self, cell: Cell, trace: Trace, finding: Finding) -> None:
-        """Shrink the trace and keep the failure."""
-        smallest = shrink(trace, partial(self._fails_at, finding.anomaly), SHRINK_SECONDS)
-        again = self._again(finding.anomaly, smallest) or finding
         name = f"fuzz:{trace.header.name}@{cell.layout.name}"
-        failure = Failure(id=name, finding=again, trace=trace, shrunk=smallest, offending=again.op)
-        self._suites[trace.header.height].failures.append(failure)
-
-    def _again(self, anomaly: str, trace: Trace) -> Finding | None:
-        def alike(finding: Finding) -> bool:
-            return finding.anomaly == anomaly
-
-        result = drive(trace, self.engine.open(trace.header), until=alike, keep=False)
-        return next(filter(alike, result.findings), None)
-
-    def _fails_at(self, anomaly: str, trace: Trace) -> int:
-        try:
-            found = self._again(anomaly, trace)
-        except UsageError:
-            return -1
-        return found.op if found else -1
+        self._suites[trace.header.height].failures.append(failure_of(self.engine, name, trace, finding))
 
     def _conclude(self) -> None:
         """Fill in the report: what ran, what did not, which rules had nothing to judge."""
@@ -196,3 +177,25 @@ class Campaign:
                 report.vacuous.append(f"checker {tally.checker} had nothing to judge")
         if not self.traces:
             report.vacuous.append("no trace ran")
+
+
+def failure_of(engine: EngineSpec, name: str, trace: Trace, finding: Finding) -> Failure:
+    """Return a trace that failed with the smallest one that fails alike."""
+
+    def again(candidate: Trace) -> Finding | None:
+        def alike(found: Finding) -> bool:
+            return found.anomaly == finding.anomaly
+
+        result = drive(candidate, engine.open(candidate.header), until=alike, keep=False)
+        return next(filter(alike, result.findings), None)
+
+    def fails(candidate: Trace) -> int:
+        try:
+            found = again(candidate)
+        except UsageError:
+            return -1
+        return found.op if found else -1
+
+    smallest = shrink(trace, fails, SHRINK_SECONDS)
+    last = again(smallest) or finding
+    return Failure(id=name, finding=last, trace=trace, shrunk=smallest, offending=last.op)

@@ -1,7 +1,7 @@
 """The canary: a known fault that every fuzz run plants first, to prove that what it is about to say can be believed.
 
-The seed chooses a fault that the drawn configurations can express; a short campaign of its own must report it, as the anomaly and
-by the checker that the fault names in advance. If it does not, the harness is blind, whatever the campaign itself finds.
+The seed chooses a fault that the drawn configurations can express; a short campaign of its own must report it, as the anomaly
+and by the checker that the fault names in advance. If it does not, the harness is blind, whatever the campaign itself finds.
 
 Faults are planted into the reference of the policy `vllm`, whatever engine is fuzzed: generator, ledger and checkers are the
 same, and another engine's code is not ours to break.

@@ -1,8 +1,8 @@
 """Draws configurations: cache groups, options of the policy, a height.
 
-Of the policy `vllm` everything is drawn: one to four groups of different kinds with unequal block sizes, windows on, one before
-and one behind a block boundary, retention, hash blocks, drafts, steps in flight, a second tier. Of another policy one of its own
-cells is drawn, and options that other cells of it have.
+Of the policy `vllm` everything is drawn: one to four groups of different kinds with unequal block sizes, windows on, one
+before and one behind a block boundary, retention, hash blocks, drafts, steps in flight, a second tier. Of another policy one
+of its own cells is drawn, and options that other cells of it have.
 
 An option that the policy refuses together with those drawn before it is left out, so the policy's own checks decide what goes
 together, and nothing is said twice.

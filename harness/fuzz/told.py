@@ -9,13 +9,18 @@ from shlex import quote
 from rich.console import Console
 from rich.text import Text
 
+from harness.engines.registry import EngineSpec
 from harness.fuzz import marks
 from harness.fuzz.campaign import Campaign
 from harness.fuzz.canary import Sung
+from harness.fuzz.exhaustive import Coverage
+from harness.fuzz.scope import BLOCK
 from harness.report import terminal
 from harness.report.store import Stored
+from harness.report.tables import new_table, print_table
 from harness.report.witness import witness, wrapped
-from harness.verdict import EXIT_INTERNAL, EXIT_PASS, Activity
+from harness.run import Report, SuiteReport
+from harness.verdict import EXIT_FAIL, EXIT_INTERNAL, EXIT_PASS, EXIT_UNKNOWN, Activity
 
 EXPLAINED_MAX = 12
 """So many marks that were never reached are explained; of more, the names are listed."""
@@ -43,6 +48,37 @@ def print_campaign(campaign: Campaign, sung: Sung | None, stored: Mapping[str, S
             _say("", out)
     terminal.print_verdict(exit_code(campaign, sung), out, reasons=_reasons(campaign, sung), passed="nothing found")
     _say(f"again: {again}  (digest {campaign.digest})", out)
+
+
+def report_of(coverage: Coverage, engine: EngineSpec) -> Report:
+    """Return what came of an exhaustive search as a report, so that a failure is kept as that of a run."""
+    failures = [coverage.failure] if coverage.failure else []
+    return Report(engine=engine.text, suites=[SuiteReport(name="exhaustive", failures=failures)])
+
+
+def print_coverage(coverage: Coverage, engine: EngineSpec, stored: Mapping[str, Stored], out: Console) -> int:
+    """Print what an exhaustive search covered, the witness if something failed, and the verdict; return its exit code."""
+    b = coverage.bound
+    limits = f"{b.requests} requests, prompts of up to {b.longest} tokens, {b.model_len} tokens in all, {b.slots} slots"
+    _say(f"engine {engine.text}, every trace of {limits}; blocks of {BLOCK} tokens unless said otherwise", out, "bold")
+    table = new_table(out, ["configuration", "states", "transitions", "depth", ""])
+    for one in coverage.covered:
+        counts = (f"{len(one.states):,}", f"{one.transitions:,}", str(one.depth))
+        table.add_row(Text(one.scope.name), *counts, "complete" if one.complete else "not complete")
+    print_table(table, out)
+    states, transitions = (sum(n) for n in zip(*((len(c.states), c.transitions) for c in coverage.covered), strict=True))
+    _say("", out)
+    _say(f"{states:,} states, {transitions:,} transitions in {coverage.seconds:.1f} s", out)
+    if coverage.failure:
+        failure = coverage.failure
+        whole, replay = len(failure.trace.ops), stored[failure.id].replay
+        terminal.print_lines(witness(failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay), out)
+        _say("", out)
+    code = EXIT_FAIL if coverage.failure else EXIT_PASS if coverage.complete else EXIT_UNKNOWN
+    unseen = ["time was up before everything within the bound was seen"] if code == EXIT_UNKNOWN else []
+    reasons = [coverage.failure.finding.anomaly] if coverage.failure else unseen
+    terminal.print_verdict(code, out, reasons=reasons, passed="complete: nothing within the bound contradicts a rule")
+    return code
 
 
 def exit_code(campaign: Campaign, sung: Sung | None) -> int:

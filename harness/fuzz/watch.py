@@ -33,7 +33,12 @@ from harness.history import (
     Version,
 )
 
-_EVICTED = {"full": "attention evicted", "sliding": "window evicted", "chunked": "window evicted", "recurrent": "snapshot evicted"}
+_EVICTED = {
+    "full": "attention evicted",
+    "sliding": "window evicted",
+    "chunked": "window evicted",
+    "recurrent": "snapshot evicted",
+}
 
 
 class Watch(Checker):
@@ -57,6 +62,7 @@ class Watch(Checker):
         self._drafting: dict[tuple[int, str], Run] = {}
 
     def handlers(self) -> dict[type, Handler]:
+        """Return which events are looked at, and with what."""
         return {
             Submitted: self.on_submit,
             Hit: self.on_hit,

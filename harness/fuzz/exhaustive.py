@@ -1,0 +1,152 @@
+"""Everything that is small enough: every state of every configuration within a bound, on two processes.
+
+A task is a configuration, a height and the first prompt; what a task finds does not depend on the others, so the result is the
+same however many processes share the work. Engine and policy must be ones whose states can be told apart (`fingerprint`).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing.synchronize import Event
+
+from harness.cells import Cell
+from harness.engines.registry import EngineSpec, nearest, parse
+from harness.errors import UsageError
+from harness.fuzz.campaign import failure_of
+from harness.fuzz.explore import Found, explore
+from harness.fuzz.scope import CELLS, Bound, Scope
+from harness.run import Failure
+from harness.trace import Height, Submit
+
+POLICY = "vllm"
+PROCESSES = 2
+UNTOLD = ("async_depth", "tier_slots")
+"""Options whose state the fingerprint does not read."""
+Told = Callable[[int, int], None]
+
+_enough: Event | None = None
+"""In a process of a search: whether another one has found a failure."""
+
+
+@dataclass
+class Covered:
+    """What came of one configuration at one height. `complete`: every state was seen and everything tried in it."""
+
+    scope: Scope
+    states: set[bytes] = field(default_factory=set)
+    transitions: int = 0
+    operations: int = 0
+    depth: int = 0
+    complete: bool = True
+
+    def add(self, found: Found) -> None:
+        """Add what one task found."""
+        self.states |= found.states
+        self.transitions += found.transitions
+        self.operations += found.operations
+        self.depth = max(self.depth, found.depth)
+        self.complete &= found.complete
+
+
+@dataclass
+class Coverage:
+    """What came of a search: what was covered, and the first failure if there is one."""
+
+    bound: Bound
+    covered: list[Covered]
+    failure: Failure | None = None
+    seconds: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing within the bound was left out."""
+        return self.failure is None and all(one.complete for one in self.covered)
+
+
+def bound_of(text: str) -> Bound:
+    """Read `requests=2,blocks=3,slots=7`; what is not named stays as it is by default.
+
+    Raises UsageError for anything else.
+    """
+    given: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if name not in Bound.__dataclass_fields__:
+            raise UsageError(f"--bound: there is no bound {name!r}{nearest(name, list(Bound.__dataclass_fields__))}")
+        if not equals or not value.isdigit() or int(value) < (2 if name == "slots" else 1):
+            raise UsageError(
+                f"--bound: {part!r} is not of the form {name}=N with a whole number N that leaves room for something"
+            )
+        given[name] = int(value)
+    return Bound(**given)
+
+
+def check(engine: EngineSpec, policy: str, cells: Sequence[Cell]) -> None:
+    """Raise UsageError for what cannot be searched exhaustively."""
+    if engine.kind.name != "reference" or policy != POLICY:
+        raise UsageError(
+            f"--exhaustive: states are read off the reference of {POLICY} alone, not off {engine.kind.name}, {policy}"
+        )
+    for cell in cells:
+        for name in UNTOLD:
+            if cell.options.get(name):
+                raise UsageError(f"--exhaustive: option {name!r} is not searched exhaustively; fuzz without --exhaustive")
+        engine.open(Scope(cell, "scheduler", Bound()).header()).close()
+
+
+def search(
+    engine: EngineSpec,
+    bound: Bound,
+    cells: Sequence[Cell] = CELLS,
+    heights: Sequence[Height] = ("manager", "scheduler"),
+    *,
+    seconds: float = 0.0,
+    told: Told | None = None,
+    processes: int = PROCESSES,
+) -> Coverage:
+    """Search every configuration at every height, for so many seconds at most (0: until all is seen).
+
+    `told` is called with how many tasks are done and how many states they had.
+    """
+    started = time.monotonic()
+    deadline = started + seconds if seconds else 0.0
+    coverage = Coverage(bound, [Covered(Scope(cell, height, bound)) for cell in cells for height in heights])
+    tasks = [(covered, first) for covered in coverage.covered for first in covered.scope.first()]
+    enough, left = multiprocessing.Event(), Counter(id(covered) for covered, _ in tasks)
+    with ProcessPoolExecutor(processes, initializer=_begin, initargs=(enough,)) as pool:
+        futures = [pool.submit(_task, engine.text, covered.scope, first, deadline) for covered, first in tasks]
+        for done, ((covered, _), future) in enumerate(zip(tasks, futures, strict=True), start=1):
+            found = future.result()
+            covered.add(found)
+            left[id(covered)] -= 1
+            if told:
+                told(done, sum(len(one.states) for one in coverage.covered))
+            if found.failure:
+                enough.set()
+                pool.shutdown(cancel_futures=True)
+                trace, finding = found.failure
+                coverage.failure = failure_of(
+                    engine, f"exhaustive:{covered.scope.height}@{covered.scope.cell.name}", trace, finding
+                )
+                break
+    for covered in coverage.covered:
+        covered.complete &= not left[id(covered)]
+    coverage.seconds = time.monotonic() - started
+    return coverage
+
+
+def _begin(enough: Event) -> None:
+    global _enough
+    _enough = enough
+
+
+def _task(engine: str, scope: Scope, first: Submit, deadline: float) -> Found:
+    def stop() -> bool:
+        return bool(deadline and time.monotonic() > deadline) or (_enough is not None and _enough.is_set())
+
+    return explore(parse(engine), scope, (first,), stop=stop)

@@ -1,0 +1,178 @@
+"""Walks every state that a scope can reach, the nearest first, so that what fails fails after as few operations as can be.
+
+A state is gone back to by running its trace again on a fresh engine: that works for engines with a planted fault, whose patches
+a copy would leave behind, and it is faster than copying, which copies what does not change as well.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from harness.checkers import ALL
+from harness.engines.registry import EngineSpec
+from harness.execute import Applicable, Observer, applied
+from harness.fuzz.fingerprint import fingerprint
+from harness.fuzz.scope import Scope
+from harness.trace import Op, Trace
+from harness.verdict import Finding
+from harness.worker import Worker
+
+Path = tuple[Op, ...]
+WALK_MAX, WAY_MAX, NEAR_MAX = 24, 4, 120
+"""A walk becomes so much longer than it need be, at most, and looks for something to try so many operations and states away."""
+
+
+@dataclass
+class Found:
+    """What a search came to: states met, operations tried from them, the longest shortest way to a state.
+
+    `states` are the fingerprints, so that those of several searches can be counted once. `complete`: nothing was left.
+    """
+
+    states: set[bytes] = field(default_factory=set)
+    transitions: int = 0
+    operations: int = 0
+    depth: int = 0
+    complete: bool = False
+    failure: tuple[Trace, Finding] | None = None
+
+
+class Position:
+    """An engine in some state of a scope, and those who watch it."""
+
+    def __init__(self, spec: EngineSpec, scope: Scope) -> None:
+        self.engine = spec.open(scope.header())
+        header = self.engine.describe()
+        vocabulary = self.engine._vocabulary  # type: ignore[attr-defined]
+        for text in scope.texts():
+            vocabulary.token(text, 0)
+        self._worker, self._applicable = Worker(header), Applicable()
+        self._checkers = [kind() for kind in ALL]
+        self._observer = Observer(header, self._checkers, keep=False)
+        self._scope, self._count = scope, 0
+
+    def take(self, op: Op) -> list[Finding]:
+        """Carry out one operation; return what was found so far."""
+        asked = self._applicable.filter(op)
+        if asked is not None:
+            events = applied(self.engine, asked, self._count, self._observer)
+            if events is not None:
+                self._observer.see(self._worker.extend(events), self._count)
+        self._count += 1
+        return self._observer.findings
+
+    def crashed(self) -> str:
+        """Return what a checker crashed with; empty if none did."""
+        return next((tally.crashed for tally in self._observer.panel.tallies.values() if tally.crashed), "")
+
+    def offered(self) -> list[Op]:
+        """Return what can be asked next."""
+        return self._scope.operations(self._observer.panel.ledger)
+
+    def fingerprint(self) -> bytes:
+        """Return the name of the state."""
+        ledger = self._observer.panel.ledger
+        return fingerprint(self.engine, ledger, self._checkers, last=self._scope.last(ledger))
+
+
+def reached(spec: EngineSpec, scope: Scope, path: Path) -> Position:
+    """Return a fresh engine that has carried out a path."""
+    position = Position(spec, scope)
+    for op in path:
+        position.take(op)
+    return position
+
+
+class _Walk:
+    """The states that were met, what was not yet tried in each, a way to it, and where what was tried leads."""
+
+    def __init__(self) -> None:
+        self.paths: dict[bytes, Path] = {}
+        self.untried: dict[bytes, list[Op]] = {}
+        self.leads: dict[bytes, list[tuple[Op, bytes]]] = {}
+        self._waiting: deque[bytes] = deque()
+
+    def meet(self, name: bytes, path: Path, position: Position) -> bool:
+        """Take note of a state; return whether it is new."""
+        if name in self.paths:
+            if len(path) < len(self.paths[name]):
+                self.paths[name] = path
+            return False
+        self.paths[name], self.untried[name], self.leads[name] = path, position.offered()[::-1], []
+        self._waiting.append(name)
+        return True
+
+    def next(self) -> bytes | None:
+        """Return the state met first in which something is left to try; None if there is none."""
+        while self._waiting and not self.untried[self._waiting[0]]:
+            self._waiting.popleft()
+        return self._waiting[0] if self._waiting else None
+
+    def onward(self, name: bytes) -> Path | None:
+        """Return a short way from a state to one in which something is left to try; None if there is none near."""
+        seen: set[bytes] = {name}
+        ways: deque[tuple[bytes, Path]] = deque([(name, ())])
+        while ways and len(seen) < NEAR_MAX:
+            at, way = ways.popleft()
+            if self.untried[at]:
+                return way
+            for op, to in self.leads[at] if len(way) < WAY_MAX else ():
+                if to not in seen:
+                    seen.add(to)
+                    ways.append((to, (*way, op)))
+        return None
+
+
+def explore(
+    spec: EngineSpec,
+    scope: Scope,
+    start: Path = (),
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    on_merge: Callable[[Path, Path], None] | None = None,
+) -> Found:
+    """Try everything in every state behind a path until something fails, nothing is left, or `stop` says so.
+
+    From a state the search walks on as long as there is something new to try near it, and then begins again. `on_merge` is
+    shown two paths to what is taken to be one state. Raises RuntimeError if a checker crashes.
+    """
+    found, walk = Found(), _Walk()
+    position = reached(spec, scope, start)
+    walk.meet(position.fingerprint(), start, position)
+    while (name := walk.next()) is not None and not found.failure:
+        if stop():
+            break
+        _walk(walk, found, spec, scope, name, on_merge)
+    found.states = set(walk.paths)
+    found.depth = max(map(len, walk.paths.values()))
+    found.complete = walk.next() is None and not found.failure
+    return found
+
+
+def _walk(
+    walk: _Walk, found: Found, spec: EngineSpec, scope: Scope, name: bytes, on_merge: Callable[[Path, Path], None] | None
+) -> None:
+    """Go to a state and try what is untried there and near it, so many operations at most."""
+    path = walk.paths[name]
+    position = reached(spec, scope, path)
+    found.operations += len(path)
+    while len(path) < len(walk.paths[name]) + WALK_MAX and (way := walk.onward(name)) is not None:
+        for op in way:
+            position.take(op)
+            name = next(to for tried, to in walk.leads[name] if tried is op)
+        op, path = walk.untried[name].pop(), (*path, *way)
+        path, before = (*path, op), name
+        findings = position.take(op)
+        found.transitions, found.operations = found.transitions + 1, found.operations + len(way) + 1
+        if findings:
+            found.failure = (Trace(scope.header(), list(path)), findings[0])
+            return
+        if crashed := position.crashed():
+            raise RuntimeError(crashed)
+        name = position.fingerprint()
+        if not walk.meet(name, path, position) and on_merge:
+            on_merge(walk.paths[name], path)
+        if name != before:
+            walk.leads[before].append((op, name))

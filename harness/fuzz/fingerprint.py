@@ -1,0 +1,202 @@
+"""When are two states the same? When nothing that is asked from now on can tell them apart.
+
+Of the engine that is everything its policy keeps: requests, tables, the order of the free queue, keys and which page is found
+first under each. Of the harness it is what the ledger says of every page and what checkers remember. Pages are named in the
+order in which requests, and then the free queue, come to them, because the numbers of pages mean nothing. Left out are
+counters that only grow, what the observer repeats, what a step forgets as it starts, and books of requests that have ended.
+
+Whatever is left out wrongly would make a search skip something. So a test follows states that were taken to be the same, and
+compares whatever comes of them.
+
+Source of the fields: `reference_impl/vllm`, read under its own names; one that is missing is an error, not an empty state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from enum import Enum
+from functools import cache
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from harness.checkers.ownership import Ownership
+from harness.checkers.progress import Progress
+from harness.checkers.protocol import Checker
+from harness.checkers.retention import IntervalSparsity, ReplayBoundaryRetained, replay_needs
+from harness.ghost import Book, Ledger
+from harness.pages import NOTHING, Page
+
+_FORGOTTEN_BY_A_STEP = {"cached_blocks_this_step", "new_block_ids"}
+_OF_A_REQUEST_ELSEWHERE = {"block_hashes", "num_preemptions"}
+"""Hashes follow from tokens; how often a request was preempted is told to nobody."""
+_PLAIN = (int, str, bytes, bool)
+_STORE: dict[tuple[bytes, int], bytes] = {}
+
+
+def fingerprint(engine: Any, ledger: Ledger, checkers: Iterable[Checker], *, last: bool) -> bytes:
+    """Return sixteen bytes that name the state of an engine of the reference's shape and of those who watch it.
+
+    `last`: nobody is submitted any more, so a key matters only if it names a prefix that somebody live has or may come to have.
+    """
+    view = _View(engine, ledger, last=last)
+    content = (view.engine(), view.ledger(), [_remembered(checker, ledger) for checker in checkers])
+    return blake2b(msgspec.msgpack.encode(content), digest_size=16).digest()
+
+
+class _View:
+    """Reads a state; pages get their names from the order in which it comes to them."""
+
+    def __init__(self, engine: Any, ledger: Ledger, *, last: bool) -> None:
+        self._engine, self._ledger = engine, ledger
+        self._live = [book.nodes[-1] for book in ledger.books.values() if book.live] if last else None
+        self._manager = engine.manager.manager
+        self._pool = self._manager.block_pool
+        self._singles = self._manager.coordinator.single_type_managers
+        self._names: dict[int, int] = {self._pool.null_block.block_id: 0}
+        self._nodes: dict[int, bytes] = {}
+
+    def _name(self, slot: int) -> int:
+        return self._names.setdefault(slot, len(self._names))
+
+    def _rendered(self, value: Any) -> Any:
+        """Return a value as plain data; blocks by their names."""
+        if value is None or type(value) in _PLAIN:
+            return value
+        if isinstance(value, Mapping):
+            return [(self._rendered(key), self._rendered(entry)) for key, entry in value.items()]
+        if isinstance(value, list | tuple):
+            return [self._rendered(entry) for entry in value]
+        if isinstance(value, set | frozenset):
+            return sorted(value)
+        if isinstance(value, Enum):
+            return value.name
+        return self._name(value.block_id) if hasattr(value, "block_id") else value
+
+    # --- the engine ----------------------------------------------------------------------------------------------------
+
+    def engine(self) -> Any:
+        """Return what the policy keeps."""
+        requests, queues = self._requests()
+        tables = [self._single(single) for single in self._singles]
+        queue = [self._name(slot) for slot in self._pool.free_block_queue]
+        index = self._pool.cached_block_hash_to_block
+        found = [
+            (key, self._name(block.block_id), [self._name(slot) for slot in index._later.get(key, ())])
+            for key, block in sorted(index._first.items())
+            if self._live is None or self._matters(block.block_id)
+        ]
+        further = self._pool.cached_block_hashes_by_block
+        blocks = [
+            (name, block.ref_cnt, self._key(block), self._rendered(block.companions), list(further.get(slot, ())))
+            for slot, name in self._names.items()
+            for block in (self._pool.blocks[slot],)
+        ]
+        return requests, queues, tables, queue, found, blocks, self._rendered(self._manager._adopted_from)
+
+    def _key(self, block: Any) -> Any:
+        return block.block_hash if self._live is None or self._matters(block.block_id) else block.block_hash is not None
+
+    def _matters(self, slot: int) -> bool:
+        """Whether a page holds, or is named as, something that a live request has or may come to have."""
+        page = self._ledger.pages[0][slot]
+        return bool(page.holders) or any(self._comparable(node) for node in (page.node, *(key.node for key in page.keys)))
+
+    def _comparable(self, node: int) -> bool:
+        """Whether a prefix is of one line with one of a live request: it begins it, or goes on from it."""
+        if self._live is None:
+            return True
+        if node < 0:
+            return False
+        trie = self._ledger.trie
+        return any(trie.ancestor(node, trie.depth[mine]) == trie.ancestor(mine, trie.depth[node]) for mine in self._live)
+
+    def _requests(self) -> tuple[Any, Any]:
+        scheduler = getattr(self._engine, "scheduler", None)
+        if scheduler is None:
+            clients = self._engine._clients
+            return [(self._request(client.request), client.running) for client in clients.values()], ()
+        queues = [[request.request_id for request in queue] for queue in (scheduler.waiting, scheduler.running)]
+        return [self._request(request) for request in scheduler.requests.values()], queues
+
+    def _request(self, request: Any) -> Any:
+        return [self._rendered(getattr(request, name)) for name in _fields(type(request))] + self._rendered(_further(request))
+
+    def _single(self, single: Any) -> Any:
+        """Return what one group's manager keeps of each request: everything of it that is a collection."""
+        kept = [(n, v) for n, v in sorted(vars(single).items()) if isinstance(v, dict | list | set)]
+        return [self._rendered(value) for name, value in kept if name not in _FORGOTTEN_BY_A_STEP]
+
+    # --- the harness ---------------------------------------------------------------------------------------------------
+
+    def ledger(self) -> Any:
+        """Return what is known of pages and of requests that live."""
+        ledger = self._ledger
+        pages = [(name, self._page(ledger.pages[0][slot])) for slot, name in self._names.items()]
+        books = [(book.r, self._book(book)) for book in ledger.books.values() if book.live]
+        return pages, books, self._lost(), len(ledger.books)
+
+    def _lost(self) -> Any:
+        """Return the keys that ended and whose absence a prompt is forgiven for: those that a replay of it would need."""
+        ledger = self._ledger
+        if ReplayBoundaryRetained.name in ledger.header.not_applicable:
+            return ()
+        ended = {(group, n) for group, nodes in enumerate(ledger.ended) for n, why in nodes.items() if why != "retention"}
+        if self._live is not None:
+            live = [book for book in ledger.books.values() if book.live]
+            ended &= {(group, node) for book in live for group, node in replay_needs(ledger, book)[1]}
+        return sorted((group, self._node(node)) for group, node in ended)
+
+    def _page(self, page: Page) -> Any:
+        if not page.holders and not any(map(self._comparable, (page.node, *(key.node for key in page.keys)))):
+            return len(page.keys)
+        older = [(span.start, span.stop, self._node(span.node)) for span in page.older]
+        keys = sorted((key.group, self._node(key.node), key.length, key.state) for key in page.keys)
+        content = (self._node(page.node), page.start, page.stop, page.group, page.state, page.tainted)
+        return content, older, keys, sorted(page.holders.items())
+
+    def _book(self, book: Book) -> Any:
+        states = sorted((group, sorted(lengths)) for group, lengths in book.states.items())
+        return book.tokens, book.prompt_tokens, book.computed, book.drafted, book.resume, bool(book.ran_steps), states
+
+    def _node(self, node: int) -> bytes:
+        """Return a prefix by its tokens, whatever number it has."""
+        if node < 0:
+            return b"nothing" if node == NOTHING else b"unknown"
+        known = self._nodes.get(node)
+        if known is None:
+            trie = self._ledger.trie
+            if not trie.depth[node]:
+                return b""
+            parent = self._node(trie.parent[node])
+            step = (parent, trie.symbol[node])
+            known = _STORE.get(step)
+            if known is None:
+                known = _STORE[step] = blake2b(parent + step[1].to_bytes(8, "big"), digest_size=8).digest()
+            self._nodes[node] = known
+        return known
+
+
+@cache
+def _fields(kind: Hashable) -> list[str]:
+    """Return the attributes that a class keeps in slots, less those that follow from others."""
+    assert isinstance(kind, type)
+    return sorted({n for base in kind.__mro__ for n in getattr(base, "__slots__", ())} - _OF_A_REQUEST_ELSEWHERE)
+
+
+def _further(thing: Any) -> list[Any]:
+    """Return the attributes that an object keeps in a dictionary."""
+    kept = getattr(thing, "__dict__", {})
+    return [kept[name] for name in sorted(kept) if name not in _OF_A_REQUEST_ELSEWHERE]
+
+
+def _remembered(checker: Checker, ledger: Ledger) -> Any:
+    """Return what a checker remembers that bears on what it will say; what others remember bears on their counters alone."""
+    if isinstance(checker, Progress):
+        return sorted(checker._waited.items()), checker._idle
+    if isinstance(checker, Ownership):
+        return sorted((r, step - ledger.last_step_ended) for r, step in checker._ended.items())
+    if isinstance(checker, IntervalSparsity):
+        return sorted((r, sorted(points)) for r, points in checker._junctions.items() if ledger.books[r].live)
+    return None

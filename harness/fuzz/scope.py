@@ -1,0 +1,161 @@
+"""What an exhaustive search enumerates: small configurations, and the operations that are offered in each state.
+
+Blocks are of two tokens, so lengths one below, on and one above a boundary are all lengths there are. Requests are called r1,
+r2, … in the order in which they come and the first text is called A, because neither name means anything: whoever renames
+them gets the same trace. At manager height an abort is what a finish is, so it is not asked. A request ends by itself when it
+has as many tokens as the model allows, so there are finitely many states, and a search that has seen them all has seen every
+trace, however long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from harness.cells import Cell
+from harness.ghost import Ledger
+from harness.trace import (
+    Abort,
+    Finish,
+    GroupSpec,
+    Height,
+    Layout,
+    Op,
+    Preempt,
+    Reset,
+    Step,
+    Submit,
+    TraceHeader,
+)
+
+BLOCK = 2
+"""Tokens in a block of every group, unless a layout says otherwise."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How much is enumerated: `requests` are submitted at most, prompts have up to `blocks` blocks, the pool has `slots`.
+
+    The null block is one of the slots. A request generates up to two tokens beyond the longest prompt.
+    """
+
+    requests: int = 2
+    blocks: int = 1
+    slots: int = 5
+
+    @property
+    def longest(self) -> int:
+        """The longest prompt, in tokens."""
+        return self.blocks * BLOCK
+
+    @property
+    def model_len(self) -> int:
+        """How many tokens a request has at most."""
+        return self.longest + 2
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A configuration at a height, and a bound."""
+
+    cell: Cell
+    height: Height
+    bound: Bound
+
+    @property
+    def name(self) -> str:
+        """The configuration and the height, as they are told."""
+        return f"{self.cell.name} at {self.height} height"
+
+    def header(self) -> TraceHeader:
+        """Return the header of every trace of the scope."""
+        options = {"max_model_len": self.bound.model_len, **self.cell.options}
+        return TraceHeader(
+            name="exhaustive",
+            layout=self.cell.layout,
+            slots=self.bound.slots,
+            height=self.height,
+            policy=self.cell.policy,
+            options=options,
+            story="found by enumeration",
+            source="harness/fuzz/scope.py",
+        )
+
+    def texts(self) -> list[str]:
+        """Return the names of all texts that can appear, so that their tokens can be numbered before anything happens."""
+        return ["A", "B", *(f"@r{number + 1}" for number in range(self.bound.requests))]
+
+    def first(self) -> Iterator[Submit]:
+        """Yield the first operations: whoever comes first says something of the text A."""
+        for tokens in range(1, self.bound.longest + 1):
+            yield Submit("r1", f"A:{tokens}")
+
+    def last(self, ledger: Ledger) -> bool:
+        """Whether nobody is submitted any more."""
+        return len(ledger.books) >= self.bound.requests
+
+    def operations(self, ledger: Ledger) -> list[Op]:
+        """Return what can be asked in the state of a ledger, each thing once."""
+        live = [book.r for book in ledger.books.values() if book.live]
+        ops: list[Op] = []
+        if not self.last(ledger):
+            ops += self._submits(ledger)
+        ops += self._steps(ledger, live)
+        for r in live:
+            ops += [Finish(r), Abort(r)] if self.height == "scheduler" else [Finish(r)]
+            if ledger.holdings.get(r):
+                ops.append(Preempt(r))
+        ops.append(Reset())
+        if any(ledger.holdings.get(r) for r in live):
+            ops.append(Reset(running=True))
+        return ops
+
+    def _submits(self, ledger: Ledger) -> Iterator[Op]:
+        """Yield the next request with every prompt: of A, of B, of A up to a boundary and then B, of what others generated."""
+        r = f"r{len(ledger.books) + 1}"
+        for tokens in range(1, self.bound.longest + 1):
+            for shared in {0, tokens, *range(BLOCK, tokens, BLOCK)}:
+                terms = (f"A:{shared}" if shared else "", f"B:{tokens - shared}" if shared < tokens else "")
+                yield Submit(r, " ".join(filter(None, terms)))
+        for book in ledger.books.values():
+            for tokens in range(book.prompt_tokens + 1, min(len(book.tokens), self.bound.longest) + 1):
+                yield Submit(r, f"A:{book.prompt_tokens} @{book.r}:{tokens - book.prompt_tokens}")
+
+    def _steps(self, ledger: Ledger, live: list[str]) -> Iterator[Op]:
+        """Yield steps: everybody may be left out, compute one block, or all that it lacks; one of them may be withdrawn."""
+        if self.height == "scheduler":
+            if live:
+                yield from (Step(budget=budget) for budget in (BLOCK, 2 * BLOCK, 2 * self.bound.model_len))
+                yield from (Step(budget=2 * self.bound.model_len, withdraw=[r]) for r in live)
+            return
+        choices = []
+        for r in live:
+            book = ledger.books[r]
+            lacking = len(book.tokens) - book.computed
+            choices.append([0, *({min(BLOCK, lacking), lacking} - {0})])
+        for counts in product(*choices):
+            run = [(r, count) for r, count in zip(live, counts, strict=True) if count]
+            if run:
+                yield Step(run=run)
+        whole = [(r, max(tokens)) for r, tokens in zip(live, choices, strict=True) if max(tokens)]
+        for r, _ in whole:
+            yield Step(run=whole, withdraw=[r])
+
+
+def _layout(name: str, *groups: GroupSpec) -> Layout:
+    return Layout(name=name, groups=list(groups), story="for an exhaustive search", source="harness/fuzz/scope.py")
+
+
+_FULL, _STATE = GroupSpec(kind="full", block_size=BLOCK), GroupSpec(kind="recurrent", block_size=BLOCK)
+_WINDOW = GroupSpec(kind="sliding", block_size=BLOCK, window=3)
+
+CELLS: tuple[Cell, ...] = (
+    Cell(_layout("small-full", _FULL)),
+    Cell(_layout("small-window", _FULL, _WINDOW), {"retention_interval": None}),
+    Cell(_layout("small-window", _FULL, _WINDOW), {"retention_interval": 0}),
+    Cell(_layout("small-state", _FULL, _STATE), {"retention_interval": None}),
+    Cell(_layout("small-state", _FULL, _STATE), {"retention_interval": 0}),
+    Cell(_layout("small-unequal", _FULL, GroupSpec(kind="recurrent", block_size=2 * BLOCK)), {"retention_interval": 0}),
+)
+"""The configurations of a search in which the user chose none."""
