@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -22,7 +23,19 @@ CRASHES = ".cachewitness/crashes"
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(context_settings=_CONTEXT, epilog="Exit codes: 0 pass, 1 fail, 2 unknown, 3 crash, 4 usage, 5 nothing checked.")
+class _NobodyReads(Exception):
+    """Whoever read the output has stopped; told in other words than the system's, which click would end on by itself."""
+
+
+class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _NobodyReads from None
+
+
+@click.group(cls=_Commands, context_settings=_CONTEXT, epilog="Exit codes: 0 pass, 1 fail, 2 unknown, 3 crash, 4 usage, 5 nothing checked.")
 @click.version_option(__version__, prog_name="cachewitness", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Print the traceback if the harness itself crashes.")
 @click.pass_context
@@ -54,11 +67,9 @@ def invoke(argv: Sequence[str]) -> int:
         return _say(str(error), EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt):
         return _say("interrupted", EXIT_INTERRUPTED)
-    except BrokenPipeError:
+    except (_NobodyReads, BrokenPipeError):
         return _quietly()
-    except SystemExit as error:  # click's way of ending on a broken pipe; an engine under test must not choose the exit code
-        return _quietly() if isinstance(error.__context__, BrokenPipeError) else _crashed(error, debug="--debug" in argv)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an engine under test must not choose the exit code
         return _crashed(error, debug="--debug" in argv)
 
 
@@ -107,12 +118,13 @@ def _register() -> None:
     from harness.cli.fill import fill
     from harness.cli.fuzz import fuzz
     from harness.cli.ls import ls, schema
+    from harness.cli.mutants import mutants
     from harness.cli.plan import plan
     from harness.cli.replay import replay
     from harness.cli.run import run
     from harness.cli.score import score
 
-    for command in (run, fuzz, score, replay, check, fill, consume, plan, ls, schema):
+    for command in (run, fuzz, mutants, score, replay, check, fill, consume, plan, ls, schema):
         cli.add_command(command)
 
 

@@ -104,7 +104,7 @@ MUTANTS = (
         "openvino-restored-without-a-state",
         "a hit of the KV cache is restored where the other cache has no state",
         "vllm-project/tpu-inference#3412",
-        "group-misalignment",
+        "stale-hit",
         "safety-law",
         restored_without_a_state,
         OPENVINO,

@@ -1,0 +1,84 @@
+"""`cachewitness mutants`: hunts every seeded fault with the workloads that any engine gets, and says who kills whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from harness.kills.matrix import Row
+    from harness.mutants import Mutant
+
+_SURVIVED = 1
+
+
+@click.command()
+@click.option("--policy", "policy", default="", metavar="NAME", help="Only faults in the reference of one policy.")
+@click.option("--mutant", "names", multiple=True, metavar="NAME", help="Only this fault (see `ls mutants`); may be repeated.")
+@click.option(
+    "--budget", type=click.FloatRange(min=0, min_open=True), default=60, show_default=True, help="Seconds of CPU time a fault."
+)
+@click.option(
+    "--tensor-seconds", type=click.FloatRange(min=0), default=10, show_default=True, help="The same on the toy engine."
+)
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="So many faults at a time.")
+@click.option("--write", is_flag=True, help="Keep the witnesses in fixtures/traces; of all faults, write docs/kill-matrix.md.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def mutants(
+    policy: str, names: tuple[str, ...], budget: float, tensor_seconds: float, jobs: int, write: bool, as_json: bool
+) -> int:
+    """Hunt seeded faults and print who kills whom; ends with 1 if one survives."""
+    from harness import files
+    from harness.kills import matrix, page
+    from harness.report import terminal
+
+    chosen = _chosen(policy, names)
+    target = _page() if write else None
+    told = None if as_json else _tell
+    made = matrix.run(chosen, budget, tensor_seconds, write=write, jobs=jobs, told=told)
+    if target is not None and not policy and not names:
+        files.write(target, [page.page(made).encode()])
+    if as_json:
+        click.echo(matrix.encode(made))
+    else:
+        page.print_matrix(made, terminal.console())
+    return _SURVIVED if made.survivors else 0
+
+
+def _chosen(policy: str, names: Sequence[str]) -> list[Mutant]:
+    from harness import policies
+    from harness.engines.registry import nearest
+    from harness.mutants import all_mutants
+
+    known = all_mutants()
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--mutant: no mutant is called {name!r}{nearest(name, known)}")
+    if policy:
+        policies.get(policy)
+    chosen = [m for m in known.values() if (not names or m.name in names) and policy in ("", m.policy)]
+    if not chosen:
+        raise UsageError(f"--mutant: none of {', '.join(names)} is of policy {policy}")
+    return chosen
+
+
+def _page() -> Path:
+    """Return where the page is. Raises UsageError outside a checkout."""
+    from harness import data
+
+    docs = data.fixtures().parent / "docs"
+    if not docs.is_dir():
+        raise UsageError(f"--write: {docs} is missing; witnesses and page are written in a checkout of the repository alone")
+    return docs / "kill-matrix.md"
+
+
+def _tell(row: Row) -> None:
+    """Say on standard error that a fault is done with."""
+    what = f"killed in {row.seconds:.2f} s" if row.killed else row.not_run or "SURVIVED"
+    click.echo(f"{row.mutant}: {what}", err=True)

@@ -1,0 +1,46 @@
+"""Faults that are none, and those that no engine here can have: left out of the catalogue, with the reason."""
+
+from __future__ import annotations
+
+EQUIVALENT: dict[str, tuple[str, str]] = {
+    "heads of a free table are evicted before its tails": (
+        "sgl-project/sglang#35515, taco-project/FlexKV#195",
+        "which cached block goes is a free choice of every policy here: the reuse floor and the differential follow it",
+    ),
+    "recurrent groups ignore the flag that gives an EAGLE unit back": (
+        "vllm-project/vllm#48375",
+        "recurrent groups are looked up at what attention has given back already; what real releases leave behind, states over "
+        "drafts that fell, is `state-after-last-draft` and `boundary-state-left-behind`",
+    ),
+    "a place of the second tier goes while it is being loaded": (
+        "sgl-project/sglang#31427",
+        "copies run in the order of steps, loads before runs and stores after them, so the load comes first",
+    ),
+    "keys of an aborted request stay": (
+        "vllm-project/vllm#43569",
+        "a step that was scheduled runs, also for a request that ends meanwhile; without its step it is `withdrawn-keys-stay`",
+    ),
+    "LMCache's objects can be found while they are written": (
+        "LMCache/LMCache#4991",
+        "stores are made in the order of steps, before anything scheduled later loads them; where they are not made it is "
+        "`lmcache-failed-store-found`",
+    ),
+    "entries are stored in Furiosa's tree before the forward pass": (
+        "vllm-project/vllm#29387",
+        "attention may share what the same step writes, nothing is withdrawn there, and there is no recurrent state",
+    ),
+    "a partial key stays when its block is full": (
+        "vllm-project/vllm#49125",
+        "the block holds the shorter prefix too, and a hit inside it is copied; states do not stay in such a block",
+    ),
+    "a window's admission is counted by the length of the request": (
+        "vllm-project/vllm#55800",
+        "the cap is a step's budget, larger than any prompt that a small pool admits; where the mistake matters it is "
+        "`needs-counted-for-every-group`",
+    ),
+    "a ring of a window starts at the wrong index": (
+        "huggingface/transformers#47708",
+        "no engine here keeps a window as a ring; rings are in the histories that must pass",
+    ),
+}
+"""What it would be: the real bug, and why it is not planted."""
