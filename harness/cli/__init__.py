@@ -35,7 +35,11 @@ class _Commands(click.Group):
             raise _NobodyReads from None
 
 
-@click.group(cls=_Commands, context_settings=_CONTEXT, epilog="Exit codes: 0 pass, 1 fail, 2 unknown, 3 crash, 4 usage, 5 nothing checked.")
+@click.group(
+    cls=_Commands,
+    context_settings=_CONTEXT,
+    epilog="Exit codes: 0 pass, 1 fail, 2 unknown, 3 crash, 4 usage, 5 nothing checked.",
+)
 @click.version_option(__version__, prog_name="cachewitness", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Print the traceback if the harness itself crashes.")
 @click.pass_context

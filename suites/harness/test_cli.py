@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -193,17 +192,11 @@ def test_a_broken_pipe_is_quiet_and_no_verdict(environment: dict[str, str]) -> N
         assert (child.wait(), said) == (cli.EXIT_BROKEN_PIPE, b"")
 
 
-def test_help_comes_at_once(environment: dict[str, str]) -> None:
-    """Neither msgspec nor rich is imported for it; the best of three tries is below 0.4 s."""
+def test_nothing_but_click_is_imported_for_help(environment: dict[str, str]) -> None:
+    """Neither msgspec nor rich, so that it comes at once."""
     code = "import sys; from harness.cli import invoke; invoke(['--help']); print({'msgspec', 'rich'} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment).stdout
     assert out.endswith("set()\n")
-    best = 9.0
-    for _ in range(3):
-        began = time.perf_counter()
-        subprocess.run(_child("--help"), capture_output=True, check=True, env=environment)
-        best = min(best, time.perf_counter() - began)
-    assert best < 0.4
 
 
 @pytest.mark.parametrize("command", sorted(cli.cli.commands))
