@@ -55,9 +55,9 @@ def split(trace: Trace, submit: Submit, chunks: Iterable[int]) -> Trace:
 def splits_agree(open_engine: Open, trace: Trace, submit: Submit, one: Sequence[int], other: Sequence[int]) -> list[str]:
     """Whether two splits of a prompt publish the same keys at the boundaries that both have.
 
-    Boundaries are those of a group's blocks; where a state is written at the end of a chunk alone, and inside of blocks, they are
-    the ends of chunks. A tier that stores all groups of a chunk as one object has them only where all groups do. The prompt is
-    alone and starts cold, in a pool that has room for it; only what is computed in both is compared.
+    Boundaries are those of a group's blocks; where a state is written at the end of a chunk alone, and inside of blocks, they
+    are the ends of chunks. A tier that stores all groups of a chunk as one object has them only where all groups do. The prompt
+    is alone and starts cold, in a pool that has room for it; only what is computed in both is compared.
     """
     (mine, my_ends), (theirs, their_ends) = (_prefilled(run(open_engine, split(trace, submit, c))) for c in (one, other))
     described = open_engine(trace.header).describe()
@@ -236,9 +236,9 @@ def _lives(history: History) -> dict[str, list[tuple[Any, ...]]]:
 def sparser_adds_nothing(open_engine: Open, trace: Trace, option: str, dense: Any, sparse: Any) -> list[str]:
     """Whether all that is published with the sparser of two retention intervals is published with the denser one, too.
 
-    The boundaries of the sparser one are among those of the denser one, and the pool is never full, so nothing is computed because
-    it was evicted. It does not hold of an engine that keeps shared-prefix junctions, unless requests are asked one by one: it
-    learns of a junction where a hit is shorter than what is shared, and with the sparser interval hits are shorter.
+    The boundaries of the sparser one are among those of the denser one, and the pool is never full, so nothing is computed
+    because it was evicted. It does not hold of an engine that keeps shared-prefix junctions, unless requests are asked one by
+    one: it learns of a junction where a hit is shorter than what is shared, and with the sparser interval hits are shorter.
     """
     kept, allowed = (_published(run(open_engine, _with(trace, option, value))) for value in (sparse, dense))
     return [
