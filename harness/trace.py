@@ -115,10 +115,13 @@ class Reset(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag
     tier: ResetTier = ""
 
 
-class UpdateWeights(msgspec.Struct, frozen=True, tag_field="op", tag="update_weights", forbid_unknown_fields=True):
-    """New weights: whatever was computed before answers for another model."""
+class UpdateWeights(
+    msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="update_weights", forbid_unknown_fields=True
+):
+    """New weights, of the model or of one adapter: whatever was computed with the old ones answers for another model."""
 
     version: int
+    adapter: str = ""
 
 
 Op = Submit | Step | Finish | Abort | Preempt | Reset | UpdateWeights

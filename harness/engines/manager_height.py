@@ -166,7 +166,7 @@ class ManagerHeight:
                 if op.tier in ("", "local"):
                     self._reset(op.running)
             case UpdateWeights():
-                self._update_weights(op.version)
+                self._update_weights(op)
         return events
 
     # --- life of a request --------------------------------------------------------------------------------------------
@@ -214,12 +214,12 @@ class ManagerHeight:
         done = self.manager.reset_prefix_cache()
         self.manager.events.append(ResetDone(step=self._step_number, ok=done))
 
-    def _update_weights(self, version: int) -> None:
+    def _update_weights(self, op: UpdateWeights) -> None:
         """Do what vLLM asks of those who change weights: nobody runs on, and the prefix cache is reset."""
         self._preempt_all()
         done = self.manager.reset_prefix_cache("version")
         self.manager.events.append(ResetDone(step=self._step_number, ok=done))
-        self.manager.events.append(Version(step=self._step_number, weights=version))
+        self.manager.events.append(Version(step=self._step_number, weights=op.version, adapter=op.adapter))
 
     def _client(self, r: str) -> _Client | None:
         """Return a live request, None for one that has ended."""

@@ -168,7 +168,7 @@ class PolicyHeight:
                 self._preempt_all()
                 self.adapter.renew()
                 events.append(ResetDone(step=self.witness.step, ok=True))
-                events.append(Version(step=self.witness.step, weights=op.version))
+                events.append(Version(step=self.witness.step, weights=op.version, adapter=op.adapter))
         return events
 
     def submit_tokens(

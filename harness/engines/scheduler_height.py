@@ -121,12 +121,7 @@ class SchedulerHeight:
             case Reset():
                 self._reset(op)
             case UpdateWeights():
-                self.drain()
-                self._view.reason = "version"
-                self.scheduler.update_weights()
-                self._view.reason = "reset"
-                events.append(ResetDone(step=self.manager.step, ok=True))
-                events.append(Version(step=self.manager.step, weights=op.version))
+                self._update_weights(op)
         return events
 
     def submit_tokens(
@@ -170,6 +165,15 @@ class SchedulerHeight:
         if op.tier in ("", SECOND) and self._tables_aside:
             self.scheduler.reset_tier()
             events.append(ResetDone(step=step, ok=True, tier=SECOND))
+
+    def _update_weights(self, op: UpdateWeights) -> None:
+        self.drain()
+        self._view.reason = "version"
+        self.scheduler.update_weights()
+        self._view.reason = "reset"
+        step = self.manager.step
+        self.manager.events.append(ResetDone(step=step, ok=True))
+        self.manager.events.append(Version(step=step, weights=op.version, adapter=op.adapter))
 
     # --- steps --------------------------------------------------------------------------------------------------------
 

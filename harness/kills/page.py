@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 
-from harness.kills.detectors import DETECTORS
+from harness.kills.detectors import DETECTORS, NO, NOT_RUN
 from harness.kills.equivalent import EQUIVALENT
 from harness.kills.matrix import Matrix, Row
 from harness.mutants import GROUPS, all_mutants
 from harness.report.tables import new_table, print_table
 
 SOLE = "†"
+LETTERS = ("I", "D", "T", "S", "R")
+"""The detectors on a terminal, in their order."""
 COLUMNS = ("fault", "group", "named anomaly (checker)", *DETECTORS, "seconds", "operations", "witness")
 
 _INTRODUCTION = """# Kill matrix
@@ -24,11 +26,11 @@ killed if that happens on a workload that was not written for it, while the same
 not count, but for the one fault that only it can see. The other columns ask each detector by itself: *invariants* are the
 checkers over the ledger that see the fault on the killing trace, *differential* the reference in lock-step, *tensor* the toy
 engine's numbers, *score* answers of a model, *reuse floor* whether hits are as long as the engine's own keys allow. A dash is
-*not run*: the differential follows one policy at one height, and scores take minutes a fault (`suites/score/test_mutants.py` has
-those of nine). {sole} marks a fault that one of the detectors asked sees alone.
+*not run*: the differential follows one policy at one height, and scores take minutes a fault (`suites/score/test_mutants.py`
+has those of nine). {sole} marks a fault that one of the detectors asked sees alone.
 
-*Seconds* are CPU time and *operations* those carried out until the kill; *witness* counts the operations of the shrunk trace, which
-is kept in `fixtures/traces/mutants`.
+*Seconds* are CPU time and *operations* those carried out until the kill; *witness* counts the operations of the shrunk trace,
+which is kept in `fixtures/traces/mutants`.
 """
 
 
@@ -50,10 +52,14 @@ def summary(matrix: Matrix) -> str:
 
 def print_matrix(matrix: Matrix, out: Console) -> None:
     """Print the table, what was not run, what survived, and the summary."""
-    table = new_table(out, ("", *COLUMNS[1:]), numbers=False)
+    table = new_table(out, ("", *LETTERS, "seconds", "operations", "witness"), gap=1)
     for row in matrix.rows:
-        table.add_row(*_cells(row))
+        name, _, _, *answers = _cells(row)
+        letters = [_letter(letter, answer) for letter, answer in zip(LETTERS, answers, strict=False)]
+        table.add_row(name, *letters, *answers[len(LETTERS) :])
     print_table(table, out)
+    out.print(", ".join(f"{letter} {detector}" for letter, detector in zip(LETTERS, DETECTORS, strict=True)), soft_wrap=True)
+    out.print(f". not seen, - not run, {SOLE} seen by one detector alone", markup=False, soft_wrap=True)
     for row in matrix.rows:
         if row.not_run:
             out.print(f"not run: {row.mutant}: {row.not_run}", markup=False, soft_wrap=True)
@@ -88,7 +94,8 @@ def _mirrors() -> Iterator[str]:
         yield f"\n### {group}: {summary_of}\n"
         for mutant in all_mutants().values():
             if mutant.group == group:
-                yield f"* `{mutant.name}` ({mutant.policy if mutant.engine == 'reference' else 'device'}): {mutant.summary}. {mutant.mirrors}"
+                where = mutant.policy if mutant.engine == "reference" else "device"
+                yield f"* `{mutant.name}` ({where}): {mutant.summary}. Mirrors {mutant.mirrors}"
 
 
 def _left_out() -> Iterator[str]:
@@ -96,6 +103,10 @@ def _left_out() -> Iterator[str]:
     yield "Faults that are none under the law, or that nothing here can have:\n"
     for name, (mirrors, why) in EQUIVALENT.items():
         yield f"* {name} ({mirrors}): {why}"
+
+
+def _letter(letter: str, answer: str) -> str:
+    return {NO: ".", NOT_RUN: "-", "": "", "survived": "!"}.get(answer, letter)
 
 
 def _line(cells: Iterable[str]) -> str:

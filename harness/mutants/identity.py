@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 
 from harness.engines.manager_height import ManagerHeight
+from harness.history import Version
 from harness.mutants import Mutant
 from harness.mutants.tools import BOTH, REFERENCE, wrap
+from harness.trace import UpdateWeights
 from reference_impl.primitives import GENESIS, chain
 
 
@@ -98,6 +100,18 @@ def parts_of_identity_untagged(engine: ManagerHeight) -> None:
     wrap(engine, "new_request", new_request)
 
 
+def adapter_reloaded_in_place(engine: ManagerHeight) -> None:
+    """Load an adapter anew under its name, and keep what the old one computed."""
+
+    def update_weights(original: Any, op: UpdateWeights) -> None:
+        if op.adapter:
+            engine.manager.events.append(Version(step=engine.manager.step, weights=op.version, adapter=op.adapter))
+        else:
+            original(op)
+
+    wrap(engine, "_update_weights", update_weights)
+
+
 MUTANTS = (
     Mutant(
         "hash-without-parent",
@@ -168,5 +182,15 @@ MUTANTS = (
         parts_of_identity_untagged,
         REFERENCE,
         group="I",
+    ),
+    Mutant(
+        "adapter-reloaded-in-place",
+        "an adapter is loaded anew under its name, and the keys of the old one stay",
+        "vllm-project/vllm#42125, #48352",
+        "cross-identity-hit",
+        "identity",
+        adapter_reloaded_in_place,
+        BOTH,
+        group="L",
     ),
 )

@@ -110,7 +110,7 @@ def compact(op: Op) -> str:
     if isinstance(op, Reset):
         return f"{word} running" if op.running else str(word)
     if isinstance(op, UpdateWeights):
-        return f"{word} {op.version}"
+        return f"{word} {op.version}{f' of {op.adapter}' if op.adapter else ''}"
     return f"{word} {op.r}"
 
 

@@ -139,9 +139,9 @@ class Script:
         """Forget every cached prefix, of one tier or of all."""
         self.ops.append(Reset(running=running, tier=tier))
 
-    def update_weights(self, version: int) -> None:
-        """Load new weights."""
-        self.ops.append(UpdateWeights(version))
+    def update_weights(self, version: int, adapter: str = "") -> None:
+        """Load new weights, of one adapter if it is named."""
+        self.ops.append(UpdateWeights(version, adapter))
 
     def trace(self, slots: int = 0) -> Trace:
         """Return the trace over a pool of so many slots (by default enough for two of the longest request)."""

@@ -183,6 +183,18 @@ def new_weights(s: Script, shape: Shape) -> int:
     return 0
 
 
+def new_adapter(s: Script, shape: Shape) -> int:
+    """Load an adapter anew, under its old name, between two requests with the same prompt."""
+    u = shape.unit
+    s.serve("plain", f"doc:{3 * u + 1}", chunk=2 * u)
+    s.serve("a", f"doc:{3 * u + 1}", chunk=2 * u, adapter="tuned")
+    s.serve("b", f"doc:{3 * u + 1}", chunk=2 * u, adapter="tuned")
+    s.update_weights(1, "tuned")
+    s.serve("c", f"doc:{3 * u + 1}", chunk=2 * u, adapter="tuned")
+    s.serve("again", f"doc:{3 * u + 1}", chunk=2 * u)
+    return 0
+
+
 def identities(s: Script, shape: Shape) -> int:
     """Send the same tokens under different salts, adapters and images, twice each; an image counts from where it begins.
 
@@ -363,6 +375,12 @@ SCENARIOS: tuple[Scenario, ...] = (
         reset_with_running,
     ),
     Scenario("new-weights", "weights change between two identical prompts", "InternLM/lmdeploy#4917", new_weights),
+    Scenario(
+        "new-adapter",
+        "an adapter is loaded anew in place, between two identical prompts",
+        "vllm-project/vllm#42125, #48352",
+        new_adapter,
+    ),
     Scenario(
         "identities",
         "the same tokens under other salts, adapters and images",

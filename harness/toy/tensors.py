@@ -49,7 +49,7 @@ class Tensors:
                 self._freed[event.step], self._holdings.freed = self._holdings.freed, []
             elif isinstance(event, Preempted | Aborted | Finished):
                 self._orphans |= {(step, event.r) for step, running in self._open.items() if event.r in running}
-            elif isinstance(event, Version):
+            elif isinstance(event, Version) and not event.adapter:
                 self.version, self.weights = event.weights, self.model.version(event.weights)
 
     def orphaned(self, step: int, r: str) -> bool:
