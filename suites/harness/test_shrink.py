@@ -8,6 +8,7 @@ import pytest
 
 from harness import layouts
 from harness.cells import Cell
+from harness.errors import UsageError
 from harness.generate import random_trace
 from harness.shrink import shrink
 from harness.trace import Media, Op, Preempt, Step, Submit, Trace, length_of
@@ -146,3 +147,60 @@ def test_steps_in_a_row_become_one() -> None:
     steps: list[Op] = [Step(run=[("r1", 2)]) for _ in range(9)]
     trace = Trace(header, [Submit("r1", "a:30", media=[Media(0, 1, "cat")]), *steps])
     assert shrink(trace, seven_in_all).ops == [Step(run=[("r1", 7)])]
+
+
+def test_groups_and_options_that_do_not_matter_go() -> None:
+    """One group is left, and no option; the trace says that its layout is a part of the one it came from."""
+    shape = Cell(layouts.load("full-swa-mamba"), {"retention_interval": 0}).shape("manager")
+    trace = Trace(random_trace(shape, 1, withdraw=False).header, [Submit("r1", "a:9"), Preempt("r1")])
+    header = shrink(trace, _preempted_with_five_tokens).header
+    assert len(header.layout.groups) == 1 and header.layout.name == "part-of-full-swa-mamba"
+    assert header.options == {}
+
+
+def test_a_configuration_that_is_refused_is_no_failure() -> None:
+    """Whoever needs two groups keeps two."""
+
+    def fails(candidate: Trace) -> int:
+        if len(candidate.header.layout.groups) < 2:
+            raise UsageError("one group is too few")
+        return _preempted_with_five_tokens(candidate)
+
+    shape = Cell(layouts.load("full-swa-mamba")).shape("manager")
+    trace = Trace(random_trace(shape, 1, withdraw=False).header, [Submit("r1", "a:9"), Preempt("r1")])
+    assert len(shrink(trace, fails).header.layout.groups) == 2
+
+
+def test_what_is_generated_becomes_a_part_of_the_prompt() -> None:
+    """Nine tokens computed and a preemption: six steps of decoding are spared by a prompt of nine."""
+
+    def nine(trace: Trace) -> int:
+        computed = 0
+        for index, op in enumerate(trace.ops):
+            computed += sum(tokens for _, tokens in op.run) if isinstance(op, Step) else 0
+            if isinstance(op, Preempt) and computed >= 9 and _within_prompts(trace.ops[:index]):
+                return index
+        return -1
+
+    header = random_trace(SHAPE, 1, withdraw=False).header
+    decode: list[Op] = [Step(run=[("r1", 1)]) for _ in range(6)]
+    trace = Trace(header, [Submit("r1", "a:3"), Step(run=[("r1", 3)]), *decode, Preempt("r1")])
+    assert shrink(trace, nine).ops == [Submit("r1", "a:3 @r1:6"), Step(run=[("r1", 9)]), Preempt("r1")]
+
+
+def _within_prompts(ops: list[Op]) -> bool:
+    """Whether no step asks for more than the prompt has and a token for each step of one."""
+    singles = sum(op.run == [("r1", 1)] for op in ops if isinstance(op, Step))
+    return _asked(ops) <= _prompts(ops) + singles
+
+
+def test_a_text_that_two_prompts_share_is_cut_in_both() -> None:
+    """By whole blocks first, so that it ends where it did on the grid."""
+
+    def shared(trace: Trace) -> int:
+        prompts = [op.prompt for op in trace.ops if isinstance(op, Submit)]
+        return 1 if len(prompts) == 2 and prompts[0] == prompts[1] and length_of(prompts[0]) % 16 == 3 else -1
+
+    header = random_trace(SHAPE, 1, withdraw=False).header
+    trace = Trace(header, [Submit("r1", "a:99"), Submit("r2", "a:99")])
+    assert [op.prompt for op in shrink(trace, shared).ops if isinstance(op, Submit)] == ["a:3", "a:3"]

@@ -1,7 +1,7 @@
 """Who kills whom: every seeded fault is found, by the checker and as the anomaly that it names in advance.
 
-Here each fault's stored witness is replayed; `cachewitness mutants` hunts all of them again with the workloads that every engine
-gets (`ci/stage_mutants.sh`). The differential does not count, except for the one fault that only it can see.
+Here each fault's stored witness is replayed; `cachewitness mutants` hunts all of them again with the workloads that every
+engine gets (`ci/stage_mutants.sh`). The differential does not count, except for the one fault that only it can see.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ from harness.trace import load
 MUTANTS = all_mutants()
 WITNESSED_MIN = 44
 OPERATIONS_MEDIAN_MAX = 8
-HUNTED = ("null-block-published", "lookup-one-unit-short", "block-leaked", "edge-capture-rewritten", "lmcache-null-blocks-stored")
+HUNTED = (
+    "null-block-published",
+    "lookup-one-unit-short",
+    "block-leaked",
+    "edge-capture-rewritten",
+    "lmcache-null-blocks-stored",
+)
 """Faults of which the whole hunt is run here: each is killed by the first few traces."""
 SHOWN = {
     "last-token-hit": "invariants",
