@@ -170,7 +170,7 @@ def test_a_key_that_only_one_split_publishes_is_a_difference() -> None:
 
 @pytest.mark.parametrize(("policy", "height"), [place for place in EVERYWHERE if place[0] != "furiosa"])
 def test_capacity_never_lowers_a_hit_on_attention(policy: str, height: Height) -> None:
-    """Left out: windows and states (and with them all of Furiosa-LLM), where a longer hit leaves less behind (see the relation)."""
+    """Left out: windows and states (so all of Furiosa-LLM), where a longer hit leaves less behind."""
     hits = 0
     for cell, shape, trace in traces(policy, height):
         if any(group.kind != "full" for group in cell.layout.groups):
