@@ -1,4 +1,4 @@
-"""Metamorphic relations on tensors: splits of a prompt leave the same content, and what is resumed computes what cold runs do."""
+"""Metamorphic relations on tensors: splits of a prompt leave the same content; what is resumed computes what cold runs do."""
 
 from __future__ import annotations
 
