@@ -113,13 +113,13 @@ def state_donated_without_copy(engine: ManagerHeight) -> None:
 
 def split_in_attention_units(engine: ManagerHeight) -> None:
     """Cut chunks at block boundaries of attention, where the blocks of recurrent groups are larger."""
-    finest: int = min(single.block_size for single in core(engine).coordinator.single_type_managers)
+    finest = min(single.block_size for single in core(engine).coordinator.single_type_managers)
 
     def split(original: Any, request: Any, tokens: int, hit: int) -> int:
-        start = request.num_computed_tokens + hit
+        start: int = request.num_computed_tokens + hit
         end = start + tokens
         if end < request.num_tokens and end // finest * finest > start:
-            return end // finest * finest - start
+            return int(end // finest * finest - start)
         kept: int = original(request, tokens, hit)
         return kept
 
