@@ -123,7 +123,7 @@ def split_in_attention_units(engine: ManagerHeight) -> None:
         kept: int = original(request, tokens, hit)
         return kept
 
-    if engine.split is not None:
+    if getattr(engine, "split", None) is not None:
         wrap(engine, "split", split)
 
 

@@ -37,7 +37,7 @@ def split_returns_nothing(engine: ManagerHeight) -> None:
         size = max(single.block_size for single in core(engine).coordinator.single_type_managers)
         return (start + kept) // size * size - start if start < request.num_prompt_tokens else kept
 
-    if engine.split is not None:
+    if getattr(engine, "split", None) is not None:
         wrap(engine, "split", split)
 
 
