@@ -83,7 +83,7 @@ def plant_fault(mutant: str, engine: Computed, policy: str) -> None:
     if mutant in known and "toy" in known[mutant].engines:
         plant(mutant, "toy", engine, "scheduler")
     else:
-        plant(mutant, policies.get(policy).plants_as or policy, engine.engine, "scheduler")
+        plant(mutant, (policies.get(policy).plants_as or policy, policy), engine.engine, "scheduler")
 
 
 def _model(header: Header, options: Mapping[str, str]) -> Model:
