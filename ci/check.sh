@@ -25,7 +25,7 @@ stage types-ci python -m mypy --strict ci
 stage types-benchmarks python -m mypy --strict -p benchmarks
 stage imports python ci/lint_imports.py
 stage changelog changelog
-stage tests python -m pytest
+stage tests python -m pytest --numprocesses=auto --dist=worksteal
 
 cat <<'END'
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,11 +31,33 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "score: runs lm-eval; needs the extra `score`")
 
 
+NOT_RUN: dict[str, str] = {}
+"""Files that were skipped while they were collected, here or by a worker, and why."""
+
+
+def why(report: pytest.CollectReport | pytest.TestReport) -> str:
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ")
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped:
+        NOT_RUN[report.nodeid] = why(report)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["not_run"] = NOT_RUN
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    NOT_RUN.update(getattr(node, "workeroutput", {}).get("not_run", {}))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    skipped = terminalreporter.stats.get("skipped", [])
-    if not skipped:
-        return
-    terminalreporter.section("not run")
-    for report in skipped:
-        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        terminalreporter.line(f"{report.nodeid}: {why.removeprefix('Skipped: ')}")
+    skipped = NOT_RUN | {report.nodeid: why(report) for report in terminalreporter.stats.get("skipped", [])}
+    if skipped:
+        terminalreporter.section("not run")
+        for name, reason in sorted(skipped.items()):
+            terminalreporter.line(f"{name}: {reason}")

@@ -37,7 +37,7 @@ def test_a_witness_names_the_anomaly_marks_the_operation_and_can_be_replayed(cap
     assert (
         "group-misalignment" in first
         and "what it implies:" in first
-        and "layout full-swa-mamba (full 16 + sliding 16 window 32 + recurrent 16)" in first
+        and "layout part-of-full-swa-mamba (full 16 + recurrent 16)" in first
     )
     (marked,) = [line for line in first.splitlines() if line.startswith("> ")]
     assert "step" in marked
