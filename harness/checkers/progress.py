@@ -44,10 +44,9 @@ class Progress(Checker):
         return self._nobody(ledger, event, ran, limit) if not event.asked else None
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
-        """Whoever was taken out of the step had been given a place in it: that was no refusal."""
-        for r in event.withdrawn:
-            self._waited.pop(r, None)
+        """Where somebody was taken out of the step nobody was refused: they had a place, and the room that others lacked."""
         if event.withdrawn:
+            self._waited.clear()
             self._idle = 0
         return None
 

@@ -26,7 +26,7 @@ from harness.verdict import Finding
 POLICY = "vllm"
 OPERATIONS_MAX = 12_000
 """A canary that is not reported in so many operations is missed; most are in some hundred."""
-DRAWN_MAX = 300
+DRAWN_MAX = 100
 """Among so many drawn configurations one must express the fault, or another fault is chosen."""
 
 Fits = Callable[[Cell], bool]
@@ -88,9 +88,10 @@ def sing(plan: Plan) -> Sung | None:
     """Plant the fault that the plan's seed chooses and say whether it was reported; None if no configuration expresses one."""
     plan = replace(plan, stream="canary")
     source, names = Seeded(f"canary/{plan.seed}"), sorted(CANARIES)
+    drawn = [_drawn(plan, number) for number in range(DRAWN_MAX)]
     while names:
         names.remove(name := source.choice(names))
-        if any(_expresses(plan, name, number) for number in range(DRAWN_MAX)):
+        if any(_expresses(name, one) for one in drawn):
             return planted(plan, name)
     return None
 
@@ -98,7 +99,7 @@ def sing(plan: Plan) -> Sung | None:
 def planted(plan: Plan, name: str) -> Sung:
     """Plant one fault, and run what can express it until it is reported or the canary's operations are spent."""
     mutant, operations = all_mutants()[name], 0
-    expressing = filter(None, (_expresses(plan, name, number) for number in count()))
+    expressing = filter(None, (_expresses(name, _drawn(plan, number)) for number in count()))
     for trace in islice(expressing, OPERATIONS_MAX):
         engine = parse(f"reference:mutant={name}").open(trace.header)
         result = drive(trace, engine, until=lambda found: _named(found, name), keep=False)
@@ -115,11 +116,18 @@ def _named(found: Finding, name: str) -> bool:
     return (found.anomaly, found.checker) == (mutant.anomaly, mutant.checker)
 
 
-def _expresses(plan: Plan, name: str, number: int) -> Trace | None:
-    """Return the plan's trace of a number if the fault can show in it; None if not, or if the policy refuses it."""
+def _drawn(plan: Plan, number: int) -> tuple[Cell, Trace] | None:
+    """Return what the plan draws; None if the policy refuses it."""
     try:
-        cell, trace = plan.draw(number)
+        return plan.draw(number)
     except UsageError:
         return None
+
+
+def _expresses(name: str, drawn: tuple[Cell, Trace] | None) -> Trace | None:
+    """Return the trace if the fault can show in it."""
+    if drawn is None:
+        return None
+    cell, trace = drawn
     fits = cell.options.get("enable_caching", True) and CANARIES[name](cell)
     return trace if fits and all_mutants()[name].height in ("manager", trace.header.height) else None

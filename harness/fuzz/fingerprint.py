@@ -13,9 +13,8 @@ Source of the fields: `reference_impl/vllm`, read under its own names; one that 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
-from functools import cache
 from hashlib import blake2b
 from typing import Any
 
@@ -32,6 +31,7 @@ _FORGOTTEN_BY_A_STEP = {"cached_blocks_this_step", "new_block_ids"}
 _OF_A_REQUEST_ELSEWHERE = {"block_hashes", "num_preemptions"}
 """Hashes follow from tokens; how often a request was preempted is told to nobody."""
 _PLAIN = (int, str, bytes, bool)
+_FIELDS: dict[type, list[str]] = {}
 _STORE: dict[tuple[bytes, int], bytes] = {}
 
 
@@ -178,11 +178,11 @@ class _View:
         return known
 
 
-@cache
-def _fields(kind: Hashable) -> list[str]:
+def _fields(kind: type) -> list[str]:
     """Return the attributes that a class keeps in slots, less those that follow from others."""
-    assert isinstance(kind, type)
-    return sorted({n for base in kind.__mro__ for n in getattr(base, "__slots__", ())} - _OF_A_REQUEST_ELSEWHERE)
+    if kind not in _FIELDS:
+        _FIELDS[kind] = sorted({n for base in kind.__mro__ for n in getattr(base, "__slots__", ())} - _OF_A_REQUEST_ELSEWHERE)
+    return _FIELDS[kind]
 
 
 def _further(thing: Any) -> list[Any]:

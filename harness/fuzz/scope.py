@@ -123,17 +123,21 @@ class Scope:
                 yield Submit(r, f"A:{book.prompt_tokens} @{book.r}:{tokens - book.prompt_tokens}")
 
     def _steps(self, ledger: Ledger, live: list[str]) -> Iterator[Op]:
-        """Yield steps: everybody may be left out, compute one block, or all that it lacks; one of them may be withdrawn."""
+        """Yield steps: everybody may be left out, compute one token, one block, or all it lacks; one of them may be withdrawn.
+
+        Of budgets: a block of all groups, one token more, and enough for everybody.
+        """
         if self.height == "scheduler":
+            unit, enough = self.cell.shape(self.height).unit, 2 * self.bound.model_len
             if live:
-                yield from (Step(budget=budget) for budget in (BLOCK, 2 * BLOCK, 2 * self.bound.model_len))
-                yield from (Step(budget=2 * self.bound.model_len, withdraw=[r]) for r in live)
+                yield from (Step(budget=budget) for budget in (unit, unit + 1, enough))
+                yield from (Step(budget=enough, withdraw=[r]) for r in live)
             return
         choices = []
         for r in live:
             book = ledger.books[r]
             lacking = len(book.tokens) - book.computed
-            choices.append([0, *({min(BLOCK, lacking), lacking} - {0})])
+            choices.append([0, *sorted({min(1, lacking), min(BLOCK, lacking), lacking} - {0})])
         for counts in product(*choices):
             run = [(r, count) for r, count in zip(live, counts, strict=True) if count]
             if run:

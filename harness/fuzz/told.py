@@ -20,7 +20,7 @@ from harness.report.store import Stored
 from harness.report.tables import new_table, print_table
 from harness.report.witness import witness, wrapped
 from harness.run import Report, SuiteReport
-from harness.verdict import EXIT_FAIL, EXIT_INTERNAL, EXIT_PASS, EXIT_UNKNOWN, Activity
+from harness.verdict import EXIT_FAIL, EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN, Activity
 
 EXPLAINED_MAX = 12
 """So many marks that were never reached are explained; of more, the names are listed."""
@@ -82,8 +82,13 @@ def print_coverage(coverage: Coverage, engine: EngineSpec, stored: Mapping[str, 
 
 
 def exit_code(campaign: Campaign, sung: Sung | None) -> int:
-    """Return the exit code of a campaign: that of a crash if the canary was missed, since then nothing that was said counts."""
-    return EXIT_INTERNAL if sung is not None and not sung.reported else campaign.report.exit_code
+    """Return the exit code of a campaign: that of a crash if the canary was missed, since then nothing that was said counts.
+
+    Without a canary there is no pass.
+    """
+    if sung is not None:
+        return campaign.report.exit_code if sung.reported else EXIT_INTERNAL
+    return EXIT_NOTHING_CHECKED if campaign.report.exit_code == EXIT_PASS else campaign.report.exit_code
 
 
 def canary_line(sung: Sung | None) -> str:
@@ -134,7 +139,8 @@ def _reasons(campaign: Campaign, sung: Sung | None) -> list[str]:
         return []
     failures = [failure for suite in campaign.report.suites for failure in suite.failures]
     crashed = [text for suite in campaign.report.suites for text in suite.crashed]
-    return [failure.finding.anomaly for failure in failures] or crashed or campaign.report.vacuous
+    reasons = [failure.finding.anomaly for failure in failures] or crashed or campaign.report.vacuous
+    return reasons or ["no fault could be planted, so it is not proved that one would have been seen"]
 
 
 def _say(text: str, out: Console, style: str = "") -> None:

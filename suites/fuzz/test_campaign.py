@@ -1,0 +1,83 @@
+"""A campaign can be run again from one line, stops where it is told to, and keeps what fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.engines.registry import EngineKind, EngineSpec, parse
+from harness.errors import UsageError
+from harness.fuzz import marks
+from harness.fuzz.campaign import Campaign, Plan, heights_of
+from harness.fuzz.draw import Restriction
+from harness.trace import TraceHeader
+from harness.verdict import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS
+
+
+def _campaign(engine: str = "reference", seed: int = 0, policy: str = "vllm") -> Campaign:
+    spec = parse(engine)
+    return Campaign(spec, Plan(policy, heights_of(spec, policy), Restriction(), seed))
+
+
+def test_a_campaign_cut_off_by_the_clock_is_run_again_by_its_operations() -> None:
+    """Bit for bit: the same traces, events and marks."""
+    first, again, other = _campaign(seed=3), _campaign(seed=3), _campaign(seed=4)
+    first.run(seconds=0.5)
+    again.run(operations=first.operations)
+    other.run(operations=first.operations)
+    assert (again.digest, again.operations, again.marks) == (first.digest, first.operations, first.marks)
+    assert other.digest != first.digest
+
+
+def test_the_clean_reference_passes_and_almost_every_mark_is_reached() -> None:
+    """In a few thousand operations nothing is found, every rule has something to judge, and the work is not idle."""
+    campaign = _campaign(seed=1)
+    campaign.run(operations=6_000)
+    assert campaign.report.exit_code == EXIT_PASS, campaign.report.vacuous
+    assert 6_000 <= campaign.operations < 6_400
+    assert len([name for name in marks.ALL if not campaign.marks[name]]) <= 5
+    assert set(campaign.marks) <= set(marks.ALL)
+
+
+def test_a_campaign_stops_at_its_first_failure_and_shrinks_it() -> None:
+    """The shrunk trace fails alike, with its last operation, and is no longer than the whole one."""
+    campaign = _campaign("reference:mutant=tail-published-early")
+    campaign.run(operations=50_000)
+    assert campaign.report.exit_code == EXIT_FAIL and campaign.operations < 5_000
+    (failure,) = [failure for suite in campaign.report.suites for failure in suite.failures]
+    assert failure.finding.anomaly == "partial-commit"
+    assert failure.offending == len(failure.shrunk.ops) - 1 < len(failure.trace.ops)
+
+
+def test_what_an_engine_refuses_is_left_out_and_told() -> None:
+    """Every second configuration refused: the campaign goes on; all refused: an error that says why."""
+    reference = parse("reference").kind
+
+    def spec(refuses: object) -> EngineSpec:
+        def open_engine(header: TraceHeader, options: object) -> object:
+            assert callable(refuses)
+            if refuses(header):
+                raise UsageError("this engine has no such thing")
+            return reference.open(header, {})
+
+        kind = EngineKind(name="picky", summary="", heights=("manager",), open=open_engine)  # type: ignore[arg-type]
+        return EngineSpec(kind, {}, "picky")
+
+    plan = Plan("vllm", ("manager",), Restriction(), seed=0)
+    some = Campaign(spec(lambda header: len(header.layout.groups) > 2), plan)
+    some.run(operations=300)
+    assert some.operations >= 300
+    assert [(entry.why, entry.count > 0) for entry in some.report.not_run] == [("this engine has no such thing", True)]
+    with pytest.raises(UsageError, match="no such thing"):
+        Campaign(spec(lambda header: True), plan).run(operations=300)
+
+
+def test_a_campaign_too_short_to_judge_anything_says_so() -> None:
+    """One trace may give some rule nothing to judge: that is no pass."""
+    codes = {}
+    for seed in range(8):
+        campaign = _campaign(seed=seed)
+        campaign.run(operations=1)
+        assert campaign.traces == 1
+        assert campaign.report.exit_code == (EXIT_NOTHING_CHECKED if campaign.report.vacuous else EXIT_PASS)
+        codes[seed] = campaign.report.exit_code
+    assert EXIT_NOTHING_CHECKED in codes.values()

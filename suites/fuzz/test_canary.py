@@ -1,0 +1,71 @@
+"""The canary is reported wherever it is planted, and a harness that no longer sees it says that it is blind."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import layouts
+from harness.cli import invoke
+from harness.errors import UsageError
+from harness.fuzz import canary
+from harness.fuzz.campaign import Plan
+from harness.fuzz.canary import CANARIES, OPERATIONS_MAX, planted, sing
+from harness.fuzz.draw import Restriction
+from harness.mutants import all_mutants
+from harness.verdict import EXIT_INTERNAL, EXIT_NOTHING_CHECKED, Finding
+
+BOTH = Plan("vllm", ("manager", "scheduler"), Restriction(), seed=0)
+
+
+@pytest.mark.parametrize("name", CANARIES)
+def test_canary_is_reported_long_before_its_operations_are_spent(name: str) -> None:
+    """As the anomaly, and by the checker, that the fault names in advance."""
+    sung = planted(BOTH, name)
+    mutant = all_mutants()[name]
+    assert (sung.reported, sung.anomaly, sung.checker) == (True, mutant.anomaly, mutant.checker)
+    assert sung.operations < OPERATIONS_MAX // 4
+
+
+def test_the_seed_chooses_the_canary() -> None:
+    """The same seed plants the same fault; some seeds plant another one."""
+    names = [sung.mutant for seed in range(12) if (sung := sing(Plan("vllm", BOTH.heights, Restriction(), seed)))]
+    assert len(names) == 12 and len(set(names)) > 4
+    assert sing(BOTH) == sing(BOTH)
+
+
+def test_only_what_the_configurations_express_is_planted() -> None:
+    """On full attention alone no fault of a window, of a state or of retention; without a cache none at all."""
+    plain = Restriction([layouts.load("full")], {})
+    needing = {"null-block-published", "window-freed-early", "denser-than-interval", "hit-is-maximum-over-groups"}
+    for seed in range(4):
+        sung = sing(Plan("vllm", ("manager",), plain, seed))
+        assert sung is not None and sung.reported and sung.mutant not in needing
+    uncached = Restriction([layouts.load("full")], {"enable_caching": False})
+    assert sing(Plan("vllm", ("manager",), uncached, seed=0)) is None
+
+
+def test_a_blind_harness_fails_loudly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """If nobody recognises the planted fault, no pass is printed: exit 3, and the reason."""
+
+    def blind(found: Finding, name: str) -> bool:
+        return False
+
+    monkeypatch.setattr(canary, "_named", blind)
+    monkeypatch.setattr(canary, "OPERATIONS_MAX", 300)
+    code = invoke(["fuzz", "--operations", "300"])
+    output = capsys.readouterr().out
+    assert code == EXIT_INTERNAL
+    assert "NOT reported" in output and "the harness is blind" in output
+
+
+def test_without_a_canary_nothing_was_proved(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where no fault can be planted the run says so, and is not a pass."""
+    code = invoke(["fuzz", "--layout", "full", "--option", "enable_caching=false", "--operations", "200"])
+    assert code == EXIT_NOTHING_CHECKED
+    assert "express no fault" in capsys.readouterr().out
+
+
+def test_a_refused_choice_is_an_error() -> None:
+    """What the policy refuses of the user's own choice is not skipped over."""
+    with pytest.raises(UsageError):
+        Plan("vllm", ("manager",), Restriction([layouts.load("full")], {"retention_interval": 7}), 0).draw(0)

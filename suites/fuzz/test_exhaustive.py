@@ -1,0 +1,117 @@
+"""An exhaustive search sees every state of a bound, finds what is planted, and takes no two different states to be one."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.cli import invoke
+from harness.engines.registry import parse
+from harness.errors import UsageError
+from harness.fuzz.exhaustive import bound_of, search
+from harness.fuzz.explore import Path, explore, reached
+from harness.fuzz.scope import CELLS, Bound, Scope
+from harness.verdict import EXIT_FAIL, EXIT_PASS, EXIT_UNKNOWN, EXIT_USAGE
+
+SMALL = Bound(requests=1, blocks=1, slots=4)
+HYBRID = Scope(CELLS[4], "manager", Bound(requests=1, blocks=2, slots=7))
+
+
+def test_the_clean_reference_is_complete_within_a_bound() -> None:
+    """Every configuration, at both heights; the same numbers with one process as with two."""
+    two, one = (search(parse("reference"), SMALL, processes=count) for count in (2, 1))
+    assert two.complete and one.complete
+    assert [(c.states, c.transitions) for c in two.covered] == [(c.states, c.transitions) for c in one.covered]
+    assert all(len(covered.states) >= 10 for covered in two.covered)
+
+
+def test_a_larger_bound_has_more_states() -> None:
+    """In slots and in blocks."""
+    states = [
+        len(search(parse("reference"), bound, CELLS[:1], ["scheduler"], processes=1).covered[0].states)
+        for bound in (Bound(1, 1, 2), Bound(1, 1, 4), Bound(1, 2, 4))
+    ]
+    assert states == sorted(states) and states[0] < states[-1]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "anomaly", "cell"),
+    [
+        ("null-block-published", "fabricated-snapshot", 4),
+        ("tail-published-early", "partial-commit", 0),
+        ("replay-boundary-masked", "lost-replay-boundary", 2),
+        ("resumed-request-refused", "stuck", 0),
+        ("block-leaked", "leak", 3),
+    ],
+)
+def test_planted_fault_is_found(mutant: str, anomaly: str, cell: int) -> None:
+    """One request, prompts of up to two blocks, is enough for these."""
+    coverage = search(parse(f"reference:mutant={mutant}"), HYBRID.bound, [CELLS[cell]], [HYBRID.height])
+    assert coverage.failure is not None and not coverage.complete
+    assert coverage.failure.finding.anomaly == anomaly
+    assert len(coverage.failure.shrunk.ops) <= 8
+
+
+@pytest.mark.parametrize(
+    ("cell", "height", "bound"),
+    [(0, "manager", SMALL), (2, "scheduler", SMALL), (4, "manager", SMALL), (5, "scheduler", SMALL)],
+)
+def test_states_taken_to_be_one_behave_alike(cell: int, height: str, bound: Bound) -> None:
+    """Whatever is asked next of either of two such states, the same is offered and the same state comes of it."""
+    scope, spec = Scope(CELLS[cell], height, bound), parse("reference")  # type: ignore[arg-type]
+    merged: list[tuple[Path, Path]] = []
+    found = explore(spec, scope, on_merge=lambda one, other: merged.append((one, other)))
+    assert found.complete and merged
+    for one, other in merged[:: max(1, len(merged) // 60)]:
+        offered = reached(spec, scope, one).offered()
+        assert offered == reached(spec, scope, other).offered()
+        for op in offered:
+            ways = [reached(spec, scope, (*path, op)) for path in (one, other)]
+            assert ways[0].fingerprint() == ways[1].fingerprint(), (one, other, op)
+
+
+def test_a_path_can_be_walked_without_meeting_the_end_of_time() -> None:
+    """A search that is stopped says that it is not complete."""
+    assert not explore(parse("reference"), HYBRID, stop=lambda: True).complete
+
+
+def test_bound_is_read_and_refused() -> None:
+    """Named parts replace the defaults; anything else is one line that names it."""
+    assert bound_of("requests=3,slots=9") == Bound(requests=3, slots=9)
+    assert bound_of("") == Bound()
+    for text in ("request=3", "requests", "slots=1", "blocks=0", "blocks=-1", "blocks=two"):
+        with pytest.raises(UsageError, match="--bound"):
+            bound_of(text)
+
+
+def test_command_says_that_it_was_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    """And how many states there were."""
+    assert invoke(["fuzz", "--exhaustive", "--bound", "requests=1,blocks=1,slots=4"]) == EXIT_PASS
+    output = capsys.readouterr().out
+    assert "complete: nothing within the bound contradicts a rule" in output and "states" in output
+    assert invoke(["fuzz", "--exhaustive", "--seconds", "0.01"]) == EXIT_UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--exhaustive", "--seed", "3"],
+        ["--exhaustive", "--operations", "3"],
+        ["--exhaustive", "--bound", "cats=3"],
+        ["--exhaustive", "--option", "tier_slots=4"],
+        ["--exhaustive", "--policy", "furiosa"],
+        ["--bound", "slots=4"],
+        ["--engine", "nothing"],
+    ],
+)
+def test_what_does_not_go_together_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, exit 4."""
+    assert invoke(["fuzz", *words]) == EXIT_USAGE
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_command_fails_on_a_planted_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    """With a witness and a command that replays it."""
+    words = ["--engine", "reference:mutant=block-leaked", "--bound", "requests=1,blocks=1,slots=4"]
+    assert invoke(["fuzz", "--exhaustive", *words]) == EXIT_FAIL
+    output = capsys.readouterr().out
+    assert "FAIL  leak" in output and "replay: cachewitness replay" in output
