@@ -167,7 +167,7 @@ def keeps_the_window(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("fault", "anomaly"),
     [
-        (ignores_holes, "premature-release"),
+        (ignores_holes, "window-hole"),
         (window_one_short, "premature-release"),
         (writes_into_a_shared_block, "aliased-write"),
         (stored_before_the_pass, "partial-commit"),
