@@ -29,7 +29,7 @@ FULL = "pool 0: 12 slots, null 0\ngroup 0: full block 4\nrules: alignment 4\n"
 STATE = "pool 0: 12 slots, null 0\ngroup 0: recurrent block 4\nrules: alignment 4\n"
 
 
-@pytest.mark.parametrize("mutant", [mutant.name for mutant in all_mutants().values() if mutant.checker == "tensors"])
+@pytest.mark.parametrize("mutant", STORIES)
 def test_fault_of_the_device_is_a_silent_divergence_and_the_trace_is_clean_without_it(mutant: str) -> None:
     trace = STORIES[mutant]
     result = drive(trace, parse(f"toy:mutant={mutant}").open(trace.header), keep=False)
