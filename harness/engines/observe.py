@@ -11,7 +11,7 @@ went through the free queue inside one call looks exactly like that.
 `counts` uses the pool's own books: `free` is the length of the free queue less the cached blocks in it, so a block that
 is queued twice, or lost, shows as free + held + cached differing from the size of the pool.
 
-A pool that says itself which blocks changed (`drain_dirty`) is asked; of any other, every block is looked at.
+A pool that says itself which blocks changed (`drain_dirty`) is asked; to any other one listens (`observe_touched`).
 
 Sources of the interface: vLLM 0.33.0, `v1/core/kv_cache_manager.py`, `v1/core/block_pool.py`,
 `v1/core/single_type_kv_cache_manager.py`.
@@ -24,6 +24,7 @@ from itertools import zip_longest
 from typing import Any
 
 from harness.engines.observe_tier import ObservedTier
+from harness.engines.observe_touched import Touched
 from harness.history import Counts, Drop, Event, Hit, Publish, Take, Unpublish, UnpublishReason
 
 POOL = 0
@@ -54,7 +55,9 @@ class ObservedManager:
         self._drain_dirty = getattr(self._pool, "drain_dirty", None)
         self._refs: list[int] = [block.ref_cnt for block in self._blocks]
         self._keys: list[Any] = [block.block_hash for block in self._blocks]
+        self._touched = Touched(self._pool, self._refs, self._keys)
         self._lengths: dict[int, dict[Any, int]] = {}
+        self._several: set[int] = set()
         self._tied: dict[int, list[int]] = {}
         self._held = self._cached = 0
         self._has_companions = hasattr(self._pool.null_block, "companions")
@@ -210,6 +213,7 @@ class ObservedManager:
             old = before[group]
             if new != old:
                 gone, got = _difference(old, new, null)
+                self._touched.note(gone + got)
                 if gone:
                     slots = self._with_tied(gone) if self._tied else gone
                     drops.append(Drop(step=self.step, pool=POOL, group=group, slots=slots, holder=r))
@@ -261,6 +265,7 @@ class ObservedManager:
             self._copy_count += 1
             holder = f"copy:{self._copy_count}"
             ends = (copy.src_block_id, copy.dst_block_id)
+            self._touched.note(ends)
             group = next((g for g, places in enumerate(holding) if not places.isdisjoint(ends)), 0)
             for block in retained[2 * index : 2 * index + 2]:
                 self._pins.setdefault(block.block_id, []).append((holder, group))
@@ -282,15 +287,9 @@ class ObservedManager:
     def _changed(self) -> Iterable[int]:
         if self._drain_dirty is not None:
             return sorted(self._drain_dirty())
-        refs = [block.ref_cnt for block in self._blocks]
-        keys = [block.block_hash for block in self._blocks]
-        changed = set(getattr(self._pool, "cached_block_hashes_by_block", ()))
-        changed.update(slot for slot, lengths in self._lengths.items() if len(lengths) > 1)
-        if refs != self._refs:
-            changed.update(slot for slot, ref in enumerate(refs) if ref != self._refs[slot])
-        if keys != self._keys:
-            changed.update(slot for slot, key in enumerate(keys) if key != self._keys[slot])
-        return sorted(changed)
+        changed = self._touched.changed()
+        further = getattr(self._pool, "cached_block_hashes_by_block", ())
+        return sorted({*changed, *further, *self._several}) if further or self._several else changed
 
     def _account(self, request: Any, reason: UnpublishReason, moves: list[Event]) -> None:
         """Report the blocks whose references or keys changed, around the takes and drops of the same call."""
@@ -303,7 +302,7 @@ class ObservedManager:
             block = self._blocks[slot]
             ref, key = block.ref_cnt, block.block_hash
             was, had = self._refs[slot], self._keys[slot]
-            if key != had or slot in further or len(self._lengths.get(slot, ())) > 1:
+            if key != had or slot in further or slot in self._several:
                 why = reason
                 if reason == "evict" and was > 0:
                     if taken is None:
@@ -347,6 +346,7 @@ class ObservedManager:
         self._keys[slot] = block.block_hash
         if new:
             self._lengths[slot] = new
+        (self._several.add if len(new) > 1 else self._several.discard)(slot)
         tied = [companion.block_id for companion in block.companions] if self._has_companions else []
         published = []
         for key, length in new.items():

@@ -1,0 +1,92 @@
+"""Long runs without faults: every alarm is false, or a finding.
+
+    python benchmarks/soak.py --engine NAME [--policy NAME] --operations N --seed N [--keep DIR]
+
+Runs what `cachewitness fuzz` draws, and goes on after an alarm. An alarm is sorted as known if the step in which it is raised
+copies from a block that the same step copies to, which vLLM 0.26 and later do (docs/engines.md). `--keep` stores the trace of
+each alarm as it was drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from collections import Counter
+from itertools import count
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from harness import trace as traces
+from harness.engines.registry import parse
+from harness.errors import UsageError
+from harness.execute import drive
+from harness.fuzz.campaign import Plan, heights_of
+from harness.fuzz.draw import Restriction
+from harness.history import StepBegin
+from harness.trace import Trace
+from harness.verdict import Activity, Result
+
+KNOWN = "a copy of a block that the same step fills by a copy"
+
+
+def chained(result: Result) -> bool:
+    """Whether, up to the first finding, some step copies from a block that it copies to."""
+    end = min(finding.seq for finding in result.findings)
+    steps = [event for event in result.history.events if isinstance(event, StepBegin) and event.seq <= end]
+    return any({move.src for move in step.copies} & {move.dst for move in step.copies} for step in steps)
+
+
+def main() -> int:
+    """Run, print what came of it, and return 1 if an alarm is not known."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", default="reference")
+    parser.add_argument("--policy", default="vllm")
+    parser.add_argument("--operations", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--keep", type=Path, metavar="DIR")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    spec = parse(given.engine)
+    plan = Plan(given.policy, heights_of(spec, given.policy), Restriction([], {}, historic=not spec.kind.replays), given.seed)
+    whole, alarms, ran, refused = Activity(), Counter[str](), Counter[str](), 0
+    began, cpu = time.perf_counter(), time.process_time()
+    for number in count():
+        if whole.operations >= given.operations:
+            break
+        try:
+            cell, trace = plan.draw(number)
+            engine = spec.open(trace.header)
+        except UsageError:
+            refused += 1
+            continue
+        if set(trace.header.needs) - set(engine.describe().capabilities):
+            refused += 1
+            continue
+        result = drive(trace, engine, keep=False)
+        whole.add(result.activity)
+        ran[trace.header.height] += result.activity.operations
+        if result.findings:
+            why = _sort(trace, spec.open(trace.header))
+            alarms[why] += 1
+            print(f"alarm {number} {cell.name}: {result.findings[0].anomaly}: {why}", flush=True)
+            if given.keep:
+                given.keep.mkdir(parents=True, exist_ok=True)
+                (given.keep / f"{number}.jsonl").write_bytes(traces.dump(trace))
+    print(f"engine {given.engine}, policy {given.policy}, seed {given.seed}, numbers 0 to {number - 1}, {refused} left out")
+    print(f"{whole.operations:,} operations ({', '.join(f'{n:,} at {height} height' for height, n in ran.items())})")
+    print(f"{whole.events:,} events, {whole.hits:,} hits, {whole.evictions:,} evictions, {whole.preemptions:,} preemptions")
+    print(f"{time.perf_counter() - began:.0f} s by the clock, {time.process_time() - cpu:.0f} s of CPU")
+    print(f"alarms: {dict(alarms) or 'none'}")
+    return int(any(why != KNOWN for why in alarms))
+
+
+def _sort(trace: Trace, engine: object) -> str:
+    result = drive(trace, engine)  # type: ignore[arg-type]
+    return KNOWN if chained(result) else "not known"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

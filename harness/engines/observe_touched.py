@@ -1,0 +1,105 @@
+"""Which blocks of a pool may have changed, without looking at every block after every call.
+
+A pool of vLLM's shape changes its blocks in a few methods. Each is listened to on the pool at hand; what passes through is noted,
+and so is what joined or left a table. Nothing of it is believed: two numbers that the pool keeps itself, how many blocks are free
+and how many keys its index has, have to agree with it. If they do not, or if a look at every block now and then shows a change
+that was not noted, the answer is to look at every block. So a fork whose methods have other names costs time and no event.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+CHANGING = ("_insert_block_hash", "evict_blocks", "free_blocks", "get_new_blocks", "move_block_hashes", "touch", "unpin_blocks")
+"""Methods of vLLM's `BlockPool` that change blocks, 0.24.0 to 0.33.0; those that they call are not among them."""
+LOOK_EVERY = 256
+"""Calls between two looks at every block."""
+
+
+class Touched:
+    """Listens to a pool. `refs` and `keys` are by block as they were reported last; whoever has them keeps them up."""
+
+    def __init__(self, pool: Any, refs: list[int], keys: list[Any]) -> None:
+        self._pool, self._refs, self._keys = pool, refs, keys
+        self._blocks = pool.blocks
+        self._noted: set[int] = set()
+        self._heard: list[Any] = []
+        self._calls = 0
+        self._uses = Counter(key for key in keys if key is not None)
+        self._free = pool.get_num_free_blocks()
+        self._index = getattr(pool, "cached_block_hash_to_block", None)
+        self._listening = hasattr(self._index, "__len__") and not hasattr(pool, "drain_dirty")
+        for name in CHANGING:
+            if self._listening and hasattr(type(pool), name):
+                setattr(pool, name, self._listen(name))
+
+    def note(self, slots: Iterable[int]) -> None:
+        """Note blocks that change by other ways."""
+        self._noted.update(slots)
+
+    def changed(self) -> list[int]:
+        """Return in order the blocks whose references or primary key are not as they were reported last."""
+        for given in self._heard:
+            self._note(given)
+        self._heard.clear()
+        noted, self._noted = self._noted, set()
+        self._calls += 1
+        if self._listening and self._calls % LOOK_EVERY:
+            found = self._among(noted)
+            if self._agrees(found):
+                return found
+        found = self._among(range(len(self._blocks)))
+        if self._listening and self._calls % LOOK_EVERY == 0 and not noted.issuperset(found):
+            self._listening = False
+        self._uses = Counter(block.block_hash for block in self._blocks if block.block_hash is not None)
+        self._free = self._pool.get_num_free_blocks()
+        return found
+
+    def _among(self, slots: Iterable[int]) -> list[int]:
+        blocks, refs, keys = self._blocks, self._refs, self._keys
+        return [s for s in sorted(slots) if blocks[s].ref_cnt != refs[s] or blocks[s].block_hash != keys[s]]
+
+    def _agrees(self, found: list[int]) -> bool:
+        """Whether the pool's own numbers are what they were but for the blocks found."""
+        uses = self._uses
+        for slot in found:
+            block, had = self._blocks[slot], self._keys[slot]
+            self._free += (block.ref_cnt <= 0) - (self._refs[slot] <= 0)
+            if block.block_hash != had:
+                if block.block_hash is not None:
+                    uses[block.block_hash] += 1
+                if had is not None:
+                    uses[had] -= 1
+                    if uses[had] <= 0:
+                        del uses[had]
+        index = self._pool.cached_block_hash_to_block
+        return self._free == self._pool.get_num_free_blocks() and len(uses) == len(index)
+
+    def _listen(self, name: str) -> Callable[..., Any]:
+        """Return the pool's method as one that keeps what it is given and what it returns."""
+        pool, kind, keep = self._pool, type(self._pool), self._heard.append
+
+        def listening(*args: Any, **kwargs: Any) -> Any:
+            if args and hasattr(args[0], "__next__"):
+                args = ([*args[0]], *args[1:])
+            answer = getattr(kind, name)(pool, *args, **kwargs)
+            keep(args)
+            if kwargs:
+                keep([*kwargs.values()])
+            if answer is not None:
+                keep(answer)
+            return answer
+
+        return listening
+
+    def _note(self, given: Any) -> None:
+        """Note a block, or those in a collection of blocks, of their ids, or of such collections."""
+        if hasattr(given, "block_id"):
+            self._noted.add(given.block_id)
+        elif isinstance(given, list | tuple | set):
+            for one in given:
+                self._note(one)
+        elif isinstance(given, int) and 0 <= given < len(self._blocks):
+            self._noted.add(given)

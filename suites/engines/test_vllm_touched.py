@@ -1,0 +1,62 @@
+"""Listening to vLLM's pool tells the same as looking at every block, whatever its methods are called.
+
+`CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+
+import pytest
+
+from harness.cells import Cell, default_cells
+from harness.engines import observe_touched
+from harness.engines.registry import parse
+from harness.generate import random_trace
+from harness.history import Event
+
+SOURCE = os.environ.get("CACHEWITNESS_VLLM_SOURCE", "")
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.filterwarnings("ignore"),  # torch and vLLM warn while they are imported
+    pytest.mark.skipif(
+        not SOURCE or importlib.util.find_spec("torch") is None,
+        reason="needs torch, and CACHEWITNESS_VLLM_SOURCE to name a folder that holds `vllm`; ci/stage_vllm.sh has both",
+    ),
+]
+
+
+def run(cell: Cell, seed: int) -> tuple[list[Event], Any]:
+    trace = random_trace(cell.shape("manager"), seed, withdraw=True)
+    engine: Any = parse(f"vllm:source={SOURCE},withdraw=yes").open(trace.header)
+    return [event for op in trace.ops for event in engine.apply(op)], engine.manager._touched
+
+
+@pytest.mark.parametrize("cell", default_cells()[::2], ids=lambda cell: cell.name)
+def test_listening_tells_the_same_as_looking_at_every_block(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    if cell.options.get("pages_per_snapshot"):
+        pytest.skip("in vLLM a snapshot is always one block")
+    heard = [run(cell, seed)[0] for seed in range(3)]
+    monkeypatch.setattr(observe_touched, "LOOK_EVERY", 1)
+    assert [run(cell, seed)[0] for seed in range(3)] == heard
+
+
+@pytest.mark.parametrize("name", observe_touched.CHANGING)
+def test_method_of_another_name_costs_no_event(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = default_cells()[1]
+    expected = run(cell, 5)[0]
+    monkeypatch.setattr(observe_touched, "CHANGING", [known for known in observe_touched.CHANGING if known != name])
+    assert run(cell, 5)[0] == expected
+
+
+def test_most_calls_need_no_look_at_every_block() -> None:
+    touched = run(default_cells()[1], 5)[1]
+    asked: list[int] = []
+    touched._agrees = lambda found, agrees=touched._agrees: asked.append(agrees(found)) or asked[-1]
+    for _ in range(20):
+        touched.changed()
+    assert all(asked)
+    assert touched._listening
