@@ -12,7 +12,7 @@ import msgspec
 
 from harness.kills.detectors import alone, detected
 from harness.kills.hunt import hunt
-from harness.kills.witness import keep, smallest
+from harness.kills.witness import keep, kept, smallest
 from harness.mutants import Mutant, all_mutants
 
 
@@ -92,7 +92,7 @@ def row_of(name: str, budget: float, tensor_seconds: float, write: bool) -> Row:
     spent = {"seconds": round(found.seconds, 2), "operations": found.operations, "traces": found.traces}
     if found.trace is None:
         return _row(mutant, **spent, false_alarms=list(found.false_alarms))
-    small = smallest(mutant, found.trace)
+    small = kept(mutant) or smallest(mutant, found.trace)
     if write:
         keep(mutant, small)
     answers = detected(mutant, found.trace, tensor_seconds)

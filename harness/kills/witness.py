@@ -51,6 +51,15 @@ def _needs(trace: Trace) -> list[str]:
     return [need for need in trace.header.needs if need != "withdraw" or asked]
 
 
+def kept(mutant: Mutant) -> Trace | None:
+    """Return the witness that is kept, if it still kills the fault and passes without it."""
+    path = path_of(mutant)
+    if not path.exists():
+        return None
+    trace = traces.load(path)
+    return trace if killed(mutant, trace) and not judged(mutant, trace, faulty=False).findings else None
+
+
 def keep(mutant: Mutant, trace: Trace) -> Path:
     """Write a witness. Raises UsageError if it cannot be written."""
     path = path_of(mutant)

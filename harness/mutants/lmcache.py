@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.mutants import Mutant
+from harness.mutants import Mutant, Plant
 from harness.mutants.tools import wrap
 from reference_impl.lmcache.server import Transfer
 
@@ -82,6 +82,11 @@ def _connector(engine: Any) -> Any:
     return engine.connector.lmcache
 
 
+def _where_there_is_a_store(plant: Plant) -> Plant:
+    """Without prefix caching nothing is behind the scheduler, and there is nothing to plant into."""
+    return lambda engine: plant(engine) if hasattr(engine, "connector") else None
+
+
 MUTANTS = (
     Mutant(
         "lmcache-prefix-counted-in-one-group",
@@ -89,7 +94,7 @@ MUTANTS = (
         "LMCache/LMCache#2863",
         "fabricated-snapshot",
         "no-fabricated-snapshots",
-        prefix_counted_in_one_group,
+        _where_there_is_a_store(prefix_counted_in_one_group),
         LMCACHE,
         "scheduler",
         group="C",
@@ -100,7 +105,7 @@ MUTANTS = (
         "vllm-project/vllm#53084",
         "fabricated-snapshot",
         "no-fabricated-snapshots",
-        null_blocks_stored,
+        _where_there_is_a_store(null_blocks_stored),
         LMCACHE,
         "scheduler",
         group="A",
@@ -111,7 +116,7 @@ MUTANTS = (
         "LMCache/LMCache#4991",
         "partial-commit",
         "commit-order",
-        failed_store_found,
+        _where_there_is_a_store(failed_store_found),
         LMCACHE,
         "scheduler",
         group="K",
@@ -122,7 +127,7 @@ MUTANTS = (
         "LMCache before 0.5.6",
         "state-position-skew",
         "safety-law",
-        last_token_not_reserved,
+        _where_there_is_a_store(last_token_not_reserved),
         LMCACHE,
         "scheduler",
         group="P",
@@ -133,7 +138,7 @@ MUTANTS = (
         "LMCache/LMCache#4984",
         "fabricated-snapshot",
         "no-fabricated-snapshots",
-        moved_blocks_not_tracked,
+        _where_there_is_a_store(moved_blocks_not_tracked),
         LMCACHE,
         "scheduler",
         group="A",
@@ -144,7 +149,7 @@ MUTANTS = (
         "vllm-project/vllm#53495, #54342",
         "cross-identity-hit",
         "identity",
-        salt_left_out_of_objects,
+        _where_there_is_a_store(salt_left_out_of_objects),
         LMCACHE,
         "scheduler",
         group="I",
@@ -155,7 +160,7 @@ MUTANTS = (
         "vllm-project/vllm#57727",
         "stale-hit",
         "safety-law",
-        objects_survive_reset,
+        _where_there_is_a_store(objects_survive_reset),
         LMCACHE,
         "scheduler",
         group="L",
