@@ -262,8 +262,12 @@ class Told(HybridCacheManager):
 
 
 def serve(layout: Layout, serving: Serving) -> TraceHeader:
-    """Return the header of a scheduler that answers prompts."""
-    return served_plainly("furiosa", layout, serving)
+    """Return the header of a scheduler that answers prompts.
+
+    Memory is split by token: a split for the longest request leaves the windows of cached prefixes no room, and then nothing
+    is hit.
+    """
+    return served_plainly("furiosa", layout, serving, default_ratio="per_token")
 
 
 def variants(layout: Layout) -> list[Cell]:
@@ -302,5 +306,6 @@ POLICY = PolicyKind(
     cold_cells=_cold_cells,
     serve=serve,
     variants=variants,
+    checkpoint="window",
     not_applicable=NOT_APPLICABLE,
 )
