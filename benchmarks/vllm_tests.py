@@ -104,8 +104,9 @@ def _too_long(signum: int, frame: Any) -> None:
 
 
 def _reason(report: Any) -> str:
-    text = str(getattr(getattr(report.longrepr, "reprcrash", None), "message", report.longrepr or "skipped"))
-    return " ".join(text.split())[:200]
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = str(getattr(crash, "message", "") or str(report.longrepr or "skipped").strip().splitlines()[-1])
+    return " ".join(text.split())[:300]
 
 
 def prepare(folder: Path, tests: Path, version: str) -> None:

@@ -1,9 +1,10 @@
 """Which blocks of a pool may have changed, without looking at every block after every call.
 
-A pool of vLLM's shape changes its blocks in a few methods. Each is listened to on the pool at hand; what passes through is noted,
-and so is what joined or left a table. Nothing of it is believed: two numbers that the pool keeps itself, how many blocks are free
-and how many keys its index has, have to agree with it. If they do not, or if a look at every block now and then shows a change
-that was not noted, the answer is to look at every block. So a fork whose methods have other names costs time and no event.
+A pool of vLLM's shape changes its blocks in a few methods. Each is listened to on the pool at hand; what passes through is
+noted, and so is what joined or left a table. Nothing of it is believed: two numbers that the pool keeps itself, how many blocks
+are free and how many keys its index has, have to agree with it. If they do not, or if a look at every block now and then shows
+a change that was not noted, the answer is to look at every block. So a fork whose methods have other names costs time and no
+event.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.vllm_hunt import hunt, named
 from harness.cells import default_cells
+from harness.data import fixtures
 from harness.engines.registry import parse
 from harness.execute import drive
 from harness.generate import random_trace
@@ -19,6 +20,7 @@ from harness.lockstep import NAME as DIFFERENTIAL
 from harness.mutants import Mutant, all_mutants
 from harness.mutants.vllm_faults import FAULTS, kind_of
 from harness.mutants.vllm_patch import ACTIVE
+from harness.trace import load
 
 SOURCE = os.environ.get("CACHEWITNESS_VLLM_SOURCE", "")
 SHARED = [mutant for mutant in all_mutants().values() if "vllm" in mutant.engines]
@@ -61,3 +63,13 @@ def test_fault_ends_with_the_engine_that_has_it() -> None:
     parse(f"vllm:source={SOURCE},mutant={fault.name}").open(trace.header)
     assert not findings(f"vllm:source={SOURCE}")
     ACTIVE.undo()
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+@needs_vllm
+def test_what_the_soak_found_in_vllm_is_found_again_and_the_reference_survives_it() -> None:
+    trace = load(fixtures() / "findings" / "copy-of-an-unwritten-block-sizes-differ.jsonl")
+    found = drive(trace, parse(f"vllm:source={SOURCE}").open(trace.header)).findings
+    assert [finding.anomaly for finding in found] == ["stale-hit", "partial-commit"]
+    assert drive(trace, parse("reference").open(trace.header)).findings == []

@@ -1,0 +1,97 @@
+"""Time and memory of `cachewitness check` on long stored histories.
+
+    python benchmarks/check_history.py [--events N ...] [--write docs/speed.md]
+
+A history is the workload `three-groups` (`benchmarks/workload.py`), carried out by the reference and its worker and written
+down line by line. Each is judged by a process of its own; memory is the largest that the process had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import msgspec
+
+from benchmarks import sections, workload
+from benchmarks.throughput import table
+from harness.engines.registry import parse
+from harness.worker import Worker
+
+TITLE = "## Stored histories"
+EVENTS = (100_000, 400_000, 1_000_000)
+
+
+def write(path: Path, events: int) -> int:
+    """Write a history of so many events, to the end of an operation, and return how many it has."""
+    engine, encode = parse("reference").open(workload.header()), msgspec.json.Encoder().encode
+    worker, seq = Worker(engine.describe()), 0
+    with path.open("wb") as file:
+        file.write(encode(engine.describe()) + b"\n")
+        for op in workload.operations(events):
+            for event in worker.extend(engine.apply(op)):
+                event.seq = seq
+                seq += 1
+                file.write(encode(event) + b"\n")
+            if seq >= events:
+                return seq
+    raise AssertionError("the workload has fewer events than operations")
+
+
+def judge(path: Path) -> tuple[int, float, float, float]:
+    """Return (exit code, seconds by the clock, CPU seconds, peak memory in MiB) of `cachewitness check` on a file."""
+    began = time.perf_counter()
+    child = os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-m", "harness.cli", "check", "--quiet", str(path)],
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)],
+    )
+    _, status, usage = os.wait4(child, 0)
+    seconds = time.perf_counter() - began
+    return os.waitstatus_to_exitcode(status), seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def main() -> int:
+    """Measure and print the section; 1 if a history was not found clean."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, nargs="+", default=EVENTS)
+    parser.add_argument("--write", metavar="FILE", type=Path, help="put the section into this page")
+    given = parser.parse_args()
+    worst, rows = 0, [["events", "size of the file, MiB", "CPU seconds", "seconds by the clock", "peak memory, MiB"]]
+    with tempfile.TemporaryDirectory() as folder:
+        for number, events in enumerate(given.events):
+            path = Path(folder) / f"{number}.history.jsonl"
+            written = write(path, events)
+            code, clock, cpu, memory = judge(path)
+            worst = max(worst, code)
+            rows.append([f"{written:,}", f"{path.stat().st_size / 2**20:.0f}", f"{cpu:.1f}", f"{clock:.1f}", f"{memory:.0f}"])
+            path.unlink()
+    text = "\n".join(
+        [
+            TITLE,
+            "",
+            "`cachewitness check` on histories of the same workload, each in a process of its own, Python "
+            f"{platform.python_version()}. Seconds by the clock are those of a machine that others use as well. The aim is 20 "
+            "seconds for a million events, and memory that does not grow with the length.",
+            "",
+            table(rows),
+            "",
+            "```\npython benchmarks/check_history.py --write docs/speed.md\n```",
+        ]
+    )
+    print(text)
+    if given.write:
+        sections.put(given.write, text)
+    return int(worst != 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,86 @@
+"""The harness's time beside vLLM's own, over pools of several sizes.
+
+    python benchmarks/overhead.py --vllm PATH [--write docs/speed.md]
+
+The workload is `benchmarks/workload.py`. All times are CPU seconds, those inside vLLM too, the best of several runs. Each pool
+is measured twice: as the observer works, and with a look at every block after every call, as it works where a pool cannot be
+listened to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import sections, workload
+from benchmarks.throughput import clean, session, table
+from harness.engines import observe_touched
+from harness.engines import vllm as adapter
+
+TITLE = "## Beside a real vLLM"
+OPERATIONS = 4_000
+REPEATS = 3
+POOLS = (200, 2_000)
+
+
+def measure(path: str, slots: int) -> tuple[float, float, str]:
+    """Return (microseconds an operation, those inside vLLM, its version)."""
+    ops, rows = list(workload.operations(OPERATIONS)), []
+    for _ in range(REPEATS):
+        one = session(slots=slots, engine=f"vllm:source={path}")
+        seconds = one.run(ops)
+        inside: float = one.engine.engine_seconds  # type: ignore[attr-defined]
+        rows.append((seconds / OPERATIONS * 1e6, inside / OPERATIONS * 1e6))
+        version = one.engine.describe().engine_version
+        result = one.close()
+        if slots == workload.SLOTS:
+            clean(result)
+    return (*min(rows), version)
+
+
+def main() -> int:
+    """Measure and print the section."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vllm", required=True, metavar="PATH")
+    parser.add_argument("--write", metavar="FILE", type=Path, help="put the section into this page")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    adapter.perf_counter = time.process_time  # type: ignore[attr-defined]
+    rows = [["blocks in the pool", "observer", "µs an operation", "inside vLLM", "outside", "outside ÷ inside"]]
+    usual = observe_touched.LOOK_EVERY
+    for slots in POOLS:
+        for name, every in (("looks at every block", 1), ("listens", usual)):
+            observe_touched.LOOK_EVERY = every
+            whole, inside, version = measure(given.vllm, slots)
+            outside = whole - inside
+            rows.append([f"{slots:,}", name, *(f"{us:.0f}" for us in (whole, inside, outside)), f"{outside / inside:.1f}"])
+            print(rows[-1], file=sys.stderr, flush=True)
+    text = "\n".join(
+        [
+            TITLE,
+            "",
+            f"vLLM {version} as the engine, all checkers, the same workload; CPU time, best of {REPEATS}, Python "
+            f"{platform.python_version()}. The observer listens to vLLM's block pool, and looks at every block once in {usual} "
+            "calls, or where the pool's own counts do not agree with what it heard; where it cannot listen, it looks at every "
+            "block after every call. Outside vLLM are the observer, the worker, the ledger and the checkers. The aim is a "
+            "ratio of 1.",
+            "",
+            table(rows),
+            "",
+            "```\npython benchmarks/overhead.py --vllm vllm-0.33.0 --write docs/speed.md\n```",
+        ]
+    )
+    print(text)
+    if given.write:
+        sections.put(given.write, text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
