@@ -176,10 +176,10 @@ def main() -> int:
                 found = hunt(fault, str(source), BUDGET)
                 keep(f"here {fault.name}", [found.trace, found.operations, found.seconds])
                 print(fault.name, found.trace, found.operations, flush=True)
-        for part, (name, fault) in product(given.parts or FILES, {"clean": None, **FAULTS}.items()):
+        for part, (name, planted) in product(given.parts or FILES, {"clean": None, **FAULTS}.items()):
             if f"{part} {name}" not in known:
                 began = time.perf_counter()
-                keep(f"{part} {name}", run_tests(fault, part))
+                keep(f"{part} {name}", run_tests(planted, part))
                 print(part, name, len(known[f"{part} {name}"]), f"{time.perf_counter() - began:.0f} s", flush=True)
     from benchmarks.vllm_tests_page import page as text
 
