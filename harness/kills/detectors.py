@@ -3,7 +3,7 @@
 * *invariants*: the checkers over the ledger, the reuse floor apart, on the killing trace;
 * *reuse floor*: the checker of that name, on the killing trace;
 * *differential*: the reference in lock-step, on the killing trace (at manager height, of the policy that it can follow);
-* *tensor*: the toy engine's numbers, cold against cached, on the arms of that comparison; no ledger is asked;
+* *tensor*: the toy engine's numbers, cold against cached, on the arms that use a cache; no ledger is asked;
 * *score*: answers of a model, cold against cached; not asked here, since it takes minutes for each fault.
 """
 
@@ -14,6 +14,7 @@ from importlib.util import find_spec
 
 from harness.checkers.reuse import ReuseFloor
 from harness.checkers.tensors import TensorsAgree
+from harness.cold.arms import BY_NAME
 from harness.cold.result import NAME as COLD
 from harness.cold.streams import traces as cold_traces
 from harness.engines.registry import parse
@@ -25,6 +26,9 @@ from harness.lockstep import lockstep
 from harness.mutants import Mutant
 from harness.policies import get
 from harness.trace import Trace
+
+CACHED = ("hit", "chunked", "tier", "preempted", "drafts", "async")
+"""The arms in which something of the cache is used."""
 
 NOT_RUN, NO, YES = "not run", "no", "yes"
 DETECTORS = ("invariants", "differential", "tensor", "score", "reuse floor")
@@ -60,14 +64,20 @@ def _differential(mutant: Mutant, trace: Trace) -> str:
 
 
 def _tensor(mutant: Mutant, seconds: float) -> str:
-    """Run the arms of cold against cached on the toy engine with the fault, until one differs or time is spent."""
+    """Run the arms of cold against cached on the toy engine with the fault, until one differs.
+
+    If time is up before all of them have run, nothing is known.
+    """
     if not seconds or find_spec("torch") is None:
         return NOT_RUN
     from harness.cold import judge
 
     spec, started = parse(f"toy:mutant={mutant.name}"), time.process_time()
-    streams = [cold_traces(cell, 0) for cell in get(mutant.policy).cold_cells()]
-    while streams and time.process_time() - started < seconds:
+    cells = get(mutant.policy).cold_cells()
+    streams = [cold_traces(cell, 0, [BY_NAME[name]]) for name in CACHED for cell in cells]
+    while streams:
+        if time.process_time() - started > seconds:
+            return NOT_RUN
         for stream in list(streams):
             trace = next(stream, None)
             if trace is None:

@@ -26,8 +26,9 @@ killed if that happens on a workload that was not written for it, while the same
 not count, but for the one fault that only it can see. The other columns ask each detector by itself: *invariants* are the
 checkers over the ledger that see the fault on the killing trace, *differential* the reference in lock-step, *tensor* the toy
 engine's numbers, *score* answers of a model, *reuse floor* whether hits are as long as the engine's own keys allow. A dash is
-*not run*: the differential follows one policy at one height, and scores take minutes a fault (`suites/score/test_mutants.py`
-has those of nine). {sole} marks a fault that one of the detectors asked sees alone.
+*not run*, or not to the end: the differential follows one policy at one height; of the tensors time was up before any differed
+(`suites/cold_vs_cached/test_mutants.py` has more); scores take minutes a fault (`suites/score/test_mutants.py` has nine).
+{sole} marks a fault that one of the detectors asked sees alone.
 
 *Seconds* are CPU time and *operations* those carried out until the kill; *witness* counts the operations of the shrunk trace,
 which is kept in `fixtures/traces/mutants`.
