@@ -41,7 +41,10 @@ def test_checkpoint_is_whole_small_and_made_by_the_recipe_that_is_here(name: str
     accuracy = made.pop("accuracy")
     assert made == json.loads(json.dumps(as_data(RECIPES[name])))
     assert read.config == RECIPES[name].config
-    assert min(accuracy.values()) >= 0.9
+    remembers = "linear_attention" in read.config.layer_types
+    within_reach = {group: right for group, right in accuracy.items() if group != "recurrent" or remembers}
+    assert {"full", "window"} <= set(within_reach)
+    assert min(within_reach.values()) >= 0.9, accuracy
 
 
 def test_frozen_problems_are_what_the_generator_makes() -> None:
