@@ -73,10 +73,16 @@ class Panel:
     def observe(self, event: Event) -> Sequence[Finding]:
         """Show the event to every checker that looks at its kind, then move the ledger; return what was found."""
         ledger, kind = self.ledger, type(event)
-        entries = self._handlers.get(kind)
-        findings: Sequence[Finding] = self._ask(entries, event) if entries else ()
+        findings: Sequence[Finding] = ()
+        for checker, handler in self._handlers.get(kind, ()):
+            try:
+                found = handler(ledger, event)
+                if found:
+                    findings = [*findings, *self._signed_all(found, checker, event.seq)]
+            except Exception as error:
+                self._crashed(checker, f"{type(error).__name__}: {error} (at event {event.seq})")
         if kind is Read and ledger.invalid_columns(event):  # type: ignore[arg-type]
-            findings = [*findings, *self._ask([(checker, checker.wrong_read) for checker in self._active], event)]
+            findings = [*findings, *self._wrong(event)]  # type: ignore[arg-type]
         ledger.apply(event)
         if kind is StepEnd and self.collector.due:
             gone = self.collector.collect()
@@ -84,14 +90,11 @@ class Panel:
                 checker.forget(ledger, gone)
         return findings
 
-    def _ask(self, entries: Sequence[tuple[Checker, Handler]], event: Event) -> Sequence[Finding]:
-        findings: list[Finding] | tuple[()] = ()
-        ledger = self.ledger
-        for checker, handler in entries:
+    def _wrong(self, event: Read) -> list[Finding]:
+        findings: list[Finding] = []
+        for checker in list(self._active):
             try:
-                found = handler(ledger, event)
-                if found:
-                    findings = [*findings, *self._signed_all(found, checker, event.seq)]
+                findings += self._signed_all(checker.wrong_read(self.ledger, event) or (), checker, event.seq)
             except Exception as error:
                 self._crashed(checker, f"{type(error).__name__}: {error} (at event {event.seq})")
         return findings

@@ -107,8 +107,10 @@ class NoFabricatedSnapshots(_ReadChecker):
         return (Finding(anomaly="fabricated-snapshot", r=event.r, sentence=sentence),)
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
-        recurrent = [key for key in ledger.pending(event.step) if ledger.groups[key.group].kind == "recurrent"]
-        self.opportunities += len(recurrent)
+        pending = ledger.pending(event.step)
+        if not pending:
+            return None
+        self.opportunities += sum(ledger.groups[key.group].kind == "recurrent" for key in pending)
         return [_hollow(ledger, key, "fabricated-snapshot", event.step) for key in _unbacked(ledger, event, recurrent=True)]
 
 
@@ -134,7 +136,10 @@ class CommitOrder(_ReadChecker):
         return (_hollow(ledger, event, "partial-commit", event.step),) if late and not absent and ledger.hollow(event) else None
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
-        self.opportunities += len(ledger.pending(event.step))
+        pending = ledger.pending(event.step)
+        if not pending:
+            return None
+        self.opportunities += len(pending)
         return [_hollow(ledger, key, "partial-commit", event.step) for key in _unbacked(ledger, event, recurrent=False)]
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:

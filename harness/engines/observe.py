@@ -29,6 +29,7 @@ from harness.history import Counts, Drop, Event, Hit, Publish, Take, Unpublish, 
 
 POOL = 0
 """vLLM's groups alias one pool."""
+_NO_BLOCKS: list[Any] = []
 
 
 def group_in_last_bytes(key: Any) -> int:
@@ -50,6 +51,8 @@ class ObservedManager:
         self._managers = manager.coordinator.single_type_managers
         self._no_tables: list[list[int]] = [[] for _ in self._managers]
         self._tables: dict[str, list[list[int]]] = {}
+        self._columns: dict[str, list[list[Any]]] = {}
+        """The blocks in a request's tables, as objects."""
         self._scratch: dict[str, list[list[int]]] = {}
         self._looked_up: dict[str, tuple[int, Any]] = {}
         self._drain_dirty = getattr(self._pool, "drain_dirty", None)
@@ -185,6 +188,7 @@ class ObservedManager:
             self._looked_up.pop(r, None)
             if not any(self._tables.get(r, ())):
                 self._tables.pop(r, None)
+                self._columns.pop(r, None)
                 self._scratch.pop(r, None)
 
     def _settle(self, holders: list[str], request: Any, reason: UnpublishReason) -> None:
@@ -204,14 +208,18 @@ class ObservedManager:
     def _compare_tables(self, r: str, drops: list[Event], come: list[tuple[str, int, list[int]]]) -> None:
         """Add what the request gave back to `drops`, and what it got, by group, to `come`."""
         null = self._null
-        before = self._tables.get(r, self._no_tables)
-        after = []
+        columns = self._columns.get(r)
+        if columns is None:
+            columns = self._columns[r] = [[] for _ in self._managers]
+        tables = before = self._tables.get(r, self._no_tables)
         for group, manager in enumerate(self._managers):
-            blocks = manager.req_to_blocks.get(r)
-            new = [block.block_id for block in blocks] if blocks else []
-            after.append(new)
-            old = before[group]
-            if new != old:
+            blocks = manager.req_to_blocks.get(r) or _NO_BLOCKS
+            if blocks != columns[group]:  # the same objects in the same places, mostly: no need to ask for their ids
+                columns[group] = [*blocks]
+                old, new = before[group], [block.block_id for block in blocks]
+                if tables is before:
+                    tables = [*before]
+                tables[group] = new
                 gone, got = _difference(old, new, null)
                 self._touched.note(gone + got)
                 if gone:
@@ -219,7 +227,7 @@ class ObservedManager:
                     drops.append(Drop(step=self.step, pool=POOL, group=group, slots=slots, holder=r))
                 if got:
                     come.append((r, group, got))
-        self._tables[r] = after
+        self._tables[r] = tables
         if self._drafts:
             self._compare_scratch(r, drops, come)
 
