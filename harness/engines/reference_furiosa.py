@@ -25,10 +25,13 @@ from reference_impl.furiosa.manager import HybridCacheManager
 from reference_impl.furiosa.request import MediaItem, Request, Status
 from reference_impl.furiosa.scheduler import RefusedRequest, Scheduler, Step
 from reference_impl.furiosa.spec import AXES, PINNED_RELEASE, REPOSITORY, RULES
-from reference_impl.primitives import BlockId
+from reference_impl.primitives import BlockId, Position
 
 GLOBAL, SLIDING = 0, 1
 """The groups, and the pools that they live in."""
+
+Place = tuple[int, Position, BlockId | None, BlockId | None]
+"""An entry of the tree: the tokens that it starts and stops at, its global and its sliding block."""
 
 CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"]
 NOT_APPLICABLE = {
@@ -98,6 +101,8 @@ class Furiosa:
         self.manager = Told(config)
         self.scheduler = Scheduler(config, self.manager)
         self.max_model_len = config.max_request_len
+        self._shape: list[Place] = []
+        self._keys: dict[KeyId, Claim] = {}
 
     def attach(self, engine: PolicyHeight) -> None:
         """Take note of the engine, whose witness is to be told."""
@@ -183,17 +188,23 @@ class Furiosa:
 
         A global block is good for its column from the start: an entry further up may come to name it as well.
         """
+        shape = [(e.start, e.stop, e.global_block, e.sliding_block) for e in self.manager.tree.entries()]
+        if shape != self._shape:
+            self._shape, self._keys = shape, self._keys_of(shape)
+        return self._keys
+
+    def _keys_of(self, shape: Sequence[Place]) -> dict[KeyId, Claim]:
         size = self.config.layers.block_size
         unit = size if self.config.options.hit_granularity == "block" else 1
         found: dict[KeyId, Claim] = {}
-        for entry in self.manager.tree.entries():
-            column, own = entry.start // size * size, (entry.start // unit + 1) * unit
-            assert entry.global_block is not None
-            for length in range(column + unit, entry.stop + 1, unit):
-                found[GLOBAL, entry.global_block, length] = Claim(length)
-            for length in range(own, entry.stop + 1, unit):
-                if entry.sliding_block is not None:
-                    found[SLIDING, entry.sliding_block, length] = Claim(length)
+        for start, stop, global_block, sliding_block in shape:
+            column, own = start // size * size, (start // unit + 1) * unit
+            assert global_block is not None
+            for length in range(column + unit, stop + 1, unit):
+                found[GLOBAL, global_block, length] = Claim(length)
+            for length in range(own, stop + 1, unit):
+                if sliding_block is not None:
+                    found[SLIDING, sliding_block, length] = Claim(length)
         return found
 
     def counts(self) -> Mapping[int, Count]:

@@ -44,7 +44,7 @@ class Count(NamedTuple):
 
 
 class Books(Protocol):
-    """What a policy shows of itself. Nothing it returns is kept or changed."""
+    """What a policy shows of itself. Nothing it returns is changed, neither here nor by the policy afterwards."""
 
     def tables(self, r: str) -> Tables:
         """Return the slots that a request holds, by group and column, ABSENT where there is none; [] if it is not known."""
@@ -68,7 +68,7 @@ class Witness:
         self._books, self._groups = books, header.groups
         self._null = {pool.id: {ABSENT, *pool.null} for pool in header.pools}
         self._tables: dict[str, Tables] = {}
-        self._keys: dict[KeyId, Claim] = dict(books.keys())
+        self._keys: Mapping[KeyId, Claim] = books.keys()
         self._counts: dict[int, Count] = dict(books.counts())
 
     # --- what an adapter says ------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class Witness:
 
     def _compare_keys(self, served: str) -> tuple[dict[KeyId, Claim], list[Publish]]:
         now = self._books.keys()
-        if now == self._keys:
+        if now is self._keys or now == self._keys:
             return {}, []
         lost = {key: claim for key, claim in self._keys.items() if now.get(key) != claim}
         won = [
@@ -136,7 +136,7 @@ class Witness:
             for (group, slot, name), claim in now.items()
             if self._keys.get((group, slot, name)) != claim
         ]
-        self._keys = dict(now)
+        self._keys = now
         return lost, sorted(won, key=lambda event: (event.group, event.length, event.slot))
 
     def _compare_tables(self, holders: Iterable[str]) -> tuple[list[Event], set[tuple[int, int]]]:

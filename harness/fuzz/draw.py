@@ -24,7 +24,8 @@ from harness.trace import GroupSpec, Height, Layout, TraceHeader
 UNIT_MAX = 48
 """The longest scheduler block that is drawn, in tokens: prompts are some times as long."""
 _SIZES = (2, 3, 4, 6, 8, 12, 16)
-_SLOTS = 4096
+_SLOTS = 512
+"""A pool in which every configuration can be tried, whatever the pool it is run with."""
 Options = dict[str, Any]
 
 _OLDER: tuple[Options, ...] = (

@@ -99,7 +99,7 @@ class Bump:
         return [attention, state and [*[ABSENT] * max(0, -(-self.done.get(r, 0) // LONGEST)), *state][-1:]]
 
     def keys(self) -> Mapping[Any, Claim]:
-        return self.claims
+        return dict(self.claims)
 
     def counts(self) -> Mapping[int, Count]:
         cached = {slot for _, slot, _ in self.claims} - {slot for tables in self.held.values() for slot in tables[0]}
