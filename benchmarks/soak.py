@@ -1,24 +1,28 @@
 """Long runs without faults: every alarm is false, or a finding.
 
-    python benchmarks/soak.py --engine NAME [--policy NAME] --operations N --seed N [--keep DIR]
+    python benchmarks/soak.py --engine NAME [--policy NAME] --operations N --seed N [--keep DIR] [--write docs/soak.md]
 
 Runs what `cachewitness fuzz` draws, and goes on after an alarm. An alarm is sorted as known if the step in which it is raised
 copies from a block that the same step copies to, which vLLM 0.26 and later do (docs/engines.md). `--keep` stores the trace of
-each alarm as it was drawn.
+each alarm as it was drawn; `--write` puts a section on the run into a page.
 """
 
 from __future__ import annotations
 
 import argparse
+import platform
 import sys
 import time
 import warnings
 from collections import Counter
+from datetime import date
 from itertools import count
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import sections
+from harness import __version__
 from harness import trace as traces
 from harness.engines.registry import parse
 from harness.errors import UsageError
@@ -47,11 +51,13 @@ def main() -> int:
     parser.add_argument("--operations", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--keep", type=Path, metavar="DIR")
+    parser.add_argument("--write", type=Path, metavar="FILE")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     spec = parse(given.engine)
     plan = Plan(given.policy, heights_of(spec, given.policy), Restriction([], {}, historic=not spec.kind.replays), given.seed)
     whole, alarms, ran, refused = Activity(), Counter[str](), Counter[str](), 0
+    version = ""
     began, cpu = time.perf_counter(), time.process_time()
     for number in count():
         if whole.operations >= given.operations:
@@ -65,6 +71,8 @@ def main() -> int:
         if set(trace.header.needs) - set(engine.describe().capabilities):
             refused += 1
             continue
+        described = engine.describe()
+        version = f"{described.engine} {described.engine_version}".strip()
         result = drive(trace, engine, keep=False)
         whole.add(result.activity)
         ran[trace.header.height] += result.activity.operations
@@ -75,11 +83,22 @@ def main() -> int:
             if given.keep:
                 given.keep.mkdir(parents=True, exist_ok=True)
                 (given.keep / f"{number}.jsonl").write_bytes(traces.dump(trace))
-    print(f"engine {given.engine}, policy {given.policy}, seed {given.seed}, numbers 0 to {number - 1}, {refused} left out")
-    print(f"{whole.operations:,} operations ({', '.join(f'{n:,} at {height} height' for height, n in ran.items())})")
-    print(f"{whole.events:,} events, {whole.hits:,} hits, {whole.evictions:,} evictions, {whole.preemptions:,} preemptions")
-    print(f"{time.perf_counter() - began:.0f} s by the clock, {time.process_time() - cpu:.0f} s of CPU")
-    print(f"alarms: {dict(alarms) or 'none'}")
+    told = [
+        f"cachewitness {__version__}, engine `{version or given.engine}`, Python {platform.python_version()}, {date.today()}.",
+        f"Seed {given.seed}, numbers 0 to {number - 1}, of which {refused} were left out: the engine cannot what they ask for.",
+        f"{whole.operations:,} operations ({', '.join(f'{n:,} at {height} height' for height, n in ran.items())}), "
+        f"{whole.events:,} events, {whole.hits:,} hits, {whole.restored:,} restored states, {whole.evictions:,} evictions, "
+        f"{whole.preemptions:,} preemptions.",
+        f"{time.perf_counter() - began:.0f} seconds by the clock, {time.process_time() - cpu:.0f} of CPU.",
+        f"Alarms: {'; '.join(f'{times} × {why}' for why, times in alarms.items()) or 'none'}.",
+    ]
+    print(*told, sep="\n")
+    if given.write:
+        named = given.engine.partition(":")[0]
+        command = f"python benchmarks/soak.py --engine {named}{':source=PATH' if named != given.engine else ''}"
+        command += f" --policy {given.policy} --operations {given.operations} --seed {given.seed}"
+        body = "\n".join(f"* {line}" for line in told)
+        sections.put(given.write, f"## `{named}`, policy `{given.policy}`\n\n{body}\n\n```\n{command}\n```")
     return int(any(why != KNOWN for why in alarms))
 
 

@@ -1,12 +1,15 @@
 """How many faults in vLLM's own code vLLM's own unit tests kill, beside what kills them here.
 
-    python benchmarks/vllm_tests.py --source DIR --tests DIR [--kept FILE] [--write docs/vllm-faults.md]
+    python benchmarks/vllm_tests.py --source DIR --tests DIR [--older DIR] [--kept FILE] [--write docs/vllm-faults.md]
 
 `--source` holds `vllm` (a wheel unpacked without its libraries), `--tests` is the folder `tests` of the same version's source
 distribution. The tests run in a folder made for them: without `tests/conftest.py`, which imports models; with a platform that
 says it is a CPU's; and with a configuration file for the one small model that most tests of the scheduler name, of which they
 read no weights. A test counts if it passes on vLLM as it is. It kills a fault if it fails with the fault planted. Whoever runs
-longer than `SECONDS` failed.
+longer than `SECONDS`, or asks for more than `MEMORY` bytes, failed.
+
+`--older` holds the folders `tests` of earlier releases, each in a folder named by its version: they say since when there is a
+test of a name, and so which tests stood when a bug was reported.
 
 vLLM is imported once; each fault is planted into a fork. `--kept` stores what was measured and goes on from there.
 """
@@ -17,6 +20,8 @@ import argparse
 import importlib
 import json
 import os
+import re
+import resource
 import shutil
 import signal
 import sys
@@ -31,12 +36,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import pytest
 
 from benchmarks.vllm_hunt import hunt
+from benchmarks.vllm_tests_page import page as text
+from benchmarks.vllm_tests_page import release_of
 from harness.engines.vllm_source import load
 from harness.mutants import Mutant
 from harness.mutants.vllm_faults import FAULTS
 from harness.mutants.vllm_patch import Patches
 
 SECONDS = 30
+MEMORY = 8 << 30
 BUDGET = 120.0
 CORE = "tests/v1/core"
 FILES = {
@@ -134,6 +142,7 @@ def run_tests(fault: Mutant | None, part: str) -> Outcomes:
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         if fault is not None:
             fault.plant.fault(Patches())  # type: ignore[attr-defined]
         recorder = Recorder()
@@ -150,11 +159,23 @@ def run_tests(fault: Mutant | None, part: str) -> Outcomes:
     return dict(json.loads(text)) if text else {}
 
 
+def since(older: Path) -> dict[str, str]:
+    """Return, by the name of a test, the earliest release that has it."""
+    releases = [folder for folder in older.iterdir() if (folder / "tests").is_dir()]
+    first: dict[str, str] = {}
+    for release in sorted(releases, key=lambda folder: release_of(folder.name)):
+        for file in (release / "tests").rglob("test_*.py"):
+            for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE):
+                first.setdefault(name, release.name)
+    return first
+
+
 def main() -> int:
     """Measure, and write the page if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", type=Path, required=True, metavar="DIR", help="the folder that holds `vllm`")
     parser.add_argument("--tests", type=Path, required=True, metavar="DIR", help="the folder `tests` of the same version")
+    parser.add_argument("--older", type=Path, metavar="DIR", help="folders `VERSION/tests` of earlier releases")
     parser.add_argument("--kept", type=Path, metavar="FILE", help="store results here, and go on from what is stored")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page here")
     parser.add_argument("--part", dest="parts", action="append", choices=FILES, help="run this part of vLLM's tests alone")
@@ -168,6 +189,8 @@ def main() -> int:
         if kept:
             kept.write_text(json.dumps(known), encoding="utf-8")
 
+    if given.older:
+        keep("since", since(given.older))
     with tempfile.TemporaryDirectory() as folder:
         version = _settle(Path(folder), source, given.tests.resolve())
         keep("version", version)
@@ -181,8 +204,6 @@ def main() -> int:
                 began = time.perf_counter()
                 keep(f"{part} {name}", run_tests(planted, part))
                 print(part, name, len(known[f"{part} {name}"]), f"{time.perf_counter() - began:.0f} s", flush=True)
-    from benchmarks.vllm_tests_page import page as text
-
     if page:
         page.write_text(text(known), encoding="utf-8")
     else:
