@@ -10,6 +10,9 @@ import msgspec
 
 from harness.errors import UsageError
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for a line that is not of its format: no JSON or of another shape, no UTF-8, nested without end."""
+
 
 def read(path: Path) -> list[bytes]:
     """Return the lines of a file.
@@ -65,5 +68,5 @@ def decode(text: bytes, kind: Any, where: str, number: int) -> Any:
     """Decode one line; `where` and `number` name it in the message of the UsageError that is raised if it does not fit."""
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise UsageError(f"{where}:{number}: {error}") from None
