@@ -54,6 +54,7 @@ TRACES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "a request without a name": ({}, [{**SUBMIT, "r": ""}], 2, "`$.r`"),
     "an unknown tier": ({}, [{"op": "reset", "tier": "moon"}], 2, "`$.tier`"),
     "a newer version": ({"version": 99}, [SUBMIT], 1, "version 99"),
+    "a newer version with a field of its own": ({"version": 2, "colour": "red"}, [SUBMIT], 1, "version 2"),
     "another format": ({"format": "csv"}, [SUBMIT], 1, "format 'csv'"),
     "a pool of nothing": ({"slots": -1}, [SUBMIT], 1, "`$.slots`"),
     "a pool beyond all": ({"slots": 10**15}, [SUBMIT], 1, "`$.slots`"),
