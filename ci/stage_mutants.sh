@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Hunts every seeded fault with the workloads that any engine gets, and fails if one survives: minutes, on two cores. Needs the
 # `dev` extra in the Python that `python` names and, for faults of a device, the extra `toy`; without it they are listed as not
-# run. Arguments go to `cachewitness mutants`.
+# run, and the status is 5. Arguments go to `cachewitness mutants`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 exec </dev/null

@@ -406,7 +406,7 @@ def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
             if text.strip():
                 try:
                     yield number, decoder.decode(text)
-                except msgspec.DecodeError as error:
+                except jsonl.UNREADABLE as error:
                     raise UsageError(f"{where}:{number}: {error}") from None
 
     return header, events()

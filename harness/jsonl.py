@@ -10,6 +10,16 @@ import msgspec
 
 from harness.errors import UsageError
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for a line that is not of its format: no JSON or of another shape, no UTF-8, nested without end."""
+
+
+class _Format(msgspec.Struct, frozen=True):
+    """What a header says of itself, whatever else a newer format may have in it."""
+
+    format: str = ""
+    version: int | None = None
+
 
 def read(path: Path) -> list[bytes]:
     """Return the lines of a file.
@@ -51,19 +61,21 @@ def header(lines: list[bytes], kind: Any, where: str, what: str) -> Any:
     """
     if not lines:
         raise UsageError(f"{where}: empty; {what} starts with a header line")
-    found = decode(lines[0], kind, where, 1)
     defaults = {field.name: field.default for field in msgspec.structs.fields(kind)}
-    if found.format != defaults["format"] or found.version != defaults["version"]:
+    ours = _Format(defaults["format"], defaults["version"])
+    said = decode(lines[0], _Format, where, 1)
+    theirs = _Format(said.format or ours.format, ours.version if said.version is None else said.version)
+    if theirs != ours:
         raise UsageError(
-            f"{where}:1: format {found.format!r} version {found.version}; "
-            f"this release reads {defaults['format']!r} version {defaults['version']}"
+            f"{where}:1: format {theirs.format!r} version {theirs.version}; "
+            f"this release reads {ours.format!r} version {ours.version} - at `$.format`, `$.version`"
         )
-    return found
+    return decode(lines[0], kind, where, 1)
 
 
 def decode(text: bytes, kind: Any, where: str, number: int) -> Any:
     """Decode one line; `where` and `number` name it in the message of the UsageError that is raised if it does not fit."""
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise UsageError(f"{where}:{number}: {error}") from None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from harness.errors import UsageError
-from harness.smaller import fewer, merged, plainer, prompted, row, shared_texts, simpler, size, unit_of, without
+from harness.smaller import fewer, known, merged, plainer, prompted, row, shared_texts, simpler, size, unit_of, without
 from harness.trace import Op, Submit, Trace, TraceHeader, length_of
 
 Fails = Callable[[Trace], int]
@@ -29,6 +29,7 @@ def shrink(trace: Trace, fails: Fails, seconds: float = 5.0) -> Trace:
         return trace
     search = _Search(trace.with_ops(trace.ops[: at + 1]), fails, time.monotonic() + seconds)
     search.fixpoint()
+    search.leave_strangers_out()
     return search.best
 
 
@@ -53,6 +54,12 @@ class _Search:
             self._plainer()
             if size(self.best.header, self.best.ops) == before:
                 return
+
+    def leave_strangers_out(self) -> None:
+        """Ask nothing of requests that are no longer submitted, as is left if time was up: such a trace is not read again."""
+        ops = list(known(self.best.ops))
+        if ops != self.best.ops:
+            self._try(ops)
 
     def _left(self) -> bool:
         return time.monotonic() < self._deadline

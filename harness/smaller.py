@@ -11,7 +11,7 @@ from math import lcm
 
 import msgspec
 
-from harness.trace import Layout, Op, Step, Submit, TraceHeader, length_of
+from harness.trace import Abort, Finish, Layout, Op, Preempt, Step, Submit, TraceHeader, length_of
 
 
 def fewer(count: int, unit: int = 0) -> Iterator[int]:
@@ -52,6 +52,22 @@ def without(ops: list[Op], r: str) -> Iterator[Op]:
                 yield msgspec.structs.replace(op, run=run, withdraw=[name for name in op.withdraw if name != r])
         elif getattr(op, "r", "") != r:
             yield op
+
+
+def known(ops: list[Op]) -> Iterator[Op]:
+    """Yield the operations without what they ask of requests that were not submitted before, which does nothing."""
+    submitted: set[str] = set()
+    for op in ops:
+        if isinstance(op, Submit):
+            submitted.add(op.r)
+        elif isinstance(op, Step):
+            run = [entry for entry in op.run if entry[0] in submitted]
+            if op.run and not run:
+                continue
+            op = msgspec.structs.replace(op, run=run, withdraw=[r for r in op.withdraw if r in submitted])
+        elif isinstance(op, Finish | Abort | Preempt) and op.r not in submitted:
+            continue
+        yield op
 
 
 def row(ops: list[Op], index: int) -> int:

@@ -8,7 +8,7 @@ its line, and never a verdict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from harness.history import (
     Preempted,
     Publish,
     Read,
+    ResetDone,
     Run,
     StepBegin,
     StepEnd,
@@ -41,13 +42,13 @@ from harness.history import (
     Zero,
 )
 from harness.needs import columns
-from harness.trace import GroupSpec, Op, Step, Submit, Trace, Vocabulary
+from harness.trace import Abort, Finish, GroupSpec, Media, Op, Preempt, Step, Submit, Trace, Vocabulary
 
 SLOTS_MAX = 1 << 22
 TOKEN_MAX = (1 << 43) - 1
 NO_COLUMN = -1
 """What stands for a column that a table does not have."""
-NO_REQUEST = ("copy:", "capture:")
+NO_REQUEST = ("copy:", "capture:", "store:")
 """How holders begin that are no requests."""
 
 
@@ -97,10 +98,13 @@ def load_trace(path: Path) -> Trace:
     for group in asked.header.layout.groups:
         if problem := _spans_problem(group, "at `$.layout.groups`"):
             raise UsageError(f"{path}:1: {problem}")
-    if asked.header.slots < 2:
-        raise UsageError(f"{path}:1: {asked.header.slots} - at `$.slots`; a pool has the null block and at least one more")
+    if not 2 <= asked.header.slots <= SLOTS_MAX:
+        raise UsageError(
+            f"{path}:1: {asked.header.slots} - at `$.slots`; a pool has the null block and another, at most {SLOTS_MAX}"
+        )
+    known: set[str] = set()
     for number, op in zip(line_of, asked.ops, strict=True):
-        if problem := _op_problem(op):
+        if problem := _op_problem(op) or _stranger(op, known):
             raise UsageError(f"{path}:{number}: {problem}")
     return asked
 
@@ -127,8 +131,10 @@ class Sense:
         _check_header(header)
         self._groups = header.groups
         self._pools = {pool.id: pool.slots for pool in header.pools}
+        self._tiers = {pool.tier for pool in header.pools}
         self._tokens: dict[str, int] = {}
-        self._beyond: dict[tuple[int, str], int] = {}
+        self._running: dict[int, dict[str, int]] = {}
+        """Steps that have not ended; of each, where the drafts of its requests end."""
         self._rules: dict[type, Callable[[Any], None]] = {
             Take: self._holding,
             Drop: self._holding,
@@ -137,17 +143,18 @@ class Sense:
             Copy: lambda e: self._moves(e.moves, "moves"),
             Zero: lambda e: self._slots(e.slots, e.pool, "slots"),
             Publish: self._publish,
-            Unpublish: lambda e: self._slots([e.slot], self._pool_of(e.group), "slot"),
+            Unpublish: self._unpublish,
             Hit: self._hit,
-            Counts: lambda e: self._slots([slot for slot, _ in e.refs], e.pool, "refs"),
+            Counts: self._counts,
             Submitted: self._submit,
             StepBegin: self._step_begin,
-            StepEnd: lambda e: self._known(e.withdrawn, "withdrawn"),
+            StepEnd: self._step_end,
             Accept: self._accept,
             Preempted: lambda e: self._known([e.r], "r"),
             Aborted: lambda e: self._known([e.r], "r"),
             Finished: lambda e: self._known([e.r], "r"),
-            Compare: lambda e: self._known([e.r], "r"),
+            Compare: self._compare,
+            ResetDone: lambda e: self._tier(e.tier),
         }
 
     def follow(self, event: Event) -> None:
@@ -165,7 +172,7 @@ class Sense:
     def _access(self, event: Read | Write) -> None:
         group = self._groups[self._group(event.group, event.pool)]
         self._known([event.r], "r")
-        tokens = self._beyond.get((event.step, event.r), 0) or self._tokens[event.r]
+        tokens = self._running.get(event.step, {}).get(event.r, 0) or self._tokens[event.r]
         if not 0 <= event.start <= event.stop <= tokens:
             raise Nonsense(f"tokens [{event.start}, {event.stop}) - at `$.start`; {event.r!r} has {tokens} tokens here")
         first, last = columns(group, event.start, event.stop)
@@ -186,20 +193,36 @@ class Sense:
         if event.length < 1:
             raise Nonsense(f"{event.length} - at `$.length`; a key stands for at least one token")
 
+    def _unpublish(self, event: Unpublish) -> None:
+        self._slots([event.slot], self._pool_of(event.group), "slot")
+        _at_least_nothing(event.length, "length")
+
+    def _counts(self, event: Counts) -> None:
+        self._slots([slot for slot, _ in event.refs], event.pool, "refs")
+        if min(event.free, event.held, event.cached) < 0:
+            raise Nonsense("less than nothing - at `$.free`, `$.held` or `$.cached`")
+
     def _hit(self, event: Hit) -> None:
         self._known([event.r], "r")
+        self._tier(event.tier)
         if event.reported < 0 or event.resume < 0:
             raise Nonsense("less than nothing - at `$.reported` or `$.resume`")
         self._columns(event.slots, "slots")
 
     def _submit(self, event: Submitted) -> None:
-        if event.r in self._tokens:
-            raise Nonsense(f"request {event.r!r} is submitted twice - at `$.r`; give every request a name of its own")
+        problem = _name_problem(event.r, self._tokens) or _media_problem(event.media)
+        if problem:
+            raise Nonsense(problem)
         self._tokens[event.r] = len(event.tokens)
         _check_tokens(event.tokens)
 
     def _step_begin(self, event: StepBegin) -> None:
+        if event.step in self._running:
+            raise Nonsense(f"step {event.step} has begun already - at `$.step`; it ends before it begins again")
+        self._running[event.step] = {}
         self._known([r for r, _ in event.asked], "asked")
+        for _, tokens in event.asked:
+            _at_least_nothing(tokens, "asked")
         self._known([run.r for run in event.runs], "runs")
         for run in event.runs:
             if not 0 <= run.start <= run.stop:
@@ -217,7 +240,13 @@ class Sense:
             raise Nonsense(f"drafts from {run.known} on - at `$.runs`; {run.r!r} has {self._tokens[run.r]} tokens here")
         _check_tokens(run.drafts)
         self._tables(run.scratch, "runs")
-        self._beyond[step, run.r] = run.stop
+        self._running[step][run.r] = run.stop
+
+    def _step_end(self, event: StepEnd) -> None:
+        if event.step not in self._running:
+            raise Nonsense(f"step {event.step} has not begun - at `$.step`")
+        del self._running[event.step]
+        self._known(event.withdrawn, "withdrawn")
 
     def _accept(self, event: Accept) -> None:
         self._known([event.r], "r")
@@ -229,10 +258,19 @@ class Sense:
         self._tokens[event.r] = event.upto
         _check_tokens(event.tokens)
 
+    def _compare(self, event: Compare) -> None:
+        self._known([event.r], "r")
+        if not 0 <= event.start <= event.stop:
+            raise Nonsense(f"tokens [{event.start}, {event.stop}) - at `$.start`")
+
     def _known(self, requests: Iterable[str], field: str) -> None:
         for r in requests:
             if r not in self._tokens:
                 raise Nonsense(f"request {r!r} was never submitted - at `$.{field}`")
+
+    def _tier(self, tier: str) -> None:
+        if tier not in self._tiers:
+            raise Nonsense(f"tier {tier!r} does not exist - at `$.tier`; the header has {', '.join(sorted(self._tiers))}")
 
     def _group(self, group: int, pool: int) -> int:
         if self._pool_of(group) != pool:
@@ -278,6 +316,8 @@ def _check_header(header: Header) -> None:
             raise Nonsense(f"id {group.id} - {where}; groups are numbered from 0 in the order of the list")
         if group.pool not in pools:
             raise Nonsense(f"pool {group.pool} does not exist - {where}; the header has {_listed(pools)}")
+        if group.of >= len(header.groups):
+            raise Nonsense(f"of {group.of} - {where}; the header has groups 0 to {len(header.groups) - 1}")
         if problem := _spans_problem(group, where):
             raise Nonsense(problem)
     rules = header.rules
@@ -300,14 +340,46 @@ def _op_problem(op: Op) -> str:
     if isinstance(op, Submit):
         if not Vocabulary().tokens(op.prompt):
             return "no tokens - at `$.prompt`; a request needs at least one"
-        if any(item.at < 0 or item.length < 1 for item in op.media):
-            return "an item outside the prompt - at `$.media`"
-    elif isinstance(op, Step):
+        return _media_problem(op.media)
+    if isinstance(op, Step):
         if any(tokens < 1 for _, tokens in op.run):
             return "less than one token - at `$.run`; whoever runs computes at least one"
+        if len(dict(op.run)) < len(op.run):
+            return "a request twice - at `$.run`; a step computes one chunk of each"
         if op.budget < 0:
             return f"{op.budget} - at `$.budget`; a budget is at least 0"
     return ""
+
+
+def _stranger(op: Op, known: set[str]) -> str:
+    """Return what is wrong with the requests that an operation names; `known` are those submitted before it."""
+    if isinstance(op, Submit):
+        problem = _name_problem(op.r, known)
+        known.add(op.r)
+        return problem
+    named = [(op.r, "r")] if isinstance(op, Finish | Abort | Preempt) else []
+    if isinstance(op, Step):
+        named = [*((r, "run") for r, _ in op.run), *((r, "withdraw") for r in op.withdraw)]
+    strange = [f"request {r!r} was never submitted - at `$.{field}`" for r, field in named if r not in known]
+    return strange[0] if strange else ""
+
+
+def _name_problem(r: str, known: Container[str]) -> str:
+    if r in known:
+        return f"request {r!r} is submitted twice - at `$.r`; give every request a name of its own"
+    if not r or r.startswith(NO_REQUEST):
+        return f"{r!r} - at `$.r`; a request has a name, which does not begin with {' or '.join(NO_REQUEST)}"
+    return ""
+
+
+def _media_problem(media: list[Media]) -> str:
+    wrong = any(item.at < 0 or item.length < 1 for item in media)
+    return "an item before the prompt, or of no token - at `$.media`" if wrong else ""
+
+
+def _at_least_nothing(number: int, field: str) -> None:
+    if number < 0:
+        raise Nonsense(f"{number} - at `$.{field}`; it is at least 0")
 
 
 def _lines(path: Path) -> list[int]:

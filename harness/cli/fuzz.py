@@ -90,6 +90,7 @@ def _exhaustive(
 ) -> int:
     from harness.cells import Cell
     from harness.fuzz import told
+    from harness.fuzz.canary import sought
     from harness.fuzz.exhaustive import bound_of, check, search
     from harness.fuzz.scope import CELLS
     from harness.layouts import load
@@ -99,14 +100,15 @@ def _exhaustive(
     cells = [Cell(load(name), chosen) for name in dict.fromkeys(layouts)]
     cells = cells or [Cell(cell.layout, cell.options | chosen) for cell in CELLS]
     check(spec, policy, cells)
+    limits, sung = bound_of(bound), sought()
     progress = _Progress()
     try:
-        coverage = search(spec, bound_of(bound), cells, seconds=seconds, told=progress.states)
+        coverage = search(spec, limits, cells, seconds=seconds, told=progress.states)
     finally:
         progress.clear()
     report = told.report_of(coverage, spec)
     stored = store.keep_failures(report, spec, store.DEFAULT_FOLDER, everything=False)
-    return told.print_coverage(coverage, spec, stored, terminal.console())
+    return told.print_coverage(coverage, sung, spec, stored, terminal.console())
 
 
 class _Progress:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.kills.matrix import Row
     from harness.mutants import Mutant
 
-_SURVIVED = 1
+_SURVIVED, _NOT_HUNTED = 1, 5
 
 
 @click.command()
@@ -33,7 +33,7 @@ _SURVIVED = 1
 def mutants(
     policy: str, names: tuple[str, ...], budget: float, tensor_seconds: float, jobs: int, write: bool, as_json: bool
 ) -> int:
-    """Hunt seeded faults and print who kills whom; ends with 1 if one survives."""
+    """Hunt seeded faults and print who kills whom; ends with 1 if one survives, with 5 if one could not be hunted."""
     from harness import files
     from harness.kills import matrix, page
     from harness.report import terminal
@@ -48,7 +48,9 @@ def mutants(
         click.echo(matrix.encode(made))
     else:
         page.print_matrix(made, terminal.console())
-    return _SURVIVED if made.survivors else 0
+    if made.survivors:
+        return _SURVIVED
+    return _NOT_HUNTED if any(row.not_run for row in made.rows) else 0
 
 
 def _chosen(policy: str, names: Sequence[str]) -> list[Mutant]:

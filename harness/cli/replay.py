@@ -44,7 +44,7 @@ def replay(file: Path, engine: str, differential: bool, cold: bool, shrinking: b
         raise UsageError(
             "--cold: " + ("leave out --differential" if differential else f"engine {spec.kind.name} computes no tensors")
         )
-    if missing := _missing(spec, asked):
+    if missing := _missing(spec, asked, file):
         click.echo(f"cachewitness: {file}: not run: {missing}", err=True)
         return EXIT_NOTHING_CHECKED
     run = _runner(spec, differential=differential, cold=cold)
@@ -100,9 +100,15 @@ def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> 
         raise UsageError(f"--differential: {kind.name} is what it compares with; name another engine")
 
 
-def _missing(spec: EngineSpec, asked: Trace) -> str:
-    """Return why the engine cannot do what the trace needs; empty if it can."""
-    header = spec.open(asked.header).describe()
+def _missing(spec: EngineSpec, asked: Trace, file: Path) -> str:
+    """Return why the engine cannot do what the trace needs; empty if it can.
+
+    Raises UsageError, naming the file unless an option of the command is at fault, for a configuration that the engine refuses.
+    """
+    try:
+        header = spec.open(asked.header).describe()
+    except UsageError as error:
+        raise UsageError(f"{error}" if str(error).startswith("--") else f"{file}:1: {error}") from None
     for need in asked.header.needs:
         if need not in header.capabilities:
             return header.not_applicable.get(need, f"engine {spec.kind.name} cannot {need}")

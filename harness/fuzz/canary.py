@@ -4,7 +4,8 @@ The seed chooses a fault that the drawn configurations can express; a short camp
 and by the checker that the fault names in advance. If it does not, the harness is blind, whatever the campaign itself finds.
 
 Faults are planted into the reference of the policy `vllm`, whatever engine is fuzzed: generator, ledger and checkers are the
-same, and another engine's code is not ours to break.
+same, and another engine's code is not ours to break. An exhaustive search draws nothing, so its fault is always the same,
+in the smallest of its searches that can show it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from harness.engines.registry import parse
 from harness.errors import UsageError
 from harness.execute import drive
 from harness.fuzz.campaign import Plan
+from harness.fuzz.explore import explore
+from harness.fuzz.scope import CELLS, Bound, Scope
 from harness.generate import Seeded
 from harness.mutants import all_mutants
 from harness.trace import Trace
@@ -28,6 +31,9 @@ OPERATIONS_MAX = 12_000
 """A canary that is not reported in so many operations is missed; most are in some hundred."""
 DRAWN_MAX = 100
 """Among so many drawn configurations one must express the fault, or another fault is chosen."""
+
+SOUGHT = "reset-keeps-keys"
+"""The fault of an exhaustive search."""
 
 Fits = Callable[[Cell], bool]
 
@@ -109,6 +115,14 @@ def planted(plan: Plan, name: str) -> Sung:
         if operations >= OPERATIONS_MAX:
             break
     return Sung(name, mutant.anomaly, mutant.checker, False, operations)
+
+
+def sought() -> Sung:
+    """Plant the fault of an exhaustive search, and search until it is reported or everything was seen."""
+    mutant, scope = all_mutants()[SOUGHT], Scope(CELLS[0], "scheduler", Bound(requests=1, blocks=1, slots=4))
+    found = explore(parse(f"reference:mutant={SOUGHT}"), scope)
+    reported = found.failure is not None and _named(found.failure[1], SOUGHT)
+    return Sung(SOUGHT, mutant.anomaly, mutant.checker, reported, found.operations)
 
 
 def _named(found: Finding, name: str) -> bool:

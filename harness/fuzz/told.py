@@ -56,11 +56,15 @@ def report_of(coverage: Coverage, engine: EngineSpec) -> Report:
     return Report(engine=engine.text, suites=[SuiteReport(name="exhaustive", failures=failures)])
 
 
-def print_coverage(coverage: Coverage, engine: EngineSpec, stored: Mapping[str, Stored], out: Console) -> int:
-    """Print what an exhaustive search covered, the witness if something failed, and the verdict; return its exit code."""
+def print_coverage(coverage: Coverage, sung: Sung, engine: EngineSpec, stored: Mapping[str, Stored], out: Console) -> int:
+    """Print what an exhaustive search covered, the witness if something failed, and the verdict; return its exit code.
+
+    It is that of a crash if the canary was missed.
+    """
     b = coverage.bound
     limits = f"{b.requests} requests, prompts of up to {b.longest} tokens, {b.model_len} tokens in all, {b.slots} slots"
     _say(f"engine {engine.text}, every trace of {limits}; blocks of {BLOCK} tokens unless said otherwise", out, "bold")
+    _say(f"canary: {canary_line(sung)}", out)
     table = new_table(out, ["configuration", "states", "transitions", "depth", ""])
     for one in coverage.covered:
         counts = (f"{len(one.states):,}", f"{one.transitions:,}", str(one.depth))
@@ -74,9 +78,14 @@ def print_coverage(coverage: Coverage, engine: EngineSpec, stored: Mapping[str, 
         whole, replay = len(failure.trace.ops), stored[failure.id].replay
         terminal.print_lines(witness(failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay), out)
         _say("", out)
-    code = EXIT_FAIL if coverage.failure else EXIT_PASS if coverage.complete else EXIT_UNKNOWN
-    unseen = ["time was up before everything within the bound was seen"] if code == EXIT_UNKNOWN else []
-    reasons = [coverage.failure.finding.anomaly] if coverage.failure else unseen
+    if not sung.reported:
+        code, reasons = EXIT_INTERNAL, [f"the canary {canary_line(sung)}"]
+    elif coverage.failure:
+        code, reasons = EXIT_FAIL, [coverage.failure.finding.anomaly]
+    elif coverage.complete:
+        code, reasons = EXIT_PASS, []
+    else:
+        code, reasons = EXIT_UNKNOWN, ["time was up before everything within the bound was seen"]
     terminal.print_verdict(code, out, reasons=reasons, passed="complete: nothing within the bound contradicts a rule")
     return code
 

@@ -16,6 +16,7 @@ import msgspec
 
 from harness import __version__, data, files
 from harness.errors import UsageError
+from harness.jsonl import UNREADABLE
 from harness.vectors.form import FILES, FORMAT, VECTORS, VERSION, File, Flag, Info, Kind, Source, Vector
 
 
@@ -66,7 +67,7 @@ def load(path: Path) -> File:
         raw = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise UsageError(f"{path}: not JSON ({error})") from None
     head = raw.get("_info") if isinstance(raw, dict) else None
     if not isinstance(head, dict) or head.get("format") != FORMAT:

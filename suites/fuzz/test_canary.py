@@ -9,10 +9,10 @@ from harness.cli import invoke
 from harness.errors import UsageError
 from harness.fuzz import canary
 from harness.fuzz.campaign import Plan
-from harness.fuzz.canary import CANARIES, OPERATIONS_MAX, planted, sing
+from harness.fuzz.canary import CANARIES, OPERATIONS_MAX, SOUGHT, planted, sing
 from harness.fuzz.draw import Restriction
 from harness.mutants import all_mutants
-from harness.verdict import EXIT_INTERNAL, EXIT_NOTHING_CHECKED, Finding
+from harness.verdict import EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, Finding
 
 BOTH = Plan("vllm", ("manager", "scheduler"), Restriction(), seed=0)
 
@@ -56,6 +56,16 @@ def test_a_blind_harness_fails_loudly(monkeypatch: pytest.MonkeyPatch, capsys: p
     output = capsys.readouterr().out
     assert code == EXIT_INTERNAL
     assert "NOT reported" in output and "the harness is blind" in output
+
+
+def test_a_blind_search_fails_loudly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The fault of an exhaustive search is reported; if nobody recognises it, the search cannot be complete: exit 3."""
+    words = ["fuzz", "--exhaustive", "--bound", "requests=1,blocks=1,slots=2"]
+    assert invoke(words) == EXIT_PASS
+    assert f"canary: {SOUGHT}, planted in the reference, was reported as stale-hit" in capsys.readouterr().out
+    monkeypatch.setattr(canary, "_named", lambda found, name: False)
+    assert invoke(words) == EXIT_INTERNAL
+    assert "NOT reported" in capsys.readouterr().out
 
 
 def test_without_a_canary_nothing_was_proved(capsys: pytest.CaptureFixture[str]) -> None:

@@ -129,6 +129,15 @@ def test_command_ends_with_1_if_a_fault_survives(capsys: pytest.CaptureFixture[s
     assert code == 1 and "SURVIVED: block-leaked" in capsys.readouterr().out
 
 
+def test_command_ends_with_5_if_a_fault_could_not_be_hunted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of a device without torch: nobody knows whether it would have been found."""
+    monkeypatch.setattr("harness.kills.matrix.find_spec", lambda name: None)
+    code = invoke(["mutants", "--mutant", "conv-state-lost", "--jobs", "1"])
+    assert code == 5 and "not run: conv-state-lost: torch is missing" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
