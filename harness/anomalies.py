@@ -70,6 +70,11 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "an exact replay computes everything again",
     ),
     Anomaly(
+        "lost-junction",
+        "where an engine declares that it keeps shared-prefix junctions, retention never drops a state that was written at one",
+        "every sibling behind the first computes the shared prefix again",
+    ),
+    Anomaly(
         "over-dense-retention",
         "of what was written, only what the retention interval and the reachable boundaries allow is kept",
         "snapshots fill the pool and evict live prefixes: the hit rate collapses late",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from harness.ghost import Book, Ledger
 from harness.history import Group
 from harness.needs import needed_lengths
+from harness.trace import GroupKind
 
 
 def held(ledger: Ledger, group: int, node: int, *, device_alone: bool = False) -> bool:
@@ -49,6 +50,10 @@ class Lookup:
     def longest_of_each(self) -> set[int]:
         """Return, for each group, the longest length at which that group alone can resume."""
         return {self._longest(group) for group in self._ledger.local}
+
+    def ends_of(self, kind: GroupKind) -> set[int]:
+        """Return the same for the groups of one kind."""
+        return {self._longest(group) for group in self._ledger.local if group.kind == kind}
 
     def _longest(self, group: Group) -> int:
         position = self._limit

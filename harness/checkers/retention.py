@@ -1,6 +1,6 @@
-"""What retention may drop and what it must keep: the replay boundary, and the sparsity of the rest.
+"""What retention may drop and what it must keep: the replay boundary, declared junctions, and the sparsity of the rest.
 
-Both rules are stated in lengths of prefixes and in what the engine declares of itself (interval, alignment, whether shared
+The rules are stated in lengths of prefixes and in what the engine declares of itself (interval, alignment, whether shared
 junctions count), so no mask of any engine is consulted.
 """
 
@@ -18,39 +18,75 @@ from harness.verdict import Finding
 
 
 class ReplayBoundaryRetained(Checker):
-    """Replay boundary retained: an exact replay of a prefilled prompt resumes at the latest aligned boundary."""
+    """Replay boundary retained: an exact replay of a prefilled prompt resumes at the latest aligned boundary.
+
+    Where the engine declares that shared-prefix junctions are kept, a state written at one is held to the same rule: somebody
+    was there before, so somebody will come again.
+    """
 
     name = "replay-boundary-retained"
-    summary = "when a prompt was prefilled and its last aligned state written, retention never drops it, whatever the interval"
-    anomalies = ("lost-replay-boundary",)
+    summary = (
+        "when a prompt was prefilled and its last aligned state written, retention never drops it, whatever the interval; nor "
+        "a state at a shared-prefix junction, where the engine declares that it keeps those"
+    )
+    anomalies = ("lost-replay-boundary", "lost-junction")
 
     def __init__(self) -> None:
         super().__init__()
         self._owed: dict[tuple[int, int], str] = {}
+        self._junctions: dict[str, int] = {}
+        self._junction_owed: dict[tuple[int, int], str] = {}
 
     def not_applicable(self, header: Header) -> str:
         return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
 
     def handlers(self) -> dict[type, Handler]:
-        return {StepEnd: self.on_step_end, Unpublish: self.on_unpublish}
+        return {Hit: self.on_hit, StepEnd: self.on_step_end, Unpublish: self.on_unpublish}
+
+    def on_hit(self, ledger: Ledger, event: Hit) -> Found:
+        """Note where the request leaves a prefix that full attention still holds, if the engine says that it keeps that.
+
+        Where groups of full attention end at different lengths, which of them is the junction is the engine's to choose.
+        """
+        rules = ledger.header.rules
+        if rules.retention.junction and rules.retention.interval is not None and not rules.give_back:
+            ends = Lookup(ledger, ledger.books[event.r], device_alone=True).ends_of("full")
+            self._junctions[event.r] = ends.pop() if len(ends) == 1 else 0
+        return None
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
-        """Owe nothing at prefixes without a key, which retention cannot drop."""
+        """Owe nothing at prefixes without a key, which retention cannot drop; forget junctions of requests that are over."""
         self._owed = {place: r for place, r in self._owed.items() if place[1] not in gone}
+        self._junction_owed = {place: r for place, r in self._junction_owed.items() if place[1] not in gone}
+        self._junctions = {r: point for r, point in self._junctions.items() if r in ledger.books}
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         """When a prompt is complete, look for the keys that its replay needs."""
         begun = ledger.open_steps.get(event.step)
         found = []
         for run in begun.runs if begun else ():
-            book = ledger.books[run.r]
-            if not run.start < book.prompt_tokens <= run.stop:
+            if run.r in event.withdrawn or ledger.orphaned(event.step, run.r):
                 continue
-            if run.r not in event.withdrawn and not ledger.orphaned(event.step, run.r):
-                finding = self._judge(ledger, book, event)
-                if finding:
-                    found.append(finding)
+            book = ledger.books[run.r]
+            if run.start < book.prompt_tokens <= run.stop and (finding := self._judge(ledger, book, event)):
+                found.append(finding)
+            if run.start < self._junctions.get(run.r, 0) <= run.known and (finding := self._junction(ledger, book)):
+                found.append(finding)
         return found
+
+    def _junction(self, ledger: Ledger, book: Book) -> Finding | None:
+        """Judge the states at a request's junction, once it is past: those that were written are kept."""
+        length = self._junctions[book.r]
+        for group in ledger.local:
+            written = group.kind == "recurrent" and length in book.states.get(group.id, ())
+            if not written or group.id not in ledger.header.rules.retention.groups:
+                continue
+            self.opportunities += 1
+            node = book.nodes[length]
+            self._junction_owed.setdefault((group.id, node), book.r)
+            if node not in ledger.keys[group.id] and ledger.ended[group.id].get(node, "retention") == "retention":
+                return _lost_junction(book.r, length, group.id, "no key for it was kept")
+        return None
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
         """Allow a kept boundary to go for want of room, with a reset or with new weights, but not by retention."""
@@ -58,9 +94,13 @@ class ReplayBoundaryRetained(Checker):
             return None
         page = ledger.page(event.group, event.slot)
         for key in page.keys if page else ():
-            r = self._owed.get((event.group, key.node))
-            if r and key.group == event.group and len(ledger.keys[event.group].get(key.node, ())) == 1:
-                return (_lost(r, key.length, event.group, f"retention dropped it in step {event.step}"),)
+            if key.group != event.group or len(ledger.keys[event.group].get(key.node, ())) != 1:
+                continue
+            why = f"retention dropped it in step {event.step}"
+            if r := self._owed.get((event.group, key.node)):
+                return (_lost(r, key.length, event.group, why),)
+            if r := self._junction_owed.get((event.group, key.node)):
+                return (_lost_junction(r, key.length, event.group, why),)
         return None
 
     def _judge(self, ledger: Ledger, book: Book, event: StepEnd) -> Finding | None:
@@ -222,3 +262,11 @@ def _lost(r: str, boundary: int, group: int, why: str) -> Finding:
         f"{why}: a contradiction."
     )
     return Finding(anomaly="lost-replay-boundary", r=r, sentence=sentence)
+
+
+def _lost_junction(r: str, length: int, group: int, why: str) -> Finding:
+    sentence = (
+        f"Let {r} have left, after {length} tokens, a prefix that somebody else shares: a junction, which the engine declares "
+        f"that it keeps. The state there was written; however in group {group} {why}: a contradiction."
+    )
+    return Finding(anomaly="lost-junction", r=r, sentence=sentence)

@@ -16,6 +16,19 @@ EQUIVALENT: dict[str, tuple[str, str]] = {
         "sgl-project/sglang#31427",
         "copies run in the order of steps, loads before runs and stores after them, so the load comes first",
     ),
+    "a state is copied away before the pass that writes it has ended": (
+        "sgl-project/sglang#24221",
+        "the device is one stream here: a copy that is asked for too early is `stored-before-the-step`, one that comes too "
+        "late `copies-a-step-late`",
+    ),
+    "a kernel reads a page beyond what was written, and finds another type's bits": (
+        "vllm-project/vllm#35219, vllm-project/vllm#43990",
+        "the ledger judges reads of tokens, and nothing asks for what lies behind them",
+    ),
+    "more is fetched from a tier than was looked up": (
+        "vllm-project/vllm#56709",
+        "a hit fetches what the look-up found, block by block; what was never stored is `loads-the-place-beside`",
+    ),
     "keys of an aborted request stay": (
         "vllm-project/vllm#43569",
         "a step that was scheduled runs, also for a request that ends meanwhile; without its step it is `withdrawn-keys-stay`",

@@ -10,8 +10,6 @@ from harness.engines.registry import parse
 from harness.errors import UsageError
 from harness.execute import drive
 from harness.kills.workloads import workloads
-from harness.lockstep import NAME as DIFFERENTIAL
-from harness.lockstep import lockstep
 from harness.mutants import Mutant
 from harness.trace import Trace
 from harness.verdict import Finding, Result
@@ -42,12 +40,10 @@ def named(mutant: Mutant, finding: Finding) -> bool:
 def judged(mutant: Mutant, trace: Trace, *, faulty: bool = True, whole: bool = False) -> Result:
     """Run a trace on the engine with or without the fault; with it, until what it named is found unless `whole`.
 
-    The differential is asked only where a fault says that nothing else can see it. Raises UsageError if the engine refuses
-    the trace.
+    The differential is not asked. Raises UsageError if the engine refuses the trace.
     """
     spec = parse(f"{mutant.engine}:mutant={mutant.name}" if faulty else mutant.engine)
-    run = lockstep if faulty and mutant.checker == DIFFERENTIAL else drive
-    return run(trace, spec.open(trace.header), until=partial(named, mutant) if faulty and not whole else None, keep=False)
+    return drive(trace, spec.open(trace.header), until=partial(named, mutant) if faulty and not whole else None, keep=False)
 
 
 def killed(mutant: Mutant, trace: Trace) -> Finding | None:

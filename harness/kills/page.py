@@ -23,7 +23,7 @@ Written by `cachewitness mutants --write`; not edited by hand.
 
 Every seeded fault mirrors a real bug and names in advance the anomaly that must be raised and the checker that raises it. It is
 killed if that happens on a workload that was not written for it, while the same trace passes without it; the differential does
-not count, but for the one fault that only it can see. The other columns ask each detector by itself: *invariants* are the
+not count. The other columns ask each detector by itself: *invariants* are the
 checkers over the ledger that see the fault on the killing trace, *differential* the reference in lock-step, *tensor* the toy
 engine's numbers, *score* answers of a model, *reuse floor* whether hits are as long as the engine's own keys allow. A dash is
 *not run*, or not to the end: the differential follows one policy at one height; of the tensors time was up before any differed

@@ -50,6 +50,19 @@ def shared_block_freed_twice(engine: ManagerHeight) -> None:
     wrap(core(engine).block_pool, "free_blocks", free_blocks)
 
 
+def negative_count_inflates_free(engine: ManagerHeight) -> None:
+    """Take what a request holds beyond its need, as after drafts that fell, for so many blocks more that are free."""
+    manager, owed = core(engine), [0]
+
+    def allocate_new_blocks(original: Any, request_id: str, num_tokens: int, *further: Any) -> Any:
+        for single in manager.coordinator.single_type_managers:
+            owed[0] += max(len(single.req_to_blocks[request_id]) - -(-num_tokens // single.block_size), 0)
+        return original(request_id, num_tokens, *further)
+
+    wrap(manager.coordinator, "allocate_new_blocks", allocate_new_blocks)
+    wrap(manager.block_pool, "get_num_free_blocks", lambda original: original() + owed[0])
+
+
 def block_leaked(engine: ManagerHeight) -> None:
     """Forget the first block of a long table when it is given back."""
 
@@ -140,6 +153,17 @@ MUTANTS = (
         "ownership",
         shared_block_freed_twice,
         BOTH,
+        group="H",
+    ),
+    Mutant(
+        "negative-count-inflates-free",
+        "a request that holds more than it needs makes so many blocks free in the pool's own books",
+        "vLLM's test test_external_computed_blocks_do_not_corrupt_free_pool",
+        "double-free",
+        "ownership",
+        negative_count_inflates_free,
+        REFERENCE,
+        "scheduler",
         group="H",
     ),
     Mutant(
