@@ -46,12 +46,14 @@ class ReplayBoundaryRetained(Checker):
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Note where the request leaves a prefix that full attention still holds, if the engine says that it keeps that.
 
-        Where groups of full attention end at different lengths, which of them is the junction is the engine's to choose.
+        Where groups of full attention end at different lengths, or not at the end of a block of every group, where exactly the
+        junction lies is the engine's to choose.
         """
         rules = ledger.header.rules
         if rules.retention.junction and rules.retention.interval is not None and not rules.give_back:
             ends = Lookup(ledger, ledger.books[event.r], device_alone=True).ends_of("full")
-            self._junctions[event.r] = ends.pop() if len(ends) == 1 else 0
+            end = ends.pop() if len(ends) == 1 else 0
+            self._junctions[event.r] = 0 if end % lcm(*(group.block_size for group in ledger.local)) else end
         return None
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
