@@ -112,31 +112,42 @@ def _exhaustive(
 
 
 class _Progress:
-    """One line on standard error that says how far it is; silent if that is no terminal."""
+    """Says on standard error how far it is: on a terminal in one line that is kept up, elsewhere in a line now and then."""
+
+    EVERY = 10.0
+    """Seconds between two lines where there is no terminal."""
 
     def __init__(self) -> None:
         import sys
+        from time import monotonic
 
-        self._shown = sys.stderr.isatty()
-        self._next = 0.5
+        self._terminal, self._clock = sys.stderr.isatty(), monotonic
+        self._next = monotonic() + (0.5 if self._terminal else self.EVERY)
 
     def tell(self, campaign: Campaign) -> None:
         """Say how far it is, now and then."""
-        seconds = campaign.report.seconds
-        if self._shown and seconds >= self._next:
-            self._next = seconds + 0.2
-            marks = sum(map(bool, campaign.marks.values()))
-            done = (
-                f"{campaign.traces:,} traces, {campaign.operations:,} operations, {campaign.operations / seconds:,.0f} a second"
+        if self._due():
+            marks, rate = sum(map(bool, campaign.marks.values())), campaign.operations / max(campaign.report.seconds, 0.001)
+            self._say(
+                f"fuzz: {campaign.traces:,} traces, {campaign.operations:,} operations, {rate:,.0f} a second, {marks} marks"
             )
-            click.echo(f"\r\x1b[Kfuzz: {done}, {marks} marks", nl=False, err=True)
 
     def states(self, tasks: int, states: int) -> None:
         """Say how far an exhaustive search is."""
-        if self._shown:
-            click.echo(f"\r\x1b[Kexhaustive: {tasks} tasks done, {states:,} states", nl=False, err=True)
+        if self._due():
+            self._say(f"exhaustive: {tasks} tasks done, {states:,} states")
 
     def clear(self) -> None:
-        """Wipe the line."""
-        if self._shown:
+        """Wipe the line of a terminal."""
+        if self._terminal:
             click.echo("\r\x1b[K", nl=False, err=True)
+
+    def _due(self) -> bool:
+        now = self._clock()
+        if now < self._next:
+            return False
+        self._next = now + (0.2 if self._terminal else self.EVERY)
+        return True
+
+    def _say(self, text: str) -> None:
+        click.echo(f"\r\x1b[K{text}" if self._terminal else text, nl=not self._terminal, err=True)
