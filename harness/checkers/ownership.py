@@ -75,7 +75,7 @@ class Ownership(Checker):
                 return (_unheld_write(event, slot, page),)
             if shared or not held:
                 doubled = times > 1 and _stands_twice(ledger, event, slot)
-                harmed = event.r if doubled else _harmed(ledger, page, slot, event, start, stop)
+                harmed = event.r if doubled else _harmed(ledger, page, event, start, stop)
                 if harmed:
                     return (_aliased(event, slot, page, harmed),)
             start = stop
@@ -171,39 +171,27 @@ def _aliased(event: Write, slot: int, page: Page, harmed: str) -> Finding:
     return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
 
 
-def _harmed(ledger: Ledger, page: Page, slot: int, event: Write, start: int, stop: int) -> str:
+def _harmed(ledger: Ledger, page: Page, event: Write, start: int, stop: int) -> str:
     """Return a holder that still needs what this write of tokens [start, stop) destroys in the page; empty if nobody does."""
     lost = ledger.destroyed(page, event, start, stop)
     for holder in page.holders if lost else ():
         book = ledger.books.get(holder) if holder != event.r and page.held_for[holder] == page.group else None
-        if book is not None and _needed(ledger, page, slot, book, lost):
+        if book is not None and _needed(ledger, page, book, lost):
             return holder
     return ""
 
 
-def _needed(ledger: Ledger, page: Page, slot: int, book: Book, lost: list[Span]) -> bool:
-    """Whether the request's next query, at the position up to which it has computed, reads any of the lost content.
-
-    It reads it in the column that the content is of, so a page that stands in another column of a step in flight is not read.
-    """
+def _needed(ledger: Ledger, page: Page, book: Book, lost: list[Span]) -> bool:
+    """Whether the request's next query, at the position up to which it has computed, reads any of the lost content."""
     upto = book.computed
     if page.state:
         return upto == page.stop and book.nodes[upto] == page.node
-    first, size = first_needed(ledger.groups[page.group], upto), ledger.groups[page.group].block_size
-    table = _table_in_flight(ledger, book.r, page.group)
+    first = first_needed(ledger.groups[page.group], upto)
     for span in lost:
         low, high = max(span.start, first), min(span.stop, upto)
-        if table is not None and table[low // size : low // size + 1] != [slot]:
-            continue
         if low < high and ledger.trie.ancestor(span.node, high) == book.nodes[high]:
             return True
     return False
-
-
-def _table_in_flight(ledger: Ledger, r: str, group: int) -> list[int] | None:
-    """Return the request's columns in the last step in flight that it is in; None if it is in none."""
-    runs = (run for begun in reversed(ledger.open_steps.values()) for run in begun.runs if run.r == r)
-    return next((run.tables[group] for run in runs), None)
 
 
 def _stands_twice(ledger: Ledger, event: Write, slot: int) -> bool:

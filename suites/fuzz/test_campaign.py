@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.cli import invoke
 from harness.engines.registry import EngineKind, EngineSpec, parse
 from harness.errors import UsageError
 from harness.fuzz import marks
