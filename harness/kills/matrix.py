@@ -14,6 +14,7 @@ from harness.kills.detectors import alone, detected
 from harness.kills.hunt import hunt
 from harness.kills.witness import keep, kept, smallest
 from harness.mutants import Mutant, all_mutants
+from harness.smaller import size
 
 
 class Row(msgspec.Struct, kw_only=True):
@@ -84,7 +85,7 @@ def run(
 
 
 def row_of(name: str, budget: float, tensor_seconds: float, write: bool) -> Row:
-    """Hunt one fault, shrink what kills it, and ask every detector."""
+    """Hunt one fault, shrink what kills it, and ask every detector; with `write`, keep the smallest witness known."""
     mutant = all_mutants()[name]
     if mutant.engine == "toy" and find_spec("torch") is None:
         return _row(mutant, not_run="torch is missing: pip install 'cachewitness[toy]'")
@@ -92,7 +93,9 @@ def row_of(name: str, budget: float, tensor_seconds: float, write: bool) -> Row:
     spent = {"seconds": round(found.seconds, 2), "operations": found.operations, "traces": found.traces}
     if found.trace is None:
         return _row(mutant, **spent, false_alarms=list(found.false_alarms))
-    small = kept(mutant) or smallest(mutant, found.trace)
+    small = kept(mutant)
+    if small is None or write:
+        small = min(filter(None, (small, smallest(mutant, found.trace))), key=lambda trace: size(trace.header, trace.ops))
     if write:
         keep(mutant, small)
     answers = detected(mutant, found.trace, tensor_seconds)
