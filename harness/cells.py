@@ -70,6 +70,7 @@ def scheduler_cells() -> list[Cell]:
         Cell(window, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 3}),
         Cell(three, {"retention_interval": None, "async_depth": 1}),
         Cell(mamba, {"retention_interval": 0, "hash_block_size": 4, "async_depth": 1}),
+        Cell(three, {"retention_interval": 0, "async_depth": 2}),
         Cell(full, {"tier_slots": 16}),
         Cell(three, {"retention_interval": None, "tier_slots": 96}),
         Cell(window, {"retention_interval": 0, "tier_slots": 24}),

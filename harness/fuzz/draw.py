@@ -168,7 +168,7 @@ def _scheduling(source: Source, unit: int) -> Iterator[Options]:
     if draw < 35:
         yield {"num_speculative_tokens": source.integer(1, 5)}
     elif draw < 55:
-        yield {"async_depth": 1}
+        yield {"async_depth": source.integer(1, 2)}
     if source.chance(35):
         yield {"tier_slots": source.choice((4, 16, 48, 96))}
     if source.chance(40):

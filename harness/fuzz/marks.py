@@ -85,6 +85,7 @@ DRAFTS = {
     "draft rejected over a boundary": "rejected drafts had passed a block boundary",
     "drafts stood over a boundary": "accepted drafts passed a block boundary",
     "step beside one in flight": "a step was scheduled before the last one had ended",
+    "step beside two in flight": "a step was scheduled before the last two had ended",
 }
 AREAS: dict[str, dict[str, str]] = {
     "look-up": LOOKUP,

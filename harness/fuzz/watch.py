@@ -178,6 +178,7 @@ class Watch(Checker):
     def on_step_begin(self, ledger: Ledger, event: StepBegin) -> None:
         """Look at who runs, and over what."""
         self._mark("step beside one in flight", ledger.open_steps)
+        self._mark("step beside two in flight", len(ledger.open_steps) > 1)
         self._mark("page zeroed", any(slots for _, slots in event.zeros))
         self._mark("copy on write", any(move.src_pool == move.dst_pool for move in event.copies))
         self._mark("nobody ran", not event.runs and any(book.live for book in ledger.books.values()))

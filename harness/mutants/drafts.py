@@ -69,6 +69,21 @@ def freed_while_in_flight(engine: SchedulerHeight) -> None:
     wrap(core(engine), "allocate_slots", allocate_slots)
 
 
+def older_step_in_flight_forgotten(engine: SchedulerHeight) -> None:
+    """Keep what the step scheduled last still reads, and give back what only those in flight before it read."""
+
+    def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        in_flight = request.num_in_flight_tokens
+        runs = engine._in_flight[-1].begin.runs if engine._in_flight else []
+        request.num_in_flight_tokens = sum(run.stop - run.start for run in runs if run.r == request.request_id)
+        try:
+            return original(request, *args, **kwargs)
+        finally:
+            request.num_in_flight_tokens = in_flight
+
+    wrap(core(engine), "allocate_slots", allocate_slots)
+
+
 def window_freed_by_drafts(engine: SchedulerHeight) -> None:
     """Let windows move on by drafts that have yet to be verified."""
     coordinator = core(engine).coordinator
@@ -134,6 +149,17 @@ MUTANTS = (
         "use-after-free",
         "safety-law",
         freed_while_in_flight,
+        REFERENCE,
+        "scheduler",
+        group="D",
+    ),
+    Mutant(
+        "older-step-in-flight-forgotten",
+        "of two steps in flight, what the older one alone reads is given back",
+        "vllm-project/vllm#47282",
+        "use-after-free",
+        "safety-law",
+        older_step_in_flight_forgotten,
         REFERENCE,
         "scheduler",
         group="D",

@@ -13,6 +13,9 @@ from typing import Any, Literal
 from reference_impl.vllm.kv_cache_interface import MambaCacheMode
 from reference_impl.vllm.spec import NEWEST
 
+ASYNC_DEPTH_MAX = 2
+"""A step overlaps with one other on a single stage, with two on a pipeline of two stages; longer ones are not here."""
+
 
 class ConfigError(ValueError):
     """An option does not fit; the message is one line that names it."""
@@ -108,8 +111,8 @@ def check_numbers(options: Options) -> None:
     for name in sorted(_OPTIONAL_COUNTS):
         if getattr(options, name) < 0:
             raise ConfigError(f"option {name!r} ({getattr(options, name)}) must be at least 0")
-    if options.async_depth > 1:
-        raise ConfigError(f"option 'async_depth' ({options.async_depth}) must be 0 or 1")
+    if options.async_depth > ASYNC_DEPTH_MAX:
+        raise ConfigError(f"option 'async_depth' ({options.async_depth}) must be from 0 to {ASYNC_DEPTH_MAX}")
     if options.async_depth and options.num_speculative_tokens:
         raise AbsentRule("option 'async_depth': drafts of a step in flight are not in this specification; set one of the two")
     if not 0.0 <= options.watermark < 1.0:

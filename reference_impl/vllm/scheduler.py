@@ -11,10 +11,10 @@ Where states are cached, chunk ends are steered (`align_split`). A step may be t
 and count as computed at once; those that turn out wrong are taken off again, and their slots are written anew. Guesses are
 never keyed.
 
-*Async depth.* A step may be scheduled while an earlier one has not run. Tokens that it will generate are *placeholders*: they
-can be scheduled, and are known when it has run, which is before the step that computes them runs. Steps run in the order in
-which they are scheduled, so blocks given back now may go to any later step. What a step in flight still reads is not given
-back, and a request that lost its blocks meanwhile drops what that step generates for it.
+*Async depth.* A step may be scheduled while one or two earlier ones have not run. Tokens that those will generate are
+*placeholders*: they can be scheduled, and are known when the step has run, which is before the step that computes them runs.
+Steps run in the order in which they are scheduled, so blocks given back now may go to any later step. What any step in flight
+still reads is not given back, and a request that lost its blocks meanwhile drops what those steps generate for it.
 
 Sources: vLLM, `v1/core/sched/scheduler.py` and `async_scheduler.py` (0.33.0), first come first served; `withdraw` is this
 specification's own.

@@ -137,7 +137,7 @@ RULES: dict[str, Rule] = _rules(
     ),
     Rule(
         "async-scheduling",
-        "A step is scheduled before the tokens of the last one are known.",
+        "A step is scheduled before the tokens of the last one, or the last two, are known.",
         f"{CORE}/sched/async_scheduler.py",
     ),
     Rule("plain-tier", "Keyed pages are stored beside the device, and fetched where it has nothing.", "tier.py; not in vLLM"),

@@ -67,6 +67,7 @@ def test_options_of_every_kind_are_drawn() -> None:
         assert sum(name in cell.options for cell in scheduler) >= 20, name
     assert not any(cell.options.get(name) for cell in manager for name in SCHEDULER_OPTIONS)
     assert {cell.options.get("num_speculative_tokens", 0) for cell in scheduler} == {0, 1, 2, 3, 4, 5}
+    assert {cell.options.get("async_depth", 0) for cell in scheduler} == {0, 1, 2}
 
 
 def test_what_the_user_chose_is_not_drawn() -> None:

@@ -130,7 +130,9 @@ def test_marks_of_drafts_and_of_steps_in_flight() -> None:
     assert drafts["draft rejected over a boundary"] and drafts["drafts stood over a boundary"]
     flying = _seen([*ops, Abort("r1")], height="scheduler", async_depth=1)
     assert flying["step beside one in flight"] and flying["aborted in flight"]
-    assert not drafts["step beside one in flight"]
+    assert not drafts["step beside one in flight"] and not flying["step beside two in flight"]
+    deeper = _seen([*ops, Abort("r1")], height="scheduler", async_depth=2)
+    assert deeper["step beside two in flight"] == deeper["step beside one in flight"] - 1 > 0
 
 
 def test_a_recorded_history_has_marks_too() -> None:

@@ -1,4 +1,4 @@
-"""A step that is scheduled while another is in flight: placeholders, what is given back when, stale output."""
+"""A step that is scheduled while one or two are in flight: placeholders, what is given back when, stale output."""
 
 from __future__ import annotations
 
@@ -100,4 +100,59 @@ def test_nothing_is_scheduled_past_the_model_s_length() -> None:
     assert second.num_scheduled_tokens == {}
     engine.update_from_output(first)
     engine.update_from_output(second)
+    assert request.status is RequestStatus.FINISHED and request.num_tokens == 8
+
+
+def test_a_third_step_is_scheduled_before_the_first_has_ended() -> None:
+    """Two stages: two tokens past the prompt are computed before either is known; they come in order."""
+    engine = scheduler([FULL], async_depth=2)
+    request = add(engine, PROMPT[:6])
+    steps = [engine.schedule() for _ in range(3)]
+    assert [step.num_scheduled_tokens for step in steps] == [{"r": 6}, {"r": 1}, {"r": 1}]
+    assert (request.num_tokens, request.num_computed_tokens, request.num_output_placeholders) == (6, 8, 3)
+    assert request.num_in_flight_tokens == 8
+    assert [engine.update_from_output(step) for step in steps] == [{"r": [5000]}, {"r": [5001]}, {"r": [5002]}]
+    assert (request.num_tokens, request.num_computed_tokens, request.num_output_placeholders) == (9, 8, 0)
+    assert request.num_in_flight_tokens == 0
+
+
+def test_what_the_older_of_two_steps_in_flight_reads_is_not_given_back() -> None:
+    """Windows of four: the next query reads the fourth block and the third; each step in flight holds one block more."""
+    engine = scheduler([WINDOW], max_num_batched_tokens=4, async_depth=2)
+    add(engine, PROMPT[:20])
+    table = engine.kv_cache_manager.get_block_ids  # type: ignore[attr-defined]
+    older, newer = engine.schedule(), engine.schedule()
+    engine.update_from_output(older)
+    newest = engine.schedule()
+    engine.schedule()
+    assert [block != 0 for block in table("r")[0]] == [True, True, True, True], (
+        "the step that computes 4 to 7 still reads the first"
+    )
+    engine.update_from_output(newer)
+    engine.schedule()
+    assert [block != 0 for block in table("r")[0]] == [False, True, True, True, True]
+    engine.update_from_output(newest)
+
+
+def test_output_of_two_steps_that_a_request_did_not_outlive_is_dropped() -> None:
+    """Preempted beside two steps, come back beside the same two: what they generate is dropped, and computed again."""
+    engine = scheduler([FULL], async_depth=2)
+    request = add(engine, PROMPT[:6])
+    stale = [engine.schedule(), engine.schedule()]
+    engine.preempt("r")
+    again = engine.schedule()
+    assert again.num_scheduled_tokens == {"r": 2}, "four are cached"
+    assert [engine.update_from_output(step) for step in stale] == [{}, {}]
+    assert (request.num_tokens, request.num_in_flight_tokens, request.num_output_placeholders) == (6, 2, 1)
+    assert engine.update_from_output(again) == {"r": [5000]}
+
+
+def test_nothing_is_scheduled_past_the_model_s_length_beside_two_steps() -> None:
+    """Six of eight are known and two are on their way: the third step computes nothing."""
+    engine = scheduler([FULL], max_model_len=8, async_depth=2)
+    request = add(engine, PROMPT[:6])
+    steps = [engine.schedule() for _ in range(3)]
+    assert [step.num_scheduled_tokens for step in steps] == [{"r": 6}, {"r": 1}, {}]
+    for step in steps:
+        engine.update_from_output(step)
     assert request.status is RequestStatus.FINISHED and request.num_tokens == 8
