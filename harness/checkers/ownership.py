@@ -75,7 +75,7 @@ class Ownership(Checker):
                 return (_unheld_write(event, slot, page),)
             if shared or not held:
                 doubled = times > 1 and _stands_twice(ledger, event, slot)
-                harmed = event.r if doubled else _harmed(ledger, page, event, start, stop)
+                harmed = event.r if doubled else _harmed(ledger, slot, page, event, start, stop)
                 if harmed:
                     return (_aliased(event, slot, page, harmed),)
             start = stop
@@ -171,17 +171,17 @@ def _aliased(event: Write, slot: int, page: Page, harmed: str) -> Finding:
     return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
 
 
-def _harmed(ledger: Ledger, page: Page, event: Write, start: int, stop: int) -> str:
+def _harmed(ledger: Ledger, slot: int, page: Page, event: Write, start: int, stop: int) -> str:
     """Return a holder that still needs what this write of tokens [start, stop) destroys in the page; empty if nobody does."""
     lost = ledger.destroyed(page, event, start, stop)
     for holder in page.holders if lost else ():
         book = ledger.books.get(holder) if holder != event.r and page.held_for[holder] == page.group else None
-        if book is not None and _needed(ledger, page, book, lost):
+        if book is not None and _needed(ledger, slot, page, book, lost):
             return holder
     return ""
 
 
-def _needed(ledger: Ledger, page: Page, book: Book, lost: list[Span]) -> bool:
+def _needed(ledger: Ledger, slot: int, page: Page, book: Book, lost: list[Span]) -> bool:
     """Whether the request's next query, at the position up to which it has computed, reads any of the lost content."""
     upto = book.computed
     if page.state:
@@ -189,9 +189,21 @@ def _needed(ledger: Ledger, page: Page, book: Book, lost: list[Span]) -> bool:
     first = first_needed(ledger.groups[page.group], upto)
     for span in lost:
         low, high = max(span.start, first), min(span.stop, upto)
-        if low < high and ledger.trie.ancestor(span.node, high) == book.nodes[high]:
+        same = low < high and ledger.trie.ancestor(span.node, high) == book.nodes[high]
+        if same and _in_place(ledger, slot, page.group, book.r, span):
             return True
     return False
+
+
+def _in_place(ledger: Ledger, slot: int, group: int, r: str, span: Span) -> bool:
+    """Whether the request's tables, if it runs in a step in flight, have the slot where the content belongs.
+
+    A run that its own request did not outlive may leave a piece of r's prefix in a page that r took for other tokens.
+    """
+    steps = ledger.open_steps.items()
+    runs = [run for step, begun in steps for run in begun.runs if run.r == r and not ledger.orphaned(step, r)]
+    column = span.start // ledger.groups[group].block_size
+    return not runs or any(run.tables[group][column : column + 1] == [slot] for run in runs)
 
 
 def _stands_twice(ledger: Ledger, event: Write, slot: int) -> bool:

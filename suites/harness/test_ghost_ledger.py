@@ -335,6 +335,21 @@ def test_a_run_in_flight_may_not_overwrite_what_somebody_else_has_computed() -> 
     assert _found(IN_FLIGHT + rest) == ["aliased-write"]
 
 
+STRAY = FULL + "submit r1 a:4\ntake r1 | 1\nbegin 1: r1 0..4 | 1\nabort r1\ndrop r1\n"
+
+
+@pytest.mark.parametrize(("tables", "found"), [("2 1 3", []), ("1 2 3", ["aliased-write"])])
+def test_what_a_run_left_behind_in_another_column_is_nobody_s_loss(tables: str, found: list[str]) -> None:
+    """The first block of everybody's prefix lies where r2 is to write its second, and r3 is hit on it: r3 reads it elsewhere.
+
+    Were it the first block of r3 as well, r2 in the wrong place would destroy what r3 reads.
+    """
+    writer = "submit r2 a:8\ntake r2 | 2 1\npublish 0/2 r2:4\npublish 0/1 r2:8\nbegin 2: r2 0..8 | 2 1\nend 1\n"
+    first, second, _ = tables.split()
+    reader = f"submit r3 a:9\nhit r3 8 | {first} {second}\ntake r3 | {tables}\nbegin 3: r3 8..9 | {tables}\nend 2\n"
+    assert [name for name in _found(STRAY + writer + reader) if name == "aliased-write"] == found
+
+
 def test_every_checker_sees_the_ledger_before_the_event() -> None:
     """A panel moves the ledger once, after all its checkers were asked."""
     history = parse(FULL + R1)
