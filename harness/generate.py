@@ -60,6 +60,7 @@ _BLOCKS_MAX = 7
 _RECENT = 6
 """From so many of the latest prompts a new one is made."""
 _DECODED_MAX = 12
+_ADAPTERS = ("tuned", "other")
 _FIFTHS_OF_POOL: dict[str, tuple[int, ...]] = {
     "manager": (3, 4, 5, 5, 6, 7, 8, 10, 12),
     "scheduler": (5, 5, 6, 7, 8, 9, 10, 11, 12),
@@ -97,7 +98,11 @@ class _Workload:
         self._said: list[tuple[str, str]] = []
         """Requests and their prompts, the latest at the end."""
         self._count = 0
-        self._weights = 0
+        self._versions = 0
+        self._adapters: dict[str, str] = {}
+        """The adapters of requests that have one."""
+        self._adapted = source.choice((4, 4, 40))
+        """So many requests of a hundred have one: few, or in some traces many."""
         self._longest = (_BLOCKS_MAX - 1) * script.shape.unit
 
     def run(self, operations: int) -> None:
@@ -124,11 +129,10 @@ class _Workload:
             self._come_back()
         elif draw < 94:
             self._script.preempt(self._source.choice(self._live))
-        elif draw < 98:
+        elif draw < 97:
             self._reset()
         else:
-            self._weights += 1
-            self._script.update_weights(self._weights)
+            self._load()
 
     # --- who is there --------------------------------------------------------------------------------------------------
 
@@ -142,7 +146,7 @@ class _Workload:
         """End a request between two steps, and let it come again at once, perhaps with what it generated."""
         gone = self._end(self._script.abort if self._source.chance(60) else self._script.finish)
         prompt = next(prompt for r, prompt in reversed(self._said) if r == gone)
-        self._submit(prompt if self._source.chance(50) else self._continued(gone, prompt, f"r{self._count + 1}"))
+        self._submit(prompt if self._source.chance(50) else self._continued(gone, prompt, f"r{self._count + 1}"), gone)
 
     def _reset(self) -> None:
         """Reset; where there is a second tier, mostly the device's cache alone."""
@@ -150,16 +154,31 @@ class _Workload:
         tiers: tuple[ResetTier, ...] = ("local", "local", "cpu", "")
         self._script.reset(running=running, tier=self._source.choice(tiers) if self._script.shape.tier_slots else "")
 
-    def _submit(self, prompt: str = "") -> None:
+    def _load(self) -> None:
+        """Load new weights, or an adapter anew: one that requests had of late, or any; perhaps one of those comes again."""
+        self._versions += 1
+        late = [self._adapters[r] for r, _ in self._said[-_RECENT:] if r in self._adapters]
+        adapter = self._source.choice(["", "", *_ADAPTERS, *late])
+        self._script.update_weights(self._versions, adapter)
+        had = [(r, prompt) for r, prompt in self._said if self._adapters.get(r, "") == adapter]
+        if had and len(self._live) < _LIVE_MAX and self._source.chance(60):
+            r, prompt = had[-1]
+            self._submit(prompt, r)
+
+    def _submit(self, prompt: str = "", before: str = "") -> None:
         source, self._count = self._source, self._count + 1
         r = f"r{self._count}"
-        prompt = prompt or self._prompt(r)
+        if not prompt:
+            prompt, before = self._prompt(r)
         self._said.append((r, prompt))
         identity: dict[str, object] = {}
         if source.chance(12):
             identity["salt"] = source.choice(["one", "two"])
-        if source.chance(8):
-            identity["adapter"] = source.choice(["tuned", "other"])
+        adapter = self._adapters.get(before, "") if source.chance(75) else ""
+        if source.chance(self._adapted):
+            adapter = source.choice(_ADAPTERS)
+        if adapter:
+            identity["adapter"] = self._adapters[r] = adapter
         if source.chance(10):
             tokens = length_of(prompt)
             at = source.integer(0, tokens - 1)
@@ -178,22 +197,25 @@ class _Workload:
         times = source.integer(1, max(1, self._longest // measure))
         return max(least, min(times * measure + source.integer(-1, 1), self._longest))
 
-    def _prompt(self, r: str) -> str:
-        """Say something said before, a part of it, more than it, or something of which others may share the beginning."""
+    def _prompt(self, r: str) -> tuple[str, str]:
+        """Say something said before, a part of it, more than it, or something of which others may share the beginning.
+
+        Return it, and the request that said it before.
+        """
         source, draw = self._source, self._source.integer(0, 99)
         if self._said and draw < 60:
             before, prompt = source.choice(self._said[-_RECENT:])
             if draw < 22:
-                return prompt
+                return prompt, before
             if draw < 32:
-                return cut(prompt, self._length())
-            return self._continued(before, prompt, r)
+                return cut(prompt, self._length()), before
+            return self._continued(before, prompt, r), before
         whole = self._length()
         shared = min(self._length(), whole)
         rest = f"{r}:{whole - shared}"
         if source.chance(15):  # the same tokens behind another beginning, at the same or at another place
             rest = f"{source.choice('AB')}[{source.choice((0, shared))}]:{whole - shared}"
-        return _joined(f"{source.choice('AB')}:{shared}", rest)
+        return _joined(f"{source.choice('AB')}:{shared}", rest), ""
 
     def _continued(self, before: str, prompt: str, r: str) -> str:
         """Go on after a prompt, perhaps with what was generated from it; the whole ends at a boundary as often as not."""

@@ -150,7 +150,7 @@ class Machine(RuleBasedStateMachine):
         self._ops: list[Op] = []
         self._prompts: dict[str, tuple[str, str]] = {}
         """What each request said and the text that it generates."""
-        self._weights = 0
+        self._versions = 0
         self._judged = False
 
     @initialize(data=st.data())
@@ -235,8 +235,17 @@ class Machine(RuleBasedStateMachine):
         if "reset" in self.capabilities and not (weights and "update_weights" in self.capabilities):
             self._do(Reset(running=running, tier=tier if self.shape.tier_slots else ""))
         else:
-            self._weights += 1
-            self._do(UpdateWeights(self._weights))
+            self._load("")
+
+    @precondition(lambda self: {"update_weights", "adapter"} <= self.capabilities)
+    @rule(adapter=st.sampled_from(("tuned", "other")))
+    def reload(self, adapter: str) -> None:
+        """Load an adapter anew under its name, whoever runs with it."""
+        self._load(adapter)
+
+    def _load(self, adapter: str) -> None:
+        self._versions += 1
+        self._do(UpdateWeights(self._versions, adapter))
 
     def _prefill(self, r: str) -> None:
         """Let a prompt be computed, in several steps: an engine may stop at boundaries in between."""

@@ -77,6 +77,10 @@ VERSIONS = {
     "tier kept in a reset": "the device was reset, and the second tier was not",
     "weights updated": "new weights were loaded",
     "weights updated midway": "new weights were loaded while requests were waiting or running",
+    "adapter reloaded": "an adapter was loaded anew",
+    "adapter reloaded midway": "an adapter was loaded anew while requests that have it were waiting or running",
+    "adapter reloaded beside others": "an adapter was loaded anew while others were waiting or running, and nobody with it",
+    "prompt again after a reload": "a prompt began like one that had the same adapter before it was loaded anew",
 }
 DRAFTS = {
     "drafts all stood": "every draft of a run was accepted",

@@ -60,6 +60,9 @@ class Watch(Checker):
         self._owner: dict[tuple[int, int], int] = {}
         """(pool, slot) -> the group that had the page last."""
         self._drafting: dict[tuple[int, str], Run] = {}
+        self._begun: dict[str, set[tuple[int, ...]]] = {}
+        self._outdated: dict[str, set[tuple[int, ...]]] = {}
+        """Per adapter: how prompts began, since it was loaded last and before."""
 
     def handlers(self) -> dict[type, Handler]:
         """Return which events are looked at, and with what."""
@@ -226,8 +229,13 @@ class Watch(Checker):
             self._mark("prompt one over", size > 2 and tokens % size == 1)
             self._mark("image ends on a boundary", any((item.at + item.length) % size == 0 for item in event.media))
         self._mark("salt", event.salt)
-        self._mark("adapter", event.adapter)
         self._mark("image", event.media)
+        if event.adapter:
+            self._mark("adapter")
+            beginning = tuple(event.tokens[: self._unit])
+            self._mark("prompt again after a reload", beginning in self._outdated.get(event.adapter, ()))
+            if len(beginning) == self._unit:
+                self._begun.setdefault(event.adapter, set()).add(beginning)
 
     def on_preempt(self, ledger: Ledger, event: Preempted) -> None:
         """Look how far it was."""
@@ -255,9 +263,16 @@ class Watch(Checker):
         self._mark("tier kept in a reset", kept and any(ledger.keys[group.id] for group in ledger.groups if group.of >= 0))
 
     def on_version(self, ledger: Ledger, event: Version) -> None:
-        """Look who was there."""
-        self._mark("weights updated")
-        self._mark("weights updated midway", any(book.live for book in ledger.books.values()))
+        """Look who was there, and whether it had the adapter."""
+        live = {book.identity[2] for book in ledger.books.values() if book.live}
+        if event.adapter:
+            self._mark("adapter reloaded")
+            self._mark("adapter reloaded midway", event.adapter in live)
+            self._mark("adapter reloaded beside others", live and event.adapter not in live)
+            self._outdated.setdefault(event.adapter, set()).update(self._begun.pop(event.adapter, ()))
+        else:
+            self._mark("weights updated")
+            self._mark("weights updated midway", live)
 
 
 def _in_flight(ledger: Ledger, r: str) -> bool:

@@ -48,9 +48,9 @@ no EAGLE that makes the managers of 0.24, 0.25, 0.26, 0.29 and 0.30 identical as
 * *chunk ends are those of 0.33 in every release* (`align_split`).
 * *drafts and steps in flight* were written after vLLM's scheduler and not compared in lock-step. States after drafts lie beside
   the table and are copied home before the next step; vLLM keeps them behind the running column and copies when the step ends.
-  Beside two steps in flight (vLLM: a pipeline of two stages, scheduled ahead) a request may generate in every step; vLLM lets it
-  rest for one on most devices (`decode_stagger`). With drafts, a step in flight would not know where it begins, since the device
-  moves it by what was rejected before it; so the two are refused together.
+  Beside two steps in flight (vLLM: a pipeline of two stages, scheduled ahead) a request may generate in every step; vLLM lets
+  it rest for one on most devices (`decode_stagger`). With drafts, a step in flight would not know where it begins, since the
+  device moves it by what was rejected before it; so the two are refused together.
 * *the second tier* (`tier`) is no rule of vLLM's, whose tiers are connectors. A connector (`scheduler_interface`) loads before
   the step that admits the request; vLLM's may load while other steps run, and admits the request when that is done.
 * *identity of an adapter* is its name alone; vLLM adds the path it was loaded from.

@@ -49,6 +49,7 @@ def _run(r: str, tokens: int, times: int = 1) -> list[Op]:
 
 
 FIRST: list[Op] = [Submit("r1", "A:9"), *_run("r1", 9)]
+TUNED = Submit("r1", "A:9", adapter="tuned")
 CASES: dict[str, tuple[list[Op], tuple[GroupSpec, ...], dict[str, object]]] = {
     "miss": (FIRST, (), {}),
     "hit on a boundary": ([*FIRST, Submit("r2", "A:12"), *_run("r2", 4)], (), {}),
@@ -90,6 +91,10 @@ CASES: dict[str, tuple[list[Op], tuple[GroupSpec, ...], dict[str, object]]] = {
     "reset": ([Reset()], (), {}),
     "reset refused": ([*FIRST, Reset()], (), {}),
     "weights updated midway": ([*FIRST, UpdateWeights(1)], (), {}),
+    "adapter reloaded": ([UpdateWeights(1, "tuned")], (), {}),
+    "adapter reloaded midway": ([TUNED, *_run("r1", 9), UpdateWeights(1, "tuned")], (), {}),
+    "adapter reloaded beside others": ([TUNED, *_run("r1", 9), UpdateWeights(1, "other")], (), {}),
+    "prompt again after a reload": ([TUNED, UpdateWeights(1, "tuned"), Submit("r2", "A:5", adapter="tuned")], (), {}),
 }
 _PREVENTS: dict[str, list[Op]] = {
     "decode over a boundary": [*FIRST, *_run("r1", 1, 2)],
@@ -98,6 +103,11 @@ _PREVENTS: dict[str, list[Op]] = {
     "hit on a boundary": [*FIRST, Submit("r2", "B:12"), *_run("r2", 4)],
     "withdrawn": FIRST,
     "weights updated midway": [UpdateWeights(1)],
+    "weights updated": [UpdateWeights(1, "tuned")],
+    "adapter reloaded": [UpdateWeights(1)],
+    "adapter reloaded midway": [TUNED, UpdateWeights(1, "other")],
+    "adapter reloaded beside others": [TUNED, UpdateWeights(1, "tuned")],
+    "prompt again after a reload": [TUNED, UpdateWeights(1, "other"), Submit("r2", "A:5", adapter="tuned")],
 }
 
 
