@@ -200,6 +200,8 @@ def _read_options(header: TraceHeader, source: Source) -> Options:
         raise UsageError(f"trace {header.name!r}: option 'release' is {options.release!r}; this is vLLM {source.version}")
     if options.pages_per_snapshot != 1:
         raise UsageError("option 'pages_per_snapshot': in vLLM a snapshot is always one block; leave it at 1")
+    if options.free_list != "lru":
+        raise UsageError("option 'free_list': vLLM has one order of its free queue, 'lru'; leave it out")
     behaviour = RELEASES.get(release, RELEASES[NEWEST])
     for name in ("junction_pinning", "eagle_replay_boundaries"):
         given = getattr(options, name)

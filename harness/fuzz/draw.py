@@ -147,6 +147,8 @@ def _vllm_options(source: Source, layout: Layout, height: Height, *, historic: b
         yield {"use_eagle": True}
     if historic and source.chance(10):
         yield {"junction_pinning": source.chance(50)}
+    if historic and source.chance(15):
+        yield {"free_list": source.choice(("fifo", "lifo"))}
     if source.chance(12):
         yield {"watermark": source.choice((0.05, 0.1))}
     if height == "scheduler":

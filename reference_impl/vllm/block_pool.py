@@ -6,6 +6,9 @@ front, to be used again while it is warm; one with a key goes to the end and is 
 frees its last block first, so tails are evicted before the prefixes that they need. Page 0 is the null block: it stands for
 columns that nobody needs and is in no state at all.
 
+Who is evicted first is free under everything that must hold, so a fork may line up otherwise. Two other orders are here, as our
+choice (`free_list`): `fifo` appends whatever is given back, `lifo` puts it in front, keyed or not.
+
 A key appears when a block is allocated, before the step that fills it has run. Until the next step starts the key is
 *pending*, and `withdraw_keys` takes it back if the step does not happen. vLLM has no such call; see the package docstring.
 
@@ -21,6 +24,7 @@ from reference_impl.primitives import BlockId
 from reference_impl.vllm.events import AllBlocksCleared, KVCacheEvent
 from reference_impl.vllm.key_index import KVCacheBlock
 from reference_impl.vllm.keyed_blocks import KeyedBlocks
+from reference_impl.vllm.kv_cache_interface import FreeList
 from reference_impl.vllm.spec import NULL_BLOCK_ID
 from reference_impl.vllm.tier import PlainTier, TierBlock, TierCopy
 
@@ -38,6 +42,7 @@ class BlockPool(KeyedBlocks):
         super().__init__(num_gpu_blocks, hash_block_size, enable_kv_cache_events, tier)
         self.null_block = self.blocks[NULL_BLOCK_ID]
         self.null_block.is_null = True
+        self.free_list: FreeList = "lru"
         self.free_block_queue: OrderedDict[BlockId, KVCacheBlock] = OrderedDict(
             (block.block_id, block) for block in self.blocks if not block.is_null
         )
@@ -134,9 +139,8 @@ class BlockPool(KeyedBlocks):
             if block.ref_cnt == 0:
                 if block.block_hash is None:
                     self._untie(block)
-                    evict_first.extend(pages)
-                else:
-                    evict_last.extend(pages)
+                in_front = block.block_hash is None if self.free_list == "lru" else self.free_list == "lifo"
+                (evict_first if in_front else evict_last).extend(pages)
         queue = self.free_block_queue
         for block in reversed(evict_first):
             queue[block.block_id] = block

@@ -42,6 +42,7 @@ class KVCacheCoordinator:
         options = config.options
         self.tier = PlainTier(options.tier_slots) if options.tier_slots else None
         self.block_pool = BlockPool(config.num_blocks, config.hash_block_size, options.enable_kv_cache_events, self.tier)
+        self.block_pool.free_list = options.free_list
         self.single_type_managers = tuple(
             _MANAGERS[type(group.kv_cache_spec)](config, group.kv_cache_spec, self.block_pool, GroupId(i))
             for i, group in enumerate(config.kv_cache_groups)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 MambaCacheMode = Literal["none", "align", "all"]
+FreeList = Literal["lru", "fifo", "lifo"]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from reference_impl.vllm.kv_cache_interface import MambaCacheMode
+from reference_impl.vllm.kv_cache_interface import FreeList, MambaCacheMode
 from reference_impl.vllm.spec import NEWEST
 
 ASYNC_DEPTH_MAX = 2
@@ -30,8 +30,9 @@ class Options:
     """Everything that can be chosen, vLLM's names where vLLM has them. Sizes are in tokens unless said otherwise.
 
     `num_speculative_tokens`: so many drafts are verified with each token at most. `async_depth`: so many steps may be scheduled
-    before the tokens of an earlier one are known. `tier_slots`: so many pages fit into the second tier, 0 without one. The
-    three marked `by release` take what that release of vLLM does when they are left alone.
+    before the tokens of an earlier one are known. `tier_slots`: so many pages fit into the second tier, 0 without one.
+    `free_list`: in which order given back blocks are handed out again; `lru` as vLLM does it, see `block_pool`. The three marked
+    `by release` take what that release of vLLM does when they are left alone.
     """
 
     release: str = NEWEST
@@ -49,6 +50,7 @@ class Options:
     num_speculative_tokens: int = 0
     async_depth: int = 0
     tier_slots: int = 0
+    free_list: FreeList = "lru"
     max_model_len: int = 4096
     max_num_batched_tokens: int = 2048
     max_num_seqs: int = 128
@@ -85,6 +87,7 @@ _BY_RELEASE = {"junction_pinning", "eagle_replay_boundaries"}
 _COUNTS = {"pages_per_snapshot", "max_model_len", "max_num_batched_tokens", "max_num_seqs"}
 _OPTIONAL_COUNTS = {"num_speculative_tokens", "async_depth", "tier_slots"}
 _MODES = ("none", "align", "all")
+_FREE_LISTS = ("lru", "fifo", "lifo")
 
 
 def _check_type(name: str, value: object) -> None:
@@ -92,6 +95,7 @@ def _check_type(name: str, value: object) -> None:
     fits = {
         "release": isinstance(value, str),
         "mamba_cache_mode": value in _MODES,
+        "free_list": value in _FREE_LISTS,
         "retention_interval": value is None or integer or value == "by release",
         "hash_block_size": value is None or integer,
         "watermark": integer or isinstance(value, float),

@@ -107,6 +107,7 @@ RULES: dict[str, Rule] = _rules(
     Rule("same-step-guard", "A state keyed in this step cannot be hit before the next.", _SINGLE),
     Rule("null-block", "Block 0 stands for skipped columns; it is never counted, keyed or freed.", _POOL),
     Rule("free-queue", "Keyed blocks are appended when freed (LRU), others prepended (LIFO); tails go first.", _POOL),
+    Rule("free-list", "The free queue may be first in first out, or last in first out, instead.", "our choice; not in vLLM"),
     Rule("eviction", "A block loses its keys when it is handed out again.", _POOL),
     Rule("duplicates", "Several blocks may carry one key; a look-up returns the oldest.", _POOL),
     Rule("reset", "Forget every key, if and only if nobody holds a block.", _POOL),

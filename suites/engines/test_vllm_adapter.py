@@ -121,6 +121,7 @@ def test_unknown_engine_options_are_refused() -> None:
     [
         ({"pages_per_snapshot": 2}, "a snapshot is always one block"),
         ({"release": "0.29"}, r"option 'release' is '0\.29'; this is vLLM 0\.33\.0"),
+        ({"free_list": "fifo"}, "one order of its free queue"),
         ({"junction_pinning": False}, r"option 'junction_pinning': vLLM 0\.33\.0 has no such switch"),
         ({"retention": 0}, "option 'retention' is unknown"),
     ],

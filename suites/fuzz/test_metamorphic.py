@@ -351,3 +351,16 @@ def test_a_run_with_findings_is_not_compared() -> None:
     trace = random_trace(HYBRID, 0, withdraw=False)
     with pytest.raises(UsageError, match="runs without findings"):
         run(faulty.open, trace)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_order_of_the_free_queue_decides_victims_alone(seed: int) -> None:
+    """With room for everything nothing is evicted, and every order of the free queue hits the same."""
+    hits = []
+    for free_list in ("lru", "fifo", "lifo"):
+        shape = replace(HYBRID, options={**HYBRID.options, "free_list": free_list})
+        trace = random_trace(shape, seed, withdraw=True, operations=OPERATIONS)
+        roomy = Trace(msgspec.structs.replace(trace.header, slots=4000), trace.ops)
+        events = run(REFERENCE, roomy).events
+        hits.append([(event.r, event.resume) for event in events if isinstance(event, Hit)])
+    assert hits[0] == hits[1] == hits[2] and any(resume for _, resume in hits[0])

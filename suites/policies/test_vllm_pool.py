@@ -41,6 +41,20 @@ def test_freed_blocks_without_a_key_go_first_and_keyed_ones_last() -> None:
     assert queue(p) == [4, 3, 5, 6, 7, 2, 1], "scratch in front, then what was never used, then the tail before its head"
 
 
+def test_a_queue_in_order_of_return_does_not_look_at_keys() -> None:
+    """Blocks 1 and 2 have keys, 3 and 4 have none; all four are given back in one go, keyed ones in between, then block 5."""
+    waiting = {}
+    for free_list in ("fifo", "lifo"):
+        p = pool()
+        p.free_list = free_list  # type: ignore[assignment]
+        _, blocks = keyed(p, list(range(8)))
+        scratch, (other,) = p.get_new_blocks(2), p.get_new_blocks(1)
+        p.free_blocks([scratch[1], blocks[1], scratch[0], blocks[0]])
+        p.free_blocks([other])
+        waiting[free_list] = queue(p)
+    assert waiting == {"fifo": [6, 7, 4, 2, 3, 1, 5], "lifo": [5, 4, 2, 3, 1, 6, 7]}
+
+
 def test_a_block_handed_out_again_loses_its_key() -> None:
     p = pool(3)
     request, blocks = keyed(p, list(range(8)))
