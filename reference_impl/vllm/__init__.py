@@ -53,7 +53,7 @@ no EAGLE that makes the managers of 0.24, 0.25, 0.26, 0.29 and 0.30 identical as
   device moves it by what was rejected before it; so the two are refused together.
 * *the second tier* (`tier`) is no rule of vLLM's, whose tiers are connectors. A connector (`scheduler_interface`) loads before
   the step that admits the request; vLLM's may load while other steps run, and admits the request when that is done.
-* *other free lists*: `free_list` lines given back blocks up in plain order of return, or of the latest first. vLLM has neither;
-  they are our choice, to show that nothing but the victims depends on the order.
+* *other free lists*: `free_list` lines up blocks that are given back in order of return, or the latest first, whether keyed or
+  not. vLLM has neither; they are our choice, to show that every rule holds whoever is evicted.
 * *identity of an adapter* is its name alone; vLLM adds the path it was loaded from.
 """

@@ -31,8 +31,8 @@ class Options:
 
     `num_speculative_tokens`: so many drafts are verified with each token at most. `async_depth`: so many steps may be scheduled
     before the tokens of an earlier one are known. `tier_slots`: so many pages fit into the second tier, 0 without one.
-    `free_list`: in which order given back blocks are handed out again; `lru` as vLLM does it, see `block_pool`. The three marked
-    `by release` take what that release of vLLM does when they are left alone.
+    `free_list`: in which order blocks that were given back are handed out again; `lru` as vLLM does it (see `block_pool`). The
+    three marked `by release` take what that release of vLLM does when they are left alone.
     """
 
     release: str = NEWEST

@@ -355,12 +355,15 @@ def test_a_run_with_findings_is_not_compared() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_order_of_the_free_queue_decides_victims_alone(seed: int) -> None:
-    """With room for everything nothing is evicted, and every order of the free queue hits the same."""
+    """While pages are left that were never used, neither order comes to what is cached: they hit the same.
+
+    Last in first out evicts at once, however large the pool is.
+    """
     hits = []
-    for free_list in ("lru", "fifo", "lifo"):
+    for free_list in ("lru", "fifo"):
         shape = replace(HYBRID, options={**HYBRID.options, "free_list": free_list})
-        trace = random_trace(shape, seed, withdraw=True, operations=OPERATIONS)
+        trace = random_trace(shape, seed, withdraw=True, operations=3 * OPERATIONS)
         roomy = Trace(msgspec.structs.replace(trace.header, slots=4000), trace.ops)
         events = run(REFERENCE, roomy).events
         hits.append([(event.r, event.resume) for event in events if isinstance(event, Hit)])
-    assert hits[0] == hits[1] == hits[2] and any(resume for _, resume in hits[0])
+    assert hits[0] == hits[1] and any(resume for _, resume in hits[0])
