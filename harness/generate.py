@@ -182,7 +182,8 @@ class _Workload:
         if source.chance(10):
             tokens = length_of(prompt)
             at = source.integer(0, tokens - 1)
-            identity["media"] = image(at, source.integer(1, tokens - at), source.choice(["cat", "dog"]))
+            length = source.integer(1, tokens - at)
+            identity["media"] = image(at, length, f"{source.choice(['cat', 'dog'])}-{length}")  # one content has one length
         self._script.submit(r, prompt, **identity)
         self._live.append(r)
 

@@ -414,7 +414,8 @@ class SchedulerMachine(Machine):
 def _placed(picture: Picture, tokens: int) -> list[Media]:
     at, length, name = picture
     at = min(at, tokens - 1)
-    return image(at, min(length, tokens - at), name)
+    length = min(length, tokens - at)
+    return image(at, length, f"{name}-{length}")
 
 
 M = TypeVar("M", bound=Machine)
