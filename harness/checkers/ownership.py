@@ -174,6 +174,8 @@ def _aliased(event: Write, slot: int, page: Page, harmed: str) -> Finding:
 def _harmed(ledger: Ledger, slot: int, page: Page, event: Write, start: int, stop: int) -> str:
     """Return a holder that still needs what this write of tokens [start, stop) destroys in the page; empty if nobody does."""
     lost = ledger.destroyed(page, event, start, stop)
+    if lost and _filled_later(ledger, slot, event):
+        return ""
     for holder in page.holders if lost else ():
         book = ledger.books.get(holder) if holder != event.r and page.held_for[holder] == page.group else None
         if book is not None and _needed(ledger, slot, page, book, lost):
@@ -185,25 +187,33 @@ def _needed(ledger: Ledger, slot: int, page: Page, book: Book, lost: list[Span])
     """Whether the request's next query, at the position up to which it has computed, reads any of the lost content."""
     upto = book.computed
     if page.state:
-        return upto == page.stop and book.nodes[upto] == page.node
+        same = upto == page.stop and book.nodes[upto] == page.node
+        return same and _in_place(ledger, slot, page.group, book.r, upto)
     first = first_needed(ledger.groups[page.group], upto)
     for span in lost:
         low, high = max(span.start, first), min(span.stop, upto)
         same = low < high and ledger.trie.ancestor(span.node, high) == book.nodes[high]
-        if same and _in_place(ledger, slot, page.group, book.r, span):
+        if same and _in_place(ledger, slot, page.group, book.r, high):
             return True
     return False
 
 
-def _in_place(ledger: Ledger, slot: int, group: int, r: str, span: Span) -> bool:
-    """Whether the request's tables, if it runs in a step in flight, have the slot where the content belongs.
+def _filled_later(ledger: Ledger, slot: int, event: Write) -> bool:
+    """Whether a copy fills the slot before a later step in flight runs: nobody relies on what lies there until then."""
+    later = [begun for step, begun in ledger.open_steps.items() if step > event.step]
+    return any((move.dst_pool, move.dst) == (event.pool, slot) for begun in later for move in begun.copies)
+
+
+def _in_place(ledger: Ledger, slot: int, group: int, r: str, stop: int) -> bool:
+    """Whether the request's tables, if it runs in a step in flight, have the slot where what ends at `stop` belongs.
 
     A run that its own request did not outlive may leave a piece of r's prefix in a page that r took for other tokens.
     """
     steps = ledger.open_steps.items()
     runs = [run for step, begun in steps for run in begun.runs if run.r == r and not ledger.orphaned(step, r)]
-    column = span.start // ledger.groups[group].block_size
-    return not runs or any(run.tables[group][column : column + 1] == [slot] for run in runs)
+    column = (stop - 1) // ledger.groups[group].block_size
+    drafted = any(slot in run.scratch[group] for run in runs if run.scratch)
+    return not runs or drafted or any(run.tables[group][column : column + 1] == [slot] for run in runs)
 
 
 def _stands_twice(ledger: Ledger, event: Write, slot: int) -> bool:

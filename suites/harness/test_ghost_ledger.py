@@ -350,6 +350,25 @@ def test_what_a_run_left_behind_in_another_column_is_nobody_s_loss(tables: str, 
     assert [name for name in _found(STRAY + writer + reader) if name == "aliased-write"] == found
 
 
+def test_a_state_that_two_runs_left_behind_in_another_column_is_nobody_s_loss() -> None:
+    """r2 goes on from its state after three tokens in page 4; page 3, which it took for what comes, had been r1's."""
+    pages = "pool 0: 9 slots, null 0\ngroup 0: recurrent block 4\n"
+    both = "submit r1 a:6\nsubmit r2 a:6\ntake r1 | 3\ntake r2 | 4\nbegin 1: r1 0..3 | 3; r2 0..3 | 4\n"
+    again = "begin 2: r1 3..4 | 3; r2 3..4 | 4\nabort r1\ndrop r1\ntake r2 | 3\nbegin 3: r2 4..5 | 4 3\n"
+    assert _found(pages + both + again + "end 1\nend 2\nend 3\n") == []
+
+
+def test_what_a_copy_fills_before_its_reader_runs_is_nobody_s_loss() -> None:
+    """r2's first attempt has page 2 filled, r1 writes into it, and both are gone; r2 comes back, and it is filled anew."""
+    pages = "pool 0: 9 slots, null 0\ngroup 0: full block 4\nsubmit r0 a:4\ntake r0 | 1\nstep 1: r0 0..4 | 1\n"
+    reader = "hit r2 4 | 2\ntake r2 | 2 3\nbegin {}: r2 4..5 | 2 3; copy 1>2\n"
+    between = "preempt r2\ndrop r2\nsubmit r1 b:4\ntake r1 | 2\nbegin 3: r1 0..4 | 2\nabort r1\ndrop r1\n"
+    ends = "end 2\nend 3\nend 4\n"
+    filled = pages + "submit r2 a:5\n" + reader.format(2) + between + reader.format(4)
+    assert "aliased-write" not in _found(filled + ends)
+    assert "aliased-write" in _found(filled.replace("begin 4: r2 4..5 | 2 3; copy 1>2", "begin 4: r2 4..5 | 2 3") + ends)
+
+
 def test_every_checker_sees_the_ledger_before_the_event() -> None:
     """A panel moves the ledger once, after all its checkers were asked."""
     history = parse(FULL + R1)
