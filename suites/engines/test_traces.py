@@ -20,7 +20,7 @@ SOURCE = os.environ.get("CACHEWITNESS_VLLM_SOURCE", "")
 TRACES = sorted((data.fixtures() / "traces").glob("*.jsonl"))
 
 FAULTS = {
-    "copy-of-an-unwritten-block": ("uncommitted-hit", (0, 26), None),
+    "copy-of-an-unwritten-block": ("stale-hit", (0, 26), None),
     "eagle-chunk-off-the-grid": ("fabricated-snapshot", (0, 24), (0, 29)),
     "keys-of-a-withdrawn-step": ("uncommitted-hit", (0, 24), None),
 }
