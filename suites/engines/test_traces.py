@@ -20,8 +20,9 @@ SOURCE = os.environ.get("CACHEWITNESS_VLLM_SOURCE", "")
 TRACES = sorted((data.fixtures() / "traces").glob("*.jsonl"))
 
 FAULTS = {
+    "a-salt-that-is-an-adapters-name": ("cross-identity-hit", (0, 24), (0, 31)),
     "copy-of-an-unwritten-block": ("stale-hit", (0, 26), None),
-    "eagle-chunk-off-the-grid": ("fabricated-snapshot", (0, 24), (0, 29)),
+    "eagle-chunk-off-the-grid": ("fabricated-snapshot", (0, 24), (0, 27)),
     "keys-of-a-withdrawn-step": ("uncommitted-hit", (0, 24), None),
 }
 """Per trace: the anomaly, the first release seen with it, the first seen without it again."""
