@@ -1,7 +1,8 @@
 """A campaign: one drawn configuration and one trace after another, until time is up, or operations are, or something fails.
 
-Trace number i of a campaign depends on the seed, on i and on what the user chose, never on a clock or on an engine. Whoever
-runs a campaign of so many operations therefore runs the very traces of one that stopped there because its time was up.
+Trace number i of a campaign depends on the seed, on i and on what the user chose, never on a clock; what the engine says it
+cannot do is then left out of it. Whoever runs a campaign of so many operations therefore runs the very traces of one that
+stopped there because its time was up.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 
 from harness import policies
 from harness import trace as traces
+from harness.able import lacking, within
 from harness.anomalies import DISAGREEMENTS
 from harness.cells import Cell
 from harness.checkers import fresh
@@ -135,9 +137,9 @@ class Campaign:
         header = engine.describe()
         self.report.startup_seconds = max(self.report.startup_seconds, time.perf_counter() - began)
         self._versions.add(header.engine_version)
-        if missing := [need for need in trace.header.needs if need not in header.capabilities]:
-            self._leave_out(f"traces that need {missing[0]}", header.not_applicable.get(missing[0], "the engine cannot"))
-            return
+        for need in lacking(trace, header.capabilities):
+            self._leave_out(f"{need} in a trace", header.not_applicable.get(need, "the engine cannot"))
+        trace = within(trace, header.capabilities)
         watch = Watch(header, self.marks)
         result = drive(trace, engine, [*fresh(), watch], keep=False)
         self._count(trace, result, time.perf_counter() - began)

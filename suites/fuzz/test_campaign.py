@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from harness.cli import invoke
@@ -10,7 +11,8 @@ from harness.errors import UsageError
 from harness.fuzz import marks
 from harness.fuzz.campaign import Campaign, Plan, heights_of
 from harness.fuzz.draw import Restriction
-from harness.trace import TraceHeader
+from harness.history import Event, Header
+from harness.trace import Op, TraceHeader
 from harness.verdict import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS
 
 
@@ -70,6 +72,34 @@ def test_what_an_engine_refuses_is_left_out_and_told() -> None:
     assert [(entry.why, entry.count > 0) for entry in some.report.not_run] == [("this engine has no such thing", True)]
     with pytest.raises(UsageError, match="no such thing"):
         Campaign(spec(lambda header: True), plan).run(operations=300)
+
+
+def test_an_engine_is_asked_for_nothing_that_it_says_it_cannot() -> None:
+    """One that can submit, step and finish is fuzzed; what is left out is told."""
+    reference = parse("reference").kind
+    asked: set[str] = set()
+
+    class Modest:
+        def __init__(self, header: TraceHeader) -> None:
+            self.inner = reference.open(header, {})
+
+        def describe(self) -> Header:
+            return msgspec.structs.replace(self.inner.describe(), capabilities=[])
+
+        def apply(self, op: Op) -> list[Event]:
+            asked.add(type(op).__name__.lower())
+            asked.update(name for name in ("salt", "adapter", "media", "withdraw") if getattr(op, name, None))
+            return self.inner.apply(op)
+
+        def close(self) -> None:
+            self.inner.close()
+
+    kind = EngineKind(name="modest", summary="", heights=("manager", "scheduler"), open=lambda header, _: Modest(header))
+    campaign = Campaign(EngineSpec(kind, {}, "modest"), Plan("vllm", ("manager", "scheduler"), Restriction(), seed=0))
+    campaign.run(operations=6_000)
+    assert not campaign.failed and asked == {"submit", "step", "finish"}
+    left_out = {entry.what.split()[0] for entry in campaign.report.not_run}
+    assert left_out == {"abort", "adapter", "media", "preempt", "reset", "salt", "update_weights", "withdraw"}
 
 
 def test_a_campaign_too_short_to_judge_anything_says_so() -> None:
