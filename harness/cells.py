@@ -15,7 +15,7 @@ from harness import layouts
 from harness.scenarios.shape import Shape
 from harness.trace import Height, Layout
 
-SCHEDULER_OPTIONS = ("num_speculative_tokens", "async_depth", "tier_slots")
+SCHEDULER_OPTIONS = ("num_speculative_tokens", "async_depth", "tier_slots", "tier_delay")
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,8 @@ def scheduler_cells() -> list[Cell]:
         Cell(window, {"retention_interval": 0, "tier_slots": 24}),
         Cell(mamba, {"retention_interval": None, "tier_slots": 96, "async_depth": 1}),
         Cell(three, {"retention_interval": None, "tier_slots": 96, "num_speculative_tokens": 3}),
+        Cell(full, {"tier_slots": 16, "tier_delay": 3}),
+        Cell(mamba, {"retention_interval": None, "tier_slots": 48, "tier_delay": 2, "async_depth": 1}),
     ]
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from harness.checkers import fresh
 from harness.checkers.protocol import Checker, Panel
 from harness.engines.protocol import Engine
@@ -68,7 +70,8 @@ class Applicable:
         if all(r in live for r, _ in op.run) and all(r in live for r in op.withdraw):
             return op
         run = [(r, n) for r, n in op.run if r in live]
-        return Step(run=run, budget=op.budget, withdraw=[r for r in op.withdraw if r in live]) if run or not op.run else None
+        gone = msgspec.structs.replace(op, run=run, withdraw=[r for r in op.withdraw if r in live])
+        return gone if run or not op.run else None
 
 
 class Observer:

@@ -61,6 +61,11 @@ _RECENT = 6
 """From so many of the latest prompts a new one is made."""
 _DECODED_MAX = 12
 _ADAPTERS = ("tuned", "other")
+_IMPATIENT, _LOST = 12, 10
+"""Where copies take time, so many of a hundred requests are aborted a step after they came, and in so many of a hundred
+operations the device loses what the second tier has kept."""
+_FAILING, _UNDER_WAY = 15, 7
+"""In so many of a hundred steps copies from or to another tier fail, among the first eight that are under way."""
 _FIFTHS_OF_POOL: dict[str, tuple[int, ...]] = {
     "manager": (3, 4, 5, 5, 6, 7, 8, 10, 12),
     "scheduler": (5, 5, 6, 7, 8, 9, 10, 11, 12),
@@ -114,6 +119,9 @@ class _Workload:
             self._script.finish(r)
 
     def _one(self) -> None:
+        if self._said and self._script.shape.tier_delay and self._source.chance(_LOST):
+            self._lose()
+            return
         draw = self._source.integer(0, 99)
         if not self._live or (draw < 21 and len(self._live) < _LIVE_MAX):
             self._submit()
@@ -133,6 +141,16 @@ class _Workload:
             self._reset()
         else:
             self._load()
+
+    def _lose(self) -> None:
+        """Lose what the device has, and ask for some of it again, so that it comes from the second tier."""
+        self._script.reset(running=True, tier="local")
+        for _ in range(self._source.integer(1, 3)):
+            if len(self._live) < _LIVE_MAX:
+                before, prompt = self._source.choice(self._said[-_RECENT:])
+                self._submit(prompt if self._source.chance(60) else self._continued(before, prompt, f"r{self._count + 1}"))
+        if self._live:
+            self._step()
 
     # --- who is there --------------------------------------------------------------------------------------------------
 
@@ -186,6 +204,10 @@ class _Workload:
             identity["media"] = image(at, length, f"{source.choice(['cat', 'dog'])}-{length}")  # one content has one length
         self._script.submit(r, prompt, **identity)
         self._live.append(r)
+        if self._script.shape.tier_delay and source.chance(_IMPATIENT):
+            self._script.step((r, length_of(prompt)), fail=self._failing())
+            self._live.remove(r)
+            self._script.abort(r)
 
     # --- what is said --------------------------------------------------------------------------------------------------
 
@@ -237,8 +259,14 @@ class _Workload:
         run = [(r, self._length() if source.chance(60) else 1) for r in asked]
         withdraw = tuple(r for r in asked if self._withdraw and source.chance(6))
         for _ in range(source.integer(1, 3)):
-            self._script.step(*run, withdraw=withdraw)
+            self._script.step(*run, withdraw=withdraw, fail=self._failing())
             withdraw = ()
+
+    def _failing(self) -> list[int]:
+        """Say which copies under way fail with a step, where copies take time."""
+        if not self._script.shape.tier_delay or not self._source.chance(_FAILING):
+            return []
+        return sorted({self._source.integer(0, _UNDER_WAY) for _ in range(self._source.integer(1, 3))})
 
     def _decode(self) -> None:
         """Let one request, or all of them, generate past a boundary."""

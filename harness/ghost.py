@@ -10,6 +10,8 @@ The ledger knows no policy: no retention mask, no look-up, no block hash.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from harness.history import (
     Aborted,
     Accept,
@@ -116,6 +118,8 @@ class Ledger:
         self._orphans: set[tuple[int, str]] = set()
         self.guesses: dict[tuple[int, str], list[int]] = {}
         self.copying: dict[int, list[Page]] = {}
+        self.filling: Counter[tuple[int, int]] = Counter()
+        """(pool, slot) -> how many copies under way fill the page."""
         self._pending: dict[int, list[Key]] = {}
         self._written: dict[str, list[Page]] = {}
         self._any_taint = False
@@ -356,18 +360,36 @@ class Ledger:
         return any(pages[slot].tainted for slot in event.slots)
 
     def _copy(self, event: Copy) -> None:
-        """Copy pages; of an asynchronous copy, nothing whose source was written meanwhile, or that failed, has arrived."""
+        """Copy pages. Of an asynchronous copy nothing has arrived that failed, or that was not there from its begin to its end.
+
+        Until it ends, the pages that it fills hold nothing. Tokens added behind those that were there at the begin do no harm.
+        """
         images = [Page() for _ in event.moves]
         for move, image in zip(event.moves, images, strict=True):
             image.copy_content(self.pages[move.src_pool][move.src])
+        targets = [(move.dst_pool, move.dst) for move in event.moves]
         if event.phase == "begin":
             self.copying[event.id] = images
+            self.filling.update(targets)
+            for pool, slot in targets:
+                self.pages[pool][slot].poison()
             return
         begun = self.copying.pop(event.id, images)
+        if begun is not images:
+            self.filling -= Counter(targets)
         for move, image, before in zip(event.moves, images, begun, strict=True):
-            if event.phase == "fail" or not image.same_content(before):
-                image.poison()
-            self.pages[move.dst_pool][move.dst].copy_content(image)
+            if event.phase == "fail" or not self._stayed(before, image):
+                before.poison()
+            self.pages[move.dst_pool][move.dst].copy_content(before)
+
+    def _stayed(self, before: Page, now: Page) -> bool:
+        """Whether a page still has what it had before."""
+        if before.same_content(now):
+            return True
+        if before.node == NOTHING or before.state or before.group != now.group:
+            return False
+        spans = [*before.older, Span(before.start, before.stop, before.node)]
+        return all(self.covers(now, span.node, span.start, span.stop) for span in spans)
 
     def _zero(self, event: Zero) -> None:
         for slot in event.slots:

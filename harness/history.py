@@ -286,7 +286,9 @@ class Run(msgspec.Struct, omit_defaults=True):
 class StepBegin(_Event, tag="step_begin"):
     """A step was scheduled. `asked` is who wanted how many tokens; `runs` who got them.
 
-    Zeros come before the runs, then copies; `stores`, copies to another tier, come after them.
+    Zeros come before the runs, then copies; `stores`, copies to another tier, come after them. Copies of one page that go on
+    beside other steps have numbers: `begun` begin with this step (from another tier before the runs, to one after them),
+    `ended` and `failed` are over when it has run.
     """
 
     asked: list[tuple[str, int]] = []
@@ -294,6 +296,9 @@ class StepBegin(_Event, tag="step_begin"):
     copies: list[Move] = []
     zeros: list[tuple[int, list[int]]] = []
     stores: list[Move] = []
+    begun: list[tuple[int, Move]] = []
+    ended: list[int] = []
+    failed: list[int] = []
 
 
 class StepEnd(_Event, tag="step_end", gc=False):

@@ -395,6 +395,12 @@ class SchedulerMachine(Machine):
         """Run one step within a budget."""
         self._do(Step(budget=self._tokens(budget)))
 
+    @precondition(lambda self: self.shape.tier_delay)
+    @rule(budget=LENGTHS, fail=st.lists(st.integers(0, 7), min_size=1, max_size=3, unique=True))
+    def step_and_fail(self, budget: Measured, fail: list[int]) -> None:
+        """Run one step, with which some of the copies from and to another tier fail."""
+        self._do(Step(budget=self._tokens(budget), fail=sorted(fail)))
+
     @rule(steps=st.integers(1, 6))
     def run_on(self, steps: int) -> None:
         """Run some steps within the engine's own budget."""

@@ -46,10 +46,11 @@ def run(open_engine: Open, trace: Trace) -> History:
 
 
 def split(trace: Trace, submit: Submit, chunks: Iterable[int]) -> Trace:
-    """Return the trace that computes one prompt in chunks of so many tokens, then ends."""
-    manager = trace.header.height == "manager"
+    """Return the trace that computes one prompt in chunks of so many tokens, then ends, what it stores slowly included."""
+    manager, options = trace.header.height == "manager", trace.header.options
     steps = [Step(run=[(submit.r, count)]) if manager else Step(budget=count) for count in chunks]
-    return trace.with_ops([submit, *steps, Finish(submit.r)])
+    delay = options.get("tier_delay", 0)
+    return trace.with_ops([submit, *steps, Finish(submit.r), *[Step()] * (delay and delay + options.get("async_depth", 0))])
 
 
 def splits_agree(open_engine: Open, trace: Trace, submit: Submit, one: Sequence[int], other: Sequence[int]) -> list[str]:

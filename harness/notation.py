@@ -19,6 +19,7 @@ Events follow. Slots stand behind bars, group 0 first; what follows `#` is a com
     step 1: r1 0..8 | 3 4 | 0 5; r2 …         also `; asks r3 4; copy 7>8 1/2>0/3; zero 0/5; withdraw r2`
     step 1: r1 8..9 ~x:2 | 3 4 | 0 5 ~ 6 7    two drafts after the known tokens [8, 9); their states go to 6 and 7
     step 1: r1 8..9 | 3 4; store 0/4>1/0      copied to another tier when everybody has run
+    step 1: begun 7 1/0>0/5; ended 6          copy 7 goes on beside other steps, copy 6 is over; also `failed 6`
     begin 2: r1 8..9 | 3 4 6 | 0 5 7          a step in flight, until `end 2` or `end 2 withdraw r1`
     accept r1 9 @r1:1                         r1 now has 9 tokens, the last of which is new
     preempt r1 / abort r1 / finish r1
@@ -243,6 +244,11 @@ class _Reader:
                 begin.copies += self._moves(words)
             elif word == "store":
                 begin.stores += self._moves(words)
+            elif word == "begun":
+                number, _, move = words.partition(" ")
+                begin.begun += [(int(number), one) for one in self._moves(move)]
+            elif word in ("ended", "failed"):
+                getattr(begin, word).extend(_numbers(words))
             elif word == "zero":
                 begin.zeros += [(pool, [slot]) for pool, slot in self._places(words)]
             elif word != "withdraw":

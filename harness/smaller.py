@@ -79,7 +79,7 @@ def row(ops: list[Op], index: int) -> int:
     last = index
     while last < len(ops):
         op = ops[last]
-        if not isinstance(op, Step) or [r for r, _ in op.run] != asked or (last > index and op.withdraw):
+        if not isinstance(op, Step) or [r for r, _ in op.run] != asked or (last > index and (op.withdraw or op.fail)):
             break
         last += 1
     return last - index
@@ -96,7 +96,7 @@ def merged(steps: list[Op]) -> Step:
             run[r] = run.get(r, 0) + tokens
     first = steps[0]
     assert isinstance(first, Step)
-    return Step(run=list(run.items()), budget=budget, withdraw=first.withdraw)
+    return Step(run=list(run.items()), budget=budget, withdraw=first.withdraw, fail=first.fail)
 
 
 def prompted(ops: list[Op]) -> Iterator[list[Op]]:
@@ -177,6 +177,8 @@ def _simpler_step(op: Step, unit: int) -> Iterator[Op]:
             yield msgspec.structs.replace(op, run=[*op.run[:index], (r, less), *op.run[index + 1 :]])
     if op.withdraw:
         yield msgspec.structs.replace(op, withdraw=op.withdraw[1:])
+    for index in range(len(op.fail)):
+        yield msgspec.structs.replace(op, fail=op.fail[:index] + op.fail[index + 1 :])
     if op.budget:
         yield msgspec.structs.replace(op, budget=0)
 

@@ -135,6 +135,7 @@ class Sense:
         self._tokens: dict[str, int] = {}
         self._running: dict[int, dict[str, int]] = {}
         """Steps that have not ended; of each, where the drafts of its requests end."""
+        self._under_way: set[int] = set()
         self._rules: dict[type, Callable[[Any], None]] = {
             Take: self._holding,
             Drop: self._holding,
@@ -232,8 +233,21 @@ class Sense:
                 self._drafts(event.step, run)
         self._moves(event.copies, "copies")
         self._moves(event.stores, "stores")
+        self._transfers(event)
         for pool, slots in event.zeros:
             self._slots(slots, pool, "zeros")
+
+    def _transfers(self, event: StepBegin) -> None:
+        for number, move in event.begun:
+            if number in self._under_way:
+                raise Nonsense(f"copy {number} has begun already - at `$.begun`; give every copy a number of its own")
+            self._moves([move], "begun")
+            self._under_way.add(number)
+        for field, numbers in (("ended", event.ended), ("failed", event.failed)):
+            for number in numbers:
+                if number not in self._under_way:
+                    raise Nonsense(f"copy {number} is not under way - at `$.{field}`")
+                self._under_way.remove(number)
 
     def _drafts(self, step: int, run: Run) -> None:
         if not run.start < run.known <= self._tokens[run.r]:
@@ -348,6 +362,8 @@ def _op_problem(op: Op) -> str:
             return "a request twice - at `$.run`; a step computes one chunk of each"
         if op.budget < 0:
             return f"{op.budget} - at `$.budget`; a budget is at least 0"
+        if any(place < 0 for place in op.fail):
+            return f"{min(op.fail)} - at `$.fail`; places among the copies under way begin at 0"
     return ""
 
 

@@ -4,13 +4,13 @@ The worker alone emits `zero`, `copy`, `read` and `write`. It runs a step when t
 touches a page, and steps in flight execute in the order in which they were scheduled. Within a step the order is that of a
 real forward pass:
 
-1. pages are zeroed, then copied (one simultaneous permutation);
+1. pages are zeroed, then copied (one simultaneous permutation); copies from another tier that go on beside steps begin;
 2. every recurrent group reads the state that its chunk continues from, before anybody writes one: a state written in this
    very step is not there yet;
 3. all groups write the tokens of the chunk;
 4. attention groups read what their queries need, the chunk included: keys and values of the same step, another request's
    among them, are there;
-5. pages are copied to another tier.
+5. pages are copied to another tier; copies to one that go on beside steps begin, and those end, or fail, whose time it is.
 
 A recurrent group's state lies in its block table by position: the state after n tokens is in column ⌈n / block⌉ − 1. States
 after drafts are not in the table; the run says where they go.
@@ -19,6 +19,7 @@ after drafts are not in the table; the run says where they go.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from harness.history import Copy, Event, Group, Header, Move, Read, Run, StepBegin, StepEnd, Write, Zero
 from harness.needs import columns, first_needed
@@ -36,6 +37,8 @@ class Worker:
         self._attention = [g for g in local if g.kind != "recurrent"]
         self._begun: dict[int, StepBegin] = {}
         self._copies = 0
+        self._local = {pool.id for pool in header.pools if pool.tier == "local"}
+        self._under_way: dict[int, Copy] = {}
 
     def extend(self, events: Iterable[Event]) -> list[Event]:
         """Return the engine's events with each step's execution before the end of the step."""
@@ -56,6 +59,7 @@ class Worker:
         for pool, slots in begun.zeros:
             out.append(Zero(pool=pool, slots=slots, step=step))
         self._copy(begun.copies, step, out)
+        self._begin([entry for entry in begun.begun if entry[1].src_pool not in self._local], step, out)
         for run in runs:
             for group in self._recurrent:
                 if run.start > 0:
@@ -69,6 +73,22 @@ class Worker:
             for group in self._attention:
                 out.append(_read_tokens(group, run, step))
         self._copy(begun.stores, step, out)
+        self._begin([entry for entry in begun.begun if entry[1].src_pool in self._local], step, out)
+        for number in begun.ended:
+            self._end(number, "end", step, out)
+        for number in begun.failed:
+            self._end(number, "fail", step, out)
+
+    def _begin(self, entries: list[tuple[int, Move]], step: int, out: list[Event]) -> None:
+        for number, move in entries:
+            self._copies += 1
+            self._under_way[number] = Copy(id=self._copies, moves=[move], phase="begin", step=step)
+            out.append(self._under_way[number])
+
+    def _end(self, number: int, phase: Literal["end", "fail"], step: int, out: list[Event]) -> None:
+        begun = self._under_way.pop(number, None)
+        if begun is not None:
+            out.append(Copy(id=begun.id, moves=begun.moves, phase=phase, step=step))
 
     def _copy(self, moves: list[Move], step: int, out: list[Event]) -> None:
         if moves:

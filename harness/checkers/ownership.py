@@ -37,8 +37,15 @@ class Ownership(Checker):
         }
 
     def on_take(self, ledger: Ledger, event: Take) -> Found:
-        """Refuse a null block as anybody's own; whoever takes pages again is not at an end."""
+        """Refuse a null block, and a free page that a copy still fills, as anybody's own; who takes pages is not at an end."""
         self._ended.pop(event.holder, None)
+        if ledger.filling and not event.holder.startswith("copy:"):
+            pages = ledger.pages[event.pool]
+            nobodys = [
+                s for s in event.slots if not pages[s].holders and not pages[s].keys and (event.pool, s) in ledger.filling
+            ]
+            if nobodys:
+                return (_still_filled(event, nobodys[0]),)
         null = [slot for slot in event.slots if slot in ledger.null[event.pool]]
         if not null:
             return None
@@ -148,6 +155,15 @@ def _null_write(event: Write, slot: int) -> Finding:
         f"write them into {where}: a contradiction."
     )
     return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
+
+
+def _still_filled(event: Take, slot: int) -> Finding:
+    sentence = (
+        f"Let a copy that has not ended fill slot {slot} of pool {event.pool}. Nobody has held that page since; however "
+        f"{event.holder} was given it in step {event.step}, and the copy writes over whatever {event.holder} puts there: a "
+        f"contradiction."
+    )
+    return Finding(anomaly="aliased-write", r=event.holder, sentence=sentence)
 
 
 def _unheld_write(event: Write, slot: int, page: Page) -> Finding:

@@ -6,7 +6,7 @@ from math import lcm
 
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.ghost import Ledger
-from harness.history import StepBegin, StepEnd
+from harness.history import Copy, ResetDone, StepBegin, StepEnd
 from harness.verdict import Finding
 
 
@@ -23,7 +23,7 @@ class Progress(Checker):
         self._idle = 0
 
     def handlers(self) -> dict[type, Handler]:
-        return {StepBegin: self.on_step, StepEnd: self.on_step_end}
+        return {StepBegin: self.on_step, StepEnd: self.on_step_end, ResetDone: self.on_reset, Copy: self.on_copy}
 
     def on_step(self, ledger: Ledger, event: StepBegin) -> Found:
         """Count how long each feasible request has been refused in a row, and how long nobody ran at all."""
@@ -47,6 +47,17 @@ class Progress(Checker):
         """Where somebody was taken out of the step nobody was refused: they had a place, and the room that others lacked."""
         if event.withdrawn:
             self._waited.clear()
+            self._idle = 0
+        return None
+
+    def on_reset(self, ledger: Ledger, event: ResetDone) -> Found:
+        """Count no wait for what a reset makes start again."""
+        self._idle = 0
+        return None
+
+    def on_copy(self, ledger: Ledger, event: Copy) -> Found:
+        """Count no wait for what then failed."""
+        if event.phase == "fail":
             self._idle = 0
         return None
 

@@ -242,9 +242,21 @@ def _on_interval(ledger: Ledger, group: Group, length: int, interval: int) -> bo
 
 
 def _kept_aside(ledger: Ledger, book: Book, event: Publish) -> bool:
-    """Whether another tier has the key already: whoever published it first could be resumed there, and it is brought back."""
+    """Whether another tier has the key already: whoever published it first could be resumed there, and it is brought back.
+
+    It may have lost the key since the page was hit there, if bringing it back took time.
+    """
     node = book.nodes[event.length] if event.length < len(book.nodes) else None
-    return any(node in ledger.keys[other] for other in ledger.stored[event.group])
+    return any(
+        node in ledger.keys[other] or (book.hit is not None and _fetched(book.hit, event, other))
+        for other in ledger.stored[event.group]
+    )
+
+
+def _fetched(hit: Hit, event: Publish, other: int) -> bool:
+    """Whether the page that is keyed was fetched from another group's pages by a hit."""
+    columns = zip(hit.slots[event.group], hit.slots[other], strict=False)
+    return any(slot == event.slot and place >= 0 for slot, place in columns)
 
 
 def _matched_beyond(ledger: Ledger, book: Book, owner: int, length: int) -> bool:

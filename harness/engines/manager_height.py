@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from harness.engines.observe import POOL, ObservedManager
+from harness.engines.observe import ObservedManager
+from harness.engines.observe_pins import POOL
 from harness.errors import UsageError
 from harness.history import (
     Aborted,

@@ -23,12 +23,11 @@ from collections.abc import Callable, Iterable
 from itertools import zip_longest
 from typing import Any
 
+from harness.engines.observe_pins import POOL, ObservedPool, Pins
 from harness.engines.observe_tier import ObservedTier
 from harness.engines.observe_touched import Touched
 from harness.history import Counts, Drop, Event, Hit, Publish, Take, Unpublish, UnpublishReason
 
-POOL = 0
-"""vLLM's groups alias one pool."""
 _NO_BLOCKS: list[Any] = []
 
 
@@ -72,9 +71,8 @@ class ObservedManager:
         self._copies: list[Any] = []
         self._retained: list[Any] = []
         self._tier = ObservedTier(getattr(manager, "tier", None), group_of, len(self._managers))
-        self._pins: dict[int, list[tuple[str, int]]] = {}
-        self._copy_count = 0
-        self.block_pool = _ObservedPool(self._pool, self._released)
+        self._pins = Pins()
+        self.block_pool = ObservedPool(self._pool, self._released)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.manager, name)
@@ -127,15 +125,25 @@ class ObservedManager:
     def store_to_tier(self) -> list[Any]:
         """Store what was keyed in the second tier; return the copies that the step has to make when it has run."""
         stores: list[Any] = self.manager.store_to_tier()
-        takes: list[Event] = []
-        for place, block in stores:
-            self._copy_count += 1
-            holder, group = f"copy:{self._copy_count}", self._group_of(place.block_hash)
-            self._pins.setdefault(block.block_id, []).append((holder, group))
-            takes.append(Take(step=self.step, pool=POOL, group=group, slots=[block.block_id], holder=holder))
+        pins, step = self._pins, self.step
+        takes = [pins.take(b.block_id, self._group_of(place.block_hash), pins.next_copy(), step) for place, b in stores]
         self._account(None, "evict", takes)
         self.events += self._tier.changes(self.step, "evict")
         return stores
+
+    def begin_loads(self, request: Any) -> list[Any]:
+        """Begin to load what the request has hit in a slow tier; return the transfers."""
+        return self._begun(self.manager.begin_loads(request))
+
+    def begin_stores(self) -> list[Any]:
+        """Begin to store what was keyed in a slow tier; return the transfers."""
+        return self._begun(self.manager.begin_stores())
+
+    def end_transfer(self, transfer: Any) -> None:
+        """Let a transfer be over: what it filled is keyed, and what it held is not any more."""
+        self.manager.end_transfer(transfer)
+        self._released([transfer.block], transfer.waiting)
+        self.events += self._tier.changes(self.step, "evict", [self._tier.let_go(transfer, self.step)])
 
     def reset_tier(self, reason: UnpublishReason = "reset") -> None:
         """Forget every key of the second tier."""
@@ -270,27 +278,30 @@ class ObservedManager:
         takes: list[Event] = []
         holding = [{*table, *aside} for table, aside in zip(tables, scratch, strict=True)]
         for index, copy in enumerate(copies):
-            self._copy_count += 1
-            holder = f"copy:{self._copy_count}"
+            holder = self._pins.next_copy()
             ends = (copy.src_block_id, copy.dst_block_id)
             self._touched.note(ends)
             group = next((g for g, places in enumerate(holding) if not places.isdisjoint(ends)), 0)
             for block in retained[2 * index : 2 * index + 2]:
-                self._pins.setdefault(block.block_id, []).append((holder, group))
-                takes.append(Take(step=self.step, pool=POOL, group=group, slots=[block.block_id], holder=holder))
+                takes.append(self._pins.take(block.block_id, group, holder, self.step))
         self._copies += copies
         self._retained += retained
         return takes
 
-    def _released(self, blocks: list[Any]) -> None:
-        """Report that blocks kept for copies were given back to the pool."""
-        drops: list[Event] = []
-        for block in blocks:
-            pins = self._pins.get(block.block_id)
-            if pins:
-                holder, group = pins.pop(0)
-                drops.append(Drop(step=self.step, pool=POOL, group=group, slots=[block.block_id], holder=holder))
-        self._account(None, "evict", drops)
+    def _begun(self, transfers: list[Any]) -> list[Any]:
+        blocks: list[Event] = []
+        places: list[Event] = []
+        for transfer in transfers:
+            holder, group = self._pins.next_copy(), self._group_of(transfer.key)
+            blocks.append(self._pins.take(transfer.block.block_id, group, holder, self.step))
+            places.append(self._tier.hold(transfer, holder, self.step))
+        self._account(None, "evict", blocks)
+        self.events += self._tier.changes(self.step, "evict", places)
+        return transfers
+
+    def _released(self, blocks: list[Any], request: Any = None) -> None:
+        """Report that blocks kept for copies were given back to the pool; `request` is for whom they were keyed."""
+        self._account(request, "evict", self._pins.drop((block.block_id for block in blocks), self.step))
 
     def _changed(self) -> Iterable[int]:
         if self._drain_dirty is not None:
@@ -362,22 +373,6 @@ class ObservedManager:
                 group, r = self._group_of(key), request.request_id
                 published.append(Publish(step=self.step, group=group, slot=slot, r=r, length=length, companions=tied))
         return published
-
-
-class _ObservedPool:
-    """The manager's block pool; a scheduler frees the ends of copies through it, past the manager."""
-
-    def __init__(self, pool: Any, released: Callable[[list[Any]], None]) -> None:
-        self._pool, self._released = pool, released
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._pool, name)
-
-    def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
-        """Give blocks back to the pool."""
-        blocks = list(ordered_blocks)
-        self._pool.free_blocks(blocks)
-        self._released(blocks)
 
 
 def _difference(old: list[int], new: list[int], null: int) -> tuple[list[int], list[int]]:

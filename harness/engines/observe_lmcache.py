@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from harness.engines.observe import POOL, ObservedManager
+from harness.engines.observe import ObservedManager
 from harness.engines.observe_tier import NOT_FROM_THERE, TIER
 from harness.history import Counts, Drop, Event, Hit, Publish, Take, Unpublish, UnpublishReason
 from reference_impl.lmcache.connector import LMCacheMPConnector
@@ -124,11 +124,9 @@ class ObservedFront(ObservedManager):
         blocks: list[Any] = []
         takes: list[Event] = []
         for copy in copies:
-            self._copy_count += 1
-            holder, group = f"copy:{self._copy_count}", self._connector.infos[copy.kernel_group].engine_group_id
+            holder, group = self._pins.next_copy(), self._connector.infos[copy.kernel_group].engine_group_id
             blocks.append(self._blocks[copy.block_id])
-            self._pins.setdefault(copy.block_id, []).append((holder, group))
-            takes.append(Take(step=self.step, pool=POOL, group=group, slots=[copy.block_id], holder=holder))
+            takes.append(self._pins.take(copy.block_id, group, holder, self.step))
         self._pool.touch(blocks)
         self._account(None, "evict", takes)
         return blocks

@@ -7,10 +7,11 @@ are keyed in group `groups + g`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.history import Counts, Event, Publish, Unpublish, UnpublishReason
+from harness.history import Counts, Drop, Event, Publish, Take, Unpublish, UnpublishReason
 
 TIER = 1
 """The pool of the second tier."""
@@ -26,6 +27,9 @@ class ObservedTier:
         self._tier, self._group_of, self._groups = tier, group_of, groups
         self._places = [] if tier is None else tier.blocks
         self._keys: dict[int, tuple[Any, int]] = {}
+        self._holders: dict[int, str] = {}
+        """Of transfers under way, by number: who they are as holders."""
+        self._held: Counter[int] = Counter()
 
     def __bool__(self) -> bool:
         return bool(self._places)
@@ -35,8 +39,24 @@ class ObservedTier:
         slot: int = block.block_id
         return slot if slot < len(self._places) and self._places[slot] is block else NOT_FROM_THERE
 
-    def changes(self, step: int, reason: UnpublishReason) -> list[Event]:
-        """Return what ended, for a reason, what began, and the counts, if anything did since the last call."""
+    def hold(self, transfer: Any, holder: str, step: int) -> Event:
+        """Note that a transfer holds its place, and return the event."""
+        slot, group = transfer.place.block_id, self._groups + self._group_of(transfer.key)
+        self._holders[transfer.number] = holder
+        self._held[slot] += 1
+        return Take(step=step, pool=TIER, group=group, slots=[slot], holder=holder)
+
+    def let_go(self, transfer: Any, step: int) -> Event:
+        """Note that a transfer is over, and return the event."""
+        slot, group = transfer.place.block_id, self._groups + self._group_of(transfer.key)
+        self._held -= Counter((slot,))
+        return Drop(step=step, pool=TIER, group=group, slots=[slot], holder=self._holders.pop(transfer.number))
+
+    def changes(self, step: int, reason: UnpublishReason, moves: Sequence[Event] = ()) -> list[Event]:
+        """Return what ended, for a reason, what began, and the counts, if anything did since the last call.
+
+        Places that were held or let go meanwhile (`moves`) come behind the keys.
+        """
         ended: list[Event] = []
         begun: list[Event] = []
         for slot in self._tier.drain_dirty() if self._tier is not None else ():
@@ -54,7 +74,9 @@ class ObservedTier:
             if new is not None:
                 group = self._groups + self._group_of(new[0])
                 begun.append(Publish(step=step, group=group, slot=slot, r=place.request_id, length=new[1]))
-        if not ended and not begun:
+        if not ended and not begun and not moves:
             return []
-        cached = len(self._keys)
-        return [*ended, *begun, Counts(step=step, pool=TIER, free=len(self._places) - cached, held=0, cached=cached)]
+        held = len(self._held)
+        cached = len(self._keys) - sum(slot in self._keys for slot in self._held)
+        free = len(self._places) - held - cached
+        return [*ended, *begun, *moves, Counts(step=step, pool=TIER, free=free, held=held, cached=cached)]

@@ -27,6 +27,8 @@ from reference_impl.vllm.spec import PINNED_RELEASE, RELEASES, REPOSITORY, RULES
 
 PROGRESS_STEPS = 4
 """A request waits one step for a state of the same step; the rest is margin."""
+TRANSFERS_AWAITED = 3
+"""One after the other: somebody else's store that holds the room, a load, and the load of whoever has to go first."""
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> ManagerHeight | SchedulerHeight:
@@ -86,7 +88,7 @@ def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
             junction=config.junction_pinning,
             lowered=config.eagle_replay_boundaries,
         ),
-        progress_steps=PROGRESS_STEPS,
+        progress_steps=PROGRESS_STEPS + TRANSFERS_AWAITED * options.tier_delay,
         reserved_slots=int(options.watermark * config.num_blocks),
         drafts=options.num_speculative_tokens,
     )

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from harness.engines.observe import POOL, ObservedManager
+from harness.engines.observe import ObservedManager
+from harness.engines.observe_pins import POOL
 from harness.engines.observe_tier import TIER
 from harness.engines.protocol import Device
 from harness.engines.scripted import Scripted
@@ -35,8 +36,10 @@ from harness.history import (
 )
 from harness.trace import Abort, Finish, Media, Op, Preempt, Reset, Step, Submit, UpdateWeights, Vocabulary
 from reference_impl.vllm.config import KVCacheConfig
+from reference_impl.vllm.loading_scheduler import LoadingScheduler
 from reference_impl.vllm.request import Request, RequestStatus
 from reference_impl.vllm.scheduler import RefusedRequest, Sampler, Scheduler, SchedulerOutput
+from reference_impl.vllm.slow_tier import Transfer
 
 LOCAL, SECOND = "local", "cpu"
 """The names of the tiers, as a reset names them."""
@@ -74,7 +77,8 @@ class SchedulerHeight:
         self._vocabulary = Vocabulary()
         self._scripted = Scripted(self._vocabulary)
         self._view: Any = _Preempting(manager)
-        self.scheduler = Scheduler(config, self._view, self._scripted)
+        kind = LoadingScheduler if config.options.tier_delay else Scheduler
+        self.scheduler = kind(config, self._view, self._scripted)
         self._depth = config.options.async_depth
         self._tables_aside: list[list[int]] = [[] for group in self.header.groups if group.pool == TIER]
         self._in_flight: deque[_InFlight] = deque()
@@ -159,6 +163,8 @@ class SchedulerHeight:
 
     def _reset(self, op: Reset) -> None:
         self.drain()
+        if op.running:
+            self._let_transfers_end()
         events, step = self.manager.events, self.manager.step
         if op.tier in ("", LOCAL):
             events.append(ResetDone(step=step, ok=self.scheduler.reset_prefix_cache(reset_running_requests=op.running)))
@@ -168,6 +174,7 @@ class SchedulerHeight:
 
     def _update_weights(self, op: UpdateWeights) -> None:
         self.drain()
+        self._let_transfers_end()
         self._view.reason = "version"
         self.scheduler.update_weights()
         self._view.reason = "reset"
@@ -188,7 +195,11 @@ class SchedulerHeight:
         output = scheduler.schedule(op.budget)
         withdrawn = scheduler.withdraw(output, op.withdraw) if op.withdraw else []
         self.manager.events += [Preempted(r=r, step=step) for r in withdrawn]
-        scheduler.store_to_tier(output)
+        scheduler.store_to_tier(output, op.fail)
+        self._scheduled(output, withdrawn)
+
+    def _scheduled(self, output: SchedulerOutput, withdrawn: list[str]) -> None:
+        scheduler, step = self.scheduler, self.manager.step
         requests = {r: scheduler.requests[r] for r in output.num_scheduled_tokens}
         copies = [Move(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies]
         begin = StepBegin(
@@ -197,6 +208,9 @@ class SchedulerHeight:
             copies=copies + [Move(place.block_id, block.block_id, TIER, POOL) for place, block in output.tier_loads],
             zeros=[(POOL, [*output.new_block_ids_to_zero])] if output.new_block_ids_to_zero else [],
             stores=[Move(block.block_id, place.block_id, POOL, TIER) for place, block in output.tier_stores],
+            begun=[(transfer.number, _move(transfer)) for transfer in output.begun],
+            ended=[transfer.number for transfer in output.ended if not transfer.failed],
+            failed=[transfer.number for transfer in output.ended if transfer.failed],
         )
         self.manager.events.append(begin)
         self._in_flight.append(_InFlight(output, begin, withdrawn, requests))
@@ -211,6 +225,7 @@ class SchedulerHeight:
     def _run_oldest(self) -> None:
         output, begin, withdrawn, requests = self._in_flight.popleft()
         events, scheduler, step = self.manager.events, self.scheduler, begin.step
+        self._view.ran = step
         events.append(StepEnd(step=step, withdrawn=withdrawn))
         if self.device is not None:
             tokens = {run.r: [*requests[run.r].all_token_ids[: run.known], *run.drafts] for run in begin.runs}
@@ -226,6 +241,18 @@ class SchedulerHeight:
         while self._in_flight:
             self._run_oldest()
 
+    def _let_transfers_end(self) -> None:
+        while isinstance(self.scheduler, LoadingScheduler) and self.scheduler.transfers:
+            self.manager.step += 1
+            self._scheduled(self.scheduler.idle(), [])
+            self._run_oldest()
+
+
+def _move(transfer: Transfer) -> Move:
+    if transfer.stores:
+        return Move(transfer.block.block_id, transfer.place.block_id, POOL, TIER)
+    return Move(transfer.place.block_id, transfer.block.block_id, TIER, POOL)
+
 
 def with_tier(header: Header, slots: int) -> Header:
     """Return the header with a second tier of so many slots, and in it a group for each of the device's."""
@@ -238,20 +265,28 @@ def with_tier(header: Header, slots: int) -> Header:
 
 
 class _Preempting:
-    """The observed manager as the scheduler calls it: giving back the pages of a running request is a preemption."""
+    """The observed manager as the scheduler calls it: giving back the pages of a request that has not ended is a preemption."""
 
     def __init__(self, manager: ObservedManager) -> None:
         self._manager = manager
         self.reason: Any = "reset"
+        self.ran = 0
+        """The step that has run last."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._manager, name)
 
     def free(self, request: Request) -> None:
         """Report the preemption, if it is one, and free."""
-        if request.status is RequestStatus.RUNNING:
+        if request.status.holds_blocks:
             self._manager.events.append(Preempted(r=request.request_id, step=self._manager.step))
         self._manager.free(request)
+
+    def end_transfer(self, transfer: Transfer) -> None:
+        """Let a transfer be over with the step that has run, whatever was scheduled since."""
+        scheduled, self._manager.step = self._manager.step, self.ran
+        self._manager.end_transfer(transfer)
+        self._manager.step = scheduled
 
     def reset_prefix_cache(self) -> bool:
         """Reset for the reason at hand."""

@@ -1,8 +1,8 @@
 """Draws configurations: cache groups, options of the policy, a height.
 
 Of the policy `vllm` everything is drawn: one to four groups of different kinds with unequal block sizes, windows on, one
-before and one behind a block boundary, retention, hash blocks, drafts, steps in flight, a second tier. Of another policy one
-of its own cells is drawn, and options that other cells of it have.
+before and one behind a block boundary, retention, hash blocks, drafts, steps in flight, a second tier and how long a copy from
+or to it takes. Of another policy one of its own cells is drawn, and options that other cells of it have.
 
 An option that the policy refuses together with those drawn before it is left out, so the policy's own checks decide what goes
 together, and nothing is said twice.
@@ -173,6 +173,7 @@ def _scheduling(source: Source, unit: int) -> Iterator[Options]:
         yield {"async_depth": source.integer(1, 2)}
     if source.chance(35):
         yield {"tier_slots": source.choice((4, 16, 48, 96))}
+        yield {"tier_delay": source.choice((0, 1, 1, 2, 3))}
     if source.chance(40):
         yield {"max_num_seqs": source.integer(1, 3)}
     if source.chance(40):

@@ -25,7 +25,7 @@ from harness.trace import Height, Submit
 
 POLICY = "vllm"
 PROCESSES = 2
-UNTOLD = ("async_depth", "tier_slots")
+UNTOLD = ("async_depth", "tier_slots", "tier_delay")
 """Options whose state the fingerprint does not read."""
 Told = Callable[[int, int], None]
 

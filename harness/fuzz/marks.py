@@ -91,6 +91,17 @@ DRAFTS = {
     "step beside one in flight": "a step was scheduled before the last one had ended",
     "step beside two in flight": "a step was scheduled before the last two had ended",
 }
+TRANSFERS = {
+    "load took steps": "a copy from another tier ended in a later step than it began",
+    "store took steps": "a copy to another tier ended in a later step than it began",
+    "load failed": "a copy from another tier failed",
+    "store failed": "a copy to another tier failed",
+    "ran beside a load": "somebody ran while a page of the device was filled from another tier",
+    "hit after a failed load": "a request found something cached after a load of it had failed",
+    "aborted while loading": "a request was aborted while a page of it was filled from another tier",
+    "page filled for nobody": "a copy from another tier ended well when nobody else held the page any more",
+    "reset beside a transfer": "a tier was to be reset while a copy from or to another tier was under way",
+}
 AREAS: dict[str, dict[str, str]] = {
     "look-up": LOOKUP,
     "publication": PUBLICATION,
@@ -98,6 +109,7 @@ AREAS: dict[str, dict[str, str]] = {
     "life": LIFE,
     "identity and versions": VERSIONS,
     "drafts and steps in flight": DRAFTS,
+    "transfers": TRANSFERS,
 }
 """Marks and what they mean, by area."""
 

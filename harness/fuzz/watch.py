@@ -6,6 +6,7 @@ It takes its place among the checkers, and so is shown every event before the le
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from math import lcm
 
 from harness.checkers.lookup import held
@@ -15,6 +16,7 @@ from harness.ghost import Book, Ledger
 from harness.history import (
     Aborted,
     Accept,
+    Copy,
     Counts,
     Drop,
     Finished,
@@ -32,6 +34,7 @@ from harness.history import (
     Unpublish,
     Version,
 )
+from harness.pages import Page
 
 _EVICTED = {
     "full": "attention evicted",
@@ -63,6 +66,10 @@ class Watch(Checker):
         self._begun: dict[str, set[tuple[int, ...]]] = {}
         self._outdated: dict[str, set[tuple[int, ...]]] = {}
         """Per adapter: how prompts began, since it was loaded last and before."""
+        self._copies_begun: dict[int, int] = {}
+        """Of copies under way: the step that each began with."""
+        self._unlucky: set[str] = set()
+        """Who held a page when a copy into it failed."""
 
     def handlers(self) -> dict[type, Handler]:
         """Return which events are looked at, and with what."""
@@ -72,6 +79,7 @@ class Watch(Checker):
             Publish: self.on_publish,
             Unpublish: self.on_unpublish,
             Take: self.on_take,
+            Copy: self.on_copy,
             Drop: self.on_drop,
             Counts: self.on_counts,
             StepBegin: self.on_step_begin,
@@ -102,6 +110,7 @@ class Watch(Checker):
         self._mark("hit with one token left", at == len(book.tokens) - 1)
         self._mark("hit after preemption", event.r in self._preempted)
         self._mark("fetched from tier", event.tier != "local")
+        self._mark("hit after a failed load", event.r in self._unlucky)
         self._mark("snapshot restored", any(group.kind == "recurrent" for group in ledger.local))
         self._mark("hit cut short by a group", any(self._more(ledger, group, book, at) for group in ledger.local))
         for group, slots in zip(ledger.local, event.slots, strict=False):
@@ -163,6 +172,22 @@ class Watch(Checker):
             self._mark("page changed groups", before != event.group)
             self._owner[event.pool, slot] = event.group
 
+    def on_copy(self, ledger: Ledger, event: Copy) -> None:
+        """Look how long a copy took, what came of it, and who waited for it."""
+        if event.phase == "begin":
+            self._copies_begun[event.id] = event.step
+        elif event.phase != "whole":
+            later = event.step > self._copies_begun.pop(event.id, event.step)
+            for move in event.moves:
+                load = self._tiers[move.dst_pool] == "local"
+                what, holders = "load" if load else "store", ledger.pages[move.dst_pool][move.dst].holders
+                if event.phase == "fail":
+                    self._mark(f"{what} failed")
+                    self._unlucky.update(holders)
+                else:
+                    self._mark(f"{what} took steps", later)
+                    self._mark("page filled for nobody", load and len(holders) == 1)
+
     def on_drop(self, ledger: Ledger, event: Drop) -> None:
         """Look whether somebody goes on without the pages."""
         book = ledger.books.get(event.holder)
@@ -182,6 +207,7 @@ class Watch(Checker):
         """Look at who runs, and over what."""
         self._mark("step beside one in flight", ledger.open_steps)
         self._mark("step beside two in flight", len(ledger.open_steps) > 1)
+        self._mark("ran beside a load", event.runs and any(self._filling(ledger)))
         self._mark("page zeroed", any(slots for _, slots in event.zeros))
         self._mark("copy on write", any(move.src_pool == move.dst_pool for move in event.copies))
         self._mark("nobody ran", not event.runs and any(book.live for book in ledger.books.values()))
@@ -250,6 +276,7 @@ class Watch(Checker):
         self._mark("aborted before it ran", not book.computed)
         self._mark("aborted mid-prefill", 0 < book.computed < book.prompt_tokens)
         self._mark("aborted in flight", _in_flight(ledger, event.r))
+        self._mark("aborted while loading", any(event.r in page.holders for page in self._filling(ledger)))
 
     def on_finish(self, ledger: Ledger, event: Finished) -> None:
         """Look whether it still runs."""
@@ -258,6 +285,7 @@ class Watch(Checker):
     def on_reset(self, ledger: Ledger, event: ResetDone) -> None:
         """Look who was there."""
         self._mark("reset" if event.ok else "reset refused", event.tier == "local")
+        self._mark("reset beside a transfer", ledger.copying)
         self._mark("reset with requests", any(book.live for book in ledger.books.values()))
         kept = self._aside and event.tier == "local" and event.ok
         self._mark("tier kept in a reset", kept and any(ledger.keys[group.id] for group in ledger.groups if group.of >= 0))
@@ -273,6 +301,12 @@ class Watch(Checker):
         else:
             self._mark("weights updated")
             self._mark("weights updated midway", live)
+
+    def _filling(self, ledger: Ledger) -> Iterator[Page]:
+        """Yield the pages of the device that copies under way fill."""
+        for (pool, slot), copies in ledger.filling.items():
+            if copies and self._tiers[pool] == "local":
+                yield ledger.pages[pool][slot]
 
 
 def _in_flight(ledger: Ledger, r: str) -> bool:

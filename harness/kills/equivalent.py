@@ -12,10 +12,6 @@ EQUIVALENT: dict[str, tuple[str, str]] = {
         "recurrent groups are looked up at what attention has given back already; what real releases leave behind, states over "
         "drafts that fell, is `state-after-last-draft` and `boundary-state-left-behind`",
     ),
-    "a place of the second tier goes while it is being loaded": (
-        "sgl-project/sglang#31427",
-        "copies run in the order of steps, loads before runs and stores after them, so the load comes first",
-    ),
     "a state is copied away before the pass that writes it has ended": (
         "sgl-project/sglang#24221",
         "the device is one stream here: a copy that is asked for too early is `stored-before-the-step`, one that comes too "

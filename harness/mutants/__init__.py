@@ -31,6 +31,7 @@ MODULES = (
     "scheduling",
     "drafts",
     "tiers",
+    "transfers",
     "device",
     "furiosa",
     "tensorrt_edge",

@@ -6,6 +6,7 @@ common multiple of the groups' block sizes), at which every group can be resumed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import lcm
 from typing import Any
@@ -62,6 +63,11 @@ class Shape:
         """The places of the second tier; 0 without one."""
         return int(self.options.get("tier_slots", 0))
 
+    @property
+    def tier_delay(self) -> int:
+        """How many steps a copy from or to the second tier takes; 0 if it is part of one."""
+        return int(self.options.get("tier_delay", 0))
+
     def has(self, kind: str) -> bool:
         """Whether some group of the layout is of that kind."""
         return any(group.kind == kind for group in self.layout.groups)
@@ -93,12 +99,13 @@ class Script:
         self.ops.append(Submit(r=r, prompt=prompt, **identity))
         self._lengths[r] = length_of(prompt)
 
-    def step(self, *run: tuple[str, int], withdraw: tuple[str, ...] = ()) -> None:
-        """Run one step; at scheduler height the budget is the sum of what is asked."""
+    def step(self, *run: tuple[str, int], withdraw: tuple[str, ...] = (), fail: Sequence[int] = ()) -> None:
+        """Run one step; at scheduler height the budget is the sum of what is asked. `fail` as in `harness.trace.Step`."""
         if self.shape.height == "manager":
             self.ops.append(Step(run=list(run), withdraw=list(withdraw)))
         else:
-            self.ops.append(Step(budget=max(sum(n for _, n in run), self.shape.unit), withdraw=list(withdraw)))
+            budget = max(sum(n for _, n in run), self.shape.unit)
+            self.ops.append(Step(budget=budget, withdraw=list(withdraw), fail=list(fail)))
 
     def prefill(self, r: str, chunk: int = 0) -> None:
         """Run r until its prompt is computed, `chunk` tokens a step (all at once if 0), and some steps more.

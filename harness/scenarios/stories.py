@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.scenarios.shape import Script, Shape, image
+from harness.scenarios.tiers import cold_then_from_tier, loads_fill_the_pool, loads_take_time, second_tier
 from harness.trace import Trace
 
 
@@ -24,11 +25,12 @@ class Scenario:
     kinds: tuple[str, ...] = ()
     heights: tuple[str, ...] = ("manager", "scheduler")
     tiered: bool = False
+    slow: bool = False
     needs: tuple[str, ...] = ()
 
     def applies(self, shape: Shape) -> bool:
-        """Whether the layout has the kinds of groups, the height and the second tier that the story is about."""
-        if self.tiered and not shape.tier_slots:
+        """Whether the layout has the kinds of groups, the height and the second tier, slow or not, that the story is about."""
+        if (self.tiered and not shape.tier_slots) or (self.slow and not shape.tier_delay):
             return False
         return shape.height in self.heights and all(shape.has(kind) for kind in self.kinds)
 
@@ -249,41 +251,6 @@ def crowded(s: Script, shape: Shape) -> int:
     return shape.slots(6 * u) * 3 // 2
 
 
-def second_tier(s: Script, shape: Shape) -> int:
-    """Lose a prefix on the device, by reset and for want of room, and bring it back; then lose it in the second tier too."""
-    u = shape.unit
-    s.serve("a", f"doc:{4 * u + 1}", chunk=2 * u, decode=3)
-    s.reset(tier="local")
-    s.serve("b", f"doc:{4 * u + 1}", chunk=2 * u, decode=2)
-    for index in range(3):
-        s.serve(f"fill{index}", f"fill{index}:{4 * u + 1}", chunk=2 * u)
-    s.submit("c", f"doc:{4 * u} c:{u}")
-    s.submit("d", f"doc:{2 * u} d:{u + 3}")
-    for _ in range(8):
-        s.step(("c", 2 * u), ("d", 2 * u))
-    s.preempt("c")
-    s.reset(running=True, tier="local")
-    s.prefill("c", 2 * u)
-    s.finish("c")
-    s.finish("d")
-    s.reset(tier="cpu")
-    s.serve("e", f"doc:{4 * u + 1} e:{u}", chunk=2 * u)
-    s.reset()
-    s.serve("f", f"doc:{4 * u + 1}", chunk=2 * u)
-    return shape.slots(5 * u + 9) * 2
-
-
-def cold_then_from_tier(s: Script, shape: Shape) -> int:
-    """Ask several questions cold, lose what the device has but not the second tier, and ask the same again."""
-    u = shape.unit
-    for run in ("cold", "again"):
-        for index, length in enumerate((2 * u + 3, 3 * u, 3 * u + 1, 4 * u - 1)):
-            s.serve(f"{run}{index}", f"question{index}:{length}", chunk=2 * u, decode=2)
-        if run == "cold":
-            s.reset(tier="local")
-    return shape.slots(4 * u) * 2
-
-
 def generated_and_shared(s: Script, shape: Shape) -> int:
     """Decode across many blocks, then let siblings leave the generated text at, before and behind a block."""
     u = shape.unit
@@ -294,6 +261,22 @@ def generated_and_shared(s: Script, shape: Shape) -> int:
 
 
 SCENARIOS: tuple[Scenario, ...] = (
+    Scenario(
+        "loads-take-time",
+        "a prefix comes back while others run; who waits for it is aborted, and a load and a store fail",
+        "LMCache/LMCache#5248, #4991; sgl-project/sglang#22811",
+        loads_take_time,
+        heights=("scheduler",),
+        slow=True,
+    ),
+    Scenario(
+        "loads-fill-the-pool",
+        "requests are loaded whose prefixes leave no room for what the first of them lacks",
+        "vllm-project/vllm#57104",
+        loads_fill_the_pool,
+        heights=("scheduler",),
+        slow=True,
+    ),
     Scenario(
         "exact-replay",
         "the same prompt again, and once more with a longer question, at lengths around a boundary",

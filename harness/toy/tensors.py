@@ -38,6 +38,8 @@ class Tensors:
         self._holdings = Holdings(header)
         self._freed: dict[int, list[Slot]] = {}
         self._open: dict[int, set[str]] = {}
+        self._under_way: dict[int, Move] = {}
+        """Copies that go on beside steps, by number."""
         self._orphans: set[tuple[int, str]] = set()
 
     def follow(self, events: Sequence[Event]) -> None:
@@ -66,6 +68,7 @@ class Tensors:
         for pool, slots in begin.zeros:
             self.pools.zero([self._place((pool, slot))[1] for slot in slots])
         self._move(begin.copies)
+        self._begin([entry for entry in begin.begun if entry[1].src_pool not in self._first])
         runs = [run for run in begin.runs if run.r not in withdrawn]
         chunks = [self._chunk(run, tokens[run.r]) for run in runs]
         logits: dict[str, Tensor] = {}
@@ -74,6 +77,10 @@ class Tensors:
             parts = rows.split([chunk.outputs for chunk in chunks])
             logits = {run.r: part for run, part in zip(runs, parts, strict=True)}
         self._move(begin.stores)
+        self._begin([entry for entry in begin.begun if entry[1].src_pool in self._first])
+        self._move([self._under_way.pop(number) for number in begin.ended])
+        for number in begin.failed:
+            self._under_way.pop(number)
         self._open.pop(begin.step, None)
         return logits
 
@@ -83,6 +90,11 @@ class Tensors:
 
     def _move(self, moves: Sequence[Move]) -> None:
         move((*self._place((m.src_pool, m.src)), *self._place((m.dst_pool, m.dst))) for m in moves)
+
+    def _begin(self, begun: Sequence[tuple[int, Move]]) -> None:
+        """Begin copies that go on beside steps: what they fill holds nothing until they end well."""
+        self._under_way.update(begun)
+        self._poison([(move.dst_pool, move.dst) for _, move in begun])
 
     def _poison(self, freed: Collection[Slot]) -> None:
         gone = [self._place(slot) for slot in dict.fromkeys(freed)]

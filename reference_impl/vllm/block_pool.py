@@ -25,6 +25,7 @@ from reference_impl.vllm.events import AllBlocksCleared, KVCacheEvent
 from reference_impl.vllm.key_index import KVCacheBlock
 from reference_impl.vllm.keyed_blocks import KeyedBlocks
 from reference_impl.vllm.kv_cache_interface import FreeList
+from reference_impl.vllm.slow_tier import Transfer
 from reference_impl.vllm.spec import NULL_BLOCK_ID
 from reference_impl.vllm.tier import PlainTier, TierBlock, TierCopy
 
@@ -96,13 +97,20 @@ class BlockPool(KeyedBlocks):
     # COMMIT
 
     def fetch_from_tier(self, request_id: str, source: TierBlock) -> KVCacheBlock:
-        """Take a block for what only the tier has, and key it: it is filled before the step runs."""
+        """Take a block for what only the tier has, and key it if it is filled before the step runs."""
         assert self.tier is not None and source.block_hash is not None and source.block_hash_num_tokens is not None
         (block,) = self.get_new_blocks(1)
-        self._insert(request_id, source.block_hash, block, source.block_hash_num_tokens)
-        self.written_before_step[block.block_id] = 0
+        if not self.tier.delay:
+            self._insert(request_id, source.block_hash, block, source.block_hash_num_tokens)
+            self.written_before_step[block.block_id] = 0
         self.tier.fetch(source, block)
         return block
+
+    def end_transfer(self, transfer: Transfer) -> None:
+        """Key what was loaded, if somebody still waits for it, and let go of the block."""
+        if transfer.waiting is not None and not transfer.failed:
+            self._insert(transfer.waiting.request_id, transfer.key, transfer.block, transfer.num_tokens)
+        self.free_blocks([transfer.block])
 
     def store_to_tier(self) -> list[TierCopy]:
         """Give what was keyed since the last call a place in the tier, and hold it until it has been copied there."""

@@ -161,6 +161,8 @@ def _check_tier(options: Options, partial_hits: bool) -> None:
     """Refuse a second tier where there is nothing to store, or where a key is more, or less, than one whole block."""
     if options.tier_slots and not options.enable_caching:
         raise ConfigError(f"option 'tier_slots' ({options.tier_slots}) needs 'enable_caching' true")
+    if options.tier_delay and not options.tier_slots:
+        raise ConfigError(f"option 'tier_delay' ({options.tier_delay}) needs 'tier_slots', a second tier to copy from and to")
     if options.tier_slots and (partial_hits or options.pages_per_snapshot > 1):
         raise AbsentRule(
             "option 'tier_slots': hits inside a block and snapshots of several blocks are not in this specification of a tier; "

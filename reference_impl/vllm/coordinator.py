@@ -20,7 +20,7 @@ from reference_impl.vllm.request import Request
 from reference_impl.vllm.retention import replay_boundaries
 from reference_impl.vllm.single_type_manager import SingleTypeKVCacheManager
 from reference_impl.vllm.sliding_window import SlidingWindowManager
-from reference_impl.vllm.tier import PlainTier
+from reference_impl.vllm.slow_tier import tier_for
 
 _MANAGERS: dict[type[KVCacheSpec], type[SingleTypeKVCacheManager]] = {
     FullAttentionSpec: FullAttentionManager,
@@ -40,7 +40,7 @@ class KVCacheCoordinator:
         self.scheduler_block_size = config.scheduler_block_size
         self.enable_partial_hash_hits = config.enable_partial_hash_hits
         options = config.options
-        self.tier = PlainTier(options.tier_slots) if options.tier_slots else None
+        self.tier = tier_for(options)
         self.block_pool = BlockPool(config.num_blocks, config.hash_block_size, options.enable_kv_cache_events, self.tier)
         self.block_pool.free_list = options.free_list
         self.single_type_managers = tuple(

@@ -21,6 +21,7 @@ from reference_impl.vllm.events import KVCacheEvent
 from reference_impl.vllm.hybrid_coordinator import get_kv_cache_coordinator
 from reference_impl.vllm.key_index import KVCacheBlock
 from reference_impl.vllm.request import Request, RequestStatus
+from reference_impl.vllm.slow_tier import SlowTier, Transfer
 from reference_impl.vllm.tier import TierCopy
 
 
@@ -88,13 +89,14 @@ class KVCacheManager:
         num_external_computed_tokens: int = 0,
         full_sequence_must_fit: bool = False,
         has_scheduled_reqs: bool = True,
+        delay_cache_blocks: bool = False,
     ) -> KVCacheBlocks | None:
         """Give a request slots for `num_new_tokens` more tokens; return the new blocks, or None if they do not fit.
 
         A first call brings along what `get_computed_blocks` returned, and how many tokens beyond it a connector loads before
         the step runs. `num_lookahead_tokens` get attention slots as well, for drafts; they are never keyed.
         `full_sequence_must_fit` admits a request only if all of its tokens would fit; the watermark applies to requests that
-        wait while others are scheduled.
+        wait while others are scheduled. With `delay_cache_blocks` nothing is keyed: the request waits for what it hit.
         """
         if num_new_tokens == 0 and num_new_computed_tokens == 0:
             raise ValueError(f"request {request.request_id!r}: no tokens to allocate slots for")
@@ -132,7 +134,8 @@ class KVCacheManager:
             self._note_adoption(rid, computed)
             coordinator.allocate_new_computed_blocks(rid, computed, num_local, num_external_computed_tokens)
         new_blocks = coordinator.allocate_new_blocks(rid, num_tokens, num_known)
-        self.cache_blocks(request, min(num_total + num_new_tokens, request.num_tokens))
+        if not delay_cache_blocks:
+            self.cache_blocks(request, min(num_total + num_new_tokens, request.num_tokens))
         return self._blocks(new_blocks)
 
     # COMMIT
@@ -200,6 +203,24 @@ class KVCacheManager:
         """Say that copies from the tier have been made, or will not be."""
         if self.tier is not None:
             self.tier.release(source for source, _ in loads)
+
+    def begin_loads(self, request: Request) -> list[Transfer]:
+        """Begin to load what a request has hit in a slow tier; whatever becomes of the request, both ends are held."""
+        assert isinstance(self.tier, SlowTier)
+        transfers = self.tier.begin_loads(request)
+        self.block_pool.touch(transfer.block for transfer in transfers)
+        return transfers
+
+    def begin_stores(self) -> list[Transfer]:
+        """Begin to store what was keyed in a slow tier; both ends are held. Nobody is withdrawn any more."""
+        assert isinstance(self.tier, SlowTier)
+        return [self.tier.begin_store(place, block) for place, block in self.block_pool.store_to_tier()]
+
+    def end_transfer(self, transfer: Transfer) -> None:
+        """Say that a transfer is over: what arrived is keyed, and neither end is held for it any more."""
+        assert isinstance(self.tier, SlowTier)
+        self.block_pool.end_transfer(transfer)
+        self.tier.end(transfer)
 
     def take_new_block_ids(self) -> list[BlockId]:
         """Return the attention blocks to zero before this step runs."""

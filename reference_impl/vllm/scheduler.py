@@ -23,7 +23,7 @@ specification's own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from reference_impl.vllm.align_split import split_for
 from reference_impl.vllm.config import KVCacheConfig
@@ -81,8 +81,8 @@ class Scheduler:
         output.new_block_ids_to_zero = new_block_ids if self.config.needs_kv_cache_zeroing else []
         return output
 
-    def store_to_tier(self, output: SchedulerOutput) -> None:
-        """Have what the step computes stored in the second tier; call it when nobody is withdrawn any more."""
+    def store_to_tier(self, output: SchedulerOutput, failing: Sequence[int] = ()) -> None:
+        """Have what the step computes stored in the second tier, when nobody is withdrawn any more; none is ever `failing`."""
         output.tier_stores = self.kv_cache_manager.store_to_tier()
         if self.connector is not None:
             loads, stores = self.connector.build_connector_meta(output)
@@ -114,18 +114,25 @@ class Scheduler:
             drafts = self._drafts_for(request, num_new_tokens, left - num_new_tokens)
             lookahead = len(drafts) + self.config.options.num_speculative_tokens
             while self.kv_cache_manager.allocate_slots(request, num_new_tokens, num_lookahead_tokens=lookahead) is None:
-                victim = self.running.pop()
+                victim = self._victim(request)
+                if victim is None:
+                    break
                 self._preempt(victim)
                 output.preempted_req_ids.append(victim.request_id)
                 if victim is request:
                     return left
-            num_new_tokens += len(drafts)
-            output.num_scheduled_tokens[request.request_id] = num_new_tokens
-            if drafts:
-                output.scheduled_spec_decode_tokens[request.request_id] = drafts
-            left -= num_new_tokens
+            else:
+                num_new_tokens += len(drafts)
+                output.num_scheduled_tokens[request.request_id] = num_new_tokens
+                if drafts:
+                    output.scheduled_spec_decode_tokens[request.request_id] = drafts
+                left -= num_new_tokens
             index += 1
         return left
+
+    def _victim(self, request: Request) -> Request | None:
+        """Return who gives up its blocks for a request that runs, no longer in its place; None: nobody, it waits a step."""
+        return self.running.pop()
 
     def _drafts_for(self, request: Request, num_new_tokens: int, left: int) -> list[int]:
         """Return the guesses to verify: none unless the request catches up, and none whose place would be the model's last."""
@@ -135,37 +142,46 @@ class Scheduler:
         return request.spec_token_ids[: max(min(left, room), 0)]
 
     def _schedule_waiting(self, output: SchedulerOutput, left: int, limit: int) -> None:
-        options = self.config.options
-        while self.waiting and left > 0 and len(self.running) < options.max_num_seqs:
-            request = self.waiting[0]
-            blocks, hit_length, request.shared_prefix_boundary = self.kv_cache_manager.get_computed_blocks(request)
-            num_external = self.connector.get_num_new_matched_tokens(request, hit_length) if self.connector else 0
-            num_computed = hit_length + num_external
-            num_new_tokens = min(request.num_tokens - num_computed, left)
-            num_new_tokens = split_for(self.config, request, num_new_tokens, num_computed, limit)
-            if num_new_tokens == 0:
+        while self.waiting and left > 0 and len(self.running) < self.config.options.max_num_seqs:
+            num_new_tokens = self._admit(self.waiting[0], output, left, limit)
+            if num_new_tokens is None:
                 return
-            slots = self.kv_cache_manager.allocate_slots(
-                request,
-                num_new_tokens,
-                hit_length,
-                blocks,
-                num_lookahead_tokens=options.num_speculative_tokens,
-                num_external_computed_tokens=num_external,
-                full_sequence_must_fit=options.scheduler_reserve_full_isl,
-                has_scheduled_reqs=bool(self.running),
-            )
-            if slots is None:
-                return
-            self.waiting.popleft()
-            self.running.append(request)
-            request.status = RequestStatus.RUNNING
-            request.num_computed_tokens = num_computed
-            if self.connector is not None:
-                table = self.kv_cache_manager.get_blocks(request.request_id)
-                self.connector.update_state_after_alloc(request, table, num_external)
-            output.num_scheduled_tokens[request.request_id] = num_new_tokens
             left -= num_new_tokens
+
+    def _admit(self, request: Request, output: SchedulerOutput, left: int, limit: int) -> int | None:
+        """Let the request that waits longest run; return how many tokens of it are computed, None if it has to wait on."""
+        options = self.config.options
+        blocks, hit_length, request.shared_prefix_boundary = self.kv_cache_manager.get_computed_blocks(request)
+        num_external = self.connector.get_num_new_matched_tokens(request, hit_length) if self.connector else 0
+        num_computed = hit_length + num_external
+        num_new_tokens = min(request.num_tokens - num_computed, left)
+        num_new_tokens = split_for(self.config, request, num_new_tokens, num_computed, limit)
+        if num_new_tokens == 0:
+            return None
+        slots = self.kv_cache_manager.allocate_slots(
+            request,
+            num_new_tokens,
+            hit_length,
+            blocks,
+            num_lookahead_tokens=options.num_speculative_tokens,
+            num_external_computed_tokens=num_external,
+            full_sequence_must_fit=options.scheduler_reserve_full_isl,
+            has_scheduled_reqs=bool(self.running),
+        )
+        if slots is None:
+            return None
+        request.num_computed_tokens = num_computed
+        if self.connector is not None:
+            table = self.kv_cache_manager.get_blocks(request.request_id)
+            self.connector.update_state_after_alloc(request, table, num_external)
+        self._let_run(request, num_new_tokens, output)
+        return num_new_tokens
+
+    def _let_run(self, request: Request, num_new_tokens: int, output: SchedulerOutput) -> None:
+        self.waiting.remove(request)
+        self.running.append(request)
+        request.status = RequestStatus.RUNNING
+        output.num_scheduled_tokens[request.request_id] = num_new_tokens
 
     def update_from_output(self, output: SchedulerOutput) -> dict[str, list[int]]:
         """End a step that ran: append what each request that computed all it had generates; return it by request."""
@@ -218,22 +234,10 @@ class Scheduler:
         for request in [request for request in reversed(self.running) if request.request_id in withdrawn]:
             self.running.remove(request)
             self._wait_again(request)
-        self._drop_idle_copies(output)
+        for ends in output.take_idle_copies():
+            self.kv_cache_manager.block_pool.free_blocks(ends)
+        self.kv_cache_manager.release_loads(output.take_idle_loads())
         return withdrawn
-
-    def _drop_idle_copies(self, output: SchedulerOutput) -> None:
-        """Let go of copies into blocks that nobody holds, the copy itself apart, and that have no key."""
-        copies, ends = output.kv_cache_block_copies, output.retained_blocks
-        output.kv_cache_block_copies, output.retained_blocks = [], []
-        for copy, source, target in zip(copies, ends[::2], ends[1::2], strict=True):
-            if target.ref_cnt > 1 or target.block_hash is not None:
-                output.kv_cache_block_copies.append(copy)
-                output.retained_blocks += [source, target]
-            else:
-                self.kv_cache_manager.block_pool.free_blocks([source, target])
-        dropped = [load for load in output.tier_loads if load[1].ref_cnt == 0 and load[1].block_hash is None]
-        self.kv_cache_manager.release_loads(dropped)
-        output.tier_loads = [load for load in output.tier_loads if load not in dropped]
 
     # LIFE
 
@@ -242,14 +246,14 @@ class Scheduler:
         assert status.is_finished
         for request_id in request_ids:
             request = self.requests.pop(request_id)
-            if request.status is RequestStatus.RUNNING:
-                self.running.remove(request)
-            else:
-                self.waiting.remove(request)
+            self._leave(request)
             request.status = status
             if self.connector is not None:
                 self.connector.request_finished(request)
             self.kv_cache_manager.free(request)
+
+    def _leave(self, request: Request) -> None:
+        (self.running if request.status is RequestStatus.RUNNING else self.waiting).remove(request)
 
     def preempt(self, request_id: str) -> None:
         """Let a running request give up its blocks and wait in front.

@@ -14,6 +14,7 @@ from reference_impl.vllm.block_pool import BlockPool
 from reference_impl.vllm.key_index import KVCacheBlock
 from reference_impl.vllm.kv_cache_manager import KVCacheBlockCopy, KVCacheBlocks
 from reference_impl.vllm.request import Request
+from reference_impl.vllm.slow_tier import Transfer
 from reference_impl.vllm.tier import TierCopy
 
 
@@ -57,6 +58,7 @@ class CacheManager(Protocol):
         num_external_computed_tokens: int = 0,
         full_sequence_must_fit: bool = False,
         has_scheduled_reqs: bool = True,
+        delay_cache_blocks: bool = False,
     ) -> KVCacheBlocks | None:
         """See `KVCacheManager`."""
 
@@ -85,6 +87,15 @@ class CacheManager(Protocol):
         """See `KVCacheManager`."""
 
     def reset_tier(self) -> None:
+        """See `KVCacheManager`."""
+
+    def begin_loads(self, request: Request) -> list[Transfer]:
+        """See `KVCacheManager`."""
+
+    def begin_stores(self) -> list[Transfer]:
+        """See `KVCacheManager`."""
+
+    def end_transfer(self, transfer: Transfer) -> None:
         """See `KVCacheManager`."""
 
     def take_new_block_ids(self) -> list[BlockId]:
@@ -123,7 +134,8 @@ class SchedulerOutput:
 
     `scheduled_spec_decode_tokens` are the last of a request's tokens, guessed. `generating` are those who generate in the step,
     `num_preemptions` says of everybody how often it had been preempted. Copies and loads from a tier come before the runs,
-    stores to it after them. Both ends of each are held until the step has run.
+    stores to it after them. Both ends of each are held until the step has run. Of a slow tier, `begun` are the transfers that
+    begin with the step, loads before the runs and stores after them, and `ended` those that are over when it has run.
     """
 
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
@@ -135,4 +147,25 @@ class SchedulerOutput:
     retained_blocks: list[KVCacheBlock] = field(default_factory=list)
     tier_loads: list[TierCopy] = field(default_factory=list)
     tier_stores: list[TierCopy] = field(default_factory=list)
+    begun: list[Transfer] = field(default_factory=list)
+    ended: list[Transfer] = field(default_factory=list)
     new_block_ids_to_zero: list[BlockId] = field(default_factory=list)
+
+    def take_idle_copies(self) -> list[tuple[KVCacheBlock, KVCacheBlock]]:
+        """Leave out copies into blocks that nobody holds, the copy itself apart, and that have no key; return their ends."""
+        copies, ends = self.kv_cache_block_copies, self.retained_blocks
+        self.kv_cache_block_copies, self.retained_blocks = [], []
+        idle = []
+        for copy, source, target in zip(copies, ends[::2], ends[1::2], strict=True):
+            if target.ref_cnt > 1 or target.block_hash is not None:
+                self.kv_cache_block_copies.append(copy)
+                self.retained_blocks += [source, target]
+            else:
+                idle.append((source, target))
+        return idle
+
+    def take_idle_loads(self) -> list[TierCopy]:
+        """Leave out loads into blocks that nobody holds and that have no key, and return them."""
+        idle = [load for load in self.tier_loads if load[1].ref_cnt == 0 and load[1].block_hash is None]
+        self.tier_loads = [load for load in self.tier_loads if load not in idle]
+        return idle

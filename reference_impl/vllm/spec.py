@@ -142,6 +142,14 @@ RULES: dict[str, Rule] = _rules(
         f"{CORE}/sched/async_scheduler.py",
     ),
     Rule("plain-tier", "Keyed pages are stored beside the device, and fetched where it has nothing.", "tier.py; not in vLLM"),
+    Rule(
+        "slow-tier", "Copies to and from that tier take steps, or fail; nothing is keyed before.", "slow_tier.py; not in vLLM"
+    ),
+    Rule(
+        "async-load",
+        "Who waits for a load holds its blocks and does not run; what a failed load lacks is computed.",
+        f"{_SCHEDULER}, WAITING_FOR_REMOTE_KVS, _handle_invalid_blocks",
+    ),
     Rule("chunked-local", "Chunked-local attention.", _SINGLE, implemented=False),
     Rule("hash-lookahead", "Hashes that cover the tokens after their block.", _UTILS, implemented=False),
     Rule("multi-module-mtp", "Re-prefilled tails of several draft modules.", _COORDINATOR, implemented=False),
@@ -149,7 +157,7 @@ RULES: dict[str, Rule] = _rules(
     Rule("align-split-history", "Chunk ends as releases before 0.32 chose them.", _SCHEDULER, implemented=False),
     Rule("context-parallel", "Blocks sharded over ranks.", _COORDINATOR, implemented=False),
     Rule("connector-load", "What a connector has beyond the local hit is loaded before the step.", f"{_SCHEDULER}, schedule"),
-    Rule("connector", "Loads while other steps run, deferred caching, several connectors.", _MANAGER, implemented=False),
+    Rule("connector", "Connectors that load while other steps run, several connectors.", _MANAGER, implemented=False),
     Rule("priority-scheduling", "Victims by priority rather than by arrival.", _SCHEDULER, implemented=False),
     Rule("cross-attention", "Encoder blocks, sinks, ring buffers, hidden states.", _SINGLE, implemented=False),
 )

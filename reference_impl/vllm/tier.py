@@ -40,6 +40,9 @@ class TierBlock(KVCacheBlock):
 class PlainTier:
     """So many places, from key to copy, least recently used first."""
 
+    delay = 0
+    """How many steps a copy takes; 0: it is part of the step that asks for it."""
+
     def __init__(self, num_slots: int) -> None:
         self.blocks = [TierBlock(BlockId(slot)) for slot in range(num_slots)]
         self._free = self.blocks[::-1]
@@ -74,17 +77,14 @@ class PlainTier:
             return None
         place = self._free.pop() if self._free else self._evict()
         if place is not None:
-            place.block_hash, place.block_hash_num_tokens = key, block.block_hash_num_tokens
             place.request_id = request_id
-            self._cached[key] = place
-            self._dirty.add(place.block_id)
+            self._keep(place, block)
         return place
 
     def reset(self) -> None:
         """Forget every key."""
         for place in self._cached.values():
-            place.block_hash = place.block_hash_num_tokens = None
-            self._dirty.add(place.block_id)
+            self._set_key(place, None, None)
         self._free = self.blocks[::-1]
         self._cached.clear()
 
@@ -93,6 +93,16 @@ class PlainTier:
         dirty = sorted(self._dirty)
         self._dirty.clear()
         return dirty
+
+    def _keep(self, place: TierBlock, block: KVCacheBlock) -> None:
+        """Give a place to what a block is keyed as."""
+        assert block.block_hash is not None
+        self._set_key(place, block.block_hash, block.block_hash_num_tokens)
+        self._cached[block.block_hash] = place
+
+    def _set_key(self, place: TierBlock, key: BlockHashWithGroupId | None, num_tokens: int | None) -> None:
+        place.block_hash, place.block_hash_num_tokens = key, num_tokens
+        self._dirty.add(place.block_id)
 
     def _evict(self) -> TierBlock | None:
         key = next((key for key, place in self._cached.items() if place.ref_cnt == 0), None)

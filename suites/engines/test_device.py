@@ -37,12 +37,14 @@ class Symbolic:
         self.pages: dict[tuple[int, int], dict[int, int]] = {}
         self.steps: list[int] = []
         self.compared = 0
+        self.under_way: dict[int, tuple[Move, dict[int, int]]] = {}
 
     def execute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]) -> None:
         self.steps.append(begin.step)
         for pool, slots in begin.zeros:
             self.pages |= {(pool, slot): {} for slot in slots}
         self._copy(begin.copies)
+        self._begin([entry for entry in begin.begun if entry[1].src_pool])
         runs = [(run, _digests(tokens[run.r])) for run in begin.runs if run.r not in withdrawn]
         runs = [(run, spelt) for run, spelt in runs if run.stop < len(spelt)]
         for run, spelt in runs:
@@ -56,6 +58,19 @@ class Symbolic:
                 for position in range(first_needed(group, run.start), run.stop):
                     self._expect(self._column(group, run, position), position % group.block_size, spelt[position + 1])
         self._copy(begin.stores)
+        self._begin([entry for entry in begin.begun if not entry[1].src_pool])
+        for number in begin.failed:
+            del self.under_way[number]
+        for number in begin.ended:
+            move, image = self.under_way.pop(number)
+            now = self.pages.get((move.src_pool, move.src), {})
+            self.pages[move.dst_pool, move.dst] = {place: digest for place, digest in image.items() if now.get(place) == digest}
+
+    def _begin(self, begun: list[tuple[int, Move]]) -> None:
+        """Begin copies: what they fill has nothing until they end, and then what was in the source all the time."""
+        for number, move in begun:
+            self.under_way[number] = move, dict(self.pages.get((move.src_pool, move.src), {}))
+            self.pages[move.dst_pool, move.dst] = {}
 
     def _write(self, run: Run, spelt: list[int]) -> None:
         for group in self.recurrent:

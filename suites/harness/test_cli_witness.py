@@ -133,6 +133,7 @@ BAD_TRACES = {
     "a bad prompt": (HEADER + '\n{"op":"submit","r":"a","prompt":"x"}\n', ":3: $.prompt"),
     "a prompt of nothing": (HEADER + '{"op":"submit","r":"a","prompt":"x:0"}\n', ":2: no tokens - at `$.prompt`"),
     "a step of nothing": (HEADER + '\n{"op":"step","run":[["a",0]]}\n', ":3: less than one token - at `$.run`"),
+    "a place before the first": (HEADER + '{"op":"step","fail":[2,-1]}\n', ":2: -1 - at `$.fail`"),
     "no pool": (HEADER.replace(":9", ":0"), ":1: 0 - at `$.slots`"),
     "no block": (HEADER.replace(":16", ":0"), ":1: block_size 0"),
     "another version": (HEADER.replace('"needs"', '"version":9,"needs"'), ":1: format 'cachewitness.trace' version 9"),
@@ -172,6 +173,11 @@ BAD_HISTORIES = {
     "a column too few": ('{"e":"write","pool":0,"group":0,"slots":[],"r":"a","start":0,"stop":4}\n', ":3: 0 slots"),
     "tokens accepted from nowhere": ('{"e":"accept","r":"a","upto":9,"tokens":[5]}\n', ":3: 9 - at `$.upto`"),
     "a request twice": (SUBMIT, ":3: request 'a' is submitted twice"),
+    "a copy twice": (
+        '{"e":"step_begin","begun":[[1,[1,2]],[1,[1,3]]],"step":1}\n',
+        ":3: copy 1 has begun already - at `$.begun`",
+    ),
+    "the end of no copy": ('{"e":"step_begin","ended":[1],"step":1}\n', ":3: copy 1 is not under way - at `$.ended`"),
     "no such event": ('\n{"e":"jump"}\n', ":4: Invalid value 'jump'"),
 }
 

@@ -90,6 +90,7 @@ def test_a_witness_reads_as_it_ran() -> None:
         (Step(run=[("a", 4), ("b", 1)], withdraw=["b"]), "step a+4 b+1  withdraw b"),
         (Step(budget=64), "step budget 64"),
         (Step(), "step budget default"),
+        (Step(fail=[0, 3]), "step budget default  fail 0 3"),
         (Reset(running=True), "reset running"),
         (UpdateWeights(3), "update_weights 3"),
     ],

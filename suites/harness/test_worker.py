@@ -123,6 +123,22 @@ def test_stores_come_after_everything_else() -> None:
     assert isinstance(happened[-1], Copy) and happened[-1].moves == [Move(1, 8, 0, 1)]
 
 
+def test_copies_that_take_time_begin_around_the_runs_and_end_behind_them() -> None:
+    """A load begins before the runs and a store after them; each ends, or fails, under the number of its begin."""
+    header = Header("test", "scheduler", [Pool(0, 100, [0]), Pool(1, 9, tier="cpu")], [Group(0, "full", 4)])
+    store, load = Move(1, 8, 0, 1), Move(7, 2, 1, 0)
+    first = StepBegin(step=1, runs=[Run("r1", 0, 4, [[1]])], begun=[(5, store), (6, load)])
+    second = StepBegin(step=2, runs=[Run("r1", 4, 5, [[1, 3]])], ended=[6], failed=[5])
+    happened = [e for e in Worker(header).extend([first, StepEnd(step=1), second, StepEnd(step=2)]) if e.step]
+    assert [e.phase if isinstance(e, Copy) else type(e).__name__ for e in happened] == [
+        *("StepBegin", "begin", "Write", "Read", "begin", "StepEnd"),
+        *("StepBegin", "Write", "Read", "end", "fail", "StepEnd"),
+    ]
+    copies = [e for e in happened if isinstance(e, Copy)]
+    assert [e.moves for e in copies] == [[load], [store], [load], [store]]
+    assert [e.id for e in copies[2:]] == [e.id for e in copies[:2]]
+
+
 def test_a_table_that_is_too_short_is_said_to_have_no_column() -> None:
     """The worker does not hide it, and does not take another column's slot."""
     write, read = _executed(Group(0, "full", 4), 0, 10, [5])

@@ -70,6 +70,7 @@ SIGNS = {
     "num_speculative_tokens": ("draft stood", "draft fell"),
     "async_depth": ("begun before the last has ended", "ended while in flight"),
     "tier_slots": ("stored", "fetched"),
+    "tier_delay": ("waited", "failed"),
 }
 
 
@@ -83,8 +84,11 @@ def counted(cell: Cell) -> Counter[str]:
         for event in drive(trace, parse(ENGINE).open(trace.header)).history.events:
             if isinstance(event, StepBegin):
                 happened["begun before the last has ended"] += len(open_steps)
-                happened["stored"] += len(event.stores)
-                happened["fetched"] += sum(move.src_pool != move.dst_pool for move in event.copies)
+                loads = sum(bool(move.src_pool) for _, move in event.begun)
+                happened["stored"] += len(event.stores) + len(event.begun) - loads
+                happened["fetched"] += sum(move.src_pool != move.dst_pool for move in event.copies) + loads
+                happened["waited"] += loads > 0 and not event.ended
+                happened["failed"] += len(event.failed)
                 drafts |= {run.r: len(run.drafts) for run in event.runs}
                 open_steps.append(event)
             elif isinstance(event, StepEnd):
