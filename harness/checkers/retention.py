@@ -47,11 +47,11 @@ class ReplayBoundaryRetained(Checker):
         """Note where the request leaves a prefix that full attention still holds, if the engine says that it keeps that.
 
         Where groups of full attention end at different lengths, or not at the end of a block of every group, where exactly the
-        junction lies is the engine's to choose.
+        junction lies is the engine's to choose. What a second tier has counts if it is asked key by key, as the device is.
         """
         rules = ledger.header.rules
         if rules.retention.junction and rules.retention.interval is not None and not rules.give_back:
-            ends = Lookup(ledger, ledger.books[event.r], device_alone=True).ends_of("full")
+            ends = Lookup(ledger, ledger.books[event.r], device_alone=rules.tier is not None).ends_of("full")
             end = ends.pop() if len(ends) == 1 else 0
             self._junctions[event.r] = 0 if end % lcm(*(group.block_size for group in ledger.local)) else end
         return None
