@@ -378,18 +378,21 @@ class Ledger:
         if begun is not images:
             self.filling -= Counter(targets)
         for move, image, before in zip(event.moves, images, begun, strict=True):
-            if event.phase == "fail" or not self._stayed(before, image):
+            if event.phase == "fail":
                 before.poison()
+            elif not image.same_content(before):
+                self._keep_what_stayed(before, image)
             self.pages[move.dst_pool][move.dst].copy_content(before)
 
-    def _stayed(self, before: Page, now: Page) -> bool:
-        """Whether a page still has what it had before."""
-        if before.same_content(now):
-            return True
-        if before.node == NOTHING or before.state or before.group != now.group:
-            return False
-        spans = [*before.older, Span(before.start, before.stop, before.node)]
-        return all(self.covers(now, span.node, span.start, span.stop) for span in spans)
+    def _keep_what_stayed(self, before: Page, now: Page) -> None:
+        """Leave of a page, as it was before, the runs that it still has now."""
+        spans = [] if before.state or before.node == NOTHING else [*before.older, Span(before.start, before.stop, before.node)]
+        stayed = [span for span in spans if before.group == now.group and self.covers(now, span.node, span.start, span.stop)]
+        if not stayed:
+            before.poison()
+            return
+        *before.older, newest = stayed
+        before.start, before.stop, before.node = newest.start, newest.stop, newest.node
 
     def _zero(self, event: Zero) -> None:
         for slot in event.slots:
