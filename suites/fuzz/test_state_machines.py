@@ -38,9 +38,10 @@ MACHINES = {"manager": manager_machine, "scheduler": scheduler_machine}
 EVERYWHERE = [(policy, height) for policy in ENGINE.kind.policies for height in heights_of(ENGINE, policy)]
 REFERENCES = [(policy, height) for policy in policies.NAMES for height in policies.get(policy).heights]
 MUTANTS = {
-    "manager": {"window-freed-early": "premature-release", "replay-boundary-masked": "lost-replay-boundary"},
-    "scheduler": {"withdrawn-keys-stay": "uncommitted-hit", "drafts-published": "partial-commit"},
+    "manager": {"window-freed-early": {"premature-release"}, "replay-boundary-masked": {"lost-replay-boundary"}},
+    "scheduler": {"withdrawn-keys-stay": {"uncommitted-hit", "partial-commit"}, "drafts-published": {"partial-commit"}},
 }
+"""Faults, and as what they may be found: a key that stays is hit, or what it names is stored in a second tier."""
 
 
 def found(machine: type[Machine]) -> Contradiction:
@@ -106,8 +107,7 @@ def test_every_machine_finds_an_engine_that_keeps_what_old_weights_computed(poli
 def test_a_planted_mutant_is_found_and_one_command_replays_it(height: str, mutant: str, tmp_path: Path) -> None:
     """The last line of the failure is the command; it ends as a failure does, with the same anomaly."""
     contradiction = found(MACHINES[height](f"reference:mutant={mutant}", "vllm", tmp_path))
-    anomaly = MUTANTS[height][mutant]
-    assert type(contradiction).__name__ == f"Contradiction[{anomaly}]"
+    assert type(contradiction).__name__ in {f"Contradiction[{anomaly}]" for anomaly in MUTANTS[height][mutant]}
     program, *words = command(contradiction)
     assert program == "cachewitness"
     assert invoke(words) == EXIT_FAIL
