@@ -153,7 +153,7 @@ def test_openvinos_own_ways_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each on random traces that were not written for it, and that pass without it."""
-    seeds = range(40 // len(heights))
+    seeds = range(80 // len(heights))
     assert not any(result.findings for result in results(where, seeds, heights))
     fault(monkeypatch)
     assert anomaly in {finding.anomaly for result in results(where, seeds, heights) for finding in result.findings}
