@@ -40,7 +40,7 @@ REPEATS = 3
 OPERATIONS = 4_000
 LENGTHS = (1, 4, 16)
 POOLS = (100, 1_000, 10_000, 100_000)
-AIM = 10_000
+AIM = 20_000
 
 
 class Session:

@@ -138,14 +138,18 @@ class _View:
         return pages, books, self._lost(), len(ledger.books)
 
     def _lost(self) -> Any:
-        """Return the keys that ended and whose absence a prompt is forgiven for: those that a replay of it would need."""
+        """Return the keys that ended and whose absence is forgiven: those that a replay needs, and states at junctions."""
         ledger = self._ledger
         if ReplayBoundaryRetained.name in ledger.header.not_applicable:
             return ()
         ended = {(group, n) for group, nodes in enumerate(ledger.ended) for n, why in nodes.items() if why != "retention"}
         if self._live is not None:
             live = [book for book in ledger.books.values() if book.live]
-            ended &= {(group, node) for book in live for group, node in replay_needs(ledger, book)[1]}
+            needed = {(group, node) for book in live for group, node in replay_needs(ledger, book)[1]}
+            if ledger.header.rules.retention.junction:
+                states = [group.id for group in ledger.local if group.kind == "recurrent"]
+                needed |= {(group, node) for book in live for group in states for node in book.nodes}
+            ended &= needed
         return sorted((group, self._node(node)) for group, node in ended)
 
     def _page(self, page: Page) -> Any:
@@ -197,6 +201,8 @@ def _remembered(checker: Checker, ledger: Ledger) -> Any:
         return sorted(checker._waited.items()), checker._idle
     if isinstance(checker, Ownership):
         return sorted((r, step - ledger.last_step_ended) for r, step in checker._ended.items())
+    if isinstance(checker, ReplayBoundaryRetained):
+        return sorted((r, point) for r, point in checker._junctions.items() if ledger.books[r].live)
     if isinstance(checker, IntervalSparsity):
         return sorted((r, sorted(points)) for r, points in checker._junctions.items() if ledger.books[r].live)
     return None
