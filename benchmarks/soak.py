@@ -2,9 +2,9 @@
 
     python benchmarks/soak.py --engine NAME [--policy NAME] --operations N --seed N [--keep DIR] [--write docs/soak.md]
 
-Runs what `cachewitness fuzz` draws, and goes on after an alarm. An alarm is sorted as known if the step in which it is raised
-copies from a block that the same step copies to, which vLLM 0.26 and later do (docs/engines.md). `--keep` stores the trace of
-each alarm as it was drawn; `--write` puts a section on the run into a page.
+Runs what `cachewitness fuzz` draws, and goes on after an alarm. An alarm is sorted as known if what was read had
+been copied in the same step from a block that this step fills, which vLLM 0.26 and later do (docs/engines.md). `--keep` stores
+the trace of each alarm as it was drawn; `--write` puts a section on the run into a page.
 """
 
 from __future__ import annotations
@@ -30,18 +30,23 @@ from harness.errors import UsageError
 from harness.execute import drive
 from harness.fuzz.campaign import Plan, heights_of
 from harness.fuzz.draw import Restriction
-from harness.history import StepBegin
+from harness.history import Read, StepBegin, Write
 from harness.trace import Trace
 from harness.verdict import Activity, Result
 
-KNOWN = "a copy of a block that the same step fills by a copy"
+KNOWN = "a copy of a block that the same step fills"
 
 
-def chained(result: Result) -> bool:
-    """Whether, up to the first finding, some step copies from a block that it copies to."""
-    end = min(finding.seq for finding in result.findings)
-    steps = [event for event in result.history.events if isinstance(event, StepBegin) and event.seq <= end]
-    return any({move.src for move in step.copies} & {move.dst for move in step.copies} for step in steps)
+def known(result: Result) -> bool:
+    """Whether what the first finding read was copied, in the same step, from a block that this step writes or copies to."""
+    finding = min(result.findings, key=lambda found: found.seq)
+    read = result.history.events[finding.seq]
+    if not isinstance(read, Read):
+        return False
+    same = [event for event in result.history.events if event.step == read.step]
+    copies = [move for event in same if isinstance(event, StepBegin) for move in event.copies]
+    filled = {move.dst for move in copies} | {slot for event in same if isinstance(event, Write) for slot in event.slots}
+    return any(move.dst in read.slots and move.src in filled for move in copies)
 
 
 def main() -> int:
@@ -103,7 +108,7 @@ def main() -> int:
 
 def _sort(trace: Trace, engine: object) -> str:
     result = drive(trace, engine)  # type: ignore[arg-type]
-    return KNOWN if chained(result) else "not known"
+    return KNOWN if known(result) else "not known"
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ TRACES = sorted((data.fixtures() / "traces").glob("*.jsonl"))
 FAULTS = {
     "a-salt-that-is-an-adapters-name": ("cross-identity-hit", (0, 24), (0, 31)),
     "copy-of-an-unwritten-block": ("stale-hit", (0, 26), None),
+    "copy-of-a-block-that-the-step-fills": ("stale-hit", (0, 26), None),
     "eagle-chunk-off-the-grid": ("fabricated-snapshot", (0, 24), (0, 27)),
     "keys-of-a-withdrawn-step": ("uncommitted-hit", (0, 24), None),
 }
