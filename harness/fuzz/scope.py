@@ -37,12 +37,13 @@ BLOCK = 2
 class Bound:
     """How much is enumerated: `requests` are submitted at most, prompts have up to `blocks` blocks, the pool has `slots`.
 
-    The null block is one of the slots. A request generates up to two tokens beyond the longest prompt.
+    The null block is one of the slots. A request has up to `generated` tokens more than the longest prompt.
     """
 
     requests: int = 2
     blocks: int = 1
     slots: int = 5
+    generated: int = 1
 
     @property
     def longest(self) -> int:
@@ -52,7 +53,7 @@ class Bound:
     @property
     def model_len(self) -> int:
         """How many tokens a request has at most."""
-        return self.longest + 2
+        return self.longest + self.generated
 
 
 @dataclass(frozen=True)

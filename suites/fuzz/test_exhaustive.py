@@ -12,8 +12,8 @@ from harness.fuzz.explore import Path, explore, reached
 from harness.fuzz.scope import CELLS, Bound, Scope
 from harness.verdict import EXIT_FAIL, EXIT_PASS, EXIT_UNKNOWN, EXIT_USAGE
 
-SMALL = Bound(requests=1, blocks=1, slots=4)
-HYBRID = Scope(CELLS[4], "manager", Bound(requests=1, blocks=2, slots=7))
+SMALL = Bound(requests=1, blocks=1, slots=4, generated=2)
+HYBRID = Scope(CELLS[4], "manager", Bound(requests=1, blocks=2, slots=7, generated=2))
 
 
 def test_the_clean_reference_is_complete_within_a_bound() -> None:
@@ -26,7 +26,7 @@ def test_the_clean_reference_is_complete_within_a_bound() -> None:
 
 def test_longer_prompts_have_more_states() -> None:
     """A bound is not a name for the same search."""
-    one, two = (search(parse("reference"), Bound(1, n, 4), CELLS[:1], ["scheduler"], processes=1).covered[0] for n in (1, 2))
+    one, two = (search(parse("reference"), Bound(1, n, 4, 2), CELLS[:1], ["scheduler"], processes=1).covered[0] for n in (1, 2))
     assert one.complete and two.complete and len(two.states) > 2 * len(one.states)
 
 
@@ -82,7 +82,7 @@ def test_bound_is_read_and_refused() -> None:
 
 def test_command_says_that_it_was_complete(capsys: pytest.CaptureFixture[str]) -> None:
     """And how many states there were."""
-    assert invoke(["fuzz", "--exhaustive", "--bound", "requests=1,blocks=1,slots=4"]) == EXIT_PASS
+    assert invoke(["fuzz", "--exhaustive", "--bound", "requests=1,blocks=1,slots=4,generated=2"]) == EXIT_PASS
     output = capsys.readouterr().out
     assert "complete: nothing within the bound contradicts a rule" in output and "states" in output
     assert invoke(["fuzz", "--exhaustive", "--seconds", "0.01"]) == EXIT_UNKNOWN
@@ -108,7 +108,7 @@ def test_what_does_not_go_together_is_refused(words: list[str], capsys: pytest.C
 
 def test_command_fails_on_a_planted_fault(capsys: pytest.CaptureFixture[str]) -> None:
     """With a witness and a command that replays it."""
-    words = ["--engine", "reference:mutant=resumed-request-refused", "--bound", "requests=1,blocks=1,slots=4"]
+    words = ["--engine", "reference:mutant=resumed-request-refused", "--bound", "requests=1,blocks=1,slots=4,generated=2"]
     assert invoke(["fuzz", "--exhaustive", *words]) == EXIT_FAIL
     output = capsys.readouterr().out
     assert "FAIL  stuck" in output and "replay: cachewitness replay" in output
