@@ -277,8 +277,7 @@ def _beside_vllm(path: str | None, count: int) -> str:
         f"With vLLM {version} as the engine, by the clock: {count / wall:,.0f} operations a second; "
         f"{inside / count * 1e6:.0f} µs an operation inside vLLM's own code (cache manager, requests and their hashes) and "
         f"{(wall - inside) / count * 1e6:.0f} µs outside, a ratio of {(wall - inside) / inside:.1f}. Outside are the observer, "
-        f"which compares every block of the pool "
-        f"after each call, the worker, the ledger and the checkers."
+        "the worker, the ledger and the checkers."
     )
 
 
