@@ -87,9 +87,7 @@ def main() -> int:
             "```\npython benchmarks/check_history.py --write docs/speed.md\n```",
         ]
     )
-    print(text)
-    if given.write:
-        sections.put(given.write, text)
+    sections.tell(text, given.write)
     return int(worst != 0)
 
 

@@ -18,13 +18,14 @@ from __future__ import annotations
 import argparse
 import gc
 import platform
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
+
+from benchmarks import sections
 
 LENGTHS = (62_500, 125_000, 250_000, 500_000, 1_000_000)
 CHUNK = 2_048
@@ -118,14 +119,6 @@ def section(rows: Sequence[str]) -> str:
     )
 
 
-def put(page: str, text: str) -> str:
-    """Return a page with the section in place of the one that it had, or at its end."""
-    pattern = re.compile(rf"^{re.escape(TITLE)}$.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-    if pattern.search(page):
-        return pattern.sub(lambda _: text + "\n", page).rstrip("\n") + "\n"
-    return page.rstrip("\n") + "\n\n" + text
-
-
 def main(argv: Sequence[str]) -> int:
     """Measure, print the section and return the exit code: 1 if something grew."""
     from benchmarks.long_sequence_subjects import SUBJECTS
@@ -136,12 +129,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--write", metavar="FILE", type=Path, help="put the section into this page")
     given = parser.parse_args(argv)
     rows, grown = table(given.policy or list(SUBJECTS), given.tokens or LENGTHS)
-    text = section(rows)
-    print(text)
+    sections.tell(section(rows), given.write)
     for message in grown:
         print(message, file=sys.stderr)
-    if given.write:
-        given.write.write_text(put(given.write.read_text(encoding="utf-8"), text), encoding="utf-8")
     return 1 if grown else 0
 
 

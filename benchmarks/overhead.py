@@ -76,9 +76,7 @@ def main() -> int:
             "```\npython benchmarks/overhead.py --vllm vllm-0.33.0 --write docs/speed.md\n```",
         ]
     )
-    print(text)
-    if given.write:
-        sections.put(given.write, text)
+    sections.tell(text, given.write)
     return 0
 
 

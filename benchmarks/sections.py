@@ -5,11 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def put(path: Path, section: str) -> None:
-    """Write the section, which begins with its title, into the page."""
+def placed(page: str, section: str) -> str:
+    """Return the text of a page with the section, which begins with its title."""
     title = section.splitlines()[0]
-    text = path.read_text(encoding="utf-8")
-    before, found, rest = text.partition(f"\n{title}\n")
+    before, found, rest = page.partition(f"\n{title}\n")
     end = rest.find("\n## ") if found else -1
     after = rest[end:] if end >= 0 else ""
-    path.write_text(f"{before.rstrip()}\n\n{section.rstrip()}\n{after}", encoding="utf-8")
+    return f"{before.rstrip()}\n\n{section.rstrip()}\n{after}"
+
+
+def put(path: Path, section: str) -> None:
+    """Write the section into the page."""
+    path.write_text(placed(path.read_text(encoding="utf-8"), section), encoding="utf-8")
+
+
+def tell(section: str, page: Path | None) -> None:
+    """Print the section, and put it into the page if there is one."""
+    print(section)
+    if page:
+        put(page, section)

@@ -9,7 +9,7 @@ Prefixes that nobody names any more can be forgotten (`collect`), so a long hist
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable
 
 _SYMBOL_BITS = 44
 
@@ -47,14 +47,15 @@ class Trie:
         """Return every mark with its symbol; for explanations, not for speed."""
         return self._symbols.items()
 
-    def extend(self, node: int, symbols: Sequence[int]) -> list[int]:
+    def extend(self, node: int, symbols: Iterable[int]) -> list[int]:
         """Return the nodes passed when `node` is extended by one symbol after another."""
-        children = self._children
-        out: list[int] = []
+        children, depth = self._children, self.depth
+        out = []
         for symbol in symbols:
-            child = children.get((node << _SYMBOL_BITS) | symbol)
+            key = (node << _SYMBOL_BITS) | symbol
+            child = children.get(key)
             if child is None:
-                return out + self._grow(node, symbols[len(out) :])
+                child = children[key] = self._new(node, depth[node] + 1, symbol)
             out.append(child)
             node = child
         return out
@@ -81,26 +82,6 @@ class Trie:
         gone = free.difference(self._free)
         self._free = list(free)
         return gone
-
-    def _grow(self, node: int, symbols: Sequence[int]) -> list[int]:
-        """Return new nodes for symbols that nobody has spelt behind `node`; the first of them decides that for all."""
-        if self._free:
-            new = []
-            for depth, symbol in enumerate(symbols, start=self.depth[node] + 1):
-                child = self._children[(node << _SYMBOL_BITS) | symbol] = self._new(node, depth, symbol)
-                new.append(child)
-                node = child
-            return new
-        first, depth = len(self.parent), self.depth[node]
-        new = [*range(first, first + len(symbols))]
-        parents = [node, *new[:-1]]
-        self.parent += parents
-        self.depth += range(depth + 1, depth + 1 + len(symbols))
-        self.symbol += symbols
-        self._children.update(
-            {(parent << _SYMBOL_BITS) | symbol: child for parent, symbol, child in zip(parents, symbols, new, strict=True)}
-        )
-        return new
 
     def _new(self, parent: int, depth: int, symbol: int) -> int:
         if self._free:

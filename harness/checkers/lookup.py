@@ -47,13 +47,9 @@ class Lookup:
             position -= self._rules.alignment
         return 0
 
-    def longest_of_each(self) -> set[int]:
-        """Return, for each group, the longest length at which that group alone can resume."""
-        return {self._longest(group) for group in self._ledger.local}
-
-    def ends_of(self, kind: GroupKind) -> set[int]:
-        """Return the same for the groups of one kind."""
-        return {self._longest(group) for group in self._ledger.local if group.kind == kind}
+    def longest_of_each(self, kind: GroupKind | None = None) -> set[int]:
+        """Return, for each group, or each of a kind, the longest length at which that group alone can resume."""
+        return {self._longest(group) for group in self._ledger.local if kind in (None, group.kind)}
 
     def _longest(self, group: Group) -> int:
         position = self._limit

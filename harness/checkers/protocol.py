@@ -73,16 +73,10 @@ class Panel:
     def observe(self, event: Event) -> Sequence[Finding]:
         """Show the event to every checker that looks at its kind, then move the ledger; return what was found."""
         ledger, kind = self.ledger, type(event)
-        findings: Sequence[Finding] = ()
-        for checker, handler in self._handlers.get(kind, ()):
-            try:
-                found = handler(ledger, event)
-                if found:
-                    findings = [*findings, *self._signed_all(found, checker, event.seq)]
-            except Exception as error:
-                self._crashed(checker, f"{type(error).__name__}: {error} (at event {event.seq})")
+        entries = self._handlers.get(kind)
+        findings: Sequence[Finding] = self._ask(entries, event) if entries else ()
         if kind is Read and ledger.invalid_columns(event):  # type: ignore[arg-type]
-            findings = [*findings, *self._wrong(event)]  # type: ignore[arg-type]
+            findings = [*findings, *self._ask([(checker, checker.wrong_read) for checker in self._active], event)]
         ledger.apply(event)
         if kind is StepEnd and self.collector.due:
             gone = self.collector.collect()
@@ -90,11 +84,14 @@ class Panel:
                 checker.forget(ledger, gone)
         return findings
 
-    def _wrong(self, event: Read) -> list[Finding]:
-        findings: list[Finding] = []
-        for checker in list(self._active):
+    def _ask(self, entries: Sequence[tuple[Checker, Handler]], event: Event) -> Sequence[Finding]:
+        findings: list[Finding] | tuple[()] = ()
+        ledger = self.ledger
+        for checker, handler in entries:
             try:
-                findings += self._signed_all(checker.wrong_read(self.ledger, event) or (), checker, event.seq)
+                found = handler(ledger, event)
+                if found:
+                    findings = [*findings, *self._signed_all(found, checker, event.seq)]
             except Exception as error:
                 self._crashed(checker, f"{type(error).__name__}: {error} (at event {event.seq})")
         return findings

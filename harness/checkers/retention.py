@@ -6,7 +6,7 @@ junctions count), so no mask of any engine is consulted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from math import lcm
 
 from harness.checkers.lookup import Lookup
@@ -15,6 +15,9 @@ from harness.ghost import Book, Ledger
 from harness.history import Group, Header, Hit, Publish, StepEnd, Unpublish
 from harness.needs import needed_lengths
 from harness.verdict import Finding
+
+Lost = Callable[[str, int, int, str], Finding]
+"""Says of a request, a length in tokens and a group what was lost there, and how."""
 
 
 class ReplayBoundaryRetained(Checker):
@@ -33,9 +36,9 @@ class ReplayBoundaryRetained(Checker):
 
     def __init__(self) -> None:
         super().__init__()
-        self._owed: dict[tuple[int, int], str] = {}
+        self._owed: dict[tuple[int, int], tuple[str, Lost]] = {}
+        """Per group and prefix that must stay: for whom, and what it is to drop it."""
         self._junctions: dict[str, int] = {}
-        self._junction_owed: dict[tuple[int, int], str] = {}
 
     def not_applicable(self, header: Header) -> str:
         return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
@@ -51,15 +54,14 @@ class ReplayBoundaryRetained(Checker):
         """
         rules = ledger.header.rules
         if rules.retention.junction and rules.retention.interval is not None and not rules.give_back:
-            ends = Lookup(ledger, ledger.books[event.r], device_alone=rules.tier is not None).ends_of("full")
+            ends = Lookup(ledger, ledger.books[event.r], device_alone=rules.tier is not None).longest_of_each("full")
             end = ends.pop() if len(ends) == 1 else 0
             self._junctions[event.r] = 0 if end % lcm(*(group.block_size for group in ledger.local)) else end
         return None
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
         """Owe nothing at prefixes without a key, which retention cannot drop; forget junctions of requests that are over."""
-        self._owed = {place: r for place, r in self._owed.items() if place[1] not in gone}
-        self._junction_owed = {place: r for place, r in self._junction_owed.items() if place[1] not in gone}
+        self._owed = {place: owed for place, owed in self._owed.items() if place[1] not in gone}
         self._junctions = {r: point for r, point in self._junctions.items() if r in ledger.books}
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
@@ -85,7 +87,7 @@ class ReplayBoundaryRetained(Checker):
                 continue
             self.opportunities += 1
             node = book.nodes[length]
-            self._junction_owed.setdefault((group.id, node), book.r)
+            self._owed.setdefault((group.id, node), (book.r, _lost_junction))
             if node not in ledger.keys[group.id] and ledger.ended[group.id].get(node, "retention") == "retention":
                 return _lost_junction(book.r, length, group.id, "no key for it was kept")
         return None
@@ -98,11 +100,9 @@ class ReplayBoundaryRetained(Checker):
         for key in page.keys if page else ():
             if key.group != event.group or len(ledger.keys[event.group].get(key.node, ())) != 1:
                 continue
-            why = f"retention dropped it in step {event.step}"
-            if r := self._owed.get((event.group, key.node)):
-                return (_lost(r, key.length, event.group, why),)
-            if r := self._junction_owed.get((event.group, key.node)):
-                return (_lost_junction(r, key.length, event.group, why),)
+            if owed := self._owed.get((event.group, key.node)):
+                r, lost = owed
+                return (lost(r, key.length, event.group, f"retention dropped it in step {event.step}"),)
         return None
 
     def _judge(self, ledger: Ledger, book: Book, event: StepEnd) -> Finding | None:
@@ -112,7 +112,7 @@ class ReplayBoundaryRetained(Checker):
         self.opportunities += 1
         for group, node in needed:
             length = ledger.trie.depth[node]
-            self._owed[group, node] = book.r
+            self._owed[group, node] = book.r, _lost
             if node in ledger.keys[group] or length <= book.resume or _matched_beyond(ledger, book, group, length):
                 continue
             if ledger.ended[group].get(node, "retention") == "retention":

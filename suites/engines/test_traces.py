@@ -5,8 +5,6 @@ Those in the folder `mutants` are witnesses of seeded faults; suites/mutants rep
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,8 @@ from harness import data
 from harness.engines.registry import parse
 from harness.execute import drive
 from harness.trace import load
+from suites.real_vllm import REAL, SOURCE
 
-SOURCE = os.environ.get("CACHEWITNESS_VLLM_SOURCE", "")
 TRACES = sorted((data.fixtures() / "traces").glob("*.jsonl"))
 
 FAULTS = {
@@ -40,13 +38,7 @@ def test_the_reference_survives(path: Path) -> None:
     assert result.findings == [] and result.activity.operations == len(trace.ops)
 
 
-@pytest.mark.vllm
-@pytest.mark.filterwarnings("ignore")  # torch and vLLM warn while they are imported
-@pytest.mark.skipif(
-    not SOURCE or importlib.util.find_spec("torch") is None,
-    reason="needs torch, and CACHEWITNESS_VLLM_SOURCE to name a folder that holds `vllm`; ci/stage_vllm.sh has both",
-)
-@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [pytest.param(path, marks=REAL, id=path.stem) for path in TRACES])
 def test_a_release_of_vllm_fails_as_it_was_seen_to(path: Path) -> None:
     trace = load(path)
     engine = parse(f"vllm:source={SOURCE},withdraw=yes").open(trace.header)

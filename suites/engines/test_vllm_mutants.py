@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import pytest
 
 from benchmarks.vllm_hunt import hunt, named
@@ -21,17 +18,11 @@ from harness.mutants import Mutant, all_mutants
 from harness.mutants.vllm_faults import FAULTS, kind_of
 from harness.mutants.vllm_patch import ACTIVE
 from harness.trace import load
+from suites.real_vllm import REAL, SOURCE, needs_vllm
 
-SOURCE = os.environ.get("CACHEWITNESS_VLLM_SOURCE", "")
 SHARED = [mutant for mutant in all_mutants().values() if "vllm" in mutant.engines]
 SHARED_MIN, OWN_MIN, SHIPPED_MIN = 6, 25, 12
 BUDGET = 60.0
-
-needs_vllm = pytest.mark.skipif(
-    not SOURCE or importlib.util.find_spec("torch") is None,
-    reason="needs torch, and CACHEWITNESS_VLLM_SOURCE to name a folder that holds `vllm`; ci/stage_vllm.sh has both",
-)
-real = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore"), needs_vllm]  # torch and vLLM warn while they are imported
 
 
 def test_there_are_enough_faults_of_both_kinds_and_none_is_left_to_the_differential() -> None:
@@ -43,7 +34,7 @@ def test_there_are_enough_faults_of_both_kinds_and_none_is_left_to_the_different
     assert all(fault.mirrors for fault in FAULTS.values() if kind_of(fault) == "shipped")
 
 
-@pytest.mark.parametrize("mutant", [pytest.param(mutant, marks=real, id=mutant.name) for mutant in [*SHARED, *FAULTS.values()]])
+@pytest.mark.parametrize("mutant", [pytest.param(mutant, marks=REAL, id=mutant.name) for mutant in [*SHARED, *FAULTS.values()]])
 def test_fault_in_vllm_is_killed_as_named_and_the_trace_is_clean_without_it(mutant: Mutant) -> None:
     assert hunt(mutant, SOURCE, BUDGET).trace, f"{mutant.name} survived"
 

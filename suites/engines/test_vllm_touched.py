@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from typing import Any
 
 import pytest
@@ -16,17 +14,9 @@ from harness.engines import observe_touched
 from harness.engines.registry import parse
 from harness.generate import random_trace
 from harness.history import Event
+from suites.real_vllm import REAL, SOURCE
 
-SOURCE = os.environ.get("CACHEWITNESS_VLLM_SOURCE", "")
-
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.filterwarnings("ignore"),  # torch and vLLM warn while they are imported
-    pytest.mark.skipif(
-        not SOURCE or importlib.util.find_spec("torch") is None,
-        reason="needs torch, and CACHEWITNESS_VLLM_SOURCE to name a folder that holds `vllm`; ci/stage_vllm.sh has both",
-    ),
-]
+pytestmark = REAL
 
 
 def run(cell: Cell, seed: int) -> tuple[list[Event], Any]:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks import long_sequence
-from benchmarks.long_sequence import PHASES, TITLE, Watch, put, section, table
+from benchmarks.long_sequence import PHASES, TITLE, Watch, section, table
 from benchmarks.long_sequence_subjects import SUBJECTS
+from benchmarks.sections import placed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +56,7 @@ def test_what_grows_faster_than_the_sequence_is_told(power: int, grown: list[str
 def test_a_section_takes_the_place_of_the_one_before() -> None:
     """Written once or twice, before other sections or after them."""
     text = section(["| row |"])
-    once = put("# Speed\n\nIntro.\n", text)
-    assert once.startswith("# Speed\n\nIntro.\n\n" + TITLE) and put(once, text).count(TITLE) == 1
-    moved = put(once + "\n## Run it\n\nSo.\n", text.replace("row", "other"))
+    once = placed("# Speed\n\nIntro.\n", text)
+    assert once.startswith("# Speed\n\nIntro.\n\n" + TITLE) and placed(once, text).count(TITLE) == 1
+    moved = placed(once + "\n## Run it\n\nSo.\n", text.replace("row", "other"))
     assert "| row |" not in moved and moved.count(TITLE) == 1 and moved.endswith("## Run it\n\nSo.\n")

@@ -5,28 +5,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import pytest
 
 from harness.engines.registry import parse
 from harness.engines.vllm_source import load
 from harness.vectors.consume import consume
 from reference_impl.vllm.spec import NEWEST
+from suites.real_vllm import REAL, SOURCE
 from suites.vectors.published import files
 
-SOURCE = os.environ.get("CACHEWITNESS_VLLM_SOURCE", "")
 ASKED_MIN = {"sizing": 30, "lookup": 70, "retention": 60, "split": 60, "lifecycle": 70}
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.filterwarnings("ignore"),  # torch and vLLM warn while they are imported
-    pytest.mark.skipif(
-        not SOURCE or importlib.util.find_spec("torch") is None,
-        reason="needs torch, and CACHEWITNESS_VLLM_SOURCE to name a folder that holds `vllm`; ci/stage_vllm.sh has both",
-    ),
-]
+pytestmark = REAL
 
 
 @pytest.mark.parametrize("kind", ASKED_MIN)
