@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 
-from harness.engines.reference_vllm import configure
-from harness.trace import Finish, Op, Step, Submit, TraceHeader, Vocabulary
+from harness.policies.vllm.engine import configure
+from harness.trace.format import Finish, Op, Step, Submit, TraceHeader, Vocabulary
 from reference_impl.vllm.align_split import split_for
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
 from reference_impl.vllm.request import Request, RequestStatus

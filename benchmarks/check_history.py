@@ -23,7 +23,7 @@ import msgspec
 from benchmarks import sections, workload
 from benchmarks.throughput import table
 from harness.engines.registry import parse
-from harness.worker import Worker
+from harness.history.worker import Worker
 
 TITLE = "## Stored histories"
 EVENTS = (100_000, 400_000, 1_000_000)

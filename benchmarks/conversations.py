@@ -19,11 +19,11 @@ from typing import Any
 import msgspec
 
 from harness.engines.protocol import Engine
-from harness.execute import Observer, applied
-from harness.ghost import Ledger
-from harness.history import Accept, Event, Hit, Take, Unpublish, Write
-from harness.trace import Finish, Op, Step, Submit, Trace, TraceHeader
-from harness.worker import Worker
+from harness.history.events import Accept, Event, Hit, Take, Unpublish, Write
+from harness.history.worker import Worker
+from harness.ledger.ledger import Ledger
+from harness.run.execute import Observer, applied
+from harness.trace.format import Finish, Op, Step, Submit, Trace, TraceHeader
 
 LIVE_ATTENTION, LIVE_STATE, CACHED_ATTENTION, CACHED_STATE, FREE = KINDS = (
     "live attention",

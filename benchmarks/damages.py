@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from harness.toy.model import Model
+from harness.engines.toy.model import Model
 from reference_impl.toy_model import recurrent
 from reference_impl.toy_model.paged import Chunk, Pools, step
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import sections, workload
 from benchmarks.throughput import clean, session, table
 from harness.engines import observe_touched
-from harness.engines import vllm as adapter
+from harness.engines.real_vllm import kind as adapter
 
 TITLE = "## Beside a real vLLM"
 OPERATIONS = 4_000

@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import retention_page as page
 from benchmarks.conversations import Loop, Plan, Served
-from harness import layouts
+from harness._util.errors import EngineMissing, UsageError
 from harness.engines.registry import parse
-from harness.errors import EngineMissing, UsageError
-from harness.trace import TraceHeader
+from harness.trace import layouts
+from harness.trace.format import TraceHeader
 from reference_impl.vllm.spec import NEWEST
 
 LAYOUT = "full-mamba"

@@ -27,16 +27,16 @@ import torch
 from torch import Tensor
 
 from benchmarks.damages import DAMAGES, Damage, Resumed, Texts
-from harness.errors import EngineMissing, UsageError
-from harness.history import StepBegin
-from harness.mutants.tools import wrap
-from harness.problems.fixture import PROMPT, STOP
-from harness.score.backend import Answer, Ask
+from harness._util.errors import EngineMissing, UsageError
+from harness.engines.answers import Answer, Ask
+from harness.engines.fault_tools import wrap
+from harness.engines.toy.oracle import measured
+from harness.engines.toy.problems.fixture import PROMPT, STOP
+from harness.engines.toy.service import ToyService
+from harness.history.events import StepBegin
 from harness.score.gate import PRIMARY, Judged, Rules, judge
 from harness.score.pairs import Scored, Scores
 from harness.score.tasks import Doc, problems
-from harness.toy.oracle import measured
-from harness.toy.service import ToyService
 
 QUESTIONS = 200
 CONDITIONS = ("hit", "replay")

@@ -23,16 +23,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import sections
 from harness import __version__
-from harness import trace as traces
-from harness.able import within
+from harness._util.errors import UsageError
 from harness.engines.registry import parse
-from harness.errors import UsageError
-from harness.execute import drive
 from harness.fuzz.campaign import Plan, heights_of
 from harness.fuzz.draw import Restriction
-from harness.history import Read, StepBegin, Write
-from harness.trace import Trace
-from harness.verdict import Activity, Result
+from harness.history.events import Read, StepBegin, Write
+from harness.run.execute import drive
+from harness.trace import format as traces
+from harness.trace.capabilities import within
+from harness.trace.format import Trace
+from harness.verdict.result import Activity, Result
 
 KNOWN = "a copy of a block that the same step fills"
 

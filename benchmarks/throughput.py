@@ -26,15 +26,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import workload
 from benchmarks.bare import Bare
+from harness._util.errors import EngineMissing, UsageError
 from harness.checkers.protocol import Checker
 from harness.engines.protocol import Engine
 from harness.engines.registry import parse
-from harness.errors import EngineMissing, UsageError
-from harness.execute import Observer, applied
-from harness.history import StepBegin
-from harness.trace import Op, Submit
-from harness.verdict import Activity, Result
-from harness.worker import Worker
+from harness.history.events import StepBegin
+from harness.history.worker import Worker
+from harness.run.execute import Observer, applied
+from harness.trace.format import Op, Submit
+from harness.verdict.result import Activity, Result
 
 REPEATS = 3
 OPERATIONS = 4_000

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.toy.kind import need_torch
+from harness.engines.toy.kind import need_torch
 
 need_torch()
 

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
-from harness.cells import default_cells
+from harness._util.errors import UsageError
+from harness.engines.faults import Mutant
 from harness.engines.registry import parse
-from harness.errors import UsageError
-from harness.execute import drive
 from harness.fuzz.campaign import Plan
 from harness.fuzz.draw import Restriction
-from harness.generate import random_trace
-from harness.mutants import Mutant
-from harness.scenarios import SCENARIOS
-from harness.trace import Trace
-from harness.verdict import Finding
+from harness.run.execute import drive
+from harness.trace.configurations import default_cells
+from harness.trace.format import Trace
+from harness.trace.generate import random_trace
+from harness.trace.scenarios import SCENARIOS
+from harness.verdict.result import Finding
 
 ROUNDS = 2
 

@@ -38,10 +38,10 @@ import pytest
 from benchmarks.vllm_hunt import hunt
 from benchmarks.vllm_tests_page import page as text
 from benchmarks.vllm_tests_page import release_of
-from harness.engines.vllm_source import load
-from harness.mutants import Mutant
-from harness.mutants.vllm_faults import FAULTS
-from harness.mutants.vllm_patch import Patches
+from harness.engines.faults import Mutant
+from harness.engines.real_vllm.faults import FAULTS
+from harness.engines.real_vllm.patch import Patches
+from harness.engines.real_vllm.source import load
 
 SECONDS = 30
 MEMORY = 8 << 30

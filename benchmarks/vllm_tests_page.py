@@ -7,8 +7,8 @@ from collections import Counter
 from statistics import median
 from typing import Any
 
-from harness.mutants import Mutant
-from harness.mutants.vllm_faults import FAULTS, kind_of
+from harness.engines.faults import Mutant
+from harness.engines.real_vllm.faults import FAULTS, kind_of
 
 PARTS = ("core", "scheduler")
 KINDS = {

@@ -5,10 +5,10 @@ The keys are those that the engine published and has not unpublished, so whateve
 
 from __future__ import annotations
 
-from harness.ghost import Book, Ledger
-from harness.history import Group
-from harness.needs import needed_lengths
-from harness.trace import GroupKind
+from harness.history.attention_span import needed_lengths
+from harness.history.events import Group
+from harness.ledger.ledger import Book, Ledger
+from harness.trace.format import GroupKind
 
 
 def held(ledger: Ledger, group: int, node: int, *, device_alone: bool = False) -> bool:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.ghost import Book, Ledger
-from harness.history import Aborted, Counts, Drop, Finished, Group, Preempted, StepEnd, Take, Write
-from harness.needs import first_needed
-from harness.pages import Page, Span
-from harness.verdict import Finding
+from harness.history.attention_span import first_needed
+from harness.history.events import Aborted, Counts, Drop, Finished, Group, Preempted, StepEnd, Take, Write
+from harness.ledger.ledger import Book, Ledger
+from harness.ledger.pages import Page, Span
+from harness.verdict.result import Finding
 
 
 class Ownership(Checker):

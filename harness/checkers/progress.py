@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import lcm
 
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.ghost import Ledger
-from harness.history import Copy, ResetDone, StepBegin, StepEnd
-from harness.verdict import Finding
+from harness.history.events import Copy, ResetDone, StepBegin, StepEnd
+from harness.ledger.ledger import Ledger
+from harness.verdict.result import Finding
 
 
 class Progress(Checker):

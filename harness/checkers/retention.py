@@ -11,10 +11,10 @@ from math import lcm
 
 from harness.checkers.lookup import Lookup
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.ghost import Book, Ledger
-from harness.history import Group, Header, Hit, Publish, StepEnd, Unpublish
-from harness.needs import needed_lengths
-from harness.verdict import Finding
+from harness.history.attention_span import needed_lengths
+from harness.history.events import Group, Header, Hit, Publish, StepEnd, Unpublish
+from harness.ledger.ledger import Book, Ledger
+from harness.verdict.result import Finding
 
 Lost = Callable[[str, int, int, str], Finding]
 """Says of a request, a length in tokens and a group what was lost there, and how."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from harness.checkers.lookup import Lookup
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.tier_floor import longest_apart
-from harness.ghost import Ledger
-from harness.history import Header, Hit
-from harness.verdict import Finding
+from harness.history.events import Header, Hit
+from harness.ledger.ledger import Ledger
+from harness.verdict.result import Finding
 
 
 class ReuseFloor(Checker):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from harness.checkers.diagnose import content_of, diagnose
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.ghost import Ledger
-from harness.history import Header, Hit, Publish, Read, StepEnd, Submitted
-from harness.pages import Key
-from harness.verdict import Finding
+from harness.history.events import Header, Hit, Publish, Read, StepEnd, Submitted
+from harness.ledger.ledger import Ledger
+from harness.ledger.pages import Key
+from harness.verdict.result import Finding
 
 
 class _ReadChecker(Checker):

@@ -19,11 +19,11 @@ from __future__ import annotations
 from typing import Any
 
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.ghost import Ledger
-from harness.history import Compare, Drop, Group, Header, Hit, Read
-from harness.pages import NOTHING, Page
-from harness.trace import COMPARE
-from harness.verdict import Finding, Measured
+from harness.history.events import Compare, Drop, Group, Header, Hit, Read
+from harness.ledger.ledger import Ledger
+from harness.ledger.pages import NOTHING, Page
+from harness.trace.format import COMPARE
+from harness.verdict.result import Finding, Measured
 
 RESOLUTION = 1e-6
 """A coarser tolerance, in logits, may hide what a wrong read does; the ledger is then not accused."""

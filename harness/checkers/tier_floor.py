@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from harness.checkers.lookup import Lookup
-from harness.ghost import Book, Ledger
-from harness.history import Group, TierRules
+from harness.history.events import Group, TierRules
+from harness.ledger.ledger import Book, Ledger
 
 
 def longest_apart(ledger: Ledger, book: Book, tier: TierRules) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from harness import __version__
-from harness.errors import UsageError
+from harness._util.errors import UsageError
 
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 3, 4, 130, 141
 """The codes that need no verdict; those of verdicts are in `harness.verdict`, which is not imported for `--help`."""

@@ -15,10 +15,11 @@ def check(file: Path, quiet: bool) -> int:
 
     The format is docs/formats.md; `schema history` prints its JSON schema.
     """
-    from harness import execute, validate
     from harness.cli.replay import exit_code, reasons
-    from harness.report import terminal
-    from harness.report.witness import witness_of_history
+    from harness.history import validate
+    from harness.run import execute
+    from harness.verdict.report import terminal
+    from harness.verdict.report.counterexample import witness_of_history
 
     header, events = validate.read(file)
     result = execute.judge(header, (event for _, event in events))

@@ -24,9 +24,9 @@ def consume(vectors: tuple[Path, ...], engine: str, quiet: bool) -> int:
 
     Exits with 1 if an answer is wrong, and with 5 if the engine could be asked nothing.
     """
-    from harness import verdict
     from harness.vectors import consume as consuming
     from harness.vectors import store
+    from harness.verdict import result as verdict
 
     spec = engine_of(engine)
     files = [(path, store.load(path)) for path in store.find(vectors)]

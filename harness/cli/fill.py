@@ -24,7 +24,7 @@ def fill(chosen: tuple[str, ...], out: Path | None) -> None:
     from harness.vectors import store
 
     total = 0
-    for policy in chosen or filling.POLICIES:
+    for policy in chosen or filling.asked_policies():
         for path, file in filling.write(policy, out or store.folder()):
             total += file.info.count
             click.echo(f"{path}: {file.info.count} vectors")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness._util.errors import UsageError
 from harness.cli.options import engine_of, engine_option, options_of
-from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,10 +50,11 @@ def fuzz(
         return _exhaustive(engine_of(engine, policy), policy, layouts, options, bound, seconds)
     if bound:
         raise UsageError("--bound: belongs to --exhaustive")
-    from harness.fuzz import told
+    from harness.fuzz import terminal as told
     from harness.fuzz.campaign import Campaign
     from harness.fuzz.canary import POLICY, sing
-    from harness.report import store, terminal
+    from harness.run import store
+    from harness.verdict.report import terminal
 
     spec = engine_of(engine, policy)
     plan = _plan(spec, policy, layouts, options, seed)
@@ -71,10 +72,10 @@ def fuzz(
 
 
 def _plan(spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequence[str], seed: int) -> Plan:
-    from harness.cells import SCHEDULER_OPTIONS
     from harness.fuzz.campaign import Plan, heights_of
     from harness.fuzz.draw import Restriction
-    from harness.layouts import load
+    from harness.trace.configurations import SCHEDULER_OPTIONS
+    from harness.trace.layouts import load
 
     chosen, heights = options_of(options), heights_of(spec, policy)
     if any(chosen.get(name) for name in SCHEDULER_OPTIONS):
@@ -88,13 +89,14 @@ def _plan(spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequen
 def _exhaustive(
     spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequence[str], bound: str, seconds: float
 ) -> int:
-    from harness.cells import Cell
-    from harness.fuzz import told
+    from harness.fuzz import terminal as told
     from harness.fuzz.canary import sought
     from harness.fuzz.exhaustive import bound_of, check, search
     from harness.fuzz.scope import CELLS
-    from harness.layouts import load
-    from harness.report import store, terminal
+    from harness.run import store
+    from harness.trace.configurations import Cell
+    from harness.trace.layouts import load
+    from harness.verdict.report import terminal
 
     chosen = options_of(options)
     cells = [Cell(load(name), chosen) for name in dict.fromkeys(layouts)]

@@ -12,6 +12,7 @@ Rows = list[dict[str, Any]]
 
 
 def _engines() -> Rows:
+    from harness.engines import policy as policies
     from harness.engines.registry import kinds
 
     return [
@@ -19,7 +20,7 @@ def _engines() -> Rows:
             "name": kind.name,
             "summary": kind.summary,
             "heights": list(kind.heights),
-            "policies": list(kind.policies),
+            "policies": list(policies.names() if kind.policies is None else kind.policies),
             "options": dict(kind.options),
         }
         for kind in kinds().values()
@@ -29,7 +30,7 @@ def _engines() -> Rows:
 def _policies() -> Rows:
     from dataclasses import asdict
 
-    from harness import policies
+    from harness.engines import policy as policies
 
     return [
         {
@@ -43,20 +44,20 @@ def _policies() -> Rows:
             "not_applicable": dict(kind.not_applicable),
             "rules": [asdict(rule) for rule in kind.rules],
         }
-        for kind in map(policies.get, policies.NAMES)
+        for kind in map(policies.get, policies.names())
     ]
 
 
 def _layouts() -> Rows:
-    from harness import layouts
-    from harness.report.witness import describe_layout
+    from harness.trace import layouts
+    from harness.verdict.report.counterexample import describe_layout
 
     found = [layouts.load(name) for name in layouts.names()]
     return [{"name": x.name, "groups": describe_layout(x), "story": x.story, "source": x.source} for x in found]
 
 
 def _suites() -> Rows:
-    from harness.run import SUITES
+    from harness.run.runner import SUITES
 
     return [
         {"name": s.name, "height": s.height, "summary": s.summary, "differential": s.paired, "endless": s.endless}
@@ -65,7 +66,7 @@ def _suites() -> Rows:
 
 
 def _scenarios() -> Rows:
-    from harness.scenarios import SCENARIOS
+    from harness.trace.scenarios import SCENARIOS
 
     keys = ("name", "story", "source", "kinds", "heights", "needs")
     rows = [{key: getattr(scenario, key) for key in keys} for scenario in SCENARIOS]
@@ -73,22 +74,22 @@ def _scenarios() -> Rows:
 
 
 def _checkers() -> Rows:
-    from harness import lockstep
     from harness.checkers import ALL
+    from harness.run import lockstep
 
     rows: Rows = [{"name": c.name, "summary": c.summary, "anomalies": list(c.anomalies)} for c in ALL]
     return [*rows, {"name": lockstep.NAME, "summary": lockstep.SUMMARY, "anomalies": list(lockstep.ANOMALIES)}]
 
 
 def _anomalies() -> Rows:
-    from harness.anomalies import CATALOGUE
+    from harness.checkers.anomalies import CATALOGUE
 
     return [{"name": a.name, "invariant": a.invariant, "implies": a.implies} for a in CATALOGUE]
 
 
 def _mutants() -> Rows:
-    from harness.mutants import all_mutants
-    from harness.mutants.vllm_faults import FAULTS
+    from harness.engines.faults import all_mutants
+    from harness.engines.real_vllm.faults import FAULTS
 
     keys = ("name", "summary", "mirrors", "anomaly", "checker", "engines")
     rows = [{key: getattr(mutant, key) for key in keys} for mutant in (all_mutants() | FAULTS).values()]
@@ -96,7 +97,7 @@ def _mutants() -> Rows:
 
 
 def _schemas() -> Rows:
-    from harness.schemas import KINDS, title
+    from harness.cli.schemas import KINDS, title
 
     return [{"name": kind, "summary": title(kind)} for kind in KINDS]
 
@@ -129,7 +130,7 @@ def ls(kind: str, as_json: bool) -> None:
 
         click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    from harness.report import terminal
+    from harness.verdict.report import terminal
 
     out = terminal.console()
     if kind == "policies":
@@ -142,7 +143,7 @@ def ls(kind: str, as_json: bool) -> None:
 @click.argument("kind")
 def schema(kind: str) -> None:
     """Print the JSON schema of the lines of a `trace` or a `history`, or of a `report`, a `score` or `vectors-KIND`."""
-    from harness.schemas import schema as schema_of
+    from harness.cli.schemas import schema as schema_of
 
     click.echo(schema_of(kind), nl=False, file=sys.stdout)
 
@@ -168,7 +169,7 @@ def _print_policies(policies: Rows, terminal: Any, out: Any) -> None:
 
 
 def _axes(policies: Rows) -> Rows:
-    from harness.policies import AXES
+    from harness.engines.policy import AXES
 
     return [
         {"axis": f"{axis}: {what}"} | {policy["name"]: policy["axes"][axis] for policy in policies}

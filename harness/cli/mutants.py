@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.errors import UsageError
+from harness._util.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from harness.kills.matrix import Row
-    from harness.mutants import Mutant
+    from harness.engines.mutant import Mutant
+    from harness.mutants.matrix import Row
 
 _SURVIVED, _NOT_HUNTED = 1, 5
 
@@ -34,9 +34,9 @@ def mutants(
     policy: str, names: tuple[str, ...], budget: float, tensor_seconds: float, jobs: int, write: bool, as_json: bool
 ) -> int:
     """Hunt seeded faults and print who kills whom; ends with 1 if one survives, with 5 if one could not be hunted."""
-    from harness import files
-    from harness.kills import matrix, page
-    from harness.report import terminal
+    from harness._util import files
+    from harness.mutants import matrix, page
+    from harness.verdict.report import terminal
 
     chosen = _chosen(policy, names)
     target = _page() if write else None
@@ -54,9 +54,9 @@ def mutants(
 
 
 def _chosen(policy: str, names: Sequence[str]) -> list[Mutant]:
-    from harness import policies
-    from harness.engines.registry import nearest
-    from harness.mutants import all_mutants
+    from harness._util.names import nearest
+    from harness.engines import policy as policies
+    from harness.engines.faults import all_mutants
 
     known = all_mutants()
     for name in names:
@@ -72,7 +72,7 @@ def _chosen(policy: str, names: Sequence[str]) -> list[Mutant]:
 
 def _page() -> Path:
     """Return where the page is. Raises UsageError outside a checkout."""
-    from harness import data
+    from harness._util import data
 
     docs = data.fixtures().parent / "docs"
     if not docs.is_dir():

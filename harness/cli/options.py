@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.errors import UsageError
+from harness._util.errors import UsageError
 
 if TYPE_CHECKING:
-    from harness.cells import Cell
     from harness.engines.registry import EngineSpec
-    from harness.run import Suite
+    from harness.run.runner import Suite
+    from harness.trace.configurations import Cell
 
 _MEASURES = ("retention_interval", "pages_per_snapshot")
 """Options that traces are measured by, so they are checked before an engine sees them."""
@@ -31,17 +31,19 @@ engine_option: Callable[[Any], Any] = click.option(
 
 def engine_of(text: str, policy: str = "", device: str = "") -> EngineSpec:
     """Return the engine that the user named, able to follow a policy, on a device if one was named beside it."""
-    from harness.engines.registry import GROUP, kinds, nearest, parse
+    from harness._util.names import nearest
+    from harness.engines import policy as policy_registry
+    from harness.engines.registry import GROUP, parse
 
     try:
         spec = parse(f"{text}{',' if ':' in text else ':'}device={device}" if device else text)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"--engine: a registered engine cannot be imported ({error}); see entry points of {GROUP}") from None
-    policies = sorted({name for kind in kinds().values() for name in kind.policies})
+    policies = policy_registry.names()
     if policy and policy not in policies:
         raise UsageError(f"--policy: no policy is called {policy!r}{nearest(policy, policies)}")
-    if policy and policy not in spec.kind.policies:
-        raise UsageError(f"--policy: engine {spec.kind.name} follows {', '.join(spec.kind.policies)}, not {policy}")
+    if policy and not spec.kind.follows(policy):
+        raise UsageError(f"--policy: engine {spec.kind.name} follows {', '.join(spec.kind.policies or ())}, not {policy}")
     return spec
 
 
@@ -51,9 +53,9 @@ def cells_of(policy: str, layouts: Sequence[str], options: Sequence[str]) -> tup
     Options without a layout apply to the layouts of a default run; those that refuse them are left out and told, since an
     option such as a retention interval has no effect on some layouts.
     """
-    from harness import policies
-    from harness.cells import Cell
-    from harness.layouts import load
+    from harness.engines import policy as policies
+    from harness.trace.configurations import Cell
+    from harness.trace.layouts import load
 
     kind, chosen = policies.get(policy), options_of(options)
     if layouts:
@@ -78,8 +80,8 @@ def options_of(texts: Sequence[str]) -> dict[str, Any]:
 
 def suites_of(names: Sequence[str]) -> list[Suite]:
     """Return the suites by name, all of them if none is named."""
-    from harness.engines.registry import nearest
-    from harness.run import SUITES
+    from harness._util.names import nearest
+    from harness.run.runner import SUITES
 
     known = {suite.name: suite for suite in SUITES}
     for name in names:

@@ -92,7 +92,7 @@ def openvino_genai(as_json: bool, **given: Any) -> None:
     """Derive the capacity of both pools from a SchedulerConfig."""
     from dataclasses import fields
 
-    from harness.plan.openvino_genai import Request, plan
+    from harness.policies.openvino_genai.plan import Request, plan
     from reference_impl.openvino_genai.config import SchedulerConfig
 
     said = {name: value for name, value in given.items() if value is not None}
@@ -112,7 +112,7 @@ def openvino_genai(as_json: bool, **given: Any) -> None:
 @_as_json
 def furiosa(as_json: bool, **given: Any) -> None:
     """Split KV memory between the global and the sliding-window pool."""
-    from harness.plan.furiosa import Request, plan
+    from harness.policies.furiosa.plan import Request, plan
 
     _show(plan(Request(**given)), as_json)
 
@@ -128,7 +128,7 @@ def furiosa(as_json: bool, **given: Any) -> None:
 @_as_json
 def tensorrt_edge(as_json: bool, **given: Any) -> None:
     """Work out the tensors of a HybridCacheManager and their bytes."""
-    from harness.plan.tensorrt_edge import Request, plan
+    from harness.policies.tensorrt_edge.plan import Request, plan
 
     _show(plan(Request(**given)), as_json)
 
@@ -144,7 +144,7 @@ def tensorrt_edge(as_json: bool, **given: Any) -> None:
 @_as_json
 def lmcache(as_json: bool, **given: Any) -> None:
     """Derive N, the server's chunk and the engine's budget, and the two command lines."""
-    from harness.plan.lmcache import Request, plan
+    from harness.policies.lmcache.plan import Request, plan
 
     _show(plan(Request(**given)), as_json)
 
@@ -163,7 +163,7 @@ def lmcache(as_json: bool, **given: Any) -> None:
 @_as_json
 def vllm(as_json: bool, **given: Any) -> None:
     """Work out the unified block size, the snapshots kept, and their share of the pool."""
-    from harness.plan.vllm import Request, plan
+    from harness.policies.vllm.plan import Request, plan
 
     _show(plan(Request(**given)), as_json)
 

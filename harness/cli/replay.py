@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness._util.errors import UsageError
 from harness.cli.options import engine_of, engine_option
-from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.engines.registry import EngineSpec
-    from harness.trace import Trace
-    from harness.verdict import Result
+    from harness.trace.format import Trace
+    from harness.verdict.result import Result
 
 
 @click.command()
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="Print the witness and the verdict alone.")
 def replay(file: Path, engine: str, differential: bool, cold: bool, shrinking: bool, recorded: Path | None, quiet: bool) -> int:
     """Run one stored trace on an engine under every checker."""
-    from harness import validate
-    from harness.history import save
-    from harness.report import store, terminal
-    from harness.report.witness import witness
-    from harness.verdict import EXIT_NOTHING_CHECKED
+    from harness.history import validate
+    from harness.history.events import save
+    from harness.run import store
+    from harness.verdict.report import terminal
+    from harness.verdict.report.counterexample import witness
+    from harness.verdict.result import EXIT_NOTHING_CHECKED
 
     spec, asked = engine_of(engine), validate.load_trace(file)
     if recorded:
@@ -74,8 +75,8 @@ def reasons(result: Result) -> list[str]:
 
 def exit_code(result: Result) -> int:
     """Return the exit code of one judged trace: nothing was checked if no checker at all had an opportunity."""
-    from harness import verdict
-    from harness.anomalies import DISAGREEMENTS
+    from harness.checkers.anomalies import DISAGREEMENTS
+    from harness.verdict import result as verdict
 
     if {finding.anomaly for finding in result.findings} & {anomaly.name for anomaly in DISAGREEMENTS}:
         return verdict.EXIT_INTERNAL
@@ -92,9 +93,9 @@ def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> 
         raise UsageError(
             f"{file}:1: the trace is for {header.height} height; engine {kind.name} runs at {', '.join(kind.heights)}"
         )
-    if header.policy not in kind.policies:
+    if not kind.follows(header.policy):
         raise UsageError(
-            f"{file}:1: the trace is for policy {header.policy!r}; engine {kind.name} follows {', '.join(kind.policies)}"
+            f"{file}:1: the trace is for policy {header.policy!r}; engine {kind.name} follows {', '.join(kind.policies or ())}"
         )
     if differential and not spec.comparable:
         raise UsageError(f"--differential: {kind.name} is what it compares with; name another engine")
@@ -116,8 +117,8 @@ def _missing(spec: EngineSpec, asked: Trace, file: Path) -> str:
 
 
 def _runner(spec: EngineSpec, *, differential: bool, cold: bool) -> Callable[[Trace], Result]:
-    from harness.execute import drive
-    from harness.lockstep import lockstep
+    from harness.run.execute import drive
+    from harness.run.lockstep import lockstep
 
     if cold:
         from harness.cold.judge import judged
@@ -128,8 +129,8 @@ def _runner(spec: EngineSpec, *, differential: bool, cold: bool) -> Callable[[Tr
 
 def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str, file: Path) -> tuple[Trace, Path]:
     """Shrink a failing trace and write it beside the original, `.shrunk` in its name."""
-    from harness.shrink import shrink
-    from harness.trace import save
+    from harness.trace.format import save
+    from harness.trace.shrink import shrink
 
     def fails(candidate: Trace) -> int:
         try:

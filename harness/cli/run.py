@@ -12,10 +12,10 @@ from harness.cli.options import cells_of, engine_of, engine_option, suites_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from harness.cells import Cell
-    from harness.report.store import Stored
-    from harness.run import Report, Suite
-    from harness.trace import Trace
+    from harness.run.runner import Report, Suite
+    from harness.run.store import Stored
+    from harness.trace.configurations import Cell
+    from harness.trace.format import Trace
 
 _FILE = click.Path(path_type=Path)
 
@@ -64,9 +64,9 @@ def run(
     Without options: every suite that the embedded reference can run, on small layouts of every kind. Failing traces are
     shrunk and kept in .cachewitness/failures (with --report, in its folder).
     """
-    from harness import expected as expected_failures
-    from harness.report import store
-    from harness.run import Runner
+    from harness.run import store
+    from harness.run.runner import Runner
+    from harness.verdict import expected as expected_failures
 
     spec = engine_of(engine, policy, device or "")
     interval = [f"retention_interval={retention_interval}"] if retention_interval is not None else []
@@ -117,10 +117,10 @@ def _deliver(
     github: bool,
     quiet: bool,
 ) -> None:
-    from harness import files
+    from harness._util import files
 
     if as_json or folder:
-        from harness.report import jsonreport
+        from harness.verdict.report import jsonreport
 
         content = jsonreport.render(jsonreport.document(report, stored, [cell.name for cell in cells], policy))
         if folder:
@@ -128,19 +128,19 @@ def _deliver(
         if as_json:
             click.echo(content, nl=False)
     if junit or folder:
-        from harness.report import junit as junit_report
+        from harness.verdict.report import junit as junit_report
 
         content = junit_report.render(report, stored)
         for path in (junit, folder / "junit.xml" if folder else None):
             if path:
                 files.write(path, [content])
     if github:
-        from harness.report.github import commands
+        from harness.verdict.report.github import commands
 
         for line in commands(report, stored):
             click.echo(line, err=True)
     if not as_json:
-        from harness.report import terminal
+        from harness.verdict.report import terminal
 
         terminal.print_report(report, stored, terminal.console(), configurations=len(cells), quiet=quiet)
         if folder and not quiet:

@@ -61,11 +61,11 @@ def score(**options: Any) -> int:
     Every answer is kept in .cachewitness/score as it comes; a run that was cut short goes on where it ended when the same
     command is given again.
     """
+    from harness.engines.answers import BackendError, Opening
     from harness.score import arms, offline
-    from harness.score.backend import BackendError, Opening
     from harness.score.gate import Rules
     from harness.score.pairs import Unpaired
-    from harness.verdict import EXIT_UNKNOWN
+    from harness.verdict.result import EXIT_UNKNOWN
 
     chosen = arms.named(options["arms"])
     rules = Rules(margin=options["margin"] / 100, floor=options["floor"] / 100, min_share=options["min_share"] / 100)
@@ -89,7 +89,7 @@ def score(**options: Any) -> int:
         return EXIT_UNKNOWN
     finally:
         told.clear()
-    from harness import files
+    from harness._util import files
     from harness.score import document, frames
     from harness.score import kept as kept_answers
 
@@ -111,9 +111,9 @@ def _debug(error: Exception) -> None:
 
 def _engine(options: dict[str, Any]) -> tuple[str, Open, Callable[[Asking], Any] | None]:
     """Return the engine's name, how it is opened for an arm, and lm-eval's model for it if that is not the in-process one."""
+    from harness._util.errors import UsageError
     from harness.cli.options import engine_of
     from harness.engines.registry import kinds
-    from harness.errors import UsageError
 
     if options["base_url"]:
         from harness.score.remote import Server
@@ -133,7 +133,7 @@ def _engine(options: dict[str, Any]) -> tuple[str, Open, Callable[[Asking], Any]
 def _task(options: dict[str, Any]) -> Task:
     import msgspec
 
-    from harness.errors import UsageError
+    from harness._util.errors import UsageError
     from harness.score import tasks
 
     name = options["task"] or ("gsm8k" if options["gsm8k"] else "problems")
@@ -183,8 +183,8 @@ class _Told:
     def __init__(self, engine: str, task: Task, rules: Rules, seed: int, *, as_json: bool) -> None:
         import sys
 
-        from harness.report.terminal import console
         from harness.score import forecast, terminal
+        from harness.verdict.report.terminal import console
 
         self._json = as_json
         self._rules = rules

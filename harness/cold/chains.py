@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.cold.noise import State, states_of
 from harness.cold.record import Life, Piece
-from harness.toy.model import Model
+from harness.engines.toy.model import Model
 from reference_impl.toy_model.paged import Chunk, step
 
 Chain = tuple[tuple[int, int], ...]

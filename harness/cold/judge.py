@@ -11,20 +11,20 @@ import math
 import torch
 from torch import Tensor
 
+from harness._util.errors import UsageError
 from harness.cold.arms import arm_of
 from harness.cold.chains import Chains, again
 from harness.cold.noise import Floors, State, cold, floors, furthest
 from harness.cold.record import Life, Piece, Recorder
-from harness.cold.result import NAME, Compared
-from harness.cold.row import ArmRow
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
-from harness.errors import UsageError
-from harness.execute import drive
-from harness.toy.engine import ToyEngine
-from harness.toy.model import Model
-from harness.trace import Trace
-from harness.verdict import Finding, Measured, Result, Tally
+from harness.engines.toy.engine import ToyEngine
+from harness.engines.toy.model import Model
+from harness.run.execute import drive
+from harness.trace.format import Trace
+from harness.verdict.arm_row import ArmRow
+from harness.verdict.compared import NAME, Compared
+from harness.verdict.result import Finding, Measured, Result, Tally
 
 DIVERGED, UNEQUAL = "cached-divergence", "unequal-bits"
 

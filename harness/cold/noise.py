@@ -1,7 +1,7 @@
 """How far two right computations are apart: the noise floor of a model, in logits and in recurrent states.
 
-The floor of logits is the engine's own (`harness.toy.oracle`); that of states is measured in the same way, on a text computed
-cold in chunks of several sizes and put beside the dense model's states.
+The floor of logits is the engine's own (`harness.engines.toy.oracle`); that of states is measured in the same way, on a text
+computed cold in chunks of several sizes and put beside the dense model's states.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.toy.model import Model
-from harness.toy.oracle import CHUNKINGS, Noise, measured, once, tolerated
+from harness.engines.toy.model import Model
+from harness.engines.toy.oracle import CHUNKINGS, Noise, measured, once, tolerated
 from reference_impl.toy_model import dense, recurrent
 from reference_impl.toy_model.paged import Chunk, Pools, step
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from harness.cold.arms import Happened
 from harness.cold.noise import State, states_of
-from harness.history import Aborted, Compare, Event, Hit, Preempted, StepBegin, StepEnd, Submitted
-from harness.mutants.tools import wrap
-from harness.restored import restored
-from harness.trace import Op
-from harness.verdict import Finding
+from harness.engines.fault_tools import wrap
+from harness.history.events import Aborted, Compare, Event, Hit, Preempted, StepBegin, StepEnd, Submitted
+from harness.history.restored import restored
+from harness.trace.format import Op
+from harness.verdict.result import Finding
 
 
 @dataclass

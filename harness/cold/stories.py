@@ -15,8 +15,8 @@ from zlib import crc32
 import msgspec
 
 from harness.cold.arms import Arm
-from harness.scenarios.shape import Script, Shape, image
-from harness.trace import COMPARE, Step, Submit, Trace, length_of
+from harness.trace.format import COMPARE, Step, Submit, Trace, length_of
+from harness.trace.scenarios.shape import Script, Shape, image
 
 SMALL_POOL = "pressure"
 """The story whose pool holds two requests and no more."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from harness import layouts
-from harness.cells import Cell
 from harness.cold.arms import ARMS, BY_NAME, EVERYWHERE, Arm
 from harness.cold.stories import write
 from harness.engines.registry import EngineSpec
-from harness.trace import Trace
+from harness.trace import layouts
+from harness.trace.configurations import Cell
+from harness.trace.format import Trace
 
 EXACT, ROUNDED = "float64", ("float32", "bf16-state")
 ROUNDED_ARMS = tuple(BY_NAME[name] for name in ("off-again", "hit", "tier", "preempted"))

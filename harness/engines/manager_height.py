@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from harness._util.errors import UsageError
 from harness.engines.observe import ObservedManager
 from harness.engines.observe_pins import POOL
-from harness.errors import UsageError
-from harness.history import (
+from harness.history.events import (
     Aborted,
     Accept,
     Event,
@@ -38,7 +38,19 @@ from harness.history import (
     Submitted,
     Version,
 )
-from harness.trace import Abort, Finish, GroupSpec, Op, Preempt, Reset, Step, Submit, TraceHeader, UpdateWeights, Vocabulary
+from harness.trace.format import (
+    Abort,
+    Finish,
+    GroupSpec,
+    Op,
+    Preempt,
+    Reset,
+    Step,
+    Submit,
+    TraceHeader,
+    UpdateWeights,
+    Vocabulary,
+)
 from reference_impl.vllm.config import Options
 
 CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights", "withdraw"]

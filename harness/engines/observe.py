@@ -26,7 +26,7 @@ from typing import Any
 from harness.engines.observe_pins import POOL, ObservedPool, Pins
 from harness.engines.observe_tier import ObservedTier
 from harness.engines.observe_touched import Touched
-from harness.history import Counts, Drop, Event, Hit, Publish, Take, Unpublish, UnpublishReason
+from harness.history.events import Counts, Drop, Event, Hit, Publish, Take, Unpublish, UnpublishReason
 
 _NO_BLOCKS: list[Any] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from harness.history import Drop, Event, Take
+from harness.history.events import Drop, Event, Take
 
 POOL = 0
 """vLLM's groups alias one pool."""

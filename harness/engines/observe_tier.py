@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.history import Counts, Drop, Event, Publish, Take, Unpublish, UnpublishReason
+from harness.history.events import Counts, Drop, Event, Publish, Take, Unpublish, UnpublishReason
 
 TIER = 1
 """The pool of the second tier."""

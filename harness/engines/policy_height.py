@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from harness._util.errors import UsageError
+from harness.engines.block_table_diff import Books, Witness
 from harness.engines.protocol import Device
 from harness.engines.scripted import Sampler, Scripted
-from harness.engines.witness import Books, Witness
-from harness.errors import UsageError
-from harness.history import (
+from harness.history.events import (
     Aborted,
     Accept,
     Event,
@@ -34,7 +34,7 @@ from harness.history import (
     Submitted,
     Version,
 )
-from harness.trace import Abort, Finish, Media, Op, Preempt, Reset, Step, Submit, UpdateWeights, Vocabulary, length_of
+from harness.trace.format import Abort, Finish, Media, Op, Preempt, Reset, Step, Submit, UpdateWeights, Vocabulary, length_of
 
 
 class Refused(ValueError):

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from harness.engines.scripted import Sampler
-from harness.history import Event, Header, StepBegin
-from harness.trace import Media, Op
+from harness.history.events import Event, Header, StepBegin
+from harness.trace.format import Media, Op
 
 
 class Engine(Protocol):

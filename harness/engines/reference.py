@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness import policies
+from harness.engines import policy as policies
+from harness.engines.kind import Answer, EngineKind
 from harness.engines.protocol import Engine
-from harness.engines.registry import Answer, EngineKind
-from harness.trace import TraceHeader
+from harness.trace.format import TraceHeader
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
@@ -23,9 +23,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
 def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answer]:
     """Return how the reference of a policy answers vectors, by kind of vector."""
-    from harness.vectors.fill import questions
-
-    return questions(policy).answers(options)
+    asked = policies.get(policy).questions
+    return {} if asked is None else asked().answers(options)
 
 
 ENGINE = EngineKind(
@@ -34,7 +33,7 @@ ENGINE = EngineKind(
     heights=("manager", "scheduler"),
     open=open_engine,
     options={"mutant": "a seeded fault (see `ls mutants`)", "release": "the release of the policy's system whose rules apply"},
-    policies=policies.NAMES,
+    policies=None,
     replays=False,
     answers=answer_vectors,
 )

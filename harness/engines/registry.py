@@ -6,47 +6,24 @@ An engine is named `NAME` or `NAME:key=value,key=value`. Packages register their
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from harness._util import plugins
+from harness._util.errors import EngineMissing, UsageError
+from harness._util.names import nearest
+from harness.engines.faults import plant
+from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
-from harness.errors import EngineMissing, UsageError
-from harness.score.backend import Backend, Opening
-from harness.trace import Height, TraceHeader
+from harness.trace.format import TraceHeader
 
 GROUP = "cachewitness.engines"
-
-Open = Callable[[TraceHeader, Mapping[str, str]], Engine]
-Answerer = Callable[[Mapping[str, str], Opening], Backend]
-Answer = Callable[[Any], Any]
-Answers = Callable[[str, Mapping[str, str]], Mapping[str, Answer]]
-
-
-@dataclass(frozen=True)
-class EngineKind:
-    """A kind of engine: what it is, at which heights it runs, which options its name takes, and how one is opened.
-
-    `open(header, options)` builds an engine for one trace; it raises UsageError for options that do not fit and
-    EngineMissing if something has to be installed first. `replays` says that the reference can be run beside it.
-    `answerer(options, opening)` opens an engine that answers prompts, for one arm of a score; it raises the same errors, and
-    UsageError for an opening that the engine does not offer. `computes` says that its steps run on tensors, which it compares.
-    `answers(policy, options)` says how the engine answers vectors: a function from input to what is expected, by kind of vector
-    (`harness.vectors.form`); it raises UsageError for an input that is refused, and kinds that it cannot answer are not there.
-    """
-
-    name: str
-    summary: str
-    heights: tuple[Height, ...]
-    open: Open
-    options: Mapping[str, str] = field(default_factory=dict)
-    policies: tuple[str, ...] = ("vllm",)
-    replays: bool = True
-    answerer: Answerer | None = None
-    computes: bool = False
-    answers: Answers | None = None
+MUTANT = "mutant"
+"""The option that names a seeded fault; engines need not know it."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +37,17 @@ class EngineSpec:
     @property
     def comparable(self) -> bool:
         """Whether the reference can be run beside it: it is another engine, or the reference with a fault planted."""
-        return self.kind.replays or "mutant" in self.options
+        return self.kind.replays or MUTANT in self.options
 
     def open(self, header: TraceHeader) -> Engine:
-        """Build the engine for a trace."""
-        return self.kind.open(header, self.options)
+        """Build the engine for a trace, and plant the fault that its options name."""
+        options = {key: value for key, value in self.options.items() if key != MUTANT}
+        engine: Any = self.kind.open(header, options)
+        if mutant := self.options.get(MUTANT):
+            plant(mutant, self.kind, engine, header)
+            engine.header = msgspec.structs.replace(engine.header, engine=f"{engine.header.engine}:{MUTANT}={mutant}")
+        opened: Engine = engine
+        return opened
 
 
 def kinds() -> dict[str, EngineKind]:
@@ -72,17 +55,12 @@ def kinds() -> dict[str, EngineKind]:
 
     A registration that cannot be imported is listed all the same; it says why when somebody opens it.
     """
-    from harness.engines.reference import ENGINE as REFERENCE
-    from harness.engines.vllm import ENGINE as VLLM
-    from harness.toy.kind import ENGINE as TOY
-
-    found = {kind.name: kind for kind in (REFERENCE, TOY, VLLM)}
-    for entry in importlib.metadata.entry_points(group=GROUP):
-        if entry.name not in found:
-            try:
-                found[entry.name] = entry.load()
-            except Exception as error:
-                found[entry.name] = _broken(entry, error)
+    found = {}
+    for name, entry in plugins.registered(GROUP).items():
+        try:
+            found[name] = entry.load()
+        except Exception as error:
+            found[name] = _broken(entry, error)
     return found
 
 
@@ -116,10 +94,3 @@ def parse(text: str) -> EngineSpec:
             raise UsageError(f"--engine: option {key!r} is given twice, as {options[key]!r} and {value!r}")
         options[key] = value
     return EngineSpec(kind, options, text)
-
-
-def nearest(name: str, known: Mapping[str, object] | list[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known one, or all of them."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names) or 'none'}"

@@ -18,7 +18,7 @@ from harness.engines.observe_pins import POOL
 from harness.engines.observe_tier import TIER
 from harness.engines.protocol import Device
 from harness.engines.scripted import Scripted
-from harness.history import (
+from harness.history.events import (
     Aborted,
     Accept,
     Event,
@@ -34,7 +34,7 @@ from harness.history import (
     Submitted,
     Version,
 )
-from harness.trace import Abort, Finish, Media, Op, Preempt, Reset, Step, Submit, UpdateWeights, Vocabulary
+from harness.trace.format import Abort, Finish, Media, Op, Preempt, Reset, Step, Submit, UpdateWeights, Vocabulary
 from reference_impl.vllm.config import KVCacheConfig
 from reference_impl.vllm.loading_scheduler import LoadingScheduler
 from reference_impl.vllm.request import Request, RequestStatus

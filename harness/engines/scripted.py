@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 from zlib import crc32
 
-from harness.trace import Vocabulary
+from harness.trace.format import Vocabulary
 
 
 class Sampled(Protocol):

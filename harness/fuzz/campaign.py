@@ -15,22 +15,22 @@ from hashlib import sha256
 
 import msgspec
 
-from harness import policies
-from harness import trace as traces
-from harness.able import lacking, within
-from harness.anomalies import DISAGREEMENTS
-from harness.cells import Cell
+from harness._util.errors import EngineMissing, UsageError
 from harness.checkers import fresh
+from harness.checkers.anomalies import DISAGREEMENTS
+from harness.engines import policy as policies
 from harness.engines.registry import EngineSpec
-from harness.errors import EngineMissing, UsageError
-from harness.execute import drive
 from harness.fuzz.draw import Restriction, draw
 from harness.fuzz.watch import Watch
-from harness.generate import Seeded, write
-from harness.run import SHRINK_SECONDS, Failure, NotRun, Report, SuiteReport
-from harness.shrink import shrink
-from harness.trace import Height, Trace
-from harness.verdict import Finding, Result, merge_tallies
+from harness.run.execute import drive
+from harness.run.runner import SHRINK_SECONDS, Failure, NotRun, Report, SuiteReport
+from harness.trace import format as traces
+from harness.trace.capabilities import lacking, within
+from harness.trace.configurations import Cell
+from harness.trace.format import Height, Trace
+from harness.trace.generate import Seeded, write
+from harness.trace.shrink import shrink
+from harness.verdict.result import Finding, Result, merge_tallies
 
 LENGTHS = (30, 60, 60, 120)
 """In operations, of traces; long ones fill pools, short ones leave more to other configurations."""

@@ -14,17 +14,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
-from harness.cells import Cell
+from harness._util.errors import UsageError
+from harness.engines.faults import all_mutants
 from harness.engines.registry import parse
-from harness.errors import UsageError
-from harness.execute import drive
 from harness.fuzz.campaign import Plan
 from harness.fuzz.explore import explore
 from harness.fuzz.scope import CELLS, Bound, Scope
-from harness.generate import Seeded
-from harness.mutants import all_mutants
-from harness.trace import Trace
-from harness.verdict import Finding
+from harness.run.execute import drive
+from harness.trace.configurations import Cell
+from harness.trace.format import Trace
+from harness.trace.generate import Seeded
+from harness.verdict.result import Finding
 
 POLICY = "vllm"
 OPERATIONS_MAX = 12_000

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from math import gcd, lcm
 from typing import Any
 
-from harness import policies
-from harness.cells import Cell
-from harness.errors import UsageError
-from harness.generate import Source
-from harness.trace import GroupSpec, Height, Layout, TraceHeader
+from harness._util.errors import UsageError
+from harness.engines import policy as policies
+from harness.trace.configurations import Cell
+from harness.trace.format import GroupSpec, Height, Layout, TraceHeader
+from harness.trace.generate import Source
 
 UNIT_MAX = 48
 """The longest scheduler block that is drawn, in tokens: prompts are some times as long."""
@@ -93,7 +93,7 @@ def _open(cell: Cell, height: Height) -> None:
         name="drawn", layout=cell.layout, slots=_SLOTS, height=height, policy=cell.policy, options=dict(cell.options)
     )
     if cell.policy == "vllm":
-        from harness.engines.reference_vllm import configure
+        from harness.policies.vllm.engine import configure
 
         configure(header)
     else:

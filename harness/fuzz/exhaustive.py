@@ -14,14 +14,15 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Event
 
-from harness.cells import Cell
-from harness.engines.registry import EngineSpec, nearest, parse
-from harness.errors import UsageError
+from harness._util.errors import UsageError
+from harness._util.names import nearest
+from harness.engines.registry import EngineSpec, parse
 from harness.fuzz.campaign import failure_of
 from harness.fuzz.explore import Found, explore
 from harness.fuzz.scope import CELLS, Bound, Scope
-from harness.run import Failure
-from harness.trace import Height, Submit
+from harness.run.runner import Failure
+from harness.trace.configurations import Cell
+from harness.trace.format import Height, Submit
 
 POLICY = "vllm"
 PROCESSES = 2

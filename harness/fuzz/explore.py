@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from harness.checkers import ALL
 from harness.engines.registry import EngineSpec
-from harness.execute import Applicable, Observer, applied
 from harness.fuzz.fingerprint import fingerprint
 from harness.fuzz.scope import Scope
-from harness.trace import Op, Trace
-from harness.verdict import Finding
-from harness.worker import Worker
+from harness.history.worker import Worker
+from harness.run.execute import Applicable, Observer, applied
+from harness.trace.format import Op, Trace
+from harness.verdict.result import Finding
 
 Path = tuple[Op, ...]
 WALK_MAX, WAY_MAX, NEAR_MAX = 24, 4, 120

@@ -24,8 +24,8 @@ from harness.checkers.ownership import Ownership
 from harness.checkers.progress import Progress
 from harness.checkers.protocol import Checker
 from harness.checkers.retention import IntervalSparsity, ReplayBoundaryRetained, replay_needs
-from harness.ghost import Book, Ledger
-from harness.pages import NOTHING, Page
+from harness.ledger.ledger import Book, Ledger
+from harness.ledger.pages import NOTHING, Page
 
 _FORGOTTEN_BY_A_STEP = {"cached_blocks_this_step", "new_block_ids"}
 _OF_A_REQUEST_ELSEWHERE = {"block_hashes", "num_preemptions"}

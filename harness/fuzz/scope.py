@@ -13,21 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from harness.cells import Cell
-from harness.ghost import Ledger
-from harness.trace import (
-    Abort,
-    Finish,
-    GroupSpec,
-    Height,
-    Layout,
-    Op,
-    Preempt,
-    Reset,
-    Step,
-    Submit,
-    TraceHeader,
-)
+from harness.ledger.ledger import Ledger
+from harness.trace.configurations import Cell
+from harness.trace.format import Abort, Finish, GroupSpec, Height, Layout, Op, Preempt, Reset, Step, Submit, TraceHeader
 
 BLOCK = 2
 """Tokens in a block of every group, unless a layout says otherwise."""

@@ -12,8 +12,7 @@ from math import lcm
 from harness.checkers.lookup import held
 from harness.checkers.protocol import Checker, Handler
 from harness.fuzz import marks
-from harness.ghost import Book, Ledger
-from harness.history import (
+from harness.history.events import (
     Aborted,
     Accept,
     Copy,
@@ -34,7 +33,8 @@ from harness.history import (
     Unpublish,
     Version,
 )
-from harness.pages import Page
+from harness.ledger.ledger import Book, Ledger
+from harness.ledger.pages import Page
 
 _EVICTED = {
     "full": "attention evicted",

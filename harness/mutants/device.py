@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from harness.history import Run, StepBegin
-from harness.mutants import Mutant
-from harness.mutants.tools import wrap
+from harness.engines.fault_tools import wrap
+from harness.engines.mutant import Mutant
+from harness.history.events import Run, StepBegin
 
 TOY = ("toy",)
 NULL = 0

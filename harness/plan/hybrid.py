@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.errors import UsageError
-from harness.model import DTYPE_BYTES, Full, Latent, Model, Recurrent
+from harness._util.errors import UsageError
+from harness.trace.model import DTYPE_BYTES, Full, Latent, Model, Recurrent
 from reference_impl.vllm.sizing import mamba_state_bytes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.errors import UsageError
+from harness._util.errors import UsageError
 
 SYSTEMS = ("vllm", "openvino_genai", "lmcache", "furiosa", "tensorrt_edge")
 _SPELLINGS = {
@@ -17,7 +17,7 @@ def system_of(name: str) -> str:
     plain = name.lower().replace("-", "_")
     plain = _SPELLINGS.get(plain, plain)
     if plain not in SYSTEMS:
-        from harness.model import choices
+        from harness.trace.model import choices
 
         raise UsageError(f"plan: no system is called {name!r}; {choices(plain, SYSTEMS)}")
     return plain

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from harness.errors import UsageError
+from harness._util.errors import UsageError
 from harness.score.restored import Need
 
 Warm = Literal["", "prefix", "replay"]
@@ -75,7 +75,7 @@ def named(names: str) -> list[Arm]:
 
     Raises UsageError for an unknown arm, for one that is named twice, and if there is nothing to compare.
     """
-    from harness.engines.registry import nearest
+    from harness._util.names import nearest
 
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     for name in chosen:

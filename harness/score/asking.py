@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from harness.errors import UsageError
+from harness._util.errors import UsageError
+from harness.engines.answers import Answer, Ask, Backend, BackendError
 from harness.score.arms import Arm
-from harness.score.backend import Answer, Ask, Backend, BackendError
 from harness.score.kept import Kept
 
 BATCH = 128

@@ -18,8 +18,8 @@ from aiohttp import ClientError, ClientResponseError
 from lm_eval.api.registry import register_model
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
+from harness.engines.answers import Ask, BackendError
 from harness.score.asking import Asking
-from harness.score.backend import Ask, BackendError
 from harness.score.lm import asks_of, prefixes
 from harness.score.remote import read
 

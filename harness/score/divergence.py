@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from harness.score.backend import Answer
+from harness.engines.answers import Answer
 
 NEAR_TIE = 1e-3
 """The margin, in logits, up to which two tokens are all but equal."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from harness.errors import UsageError
+from harness._util.errors import UsageError
 from harness.score.run import Outcome
 
 

@@ -25,7 +25,7 @@ from harness.score.divergence import NEAR_TIE, Divergence, divergences
 from harness.score.pairs import Pair, Scores, counts, pair_up
 from harness.score.restored import MIN_SHARE, Need, Restored, measure, shortfalls
 from harness.score.statistics import ALPHA, holm, mcnemar, mde, n_for_margin, tango_lower
-from harness.verdict import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN
+from harness.verdict.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN
 
 Verdict = Literal["pass", "fail", "unknown", "nothing checked"]
 EXIT_CODES: Mapping[Verdict, int] = {

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from harness import files
-from harness.errors import UsageError
-from harness.score.backend import Answer, Ask
+from harness._util import files
+from harness._util.errors import UsageError
+from harness.engines.answers import Answer, Ask
 
 DEFAULT_FOLDER = Path(".cachewitness") / "score"
 REPORT = "report.json"

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
+from harness.engines.answers import Ask
 from harness.score.asking import Asking
-from harness.score.backend import Ask
 
 
 class BackendLM(LM):  # type: ignore[misc]

@@ -15,7 +15,7 @@ import os
 import warnings
 from collections.abc import Iterator
 
-from harness.errors import EngineMissing
+from harness._util.errors import EngineMissing
 
 EXTRA = "cachewitness[score]"
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}

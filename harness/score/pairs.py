@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from harness.score.backend import Answer
+from harness.engines.answers import Answer
 
 
 class Unpaired(RuntimeError):

@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from harness.errors import UsageError
+from harness._util.errors import UsageError
+from harness.engines.answers import Answer, Ask, Backend, BackendError, Opening
 from harness.score.asking import Asking
-from harness.score.backend import Answer, Ask, Backend, BackendError, Opening
 
 TIMEOUT_S = 300
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from harness.score.backend import Answer
+from harness.engines.answers import Answer
 
 Need = Literal["cold", "restored", "tier", "preempted", "drafted", "evicted"]
 

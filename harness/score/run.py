@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import msgspec
 
 from harness import __version__
+from harness.engines.answers import Answer, Backend, Opening
 from harness.score.arms import AGAIN, OFF, Arm
 from harness.score.asking import Asking
-from harness.score.backend import Answer, Backend, Opening
 from harness.score.gate import Judged, Noise, Rules, exit_code, judge
 from harness.score.kept import Kept
 from harness.score.offline import quiet

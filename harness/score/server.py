@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from harness.score.backend import Answer, Ask, Backend, BackendError
+from harness.engines.answers import Answer, Ask, Backend, BackendError
 
 GATHER_S = 0.005
 """How long the first request waits for others to be answered with it."""

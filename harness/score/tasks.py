@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from harness import jsonl
-from harness.errors import UsageError
-from harness.problems import fixture
+from harness._util import jsonl
+from harness._util.errors import UsageError
+from harness.engines.toy.problems import fixture
 
 SHOTS = 5
 MAX_TOKENS = {"problems": 64, "gsm8k": 256}

@@ -7,11 +7,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from harness.report.terminal import print_lines, print_objects, print_verdict
-from harness.report.witness import wrapped
 from harness.score.arms import AGAIN
 from harness.score.document import Changed, Document
 from harness.score.gate import Judged
+from harness.verdict.report.counterexample import wrapped
+from harness.verdict.report.terminal import print_lines, print_objects, print_verdict
 
 SHOWN_MAX = 3
 """How many lost questions are told in full, and as many gained ones, of the first arm that has any."""

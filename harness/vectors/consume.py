@@ -16,10 +16,11 @@ from typing import Any
 
 import msgspec
 
-from harness.engines.registry import Answer, EngineSpec
-from harness.errors import EngineMissing, UsageError
-from harness.execute import drive
-from harness.trace import Op, Trace
+from harness._util.errors import EngineMissing, UsageError
+from harness.engines.kind import Answer
+from harness.engines.registry import EngineSpec
+from harness.run.execute import drive
+from harness.trace.format import Op, Trace
 from harness.vectors.case import CannotAsk
 from harness.vectors.fill import refused_as
 from harness.vectors.form import File, LifecycleInput, LifecycleVector, LookupExpected, Vector
@@ -56,8 +57,8 @@ def consume(file: File, spec: EngineSpec) -> Consumed:
     """
     out = Consumed()
     policy, kind = file.info.policy, file.info.kind
-    if policy not in spec.kind.policies:
-        out.not_run[f"engine {spec.kind.name} follows {', '.join(spec.kind.policies)}, not {policy}"] += len(file.vectors)
+    if not spec.kind.follows(policy):
+        out.not_run[f"engine {spec.kind.name} follows {', '.join(spec.kind.policies or ())}, not {policy}"] += len(file.vectors)
         return out
     answers: Mapping[str, Answer] = {} if spec.kind.answers is None else spec.kind.answers(policy, spec.options)
     if kind != "lifecycle" and kind not in answers:

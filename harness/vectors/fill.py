@@ -6,31 +6,33 @@ harness's, not of the user's, and stops the filling.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import policies
-from harness.engines.registry import Answer, kinds
-from harness.errors import UsageError
-from harness.execute import drive
-from harness.trace import Trace
+from harness._util.errors import UsageError
+from harness.engines import policy as policies
+from harness.engines.kind import Answer
+from harness.engines.registry import kinds
+from harness.run.execute import drive
+from harness.trace.format import Trace
 from harness.vectors import store
 from harness.vectors.case import Case, Questions
 from harness.vectors.form import VECTORS, File, Kind, LifecycleExpected, LifecycleInput, Refusal, Source, Vector
 from harness.vectors.lifecycle import Recorder
 
-POLICIES = ("vllm", "openvino_genai", "furiosa", "lmcache", "tensorrt_edge")
-"""Who is asked."""
+
+def asked_policies() -> list[str]:
+    """Return the policies that are asked anything, by name."""
+    return [name for name in policies.names() if policies.get(name).questions is not None]
 
 
 def questions(policy: str) -> Questions:
     """Return what a policy is asked. Raises UsageError for a policy that there is not."""
-    policies.get(policy)
-    if policy not in POLICIES:
-        raise UsageError(f"--policy: there are no vectors of {policy}; there are of {', '.join(POLICIES)}")
-    found: Questions = importlib.import_module(f"harness.vectors.{policy}.questions").QUESTIONS
+    asked = policies.get(policy).questions
+    if asked is None:
+        raise UsageError(f"--policy: there are no vectors of {policy}; there are of {', '.join(asked_policies())}")
+    found: Questions = asked()
     return found
 
 

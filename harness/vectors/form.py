@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from harness.trace import GroupSpec, Op, TraceHeader
+from harness.trace.format import GroupSpec, Op, TraceHeader
 
 FORMAT = "cachewitness.vectors"
 VERSION = 1

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from harness.history import (
+from harness.history.events import (
     Accept,
     Counts,
     Event,
@@ -27,7 +27,7 @@ from harness.history import (
     Take,
     Unpublish,
 )
-from harness.trace import Op, Preempt, Reset, UpdateWeights
+from harness.trace.format import Op, Preempt, Reset, UpdateWeights
 from harness.vectors.form import Facts, LifecycleExpected
 
 FREE = {"victims": "unpublished", "preemptions": "preempted", "duplicates": "counts"}

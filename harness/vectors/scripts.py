@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from harness.cells import Cell
-from harness.scenarios.shape import Script
-from harness.scenarios.stories import SCENARIOS
-from harness.trace import Height
+from harness.trace.configurations import Cell
+from harness.trace.format import Height
+from harness.trace.scenarios.shape import Script
+from harness.trace.scenarios.stories import SCENARIOS
 from harness.vectors.case import Case
 from harness.vectors.form import LifecycleInput
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import msgspec
 
-from harness import __version__, data, files
-from harness.errors import UsageError
-from harness.jsonl import UNREADABLE
+from harness import __version__
+from harness._util import data, files
+from harness._util.errors import UsageError
+from harness._util.jsonl import UNREADABLE
 from harness.vectors.form import FILES, FORMAT, VECTORS, VERSION, File, Flag, Info, Kind, Source, Vector
 
 

@@ -16,14 +16,14 @@ from harness.cold.chains import again
 from harness.cold.judge import judged
 from harness.cold.noise import cold, floors, furthest, states_of
 from harness.cold.record import Life, Recorder
-from harness.cold.result import Compared
-from harness.cold.row import ArmRow, merge_rows
 from harness.cold.stories import STORIES, write
 from harness.cold.streams import default_cells, streams, traces
 from harness.engines.registry import parse
-from harness.execute import drive
-from harness.run import SUITES, Runner
-from harness.trace import Step, Submit, Trace
+from harness.run.execute import drive
+from harness.run.runner import SUITES, Runner
+from harness.trace.format import Step, Submit, Trace
+from harness.verdict.arm_row import ArmRow, merge_rows
+from harness.verdict.compared import Compared
 from reference_impl.toy_model.paged import Chunk, step
 
 SUITE = [suite for suite in SUITES if suite.cold]
@@ -189,7 +189,7 @@ def test_json_report_carries_the_arms(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_replay_cold_needs_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from harness.trace import save
+    from harness.trace.format import save
 
     save(told("hit", "replay"), tmp_path / "t.jsonl")
     assert invoke(["replay", str(tmp_path / "t.jsonl"), "--engine", "reference", "--cold"]) == 4

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import pytest
 
+from harness._util.errors import UsageError
 from harness.cold.arms import BY_NAME
 from harness.cold.judge import judged
-from harness.cold.result import NAME, Compared
 from harness.cold.stories import write
 from harness.cold.streams import default_cells
+from harness.engines.faults import all_mutants
 from harness.engines.registry import parse
-from harness.errors import UsageError
-from harness.mutants import all_mutants
-from harness.trace import Trace
+from harness.trace.format import Trace
+from harness.verdict.compared import NAME, Compared
 
 FELT = {
     "null-block-published": "tier/alike",

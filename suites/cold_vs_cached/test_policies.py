@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from harness import policies
+from harness._util.errors import UsageError
 from harness.cold.arms import BY_NAME
 from harness.cold.judge import judged
-from harness.cold.result import Compared
 from harness.cold.stories import write
+from harness.engines import policy as policies
 from harness.engines.registry import parse
-from harness.errors import UsageError
+from harness.verdict.compared import Compared
 
 OTHERS = [name for name in policies.NAMES if name != "vllm"]
 WHERE = {"hit": "siblings", "chunked": "prefix-end", "preempted": "replay", "off-again": "prefix-end"}

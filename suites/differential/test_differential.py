@@ -6,16 +6,16 @@ import random
 
 import pytest
 
-from harness.cells import Cell, default_cells
 from harness.engines import registry
 from harness.engines.manager_height import ManagerHeight
 from harness.engines.protocol import Engine
-from harness.engines.reference_vllm import assemble, configure
-from harness.generate import random_trace
-from harness.history import Take
-from harness.lockstep import NAME, lockstep
-from harness.trace import Trace
-from harness.verdict import Result
+from harness.history.events import Take
+from harness.policies.vllm.engine import assemble, configure
+from harness.run.lockstep import NAME, lockstep
+from harness.trace.configurations import Cell, default_cells
+from harness.trace.format import Trace
+from harness.trace.generate import random_trace
+from harness.verdict.result import Result
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
 
 CELLS = default_cells()

@@ -10,15 +10,15 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from harness import layouts
-from harness.cells import Cell, default_cells, scheduler_cells
-from harness.engines.reference_vllm import assemble, configure
 from harness.engines.scheduler_height import SchedulerHeight
-from harness.execute import drive
-from harness.generate import random_trace
-from harness.history import Accept, Group, Move, Run, StepBegin
-from harness.needs import first_needed
-from harness.trace import Step, TraceHeader
+from harness.history.attention_span import first_needed
+from harness.history.events import Accept, Group, Move, Run, StepBegin
+from harness.policies.vllm.engine import assemble, configure
+from harness.run.execute import drive
+from harness.trace import layouts
+from harness.trace.configurations import Cell, default_cells, scheduler_cells
+from harness.trace.format import Step, TraceHeader
+from harness.trace.generate import random_trace
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
 from reference_impl.vllm.request import Request
 from reference_impl.vllm.scheduler import Sampler

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from harness import layouts
-from harness.cells import Cell, default_cells
 from harness.engines.observe import ObservedManager
-from harness.engines.reference_vllm import assemble, configure
-from harness.generate import random_trace
-from harness.history import Counts, Drop, Event, Hit, Publish, Take, Unpublish
-from harness.trace import Step, Submit, Trace, TraceHeader
+from harness.history.events import Counts, Drop, Event, Hit, Publish, Take, Unpublish
+from harness.policies.vllm.engine import assemble, configure
+from harness.trace import layouts
+from harness.trace.configurations import Cell, default_cells
+from harness.trace.format import Step, Submit, Trace, TraceHeader
+from harness.trace.generate import random_trace
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
 
 ORDER = [Hit, Unpublish, Drop, Take, Publish, Counts]

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness import layouts
-from harness.engines.reference_vllm import open_engine
-from harness.errors import UsageError
-from harness.history import (
+from harness._util.errors import UsageError
+from harness.history.events import (
     Accept,
     Drop,
     Event,
@@ -22,7 +20,9 @@ from harness.history import (
     Unpublish,
     Version,
 )
-from harness.trace import Abort, Finish, Preempt, Reset, Step, Submit, TraceHeader, UpdateWeights, Vocabulary
+from harness.policies.vllm.engine import open_engine
+from harness.trace import layouts
+from harness.trace.format import Abort, Finish, Preempt, Reset, Step, Submit, TraceHeader, UpdateWeights, Vocabulary
 
 
 def engine(layout: str = "full", slots: int = 40, **options: Any) -> Any:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from harness._util.errors import UsageError
+from harness.engines.block_table_diff import ABSENT, Claim, Count, Tables
 from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
-from harness.engines.witness import ABSENT, Claim, Count, Tables
-from harness.errors import UsageError
-from harness.execute import drive
-from harness.history import Aborted, Accept, Counts, Drop, Finished, Group, Header, Hit, Pool, Publish, Take, Unpublish
-from harness.history import Preempted as Lost
-from harness.trace import Finish, Height, Layout, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
+from harness.history.events import Aborted, Accept, Counts, Drop, Finished, Group, Header, Hit, Pool, Publish, Take, Unpublish
+from harness.history.events import Preempted as Lost
+from harness.run.execute import drive
+from harness.trace.format import Finish, Height, Layout, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
 
 SIZE = 4
 LONGEST = 24

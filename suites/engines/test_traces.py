@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import data
+from harness._util import data
 from harness.engines.registry import parse
-from harness.execute import drive
-from harness.trace import load
+from harness.run.execute import drive
+from harness.trace.format import load
 from suites.real_vllm import REAL, SOURCE
 
 TRACES = sorted((data.fixtures() / "traces").glob("*.jsonl"))

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from harness import layouts
-from harness.engines.vllm import ENGINE, TimedManager, open_engine
-from harness.engines.vllm_build import base_block_size, block_sizes, fill
-from harness.engines.vllm_source import Source, load
-from harness.engines.vllm_split import chunk_split
-from harness.errors import EngineMissing, UsageError
-from harness.trace import TraceHeader
+from harness._util.errors import EngineMissing, UsageError
+from harness.engines.real_vllm.build import base_block_size, block_sizes, fill
+from harness.engines.real_vllm.kind import ENGINE, TimedManager, open_engine
+from harness.engines.real_vllm.source import Source, load
+from harness.engines.real_vllm.split import chunk_split
+from harness.trace import layouts
+from harness.trace.format import TraceHeader
 from reference_impl.vllm.config import Options
 
 HEADER = TraceHeader("t", layouts.load("full-mamba"), 40)
@@ -128,7 +128,7 @@ def test_unknown_engine_options_are_refused() -> None:
 )
 def test_options_that_vllm_lacks_are_refused(options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What only the reference can do, or another release did, is not silently left out."""
-    monkeypatch.setattr("harness.engines.vllm.load", lambda path="": source("0.33.0"))
+    monkeypatch.setattr("harness.engines.real_vllm.kind.load", lambda path="": source("0.33.0"))
     with pytest.raises(UsageError, match=message):
         open_engine(TraceHeader("t", HEADER.layout, 40, options=options), {})
 

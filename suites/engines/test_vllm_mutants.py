@@ -8,16 +8,17 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.vllm_hunt import hunt, named
-from harness.cells import default_cells
-from harness.data import fixtures
+from harness._util.data import fixtures
+from harness.engines.faults import all_mutants
+from harness.engines.mutant import Mutant
+from harness.engines.real_vllm.faults import FAULTS, kind_of
+from harness.engines.real_vllm.patch import ACTIVE
 from harness.engines.registry import parse
-from harness.execute import drive
-from harness.generate import random_trace
-from harness.lockstep import NAME as DIFFERENTIAL
-from harness.mutants import Mutant, all_mutants
-from harness.mutants.vllm_faults import FAULTS, kind_of
-from harness.mutants.vllm_patch import ACTIVE
-from harness.trace import load
+from harness.run.execute import drive
+from harness.run.lockstep import NAME as DIFFERENTIAL
+from harness.trace.configurations import default_cells
+from harness.trace.format import load
+from harness.trace.generate import random_trace
 from suites.real_vllm import REAL, SOURCE, needs_vllm
 
 SHARED = [mutant for mutant in all_mutants().values() if "vllm" in mutant.engines]

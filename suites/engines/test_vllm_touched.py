@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from harness.cells import Cell, default_cells
 from harness.engines import observe_touched
 from harness.engines.registry import parse
-from harness.generate import random_trace
-from harness.history import Event
+from harness.history.events import Event
+from harness.trace.configurations import Cell, default_cells
+from harness.trace.generate import random_trace
 from suites.real_vllm import REAL, SOURCE
 
 pytestmark = REAL

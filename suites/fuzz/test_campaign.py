@@ -5,15 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from harness._util.errors import UsageError
 from harness.cli import invoke
-from harness.engines.registry import EngineKind, EngineSpec, parse
-from harness.errors import UsageError
+from harness.engines.kind import EngineKind
+from harness.engines.registry import EngineSpec, parse
 from harness.fuzz import marks
 from harness.fuzz.campaign import Campaign, Plan, heights_of
 from harness.fuzz.draw import Restriction
-from harness.history import Event, Header
-from harness.trace import Op, TraceHeader
-from harness.verdict import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS
+from harness.history.events import Event, Header
+from harness.trace.format import Op, TraceHeader
+from harness.verdict.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS
 
 
 def _campaign(engine: str = "reference", seed: int = 0, policy: str = "vllm") -> Campaign:

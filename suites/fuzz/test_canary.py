@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from harness import layouts
+from harness._util.errors import UsageError
 from harness.cli import invoke
-from harness.errors import UsageError
+from harness.engines.faults import all_mutants
 from harness.fuzz import canary
 from harness.fuzz.campaign import Plan
 from harness.fuzz.canary import CANARIES, OPERATIONS_MAX, SOUGHT, planted, sing
 from harness.fuzz.draw import Restriction
-from harness.mutants import all_mutants
-from harness.verdict import EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, Finding
+from harness.trace import layouts
+from harness.verdict.result import EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, Finding
 
 BOTH = Plan("vllm", ("manager", "scheduler"), Restriction(), seed=0)
 

@@ -6,14 +6,15 @@ from collections import Counter
 
 import pytest
 
-from harness import layouts, policies
-from harness.cells import SCHEDULER_OPTIONS, Cell
+from harness._util.errors import UsageError
+from harness.engines import policy as policies
 from harness.engines.registry import parse
-from harness.errors import UsageError
 from harness.fuzz.campaign import Plan, heights_of
 from harness.fuzz.draw import UNIT_MAX, Restriction, draw
-from harness.generate import Seeded
-from harness.trace import Height
+from harness.trace import layouts
+from harness.trace.configurations import SCHEDULER_OPTIONS, Cell
+from harness.trace.format import Height
+from harness.trace.generate import Seeded
 
 DRAWS = 400
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from harness._util.errors import UsageError
 from harness.cli import invoke
 from harness.engines.registry import parse
-from harness.errors import UsageError
 from harness.fuzz.exhaustive import bound_of, search
 from harness.fuzz.explore import Path, explore, reached
 from harness.fuzz.scope import CELLS, Bound, Scope
-from harness.verdict import EXIT_FAIL, EXIT_PASS, EXIT_UNKNOWN, EXIT_USAGE
+from harness.verdict.result import EXIT_FAIL, EXIT_PASS, EXIT_UNKNOWN, EXIT_USAGE
 
 SMALL = Bound(requests=1, blocks=1, slots=4, generated=2)
 HYBRID = Scope(CELLS[4], "manager", Bound(requests=1, blocks=2, slots=7, generated=2))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness.data import fixtures
+from harness._util.data import fixtures
 from harness.engines.registry import parse
-from harness.execute import drive
-from harness.trace import load
+from harness.run.execute import drive
+from harness.trace.format import load
 
 FINDINGS = {
     "eagle-short-window-blocks": "lost-hit",

@@ -8,11 +8,11 @@ import pytest
 
 from harness.checkers import fresh
 from harness.engines.registry import parse as engine_of
-from harness.execute import check, drive
 from harness.fuzz import marks
 from harness.fuzz.watch import Watch
-from harness.notation import parse
-from harness.trace import (
+from harness.history.notation import parse
+from harness.run.execute import check, drive
+from harness.trace.format import (
     Abort,
     Finish,
     GroupSpec,

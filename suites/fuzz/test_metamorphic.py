@@ -17,14 +17,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness import policies
-from harness.cells import Cell
+from harness._util.errors import UsageError
+from harness.engines import policy as policies
 from harness.engines.protocol import Engine
 from harness.engines.registry import parse
-from harness.errors import UsageError
-from harness.generate import random_trace
-from harness.history import Event, Header, Hit
-from harness.metamorphic import (
+from harness.fuzz.metamorphic import (
     Open,
     capacity_never_lowers_a_hit,
     interleaved,
@@ -36,8 +33,11 @@ from harness.metamorphic import (
     sparser_adds_nothing,
     splits_agree,
 )
-from harness.scenarios.shape import Shape
-from harness.trace import Finish, Height, Op, Step, Submit, Trace, TraceHeader, length_of
+from harness.history.events import Event, Header, Hit
+from harness.trace.configurations import Cell
+from harness.trace.format import Finish, Height, Op, Step, Submit, Trace, TraceHeader, length_of
+from harness.trace.generate import random_trace
+from harness.trace.scenarios.shape import Shape
 
 REFERENCE = parse("reference").open
 OPERATIONS = 40

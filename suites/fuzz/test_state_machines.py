@@ -16,18 +16,18 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from harness import policies
+from harness._util.errors import UsageError
 from harness.cli import invoke
+from harness.engines import policy as policies
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec, parse
-from harness.errors import UsageError
-from harness.execute import drive
 from harness.fuzz.campaign import heights_of
-from harness.history import Event, Header, ResetDone, Version
-from harness.machines import SETTINGS, Contradiction, Machine, manager_machine, scheduler_machine
-from harness.report.store import DEFAULT_FOLDER
-from harness.trace import Op, Step, TraceHeader, UpdateWeights, load
-from harness.verdict import EXIT_FAIL
+from harness.fuzz.machines import SETTINGS, Contradiction, Machine, manager_machine, scheduler_machine
+from harness.history.events import Event, Header, ResetDone, Version
+from harness.run.execute import drive
+from harness.run.store import DEFAULT_FOLDER
+from harness.trace.format import Op, Step, TraceHeader, UpdateWeights, load
+from harness.verdict.result import EXIT_FAIL
 
 ENGINE = parse(os.environ.get("CACHEWITNESS_ENGINE", "reference"))
 EXAMPLES = int(os.environ.get("CACHEWITNESS_EXAMPLES", "0"))

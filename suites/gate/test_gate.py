@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness import expected
+from harness.verdict import expected
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from harness import validate
-from harness.cells import Cell
+from harness._util.data import fixtures
 from harness.cli import invoke
-from harness.data import fixtures
+from harness.engines.policy import NAMES
 from harness.engines.registry import parse
-from harness.execute import drive
 from harness.fuzz.campaign import Plan, heights_of
 from harness.fuzz.draw import Restriction
-from harness.generate import random_trace
-from harness.history import save
-from harness.layouts import load as load_layout
-from harness.policies import NAMES
-from harness.shrink import shrink
-from harness.trace import Op, Preempt, Step, Submit, Trace
+from harness.history import validate
+from harness.history.events import save
+from harness.run.execute import drive
+from harness.trace.configurations import Cell
+from harness.trace.format import Op, Preempt, Step, Submit, Trace
+from harness.trace.generate import random_trace
+from harness.trace.layouts import load as load_layout
+from harness.trace.shrink import shrink
 
 TRACE = fixtures() / "traces" / "mutants" / "hit-is-maximum-over-groups.jsonl"
 HISTORY = fixtures() / "histories" / "legal" / "window-keeps-one-more.jsonl"

@@ -12,11 +12,11 @@ from benchmarks.bare import Bare
 from benchmarks.chart import Area, stacked, thinned
 from benchmarks.conversations import KINDS, Loop, Plan, Served
 from benchmarks.retention_page import RunOf, agreement
-from harness import layouts
 from harness.engines.registry import parse
-from harness.execute import drive
-from harness.history import Counts, StepBegin
-from harness.trace import Finish, Step, Submit, Trace, TraceHeader
+from harness.history.events import Counts, StepBegin
+from harness.run.execute import drive
+from harness.trace import layouts
+from harness.trace.format import Finish, Step, Submit, Trace, TraceHeader
 
 PLAN = Plan(talkers=3, turns=3, running=2, system=32, words=12, thoughts=32, answer=20, chunk=16)
 SLOTS = 61

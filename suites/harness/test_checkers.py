@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from harness.anomalies import CATALOGUE, DISAGREEMENTS
 from harness.checkers import ALL, fresh
+from harness.checkers.anomalies import CATALOGUE, DISAGREEMENTS
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.execute import check
-from harness.ghost import Ledger
-from harness.history import Finished, Header, History, Publish, Rules, Submitted
-from harness.notation import parse
-from harness.verdict import Finding, Result, Tally, merge, merge_tallies
+from harness.history.events import Finished, Header, History, Publish, Rules, Submitted
+from harness.history.notation import parse
+from harness.ledger.ledger import Ledger
+from harness.run.execute import check
+from harness.verdict.result import Finding, Result, Tally, merge, merge_tallies
 
 HYBRID = """\
 pool 0: 12 slots, null 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from harness import layouts
 from harness.engines import registry
-from harness.execute import check, drive
-from harness.notation import parse
-from harness.trace import Preempt, Step, Submit, Trace, TraceHeader
+from harness.history.notation import parse
+from harness.run.execute import check, drive
+from harness.trace import layouts
+from harness.trace.format import Preempt, Step, Submit, Trace, TraceHeader
 
 FULL = "pool 0: 8 slots, null 0\ngroup 0: full block 4\nrules: alignment 4, progress 2\n"
 HYBRID = "pool 0: 12 slots, null 0\ngroup 0: full block 4\ngroup 1: recurrent block 4\n"

@@ -16,7 +16,7 @@ import pytest
 from harness import cli
 from harness.cli import invoke
 from harness.engines import manager_height
-from harness.history import Header, Hit
+from harness.history.events import Header, Hit
 
 QUICK = ("run", "--suite", "invariants", "--layout", "full-swa-mamba", "--retention-interval", "0")
 

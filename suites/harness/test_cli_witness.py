@@ -9,8 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness import history, trace
 from harness.cli import invoke
+from harness.history import events as history
+from harness.trace import format as trace
 
 FAULTY = "reference:mutant=hit-is-maximum-over-groups"
 FAILING = ("run", "--engine", FAULTY, "--suite", "invariants", "--layout", "full-swa-mamba", "--retention-interval", "0")

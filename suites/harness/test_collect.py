@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from harness import layouts
-from harness.cells import Cell
 from harness.engines.registry import parse
-from harness.execute import Observer
-from harness.generate import random_trace
-from harness.history import Event
-from harness.trace import Finish, Step, Submit, Trace
-from harness.trie import Trie
-from harness.verdict import Result
-from harness.worker import Worker
+from harness.history.events import Event
+from harness.history.worker import Worker
+from harness.ledger.trie import Trie
+from harness.run.execute import Observer
+from harness.trace import layouts
+from harness.trace.configurations import Cell
+from harness.trace.format import Finish, Step, Submit, Trace
+from harness.trace.generate import random_trace
+from harness.verdict.result import Result
 
 CELLS = {
     "three groups": Cell(layouts.load("full-swa-mamba"), {"retention_interval": 64}),

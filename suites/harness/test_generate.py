@@ -6,11 +6,12 @@ from collections import Counter
 
 import pytest
 
-from harness import layouts, trace
-from harness.cells import Cell
-from harness.generate import OPERATIONS, random_trace
-from harness.scenarios.shape import Shape
-from harness.trace import Abort, Finish, Height, Preempt, Reset, Step, Submit, Trace, UpdateWeights, length_of
+from harness.trace import format as trace
+from harness.trace import layouts
+from harness.trace.configurations import Cell
+from harness.trace.format import Abort, Finish, Height, Preempt, Reset, Step, Submit, Trace, UpdateWeights, length_of
+from harness.trace.generate import OPERATIONS, random_trace
+from harness.trace.scenarios.shape import Shape
 
 NAMES = ["full", "full-mamba", "full-swa-mamba", "full-mamba-unequal"]
 SEEDS = range(50)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from harness import layouts
-from harness.cells import Cell
 from harness.checkers import fresh
 from harness.checkers.protocol import Panel
 from harness.engines import registry
-from harness.execute import check, drive
-from harness.generate import random_trace
-from harness.ghost import Ledger
-from harness.history import Aborted, Counts, Run, StepBegin, StepEnd, Write
-from harness.notation import parse
-from harness.pages import NOTHING, Key
+from harness.history.events import Aborted, Counts, Run, StepBegin, StepEnd, Write
+from harness.history.notation import parse
+from harness.ledger.ledger import Ledger
+from harness.ledger.pages import NOTHING, Key
+from harness.run.execute import check, drive
+from harness.trace import layouts
+from harness.trace.configurations import Cell
+from harness.trace.generate import random_trace
 
 FULL = """\
 pool 0: 10 slots, null 0

@@ -8,8 +8,8 @@ from itertools import product
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.ghost import Ledger
-from harness.history import Copy, Group, Header, Move, Pool, Read, Submitted, Take, Write
+from harness.history.events import Copy, Group, Header, Move, Pool, Read, Submitted, Take, Write
+from harness.ledger.ledger import Ledger
 
 SIZE = 4
 TEXTS = [tuple(int(bit) for bit in f"{number:03b}") for number in range(8)]

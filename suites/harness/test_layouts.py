@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import data, layouts
-from harness.errors import UsageError
-from harness.model import Compressor, Full, Indexer, Latent, Recurrent, Sliding, Statement
-from harness.trace import GroupSpec
+from harness._util import data
+from harness._util.errors import UsageError
+from harness.trace import layouts
+from harness.trace.format import GroupSpec
+from harness.trace.model import Compressor, Full, Indexer, Latent, Recurrent, Sliding, Statement
 
 GOOD = 'name = "mine"\n[[groups]]\nkind = "sliding"\nblock_size = 16\nwindow = 32\n'
 

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from harness import catalogue, data, history, validate
-from harness.anomalies import CATALOGUE
-from harness.catalogue import Story
-from harness.errors import UsageError
-from harness.execute import check
+from harness._util import data
+from harness._util.errors import UsageError
+from harness.checkers import catalogue
+from harness.checkers.anomalies import CATALOGUE
+from harness.checkers.catalogue import Story
+from harness.history import events as history
+from harness.history import validate
+from harness.run.execute import check
 
 STORIES = catalogue.load()
 TWINS = [story for story in STORIES if story.anomalous]
@@ -58,7 +61,7 @@ def test_the_stored_histories_make_sense(story: Story) -> None:
 
 
 def test_the_stored_files_are_those_of_the_stories() -> None:
-    """No file is missing, none is out of step, none is left over; `python -m harness.catalogue` writes them."""
+    """No file is missing, none is out of step, none is left over; `python -m harness.checkers.catalogue` writes them."""
     stored = {str(path.relative_to(FOLDER)): path.read_bytes() for path in FOLDER.glob("*/*.jsonl")}
     assert stored == dict(catalogue.files(STORIES))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import UsageError
-from harness.history import (
+from harness._util.errors import UsageError
+from harness.history.events import (
     Accept,
     Copy,
     Counts,
@@ -31,8 +31,8 @@ from harness.history import (
     Write,
     Zero,
 )
-from harness.notation import parse
-from harness.trace import Media, Vocabulary
+from harness.history.notation import parse
+from harness.trace.format import Media, Vocabulary
 
 HEAD = """\
 pool 0: 10 slots, null 0

@@ -9,13 +9,18 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from harness import data, files, history, schemas, trace
-from harness.anomalies import BY_NAME
-from harness.errors import UsageError
-from harness.report import github, junit, store, witness
-from harness.run import Failure, NotRun, Report, SuiteReport
-from harness.trace import GroupSpec, Layout, Media, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
-from harness.verdict import Finding, Tally
+from harness._util import data, files
+from harness._util.errors import UsageError
+from harness.checkers.anomalies import BY_NAME
+from harness.cli import schemas
+from harness.history import events as history
+from harness.run import store
+from harness.run.runner import Failure, NotRun, Report, SuiteReport
+from harness.trace import format as trace
+from harness.trace.format import GroupSpec, Layout, Media, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
+from harness.verdict.report import counterexample as witness
+from harness.verdict.report import github, junit
+from harness.verdict.result import Finding, Tally
 
 LAYOUT = Layout("mine", [GroupSpec("full", 16), GroupSpec("sliding", 8, window=32), GroupSpec("sliding", 8, window=32)])
 FINDING = Finding(anomaly="leak", sentence="Let a\x00 be 100% wrong;\nhowever: a contradiction.", checker="ownership", op=1)
@@ -153,8 +158,9 @@ def test_the_documented_examples_are_what_they_say(tmp_path: Path) -> None:
     """The example trace runs and the example history is judged, both without a finding."""
     import re
 
-    from harness import execute, validate
     from harness.engines.registry import parse
+    from harness.history import validate
+    from harness.run import execute
 
     path = data.fixtures().parent / "docs" / "formats.md"
     if not path.is_file():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.history import Group, Header, Hit, Pool
-from harness.restored import from_tier, restored
+from harness.history.events import Group, Header, Hit, Pool
+from harness.history.restored import from_tier, restored
 
 FULL = Group(id=0, kind="full", block_size=4)
 STATE = Group(id=1, kind="recurrent", block_size=8)

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from harness import layouts
-from harness.cells import Cell
-from harness.errors import UsageError
-from harness.generate import random_trace
-from harness.shrink import shrink
-from harness.trace import Media, Op, Preempt, Step, Submit, Trace, length_of
+from harness._util.errors import UsageError
+from harness.trace import layouts
+from harness.trace.configurations import Cell
+from harness.trace.format import Media, Op, Preempt, Step, Submit, Trace, length_of
+from harness.trace.generate import random_trace
+from harness.trace.shrink import shrink
 
 SHAPE = Cell(layouts.load("full-mamba")).shape("manager")
 SEEDS = range(4)

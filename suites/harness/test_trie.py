@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.ghost import Ledger
-from harness.history import Group, Header, Pool, Submitted, Version
-from harness.trace import Media
-from harness.trie import Trie
+from harness.history.events import Group, Header, Pool, Submitted, Version
+from harness.ledger.ledger import Ledger
+from harness.ledger.trie import Trie
+from harness.trace.format import Media
 
 HEADER = Header("test", "manager", [Pool(0, 4, [0])], [Group(0, "full", 4)])
 

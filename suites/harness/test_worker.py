@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.history import Copy, Event, Group, Header, Move, Pool, Read, Run, StepBegin, StepEnd, Write, Zero
-from harness.needs import columns, first_needed, needed_lengths
-from harness.notation import parse
-from harness.worker import NO_COLUMN, Worker
+from harness.history.attention_span import columns, first_needed, needed_lengths
+from harness.history.events import Copy, Event, Group, Header, Move, Pool, Read, Run, StepBegin, StepEnd, Write, Zero
+from harness.history.notation import parse
+from harness.history.worker import NO_COLUMN, Worker
 
 groups = st.one_of(
     st.builds(lambda size: Group(0, "full", size), st.integers(1, 5)),

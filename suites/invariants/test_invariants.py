@@ -10,13 +10,13 @@ from collections import Counter
 
 import pytest
 
-from harness.cells import Cell, default_cells, scheduler_cells
 from harness.engines.registry import parse
-from harness.execute import drive
-from harness.history import Accept, Finished, StepBegin, StepEnd
-from harness.run import SUITES, Report, Runner
-from harness.scenarios import SCENARIOS
-from harness.verdict import EXIT_PASS
+from harness.history.events import Accept, Finished, StepBegin, StepEnd
+from harness.run.execute import drive
+from harness.run.runner import SUITES, Report, Runner
+from harness.trace.configurations import Cell, default_cells, scheduler_cells
+from harness.trace.scenarios import SCENARIOS
+from harness.verdict.result import EXIT_PASS
 
 ENGINE = os.environ.get("CACHEWITNESS_ENGINE", "reference")
 NAMED = ("no-fabricated-snapshots", "replay-boundary-retained", "interval-sparsity")

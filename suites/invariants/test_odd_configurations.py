@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from harness.engines.reference_vllm import open_engine
-from harness.execute import drive
-from harness.generate import random_trace
-from harness.scenarios.shape import Shape
-from harness.trace import GroupSpec, Height, Layout, Step, Submit, Trace, TraceHeader
+from harness.policies.vllm.engine import open_engine
+from harness.run.execute import drive
+from harness.trace.format import GroupSpec, Height, Layout, Step, Submit, Trace, TraceHeader
+from harness.trace.generate import random_trace
+from harness.trace.scenarios.shape import Shape
 
 FULL, WINDOW, STATE = GroupSpec("full", 4), GroupSpec("sliding", 4, window=9), GroupSpec("recurrent", 4)
 SEEDS = 6

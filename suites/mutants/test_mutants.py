@@ -14,15 +14,16 @@ from statistics import median
 
 import pytest
 
-from harness.anomalies import CATALOGUE, DISAGREEMENTS
+from harness._util.data import fixtures
 from harness.checkers import ALL
+from harness.checkers.anomalies import CATALOGUE, DISAGREEMENTS
 from harness.cli import invoke
-from harness.data import fixtures
-from harness.kills.hunt import hunt, judged, killed
-from harness.kills.witness import folder, path_of
-from harness.mutants import GROUPS, all_mutants
-from harness.policies import NAMES
-from harness.trace import load
+from harness.engines.faults import all_mutants
+from harness.engines.mutant import GROUPS
+from harness.engines.policy import NAMES
+from harness.mutants.hunt import hunt, judged, killed
+from harness.mutants.minimal_trace import folder, path_of
+from harness.trace.format import load
 
 MUTANTS = all_mutants()
 WITNESSED_MIN = 44
@@ -129,7 +130,7 @@ def test_command_ends_with_5_if_a_fault_could_not_be_hunted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault of a device without torch: nobody knows whether it would have been found."""
-    monkeypatch.setattr("harness.kills.matrix.find_spec", lambda name: None)
+    monkeypatch.setattr("harness.mutants.matrix.find_spec", lambda name: None)
     code = invoke(["mutants", "--mutant", "conv-state-lost", "--jobs", "1"])
     assert code == 5 and "not run: conv-state-lost: torch is missing" in capsys.readouterr().out
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from harness import layouts
+from harness._util.errors import UsageError
 from harness.engines.policy_height import PolicyHeight
-from harness.engines.reference_furiosa import NOT_APPLICABLE, POLICY, open_engine, variants
-from harness.errors import UsageError
-from harness.execute import drive
-from harness.generate import random_trace
-from harness.scenarios.shape import Shape
-from harness.trace import Height, Layout, Trace, TraceHeader
-from harness.verdict import Activity, Result
+from harness.policies.furiosa.engine import NOT_APPLICABLE, POLICY, open_engine, variants
+from harness.run.execute import drive
+from harness.trace import layouts
+from harness.trace.format import Height, Layout, Trace, TraceHeader
+from harness.trace.generate import random_trace
+from harness.trace.scenarios.shape import Shape
+from harness.verdict.result import Activity, Result
 from reference_impl.furiosa import hybrid_match, manager
 from reference_impl.furiosa.config import CacheConfig, Options
 from reference_impl.furiosa.manager import HybridCacheManager

@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness import layouts
-from harness.engines.reference_lmcache import open_engine
-from harness.execute import drive
-from harness.history import Hit, Submitted
-from harness.restored import from_tier, restored
-from harness.scenarios import SCENARIOS
-from harness.scenarios.shape import Shape
-from harness.trace import Reset, Trace
-from harness.verdict import Result
+from harness.history.events import Hit, Submitted
+from harness.history.restored import from_tier, restored
+from harness.policies.lmcache.engine import open_engine
+from harness.run.execute import drive
+from harness.trace import layouts
+from harness.trace.format import Reset, Trace
+from harness.trace.scenarios import SCENARIOS
+from harness.trace.scenarios.shape import Shape
+from harness.verdict.result import Result
 
 LAYOUTS = ("full", "full-swa", "full-mamba", "full-swa-mamba")
 SHARE_MIN = 0.6

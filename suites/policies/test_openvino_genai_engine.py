@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from harness import layouts
-from harness.cells import Cell
+from harness._util.errors import UsageError
 from harness.engines.policy_height import PolicyHeight
-from harness.engines.reference_openvino_genai import cells, open_engine
-from harness.errors import UsageError
-from harness.execute import drive
-from harness.generate import random_trace
-from harness.history import Aborted, Header, Hit, StepBegin
-from harness.trace import GroupSpec, Layout, Step, Submit, Trace, TraceHeader
-from harness.verdict import Result
+from harness.history.events import Aborted, Header, Hit, StepBegin
+from harness.policies.openvino_genai.engine import cells, open_engine
+from harness.run.execute import drive
+from harness.trace import layouts
+from harness.trace.configurations import Cell
+from harness.trace.format import GroupSpec, Layout, Step, Submit, Trace, TraceHeader
+from harness.trace.generate import random_trace
+from harness.verdict.result import Result
 from reference_impl.openvino_genai.block_manager import BlockManager
 from reference_impl.openvino_genai.orchestrator import CacheOrchestrator
 from reference_impl.openvino_genai.sequence import Identity, Sequence, SequenceGroup

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from harness import data, layouts
+from harness._util import data
 from harness.cli import EXIT_USAGE, invoke
 from harness.plan.result import Plan
 from harness.plan.show import told
 from harness.plan.systems import SYSTEMS, system_of
+from harness.trace import layouts
 
 EXAMPLES = {
     "openvino_genai": ["--kv-blocks", "1024", "--multiplier", "8"],

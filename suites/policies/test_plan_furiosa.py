@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from harness.errors import UsageError
-from harness.plan.furiosa import Request, plan
+from harness._util.errors import UsageError
+from harness.policies.furiosa.plan import Request, plan
 
 TOKEN = 2 * 16 * 128 * 2
 """Gemma-3-27B: keys and values of 16 heads of 128 in bf16."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness import layouts
-from harness.errors import UsageError
-from harness.plan.lmcache import Request, plan
+from harness._util.errors import UsageError
+from harness.policies.lmcache.plan import Request, plan
+from harness.trace import layouts
 
 
 @pytest.mark.parametrize(("layout", "tokens"), [("qwen3.5-0.8b", 544), ("qwen3.6-27b", 784)])

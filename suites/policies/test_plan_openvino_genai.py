@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UsageError
-from harness.plan.openvino_genai import UNLIMITED, Request, plan
+from harness._util.errors import UsageError
+from harness.policies.openvino_genai.plan import UNLIMITED, Request, plan
 
 # The model whose blocks were measured: 3 gated DeltaNet layers and 1 of attention, everything in f32. OpenVINO 2026.4.1 said
 # 835 584 bytes for a state and 8 192 for a KV block of 32 tokens.

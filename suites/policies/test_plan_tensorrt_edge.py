@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness import layouts
-from harness.errors import UsageError
-from harness.plan.tensorrt_edge import Request, config_of, plan
+from harness._util.errors import UsageError
+from harness.policies.tensorrt_edge.plan import Request, config_of, plan
+from harness.trace import layouts
 
 
 def test_the_tensors_of_a_hybrid() -> None:

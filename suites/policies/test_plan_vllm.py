@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from harness import layouts
-from harness.errors import UsageError
+from harness._util.errors import UsageError
 from harness.plan.hybrid import hybrid_of
-from harness.plan.vllm import Request, plan
+from harness.policies.vllm.plan import Request, plan
+from harness.trace import layouts
 from reference_impl.vllm import sizing
 from reference_impl.vllm.options import ConfigError
 from reference_impl.vllm.sizing import SequenceLengths

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import policies
-from harness.errors import UsageError
+from harness._util.errors import UsageError
+from harness.engines import policy as policies
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
 KINDS = [policies.get(name) for name in policies.NAMES]

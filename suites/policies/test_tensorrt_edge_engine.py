@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from harness import layouts
-from harness.cells import Cell
+from harness._util.errors import UsageError
 from harness.engines.policy_height import PolicyHeight, Scheduled
-from harness.engines.reference_tensorrt_edge import NOT_APPLICABLE, assemble, cells, open_engine, row_length
-from harness.errors import UsageError
-from harness.execute import drive
-from harness.generate import random_trace
-from harness.history import Header, Hit, StepBegin, Take
-from harness.trace import Finish, Layout, Step, Submit, Trace, TraceHeader
-from harness.verdict import Result
+from harness.history.events import Header, Hit, StepBegin, Take
+from harness.policies.tensorrt_edge.engine import NOT_APPLICABLE, assemble, cells, open_engine, row_length
+from harness.run.execute import drive
+from harness.trace import layouts
+from harness.trace.configurations import Cell
+from harness.trace.format import Finish, Layout, Step, Submit, Trace, TraceHeader
+from harness.trace.generate import random_trace
+from harness.verdict.result import Result
 
 SEEDS = range(12)
 HEIGHTS: tuple[Any, ...] = ("manager", "scheduler")

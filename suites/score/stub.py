@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
-from harness.score.backend import Answer, Ask, Backend, BackendError, Opening
+from harness.engines.answers import Answer, Ask, Backend, BackendError, Opening
 from harness.score.tasks import Task
 
 BLOCK = 4

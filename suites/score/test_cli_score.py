@@ -12,16 +12,20 @@ import pytest
 pytestmark = pytest.mark.score
 pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewitness[score]'")
 
-import pandas  # noqa: E402
+import pandas
 
-from harness.cli import invoke  # noqa: E402
-from harness.engines import registry  # noqa: E402
-from harness.engines.reference import ENGINE as REFERENCE  # noqa: E402
-from harness.engines.registry import EngineKind  # noqa: E402
-from harness.errors import UsageError  # noqa: E402
-from harness.score import tasks  # noqa: E402
-from harness.score.backend import Ask, Backend, Opening  # noqa: E402
-from suites.score.stub import Stub, knowing, wrong_in  # noqa: E402
+from harness._util.errors import UsageError
+from harness.cli import invoke
+from harness.engines import registry
+from harness.engines.answers import (
+    Ask,
+    Backend,
+    Opening,
+)
+from harness.engines.reference import ENGINE as REFERENCE
+from harness.engines.registry import EngineKind
+from harness.score import tasks
+from suites.score.stub import Stub, knowing, wrong_in
 
 PROBLEMS = tasks.problems(limit=48)
 QUICK = ("score", "--engine", "stub", "--limit", "48", "--arms", "off,off-again,hit")

@@ -14,8 +14,8 @@ pytest.importorskip("torch", reason="torch is missing: pip install 'cachewitness
 if importlib.util.find_spec("benchmarks") is None:
     pytest.skip("benchmarks are not installed: run from a checkout", allow_module_level=True)
 
-from benchmarks.damages import DAMAGES  # noqa: E402
-from benchmarks.sensitivity import CONDITIONS, Bench  # noqa: E402
+from benchmarks.damages import DAMAGES
+from benchmarks.sensitivity import CONDITIONS, Bench
 
 QUESTIONS = 48
 BY_NAME = {damage.name: damage for damage in DAMAGES}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from harness.score.backend import Answer
+from harness.engines.answers import Answer
 from harness.score.divergence import divergences
 from harness.score.gate import Judged, Rules, decides_at, exit_code, group_scores, judge
 from harness.score.pairs import Scored, Scores, Unpaired, pair_up

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.score, pytest.mark.toy]
 pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewitness[score]'")
 pytest.importorskip("torch", reason="torch is missing: pip install 'cachewitness[toy]'")
 
-from harness.cli import invoke  # noqa: E402
+from harness.cli import invoke
 
 LIMIT = 16
 FAILS = {

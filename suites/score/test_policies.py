@@ -11,8 +11,8 @@ pytestmark = [pytest.mark.score, pytest.mark.toy]
 pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewitness[score]'")
 pytest.importorskip("torch", reason="torch is missing: pip install 'cachewitness[toy]'")
 
-from harness import policies  # noqa: E402
-from harness.cli import invoke  # noqa: E402
+from harness.cli import invoke
+from harness.engines import policy as policies
 
 LIMIT = 12
 FURTHER = {"lmcache": ["tier"]}

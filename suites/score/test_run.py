@@ -12,14 +12,17 @@ import pytest
 pytestmark = pytest.mark.score
 pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewitness[score]'")
 
-from harness.errors import UsageError  # noqa: E402
-from harness.score import arms, offline, tasks  # noqa: E402
-from harness.score.backend import BackendError, Opening  # noqa: E402
-from harness.score.gate import Rules  # noqa: E402
-from harness.score.kept import Kept, folder_of, prompt_hash  # noqa: E402
-from harness.score.run import Outcome, Runner  # noqa: E402
-from harness.score.tasks import Task  # noqa: E402
-from suites.score.stub import Silent, Stub, opener, wrong_in  # noqa: E402
+from harness._util.errors import UsageError
+from harness.engines.answers import (
+    BackendError,
+    Opening,
+)
+from harness.score import arms, offline, tasks
+from harness.score.gate import Rules
+from harness.score.kept import Kept, folder_of, prompt_hash
+from harness.score.run import Outcome, Runner
+from harness.score.tasks import Task
+from suites.score.stub import Silent, Stub, opener, wrong_in
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +115,7 @@ def test_an_engine_that_does_not_forget_is_no_tier_arm(task: Task, tmp_path: Pat
 
 
 def test_an_answer_that_was_cut_short_on_disk_is_asked_again(tmp_path: Path) -> None:
-    from harness.score.backend import Answer, Ask
+    from harness.engines.answers import Answer, Ask
 
     kept = Kept(tmp_path, "off")
     for name in ("0", "1"):
@@ -126,7 +129,7 @@ def test_an_answer_that_was_cut_short_on_disk_is_asked_again(tmp_path: Path) -> 
 
 
 def test_an_answer_to_another_prompt_is_not_reused(tmp_path: Path) -> None:
-    from harness.score.backend import Answer, Ask
+    from harness.engines.answers import Answer, Ask
 
     Kept(tmp_path, "off").keep(Ask("0", "prompt"), Answer("0", "text"))
     assert Kept(tmp_path, "off").answer_to(Ask("0", "another prompt")) is None

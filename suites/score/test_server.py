@@ -17,14 +17,18 @@ pytestmark = pytest.mark.score
 pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewitness[score]'")
 pytest.importorskip("aiohttp", reason="aiohttp is missing: pip install 'cachewitness[score]'")
 
-from harness.cli import invoke  # noqa: E402
-from harness.errors import UsageError  # noqa: E402
-from harness.score import server as server_module  # noqa: E402
-from harness.score import tasks  # noqa: E402
-from harness.score.backend import Ask, BackendError, Opening  # noqa: E402
-from harness.score.remote import RemoteBackend, Server  # noqa: E402
-from harness.score.server import LocalServer  # noqa: E402
-from suites.score.stub import Stub, knowing, wrong_in  # noqa: E402
+from harness._util.errors import UsageError
+from harness.cli import invoke
+from harness.engines.answers import (
+    Ask,
+    BackendError,
+    Opening,
+)
+from harness.score import server as server_module
+from harness.score import tasks
+from harness.score.remote import RemoteBackend, Server
+from harness.score.server import LocalServer
+from suites.score.stub import Stub, knowing, wrong_in
 
 PROBLEMS = tasks.problems(limit=24)
 

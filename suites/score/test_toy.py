@@ -18,14 +18,14 @@ pytestmark = pytest.mark.score
 pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewitness[score]'")
 pytest.importorskip("torch", reason="torch is missing: pip install 'cachewitness[toy]'")
 
-from harness.cli import invoke  # noqa: E402
-from harness.problems.words import VOCABULARY  # noqa: E402
-from harness.score.server import LocalServer  # noqa: E402
-from harness.toy.service import ToyService  # noqa: E402
-from harness.train.recipes import RECIPES  # noqa: E402
-from reference_impl.toy_model import checkpoint, weights  # noqa: E402
-from reference_impl.toy_model.tokenizer import as_hugging_face  # noqa: E402
-from suites.score.test_server import documented, rows_like_gsm8k  # noqa: E402
+from harness.cli import invoke
+from harness.engines.toy.problems.words import VOCABULARY
+from harness.engines.toy.service import ToyService
+from harness.engines.toy.train.recipes import RECIPES
+from harness.score.server import LocalServer
+from reference_impl.toy_model import checkpoint, weights
+from reference_impl.toy_model.tokenizer import as_hugging_face
+from suites.score.test_server import documented, rows_like_gsm8k
 
 SMALL = {"hidden_size": 32, "intermediate_size": 32}
 ONE_HEAD = ("num_attention_heads", "num_key_value_heads", "linear_num_key_heads", "linear_num_value_heads")

@@ -5,6 +5,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 if find_spec("torch") is not None:
-    from harness.toy.kind import need_torch
+    from harness.engines.toy.kind import need_torch
 
     need_torch()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.engines.registry import parse
-from harness.execute import drive
+from harness.run.execute import drive
 from reference_impl.toy_model.paged import Chunk, move, step
 from suites.toy.checkpoints import random_checkpoint
 from suites.toy.hand import BLOCKS, Hand, far
@@ -69,7 +69,7 @@ def test_engine_passes_on_the_gpu(precision: str) -> None:
 
 
 def test_answers_on_the_gpu_are_those_on_the_cpu(tmp_path: Path) -> None:
-    from harness.toy.service import ToyService
+    from harness.engines.toy.service import ToyService
 
     folder = random_checkpoint(tmp_path)
     answers = [ToyService(folder, slots=600, dtype="float64", device=device).answer(asks()) for device in ("cpu", "cuda")]

@@ -7,14 +7,14 @@ import pytest
 from harness.checkers.protocol import Panel
 from harness.checkers.tensors import SILENT, UNFELT, TensorsAgree, unfelt
 from harness.cli import invoke
+from harness.engines.faults import all_mutants
 from harness.engines.registry import parse
-from harness.execute import drive
-from harness.ghost import Ledger
-from harness.history import Compare, Drop, Event, Read, StepEnd
-from harness.mutants import all_mutants
-from harness.notation import parse as history_of
-from harness.trace import Trace
-from harness.verdict import Finding
+from harness.history.events import Compare, Drop, Event, Read, StepEnd
+from harness.history.notation import parse as history_of
+from harness.ledger.ledger import Ledger
+from harness.run.execute import drive
+from harness.trace.format import Trace
+from harness.verdict.result import Finding
 from suites.toy.test_engine import DENSE, measured_in, story
 
 pytestmark = pytest.mark.toy

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from harness import layouts
-from harness.cells import Cell
+from harness._util.errors import UsageError
 from harness.engines.registry import parse
-from harness.errors import UsageError
-from harness.execute import drive
-from harness.generate import random_trace
-from harness.history import Compare, Drop, Group, Header, Pool, Publish, Submitted, Take, Unpublish
-from harness.scenarios import SCENARIOS
-from harness.toy.holdings import Holdings
-from harness.toy.model import made_for
-from harness.toy.oracle import FLOAT64_TOLERANCE, Oracle, measured
-from harness.toy.spelling import Spelling
-from harness.trace import GroupSpec, Layout, Media, Trace, TraceHeader
-from harness.verdict import Measured, Result
+from harness.engines.toy.holdings import Holdings
+from harness.engines.toy.model import made_for
+from harness.engines.toy.oracle import FLOAT64_TOLERANCE, Oracle, measured
+from harness.engines.toy.spelling import Spelling
+from harness.history.events import Compare, Drop, Group, Header, Pool, Publish, Submitted, Take, Unpublish
+from harness.run.execute import drive
+from harness.trace import layouts
+from harness.trace.configurations import Cell
+from harness.trace.format import GroupSpec, Layout, Media, Trace, TraceHeader
+from harness.trace.generate import random_trace
+from harness.trace.scenarios import SCENARIOS
+from harness.verdict.result import Measured, Result
 
 pytestmark = pytest.mark.toy
 

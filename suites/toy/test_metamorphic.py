@@ -7,13 +7,13 @@ import random
 import pytest
 import torch
 
-from harness import policies
+from harness.engines import policy as policies
 from harness.engines.registry import parse
-from harness.execute import drive
-from harness.metamorphic import served_in_turn
-from harness.scenarios.shape import Shape
-from harness.trace import Submit, Trace, TraceHeader
-from harness.verdict import Result
+from harness.fuzz.metamorphic import served_in_turn
+from harness.run.execute import drive
+from harness.trace.format import Submit, Trace, TraceHeader
+from harness.trace.scenarios.shape import Shape
+from harness.verdict.result import Result
 from suites.toy.hand import BLOCKS, DELTA, FULL, MAMBA, WINDOW, Hand
 
 pytestmark = pytest.mark.toy

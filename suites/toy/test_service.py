@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UsageError
-from harness.score.backend import Answer, Ask, BackendError
+from harness._util.errors import UsageError
+from harness.engines.answers import Answer, Ask, BackendError
 from suites.toy.checkpoints import random_checkpoint
 
 pytestmark = pytest.mark.toy
@@ -27,7 +27,7 @@ def asks(max_tokens: int = 6, salt: str = "", ends: tuple[str, ...] = ENDS) -> l
 
 
 def service(folder: Path, **options: Any) -> Any:
-    from harness.toy.service import ToyService
+    from harness.engines.toy.service import ToyService
 
     return ToyService(folder, slots=600, dtype="float64", **options)
 
@@ -124,6 +124,6 @@ def test_what_cannot_run_is_said_in_one_line(folder: Path, tmp_path: Path) -> No
     with pytest.raises(BackendError, match="question long"):
         service(folder).answer([Ask(id="long", prompt="the " * 5000)])
     with pytest.raises(BackendError, match="nothing was computed"):
-        from harness.toy.service import ToyService
+        from harness.engines.toy.service import ToyService
 
         ToyService(folder, slots=20).answer(asks()[:1])

@@ -12,9 +12,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer, Qwen3_5ForCausalLM
 
-from harness.data import fixtures
-from harness.problems.fixture import STOP, Item, generate, load
-from harness.train.recipes import RECIPES, as_data
+from harness._util.data import fixtures
+from harness.engines.toy.problems.fixture import STOP, Item, generate, load
+from harness.engines.toy.train.recipes import RECIPES, as_data
 from reference_impl.toy_model import checkpoint, export
 from reference_impl.toy_model.paged import Chunk, step
 from reference_impl.toy_model.tokenizer import Tokenizer
@@ -54,8 +54,8 @@ def test_frozen_problems_are_what_the_generator_makes() -> None:
 
 
 def test_toy_checkpoint_answers_95_of_100_held_out_problems_in_every_group() -> None:
-    from harness.score.backend import Ask
-    from harness.toy.service import ToyService
+    from harness.engines.answers import Ask
+    from harness.engines.toy.service import ToyService
 
     items = asked()
     service = ToyService(FOLDERS["toy"], caching=False)
@@ -102,9 +102,9 @@ def test_published_checkpoint_generates_what_it_finds_likeliest(published: tuple
 @pytest.mark.parametrize("size", [128, 96, 50])
 def test_paged_execution_of_the_published_checkpoint_is_transformers(published: tuple[Any, Any], size: int) -> None:
     """Chunks on and off the grid of the delta rule: the logits of prompt and answer, within float32's rounding."""
-    from harness.history import Group
-    from harness.toy.model import loaded
-    from harness.toy.oracle import measured
+    from harness.engines.toy.model import loaded
+    from harness.engines.toy.oracle import measured
+    from harness.history.events import Group
 
     theirs, tokenizer = published
     item = load()[7]

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.trace import Submit
+from harness.trace.format import Submit
 
 Content = int
 """A prefix, as a number of its own: equal numbers are equal content, whoever computed it."""

@@ -10,7 +10,8 @@ import pytest
 
 from harness.cli import invoke
 from harness.engines import registry
-from harness.engines.registry import EngineKind, parse
+from harness.engines.kind import EngineKind
+from harness.engines.registry import parse
 from harness.vectors import store
 from harness.vectors.consume import consume
 from harness.vectors.form import Facts, LifecycleExpected

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from harness import data
+from harness._util import data
 from harness.vectors import form
 from suites.vectors.published import files
 

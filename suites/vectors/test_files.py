@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from harness import data, policies
+from harness._util import data
+from harness._util.errors import UsageError
 from harness.cli import invoke
-from harness.errors import UsageError
+from harness.engines import policy as policies
 from harness.vectors import fill, store
 from harness.vectors.form import FILES
 from suites.vectors.jsonschema_subset import errors
@@ -22,7 +23,7 @@ from suites.vectors.published import files
 PATHS = store.find([store.folder()])
 
 
-@pytest.mark.parametrize("policy", fill.POLICIES)
+@pytest.mark.parametrize("policy", fill.asked_policies())
 def test_filling_again_writes_the_same_bytes(policy: str, tmp_path: Path) -> None:
     """If not: `cachewitness fill`, and say in the changelog why expected values changed."""
     written = [path for path, _ in fill.write(policy, tmp_path)]
@@ -33,9 +34,11 @@ def test_filling_again_writes_the_same_bytes(policy: str, tmp_path: Path) -> Non
 
 
 def test_every_policy_and_every_kind_is_there() -> None:
-    assert {policy for policy, _ in files()} == set(fill.POLICIES) == set(policies.NAMES)
+    assert {policy for policy, _ in files()} == set(fill.asked_policies()) == set(policies.names())
     assert {kind for _, kind in files()} == set(FILES)
-    assert {kind for policy, kind in files() if kind == "lifecycle"} and all((p, "lifecycle") in files() for p in fill.POLICIES)
+    assert {kind for policy, kind in files() if kind == "lifecycle"} and all(
+        (p, "lifecycle") in files() for p in fill.asked_policies()
+    )
     assert sum(file.info.count for file in files().values()) >= 300
     assert {vector.result for file in files().values() for vector in file.vectors} == {"valid", "acceptable", "invalid"}
 
@@ -48,7 +51,7 @@ def test_ids_are_unique_readable_and_say_their_kind() -> None:
             assert name.startswith(f"{kind}/") and re.fullmatch(r"[\w./\[\]=,-]+", name), name
 
 
-@pytest.mark.parametrize("policy", fill.POLICIES)
+@pytest.mark.parametrize("policy", fill.asked_policies())
 def test_every_flag_is_carried_by_a_vector(policy: str) -> None:
     """A bug that no vector hunts is not claimed to be hunted."""
     carried = {flag for (owner, _), file in files().items() if owner == policy for flag in file.flags}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.trace import GroupSpec, Submit
+from harness.trace.format import GroupSpec, Submit
 from harness.vectors.form import Facts
 from suites.vectors.lives import Keys, Life, born
 from suites.vectors.published import files, ids

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.trace import GroupSpec
+from harness.trace.format import GroupSpec
 from suites.vectors.published import ids, vectors
 
 MODELS = [v for v in vectors("lmcache", "sizing", "valid") if not v.input.groups]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.trace import GroupSpec
+from harness.trace.format import GroupSpec
 from suites.vectors.published import ids, vectors
 
 EVERYTHING = 4096

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.trace import Submit
+from harness.trace.format import Submit
 from harness.vectors.form import Facts, LifecycleExpected
 from suites.vectors.lives import Keys, Life, born
 from suites.vectors.published import ids, vectors

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from harness.engines.real_vllm.source import load
 from harness.engines.registry import parse
-from harness.engines.vllm_source import load
 from harness.vectors.consume import consume
 from reference_impl.vllm.spec import NEWEST
 from suites.real_vllm import REAL, SOURCE

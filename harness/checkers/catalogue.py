@@ -1,0 +1,159 @@
+"""The anomalies by example: for each, histories in which it is there and lawful ones that look like it.
+
+A story is a text file in `fixtures/histories`. It says in one line what it looks like, why that is legal, what is different
+where it is not, and where the story comes from; then follow the lines of a history (`harness.history.notation`). A line that
+begins with `+` is part of the legal history alone, one with `-` of the anomalous one alone, so the difference is in view.
+A story without `anomalous` is a look-alike without a twin.
+
+`python -m harness.checkers.catalogue` writes every story as JSON lines, and the table in `docs/anomalies.md`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness._util import data
+from harness._util.errors import UsageError
+from harness.checkers import ALL
+from harness.checkers.anomalies import BY_NAME, CATALOGUE
+from harness.history.events import History, dump
+from harness.history.notation import parse
+
+FIELDS = ("looks like", "legal", "anomalous", "tempts", "source")
+
+NO_STORY = {
+    "divergence": (
+        "the engine publishes one key more than the reference of its release",
+        "other block ids, other victims, another of two blocks with the same key: the reference follows these choices",
+    )
+}
+"""What no single history can show, because it takes two: the anomaly and its look-alike in words."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """One look-alike and, if `anomalous` says what is different, its illegal twin. `tempts` is the checker in question."""
+
+    name: str
+    anomaly: str
+    legal: str
+    anomalous: str
+    tempts: str
+    source: str
+    text: str
+
+    def history(self, kind: str) -> History:
+        """Return the `legal` or the `anomalous` history.
+
+        Raises UsageError naming the story and the line of its file.
+        """
+        own, other = ("+", "-") if kind == "legal" else ("-", "+")
+        lines = [("" if line.startswith(other) else line.removeprefix(own)) for line in self.text.splitlines()]
+        tells = f"{self.name} ({'looks like' if kind == 'legal' else 'is'}: {self.anomaly})"
+        return parse("\n".join(line.strip() for line in lines), f"{self.name}.txt", tells)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Which histories the story has."""
+        return ("legal", "anomalous") if self.anomalous else ("legal",)
+
+
+def load(folder: Path | None = None) -> list[Story]:
+    """Read every story, by name.
+
+    Raises UsageError for a story without its fields, or about an anomaly or a checker that does not exist.
+    """
+    return [_read(path) for path in sorted((folder or _folder()).glob("*.txt"))]
+
+
+def files(stories: list[Story]) -> Iterator[tuple[str, bytes]]:
+    """Yield the path, relative to the folder of histories, and the content of each history."""
+    for story in stories:
+        for kind in story.kinds:
+            yield f"{kind}/{story.name}.jsonl", b"".join(dump(story.history(kind)))
+
+
+def document(stories: list[Story]) -> str:
+    """Return the catalogue as Markdown: a table of the anomalies, then the examples of each."""
+    out = [_HEAD]
+    for anomaly in CATALOGUE:
+        checkers = ", ".join(checker.name for checker in ALL if anomaly.name in checker.anomalies)
+        found = checkers or ("differential" if anomaly.name in NO_STORY else "engine")
+        out.append(f"| [{anomaly.name}](#{anomaly.name}) | {anomaly.invariant} | {anomaly.implies} | {found} |")
+    out.append(_EXAMPLES)
+    for anomaly in CATALOGUE:
+        out.append(f"\n### {anomaly.name}\n\n| story | lawful | anomalous | source |\n|---|---|---|---|")
+        if anomaly.name in NO_STORY:
+            illegal, legal = NO_STORY[anomaly.name]
+            out.append(f"| | {legal} | {illegal} | `harness/lockstep.py` |")
+        out += [_row(story) for story in stories if story.anomaly == anomaly.name]
+    return "\n".join(out) + "\n"
+
+
+_HEAD = """\
+# Anomalies
+
+What can be wrong, which rule it contradicts, what the users of the engine see, and which checker says so. This file is
+written by `python -m harness.checkers.catalogue`.
+
+| anomaly | contradicts | what a user sees | found by |
+|---|---|---|---|"""
+
+_EXAMPLES = """
+## Examples
+
+Each anomaly has a history in which it is the first thing found, and a lawful one that differs from it as little as possible
+and passes every checker. Both are written as one story, a text file in `fixtures/histories`: its lines that begin with `-` are
+in the anomalous history alone, those with `+` in the lawful one alone."""
+
+
+def _row(story: Story) -> str:
+    folder = "../fixtures/histories"
+    told = {"legal": story.legal, "anomalous": story.anomalous}
+    cells = [f"{told[kind]} ([history]({folder}/{kind}/{story.name}.jsonl))" for kind in story.kinds]
+    cells += [""] * (2 - len(cells))
+    return f"| [{story.name}]({folder}/{story.name}.txt) | {cells[0]} | {cells[1]} | {story.source} |"
+
+
+def _folder() -> Path:
+    return data.fixtures() / "histories"
+
+
+def _read(path: Path) -> Story:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    end = lines.index("") if "" in lines else len(lines)
+    fields = dict(line.split(": ", 1) for line in lines[:end] if ": " in line)
+    missing = [field for field in ("looks like", "legal", "source") if field not in fields]
+    strange = [field for field in fields if field not in FIELDS]
+    if missing or strange:
+        raise UsageError(f"{path}: a story has the fields {', '.join(FIELDS)}; look at {', '.join(missing + strange)}")
+    anomaly = fields["looks like"]
+    if anomaly not in BY_NAME:
+        raise UsageError(f"{path}: no anomaly is called {anomaly!r}")
+    checkers = [checker.name for checker in ALL if anomaly in checker.anomalies]
+    tempts = fields.get("tempts", checkers[0] if checkers else "")
+    if tempts not in [checker.name for checker in ALL]:
+        raise UsageError(f"{path}: no checker is called {tempts!r}; say which one is tempted")
+    text = "\n".join("" if number < end else line for number, line in enumerate(lines))
+    return Story(path.stem, anomaly, fields["legal"], fields.get("anomalous", ""), tempts, fields["source"], text)
+
+
+def main() -> int:
+    """Write every history and the document, and return the exit code."""
+    stories, folder = load(), _folder()
+    written = dict(files(stories))
+    for name, content in written.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    for stale in {*folder.glob("*/*.jsonl")} - {folder / name for name in written}:
+        stale.unlink()
+    (folder.parent.parent / "docs" / "anomalies.md").write_text(document(stories), encoding="utf-8")
+    print(f"{len(written)} histories of {len(stories)} stories, and docs/anomalies.md")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

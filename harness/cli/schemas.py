@@ -1,0 +1,113 @@
+"""JSON schemas of what is stored, generated from the types that read it.
+
+The files in `fixtures/schemas` are what other programs validate against; a test keeps them equal to what is generated here.
+The schema of a trace or a history is that of one line: the first line of a file is the header, all others are operations or
+events.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from harness._util.errors import UsageError
+from harness.history import events as history
+from harness.score import document as score
+from harness.trace import format as trace
+from harness.vectors import form as vectors
+from harness.verdict.report import jsonreport
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_REFERENCE = "#/$defs/{name}"
+
+
+def _trace() -> dict[str, Any]:
+    title = f"a line of a trace, {trace.FORMAT} version {trace.VERSION}"
+    return _of(title, trace.TraceHeader, trace.Op, trace.FORMAT, trace.VERSION)
+
+
+def _history() -> dict[str, Any]:
+    title = f"a line of a history, {history.FORMAT} version {history.VERSION}"
+    return _of(title, history.Header, history.Event, history.FORMAT, history.VERSION)
+
+
+def _report() -> dict[str, Any]:
+    return _whole("the report of a run", jsonreport)
+
+
+def _score() -> dict[str, Any]:
+    return _whole("the report of a score", score)
+
+
+def _whole(what: str, module: Any) -> dict[str, Any]:
+    """Return the schema of a file that is one document: a module's `Document` with its `FORMAT` and `VERSION`."""
+    title = f"{what}, {module.FORMAT} version {module.VERSION}"
+    (whole,), definitions = msgspec.json.schema_components([module.Document], ref_template=_REFERENCE)
+    _unwrap(definitions)
+    _pin(definitions["Document"], module.FORMAT, module.VERSION)
+    return {"$schema": DIALECT, "title": title, **whole, "$defs": dict(sorted(definitions.items()))}
+
+
+def _vectors(kind: str) -> dict[str, Any]:
+    """Return the schema of a file of vectors of a kind."""
+    file = vectors.FILES[kind]
+    (whole,), definitions = msgspec.json.schema_components([file], ref_template=_REFERENCE)
+    _unwrap(definitions)
+    _pin(definitions["Info"], vectors.FORMAT, vectors.VERSION)
+    definitions["Info"]["properties"]["kind"] = {"const": kind}
+    title = f"test vectors of {kind}, {vectors.FORMAT} version {vectors.VERSION}"
+    return {"$schema": DIALECT, "title": title, **whole, "$defs": dict(sorted(definitions.items()))}
+
+
+KINDS: dict[str, Callable[[], dict[str, Any]]] = {
+    "trace": _trace,
+    "history": _history,
+    "report": _report,
+    "score": _score,
+    **{f"vectors-{kind}": functools.partial(_vectors, kind) for kind in vectors.FILES},
+}
+
+
+def schema(kind: str) -> bytes:
+    """Return the schema of `trace` or `history` lines, of a `report`, a `score` or `vectors-KIND`, as indented JSON.
+
+    Raises UsageError for another kind.
+    """
+    from harness._util.names import nearest
+
+    if kind not in KINDS:
+        raise UsageError(f"there is no schema of {kind!r}{nearest(kind, KINDS)}")
+    return msgspec.json.format(msgspec.json.encode(KINDS[kind]()), indent=2) + b"\n"
+
+
+def title(kind: str) -> str:
+    """Return what the schema is of."""
+    return str(KINDS[kind]()["title"])
+
+
+def _of(title: str, header: Any, line: Any, format_name: str, version: int) -> dict[str, Any]:
+    (first, others), definitions = msgspec.json.schema_components([header, line], ref_template=_REFERENCE)
+    _unwrap(definitions)
+    _pin(definitions[header.__name__], format_name, version)
+    return {
+        "$schema": DIALECT,
+        "title": title,
+        "anyOf": [first, *others["anyOf"]],
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _unwrap(definitions: dict[str, Any]) -> None:
+    """Make every description one line of text, as docstrings are not."""
+    for definition in definitions.values():
+        if "description" in definition:
+            definition["description"] = " ".join(definition["description"].split())
+
+
+def _pin(definition: dict[str, Any], format_name: str, version: int) -> None:
+    """Make the format and its version constants: a file of another version is another format."""
+    definition["properties"]["format"] = {"const": format_name}
+    definition["properties"]["version"] = {"const": version}

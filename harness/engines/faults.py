@@ -1,0 +1,45 @@
+"""The seeded faults by name, and how one is planted into an engine that was just opened.
+
+Every policy brings the faults of its own; the faults of a device, which belong to no policy, are registered under the
+entry-point group `cachewitness.mutants`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness._util import plugins
+from harness._util.errors import UsageError
+from harness._util.names import nearest
+from harness.engines import policy as policies
+from harness.engines.kind import EngineKind
+from harness.engines.mutant import Mutant
+from harness.trace.format import TraceHeader
+
+GROUP = "cachewitness.mutants"
+
+
+def all_mutants() -> dict[str, Mutant]:
+    """Return every mutant by name: those of each policy, then those that belong to none."""
+    found = [mutant for name in policies.names() for mutant in policies.get(name).mutants()]
+    found += [mutant for entry in plugins.registered(GROUP).values() for mutant in entry.load()]
+    return {mutant.name: mutant for mutant in found}
+
+
+def plant(name: str, kind: EngineKind, engine: Any, header: TraceHeader) -> None:
+    """Plant a fault into an engine of a kind, just opened for a trace; at a height where there is nothing to plant, do nothing.
+
+    Raises UsageError if there is no such fault, or if it does not fit that engine.
+    """
+    mutants = all_mutants() | dict(kind.faults())
+    if name not in mutants:
+        raise UsageError(f"--engine: no mutant is called {name!r}{nearest(name, mutants)}")
+    mutant, target = mutants[name], engine
+    if kind.name not in mutant.engines:
+        policy = policies.get(header.policy)
+        fitting = [policy.name, *filter(None, [policy.plants_as])]
+        if kind.policies is not None or not set(fitting) & set(mutant.engines):
+            raise UsageError(f"--engine: mutant {name!r} fits {', '.join(mutant.engines)}, not {', '.join(fitting)}")
+        target = getattr(engine, "engine", engine)
+    if mutant.height in ("manager", header.height):
+        mutant.plant(target)

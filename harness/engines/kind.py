@@ -1,0 +1,48 @@
+"""What an engine says of itself when it registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.engines.answers import Backend, Opening
+from harness.engines.mutant import Mutant
+from harness.engines.protocol import Engine
+from harness.trace.format import Height, TraceHeader
+
+Open = Callable[[TraceHeader, Mapping[str, str]], Engine]
+Answerer = Callable[[Mapping[str, str], Opening], Backend]
+Answer = Callable[[Any], Any]
+Answers = Callable[[str, Mapping[str, str]], Mapping[str, Answer]]
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """A kind of engine: what it is, at which heights it runs, which options its name takes, and how one is opened.
+
+    `open(header, options)` builds an engine for one trace; it raises UsageError for options that do not fit and
+    EngineMissing if something has to be installed first. `replays` says that the reference can be run beside it.
+    `answerer(options, opening)` opens an engine that answers prompts, for one arm of a score; it raises the same errors, and
+    UsageError for an opening that the engine does not offer. `computes` says that its steps run on tensors, which it compares.
+    `policies` are the names of those whose rules it follows; None: of any that has a reference.
+    `answers(policy, options)` says how the engine answers vectors: a function from input to what is expected, by kind of vector
+    (`harness.vectors.form`); it raises UsageError for an input that is refused, and kinds that it cannot answer are not there.
+    """
+
+    name: str
+    summary: str
+    heights: tuple[Height, ...]
+    open: Open
+    options: Mapping[str, str] = field(default_factory=dict)
+    policies: tuple[str, ...] | None = ("vllm",)
+    replays: bool = True
+    answerer: Answerer | None = None
+    computes: bool = False
+    answers: Answers | None = None
+    faults: Callable[[], Mapping[str, Mutant]] = dict
+    """Seeded faults of its own, by name, beside those that `harness.engines.faults` knows."""
+
+    def follows(self, policy: str) -> bool:
+        """Whether it can follow a policy."""
+        return self.policies is None or policy in self.policies

@@ -1,0 +1,68 @@
+"""A seeded fault: one real bug's mechanism, planted into an engine to show that it is found.
+
+A mutant changes an engine that was just built, through the names that the system's own classes have; so most of those of vLLM's
+policy fit the reference and the installed vLLM alike. Each names in advance the anomaly that must be raised, and the checker
+that raises it. Faults in drafts, in steps in flight and in the second tier need the engine's own scheduler; elsewhere there is
+nothing to plant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.trace.format import Height
+
+Plant = Callable[[Any], None]
+
+DEFAULT_POLICY = "vllm"
+KINDS = ("reference", "toy", "vllm")
+"""The kinds of engine that a mutant may name beside policies."""
+
+GROUPS = {
+    "A": "snapshot identity: a state is kept under a boundary or a key that it does not represent",
+    "B": "publish before write: a key is visible before, or without, the step that writes it",
+    "C": "hits of several groups collapsed into one number",
+    "D": "speculation and rollback: drafts that fell, states that cannot be rewound",
+    "E": "hygiene: the bytes of the tenant before are read",
+    "F": "padding and batch indices: pad rows, compaction",
+    "G": "windows: what has left them, and what has not",
+    "H": "ownership: leaks, double frees, shared content that is written",
+    "I": "keys and identity: a missing part, a collision, a stale key",
+    "J": "the mathematics of states at the ends of chunks",
+    "K": "other tiers and transfers",
+    "L": "invalidation: resets, weights, adapters, in every tier",
+    "M": "units and capacity: the block size of another group, sums that are wrong",
+    "N": "a cache without hits, or with too many keys; answers are right",
+    "O": "liveness: whoever can run does not",
+    "P": "a prompt that is cached whole, or but for its end",
+}
+"""The mechanisms of real bugs that faults are sorted by."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A seeded fault: what it does, which public bug it mirrors, which anomaly betrays it to which checker."""
+
+    name: str
+    summary: str
+    mirrors: str
+    anomaly: str
+    checker: str
+    plant: Plant
+    engines: tuple[str, ...]
+    height: Height = "manager"
+    """The lowest height at which there is something to plant it into."""
+    group: str = field(kw_only=True)
+    """The mechanism that it belongs to; see `GROUPS`."""
+
+    @property
+    def policy(self) -> str:
+        """The policy whose reference it is planted into: vLLM's unless it is another's."""
+        return next((name for name in self.engines if name not in KINDS), DEFAULT_POLICY)
+
+    @property
+    def engine(self) -> str:
+        """The engine of this package that it is shown on: the reference, or the toy for faults of a device."""
+        return "toy" if self.engines == ("toy",) else "reference"

@@ -1,0 +1,143 @@
+"""The cache policies that have a reference, by name: the ones here and those that other packages register.
+
+A policy is a package in `reference_impl`, in its own system's terms; what the harness needs of it (how it is built for a trace,
+on which configurations it is run, its plan, its mutants, its test vectors) is said in a `PolicyKind`, which is registered under
+the entry-point group `cachewitness.policies`. The five of this package are in `harness/policies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness._util import plugins
+from harness._util.errors import UsageError
+from harness._util.names import nearest
+from harness.engines.mutant import Mutant
+from harness.engines.protocol import Engine
+from harness.trace.configurations import Cell
+from harness.trace.format import Height, Layout, TraceHeader
+
+GROUP = "cachewitness.policies"
+DEFAULT = "vllm"
+
+AXES = {
+    "window": "tokens that a sliding window keeps behind a boundary",
+    "recurrent": "where a recurrent state can be resumed",
+    "last token": "what of a fully cached prompt is computed again",
+    "group miss": "what happens if one group has less than the others",
+    "duplicate": "what happens to a second block of the same content",
+    "eviction": "who goes first when room is needed",
+    "publication": "when a prefix can first be hit",
+    "compaction": "whether live content moves",
+}
+"""In what the systems differ, and what each axis means. Every policy says where it stands on each."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of a system, and whether the reference has it; an option that needs an absent one is refused."""
+
+    name: str
+    summary: str
+    implemented: bool = True
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a policy is to be run for answering prompts; sizes as in `harness.engines.toy.service.ToyService`."""
+
+    caching: bool
+    slots: int
+    batch: int
+    budget: int
+    model_len: int
+    retention_interval: int | None = None
+    drafts: int = 0
+    in_flight: int = 0
+    tier_slots: int = 0
+
+
+Serve = Callable[[Layout, Serving], TraceHeader]
+
+
+@dataclass(frozen=True)
+class PolicyKind:
+    """A policy: what it is, where its rules come from, and how it is built and run.
+
+    `open(header, options)` builds its engine for a trace, at the height that the trace names; options are those of the engine
+    `reference` (`mutant`, `release`), and it raises UsageError for one that does not fit. `cells` are the configurations of a
+    run in which the user chose nothing, `cold_cells` those on which tensors are compared, `variants(layout)` those of one
+    layout. `serve` says how a model's layout is run for answering prompts. `not_applicable` maps an invariant to why it is not.
+    """
+
+    name: str
+    summary: str
+    source: str
+    pinned: str
+    releases: tuple[str, ...]
+    rules: Sequence[Rule]
+    axes: Mapping[str, str]
+    open: Callable[[TraceHeader, Mapping[str, str]], Engine]
+    cells: Callable[[], list[Cell]]
+    cold_cells: Callable[[], list[Cell]]
+    serve: Serve
+    variants: Callable[[Layout], list[Cell]] | None = None
+    heights: tuple[Height, ...] = ("manager", "scheduler")
+    not_applicable: Mapping[str, str] = field(default_factory=dict)
+    checkpoint: str = "toy"
+    """The trained model, of those in the fixtures, whose layers the system has caches for."""
+    plants_as: str = ""
+    """The policy whose mutants fit it too; empty: none but its own."""
+    mutants: Callable[[], Sequence[Mutant]] = tuple
+    """The seeded faults that are planted into its engine."""
+    questions: Callable[[], Any] | None = None
+    """What it is asked for test vectors, a `harness.vectors.case.Questions`; None: nothing."""
+
+
+def names() -> list[str]:
+    """Return the names of all registered policies: the default first, then this package's, then those of others."""
+    return sorted(plugins.registered(GROUP), key=lambda name: name != DEFAULT)
+
+
+def get(name: str) -> PolicyKind:
+    """Return a policy by name.
+
+    Raises UsageError, with the nearest name, if there is none, and for a registration that cannot be imported or leaves an axis
+    out.
+    """
+    registered = plugins.registered(GROUP)
+    if name not in registered:
+        raise UsageError(f"--policy: no policy is called {name!r}{nearest(name, registered)}")
+    entry = registered[name]
+    try:
+        kind: PolicyKind = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"--policy: {name} ({entry.value}) cannot be imported: {type(error).__name__}: {error}") from None
+    if missing := sorted(set(AXES) - set(kind.axes)):
+        raise UsageError(f"--policy: {name} ({entry.value}) does not say where it stands on {', '.join(missing)}")
+    return kind
+
+
+def served_plainly(policy: str, layout: Layout, serving: Serving, **options: Any) -> TraceHeader:
+    """Return the header of a policy that has neither drafts, nor steps in flight, nor a second tier, for answering prompts.
+
+    Raises UsageError for what it has not; `options` are added to those that every policy takes.
+    """
+    for what, asked in (
+        ("drafts", serving.drafts),
+        ("steps in flight", serving.in_flight),
+        ("a second tier", serving.tier_slots),
+    ):
+        if asked:
+            raise UsageError(f"--policy {policy}: has no {what.removeprefix('a ')}")
+    common = {
+        "enable_caching": serving.caching,
+        "max_num_seqs": serving.batch,
+        "max_num_batched_tokens": serving.budget,
+        "max_model_len": serving.model_len,
+    }
+    return TraceHeader(
+        name="service", layout=layout, slots=serving.slots, height="scheduler", policy=policy, options=common | options
+    )

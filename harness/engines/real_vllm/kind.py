@@ -1,0 +1,256 @@
+"""The engine `vllm`: the installed vLLM's own cache manager, in process on CPU, under the harness's scheduler and worker.
+
+`vllm:source=PATH` takes the vLLM in that folder (a checkout, or a wheel unpacked without its compiled parts). Everything
+that decides what is cached, hit, kept and evicted, and where a chunk ends, is vLLM's code; what is ours is the order of
+calls around it.
+
+Time spent inside vLLM is kept apart from our own: `engine_seconds`, beside `startup_seconds` for importing and building.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from harness._util.errors import UsageError
+from harness.engines import policy as policies
+from harness.engines.kind import Answer, EngineKind
+from harness.engines.manager_height import ManagerHeight, NewRequest, describe, retention
+from harness.engines.mutant import Mutant
+from harness.engines.observe import ObservedManager
+from harness.engines.protocol import Engine
+from harness.engines.real_vllm.build import (
+    RETENTION_ENV,
+    block_sizes,
+    cache_config,
+    default_interval,
+    has_retention_field,
+    manager,
+    parameters,
+    request_maker,
+)
+from harness.engines.real_vllm.patch import ACTIVE
+from harness.engines.real_vllm.source import Source, load
+from harness.engines.real_vllm.split import chunk_split
+from harness.history.events import Header, Rules
+from harness.trace.format import Submit, TraceHeader
+from reference_impl.vllm.config import ConfigError, Options
+from reference_impl.vllm.spec import NEWEST, RELEASES
+
+PROGRESS_STEPS = 4
+"""A request waits one step for a state of the same step; the rest is margin."""
+
+EXTENSION_ENDED = (0, 32)
+"""Up to then, where hits may end inside a block, the tail of a prompt was kept at the prompt's own end."""
+
+TIMED = (
+    "allocate_slots",
+    "cache_blocks",
+    "free",
+    "get_computed_blocks",
+    "new_step_starts",
+    "reset_prefix_cache",
+    "take_kv_cache_block_copies",
+    "take_new_block_ids",
+)
+
+
+class TimedManager:
+    """A manager whose calls are timed; `engine_seconds` is the time spent inside them."""
+
+    def __init__(self, timed: Any) -> None:
+        self.timed = timed
+        self.engine_seconds = 0.0
+        for name in TIMED:
+            if hasattr(timed, name):
+                setattr(self, name, self.clocked(timed, name))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.timed, name)
+
+    def new_requests(self, new_request: NewRequest) -> NewRequest:
+        """Return the same maker of requests; making one, and adding a token to it, hashes blocks and is vLLM's time."""
+        make = SimpleNamespace(request=new_request)
+        clocked = self.clocked(make, "request")
+
+        def timed(op: Submit, tokens: list[int]) -> Any:
+            request = clocked(op, tokens)
+            plain = SimpleNamespace(append=request.append_output_token_ids)
+            request.append_output_token_ids = self.clocked(plain, "append")
+            return request
+
+        return timed
+
+    def clocked(self, owner: Any, name: str) -> Any:
+        """Return the method as a function whose time is counted."""
+
+        def clocked(*args: Any, **kwargs: Any) -> Any:
+            begun = perf_counter()
+            try:
+                return getattr(owner, name)(*args, **kwargs)
+            finally:
+                self.engine_seconds += perf_counter() - begun
+
+        return clocked
+
+
+class VllmManager(ManagerHeight):
+    """vLLM's KVCacheManager at manager height."""
+
+    startup_seconds = 0.0
+
+    @property
+    def engine_seconds(self) -> float:
+        """Seconds spent inside vLLM's own code since it was built."""
+        seconds: float = self.manager.engine_seconds
+        return seconds
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+    """Build vLLM's cache manager for a trace. Option `source`: a folder that holds `vllm`.
+
+    Raises EngineMissing if vLLM cannot be imported, UsageError for anything that this release cannot do.
+    """
+    begun = perf_counter()
+    if unknown := sorted(set(options) - set(ENGINE.options)):
+        raise UsageError(f"--engine: vllm has no option {unknown[0]!r}; known are {', '.join(ENGINE.options)}")
+    source = load(options.get("source", ""))
+    ACTIVE.undo()
+    engine = _assemble(header, _read_options(header, source), source)
+    engine.header = _limited(engine.header, options, source)
+    engine.startup_seconds = perf_counter() - begun
+    return engine
+
+
+def _limited(header: Header, options: Mapping[str, str], source: Source) -> Header:
+    """Return the header less what this vLLM is not asked to do, with the reasons."""
+    capabilities, limits = header.capabilities, dict(header.not_applicable)
+    if options.get("withdraw", "no") == "no":
+        capabilities = [name for name in capabilities if name != "withdraw"]
+        limits["withdraw"] = (
+            "vLLM keeps the keys of a withdrawn step (vllm-project/vllm#43569, #57580); vllm:withdraw=yes shows it"
+        )
+    if _release_name(source) != NEWEST:
+        limits["differential"] = f"the reference looks up and cuts chunks as vLLM {NEWEST} does; this is {source.version!r}"
+    return msgspec.structs.replace(header, capabilities=capabilities, not_applicable=limits)
+
+
+def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmManager:
+    interval = _interval(header, options, source)
+    config = cache_config(source, header, options, interval)
+    sizes = block_sizes(source, header, config, options)
+    environment = os.environ.get(RETENTION_ENV)
+    try:
+        if not has_retention_field(source) and interval is not None:
+            os.environ[RETENTION_ENV] = str(interval)
+        core = manager(source, config, sizes, options)
+    finally:
+        _restore(RETENTION_ENV, environment)
+    partial_hits = bool(getattr(core.coordinator, "enable_partial_hash_hits", False))
+    alignment = sizes[1] if partial_hits else sizes[0]
+    rules = Rules(
+        caching=options.enable_caching,
+        alignment=alignment,
+        give_back=alignment if options.use_eagle else 0,
+        retention=retention(
+            header,
+            interval,
+            junction=_pins_junctions(source),
+            extension=partial_hits and source.release is not None and source.release < EXTENSION_ENDED,
+            lowered=_lowers_boundaries(source),
+        ),
+        progress_steps=PROGRESS_STEPS,
+        reserved_slots=int(options.watermark * header.slots),
+    )
+    timed = TimedManager(core)
+    return VllmManager(
+        describe(header, "vllm", source.version, rules, options),
+        ObservedManager(timed, source.utils.get_group_id),
+        timed.new_requests(request_maker(source, sizes[1], options)),
+        options.max_model_len,
+        chunk_split(source, header, options, core, sizes),
+        options.scheduler_reserve_full_isl,
+    )
+
+
+def _read_options(header: TraceHeader, source: Source) -> Options:
+    """Return the trace's options, checked against what this vLLM can do."""
+    try:
+        options = Options.parse(header.options)
+    except ConfigError as error:
+        raise UsageError(f"trace {header.name!r}: {error}") from None
+    release = _release_name(source)
+    if "release" in header.options and release not in ("", options.release):
+        raise UsageError(f"trace {header.name!r}: option 'release' is {options.release!r}; this is vLLM {source.version}")
+    if options.pages_per_snapshot != 1:
+        raise UsageError("option 'pages_per_snapshot': in vLLM a snapshot is always one block; leave it at 1")
+    if options.free_list != "lru":
+        raise UsageError("option 'free_list': vLLM has one order of its free queue, 'lru'; leave it out")
+    behaviour = RELEASES.get(release, RELEASES[NEWEST])
+    for name in ("junction_pinning", "eagle_replay_boundaries"):
+        given = getattr(options, name)
+        if given not in ("by release", getattr(behaviour, name)):
+            raise UsageError(f"option {name!r}: vLLM {source.version} has no such switch; leave it out")
+    return options
+
+
+def _release_name(source: Source) -> str:
+    return "{}.{}".format(*source.release) if source.release else ""
+
+
+def _interval(header: TraceHeader, options: Options, source: Source) -> int | None:
+    if options.retention_interval == "by release":
+        recurrent = any(group.kind == "recurrent" for group in header.layout.groups)
+        return default_interval(source, options, recurrent)
+    return options.retention_interval
+
+
+def _pins_junctions(source: Source) -> bool:
+    """Whether shared-prefix junctions are kept: masks take reachable boundaries since 0.26, the prompt's end before."""
+    mask = source.part("v1.core.single_type_kv_cache_manager", "MambaManager").reachable_block_mask
+    return "reachable_boundaries" in parameters(mask)
+
+
+def _lowers_boundaries(source: Source) -> bool:
+    """Whether EAGLE has replay boundaries of its own: managers are told them since 0.30."""
+    cache_blocks = source.part("v1.core.single_type_kv_cache_manager", "SingleTypeKVCacheManager").cache_blocks
+    return "replay_boundaries" in parameters(cache_blocks)
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answer]:
+    """Return how vLLM's own classes answer vectors, by kind of vector."""
+    asked = policies.get(policy).questions
+    return {} if asked is None else asked().answers_of(open_engine, options)
+
+
+def _faults() -> Mapping[str, Mutant]:
+    from harness.engines.real_vllm.faults import FAULTS
+
+    return FAULTS
+
+
+ENGINE = EngineKind(
+    name="vllm",
+    summary="the installed vLLM's own KVCacheManager, in process on CPU",
+    heights=("manager",),
+    open=open_engine,
+    answers=answer_vectors,
+    faults=_faults,
+    options={
+        "source": "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts",
+        "mutant": "a seeded fault patched into it (see `ls mutants`)",
+        "withdraw": "`yes`: also run traces that withdraw a request from its step, which vLLM does not survive",
+    },
+)

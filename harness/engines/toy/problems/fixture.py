@@ -1,0 +1,109 @@
+"""The frozen problems: contexts of several tenants and what is asked behind each.
+
+`python -m harness.engines.toy.problems` writes them.
+
+Two files of JSON lines: `contexts.jsonl` (tenant, context) and `problems.jsonl` (tenant, family, group, question, answer), the
+last two fields being those of gsm8k.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from harness._util import files, jsonl
+from harness._util.data import fixtures
+from harness._util.errors import UsageError
+from harness.engines.toy.problems.contexts import Context, new_context
+from harness.engines.toy.problems.families import GROUPS, Problem, pose
+from harness.engines.toy.problems.words import VOCABULARY
+from reference_impl.toy_model.tokenizer import Tokenizer
+
+SEED = "gsm8k_format/1"
+TENANTS, QUESTIONS_PER_TENANT = 8, 50
+EXAMPLES_MIN, CONTEXT_TOKENS_MIN = 14, 520
+"""Enough for four blocks of 128 tokens, the block size that vLLM gives the published architecture among the checkpoints."""
+PROMPT = "{context}Question: {question}\nAnswer:"
+STOP = "\n\n"
+"""A worked answer ends with an empty line."""
+
+
+class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A context that questions share."""
+
+    tenant: str
+    context: str
+
+
+class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A question of a tenant; `group` names the cache that the answer needs most."""
+
+    tenant: str
+    family: str
+    group: str
+    question: str
+    answer: str
+
+
+class Item(msgspec.Struct, frozen=True):
+    """A question with its context."""
+
+    row: Row
+    context: str
+
+    @property
+    def prompt(self) -> str:
+        """The text that is to be continued with the answer."""
+        return PROMPT.format(context=self.context, question=self.row.question)
+
+
+def generate() -> tuple[list[Tenant], list[Row]]:
+    """Return the problems; the same every time. Questions of one tenant do not change its world for each other."""
+    encode = Tokenizer(VOCABULARY).encode
+
+    def enough(text: str, examples: int) -> bool:
+        return examples >= EXAMPLES_MIN and len(encode(text)) >= CONTEXT_TOKENS_MIN
+
+    tenants, rows = [], []
+    for number in range(TENANTS):
+        name = f"t{number}"
+        context = new_context(Random(f"{SEED}/{name}"), enough)
+        tenants.append(Tenant(name, context.text))
+        rows += [
+            Row(name, p.family, p.group, p.question, p.answer) for p in _questions(context, Random(f"{SEED}/{name}/asked"))
+        ]
+    return tenants, rows
+
+
+def _questions(context: Context, rng: Random) -> list[Problem]:
+    asked: dict[str, Problem] = {}
+    while len(asked) < QUESTIONS_PER_TENANT:
+        posed = pose(copy.deepcopy(context.world), [*GROUPS][len(asked) % len(GROUPS)], rng)
+        asked.setdefault(posed.question, posed)
+    return [*asked.values()]
+
+
+def write(folder: Path) -> None:
+    """Write both files into a folder."""
+    tenants, rows = generate()
+    encode = msgspec.json.encode
+    files.write(folder / "contexts.jsonl", [encode(tenant) + b"\n" for tenant in tenants])
+    files.write(folder / "problems.jsonl", [encode(row) + b"\n" for row in rows])
+
+
+def load(folder: Path | None = None) -> list[Item]:
+    """Read the problems of a folder (by default those that are frozen here), tenant by tenant.
+
+    Raises UsageError naming file, line and field if one is damaged or its tenant has no context.
+    """
+    folder = fixtures() / "gsm8k_format" if folder is None else folder
+    contexts = {t.tenant: t.context for _, t in jsonl.rows(folder / "contexts.jsonl", Tenant)}
+    items = []
+    for number, row in jsonl.rows(folder / "problems.jsonl", Row):
+        if row.tenant not in contexts:
+            raise UsageError(f"{folder / 'problems.jsonl'}:{number}: $.tenant: {row.tenant!r} has no context in contexts.jsonl")
+        items.append(Item(row, contexts[row.tenant]))
+    return items

@@ -1,0 +1,244 @@
+"""Answers prompts with the toy model: greedy decoding over a paged cache, many requests at a time.
+
+It is the engine that traces run on (scheduler, cache manager, pages), but what a request generates is what the model says. What
+a request took from the cache is read from the engine's own events, as everything else is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness import __version__
+from harness._util import data
+from harness._util.errors import UsageError
+from harness.engines import policy as policies
+from harness.engines.answers import Answer, Ask, BackendError
+from harness.engines.faults import plant
+from harness.engines.policy import Serving
+from harness.engines.toy.engine import check
+from harness.engines.toy.greedy import GreedyEngine
+from harness.engines.toy.kind import ENGINE
+from harness.engines.toy.model import kind_of, loaded
+from harness.history.events import Accept, Event, Hit, Preempted, ResetDone, StepBegin, Unpublish
+from harness.history.restored import restored
+from harness.trace.format import Finish, GroupSpec, Layout, Preempt, Reset, Step
+from reference_impl.toy_model import checkpoint as checkpoints
+from reference_impl.toy_model import config as configs
+from reference_impl.toy_model.config import ModelError, ToyConfig
+from reference_impl.toy_model.tokenizer import END, Tokenizer
+
+SLOTS = 4096
+MODEL_LEN = 4096
+STALLED_STEPS = 64
+"""So many steps in which nobody computed anything, and the engine is stuck."""
+
+
+class ToyService:
+    """A `Backend` over the toy model of a checkpoint folder.
+
+    It follows a `policy`, of a `release`; `caching` turns prefix caching on; `mutant` plants a seeded fault.
+    The pool has `slots` blocks of `block_size` tokens, at most `batch` requests run at a time, and a step computes at most
+    `budget` tokens; `retention_interval` is the policy's option. `tier_slots` > 0 adds a second tier. With `preempt_every`
+    n > 0 each n-th step takes its place from the request that came last, once for each request. So many `drafts` are verified
+    with each token; so many steps are `in_flight` when the next one is scheduled (0 to 2). `dtype` is float32, float64 or
+    bf16-state (float32, recurrent memories in bfloat16); `device` is cpu or cuda. `engine` is what carries the requests out.
+
+    Raises UsageError for an option or a checkpoint that does not fit.
+    """
+
+    name = "toy"
+
+    def __init__(
+        self,
+        checkpoint: Path | None = None,
+        *,
+        caching: bool = True,
+        policy: str = "vllm",
+        mutant: str = "",
+        release: str = "",
+        block_size: int = 16,
+        slots: int = SLOTS,
+        batch: int = 16,
+        budget: int = 1024,
+        retention_interval: int | None = None,
+        tier_slots: int = 0,
+        preempt_every: int = 0,
+        drafts: int = 0,
+        in_flight: int = 0,
+        dtype: str = "float32",
+        device: str = "cpu",
+    ) -> None:
+        check(dtype, device)
+        kind = policies.get(policy)
+        folder = checkpoint or data.fixtures() / "checkpoints" / kind.checkpoint
+        try:
+            layout = layout_of(configs.load(folder / checkpoints.CONFIG), block_size)
+            self.tokenizer = Tokenizer.load(folder / checkpoints.TOKENIZER)
+        except ModelError as error:
+            raise UsageError(f"--checkpoint: {error}") from None
+        serving = Serving(
+            caching=caching,
+            slots=slots,
+            batch=batch,
+            budget=budget,
+            model_len=MODEL_LEN,
+            retention_interval=retention_interval,
+            drafts=drafts,
+            in_flight=in_flight,
+            tier_slots=tier_slots,
+        )
+        header = kind.serve(layout, serving)
+        engine: Any = kind.open(header, {"release": release})
+        model = loaded(folder, engine.header.local_groups(), precision=dtype, device=device)
+        self.engine, self._header = GreedyEngine(engine, model), engine.header
+        if mutant:
+            plant(mutant, ENGINE, self.engine, header)
+        self._preempt_every = preempt_every
+        self._asked = self._steps = 0
+        self._versions = {
+            "engine": f"toy {__version__}" + (f" mutant {mutant}" if mutant else ""),
+            "policy": f"{policy} {engine.header.engine_version}",
+            "checkpoint": model.sha256,
+            "device": device,
+            "dtype": dtype,
+            "torch": str(torch.__version__),
+        }
+
+    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+        """Answer every prompt, in the order asked.
+
+        Raises BackendError for a prompt that can never run, or if the engine stops computing.
+        """
+        jobs = {f"q{self._asked + index}": _Job(ask, self.tokenizer) for index, ask in enumerate(asks)}
+        self._asked += len(asks)
+        for r, job in jobs.items():
+            try:
+                self._submit(r, job)
+            except ValueError as error:
+                raise BackendError(f"question {job.ask.id}: {error}") from None
+        live, idle = dict(jobs), 0
+        while live:
+            ran = self._step(live)
+            idle = 0 if ran else idle + 1
+            if idle > STALLED_STEPS:
+                waiting = next(iter(live.values())).ask.id
+                raise BackendError(f"question {waiting}: nothing was computed in {idle} steps; is the pool too small?")
+        return [self._answer_of(r, job) for r, job in jobs.items()]
+
+    def reset(self) -> bool:
+        """Forget every cached prefix of the local pool."""
+        done = [event.ok for event in self.engine.apply(Reset(tier="local")) if isinstance(event, ResetDone)]
+        return all(done)
+
+    def versions(self) -> Mapping[str, str]:
+        """Return engine, checkpoint hash, device, precision and packages."""
+        return self._versions
+
+    def close(self) -> None:
+        """Let go of the pools."""
+        self.engine.close()
+
+    def _submit(self, r: str, job: _Job) -> None:
+        engine, ask = self.engine.engine, job.ask
+        self.engine.told(lambda: engine.submit_tokens(r, job.prompt, salt=ask.salt, shared=job.shared))
+
+    def _step(self, live: dict[str, _Job]) -> bool:
+        """Run one step, end who is through, and return whether anybody computed anything."""
+        self._steps += 1
+        events = self.engine.apply(Step())
+        ran = self._see(events, live)
+        for r in [r for r, job in live.items() if job.done]:
+            self.engine.apply(Finish(r))
+            del live[r]
+        if self._preempt_every and self._steps % self._preempt_every == 0:
+            fresh = [r for r in self.engine.engine.running() if r in live and not live[r].preemptions and live[r].tokens]
+            if fresh:
+                self._see(self.engine.apply(Preempt(fresh[-1])), live)
+        return ran
+
+    def _see(self, events: Iterable[Event], live: Mapping[str, _Job]) -> bool:
+        ran, evictions, hits = False, 0, []
+        for event in events:
+            if isinstance(event, Accept) and event.r in live:
+                live[event.r].take(event.tokens)
+                live[event.r].drafted += len(event.tokens) - 1
+            elif isinstance(event, Unpublish) and event.reason == "evict":
+                evictions += 1
+            elif isinstance(event, Hit) and event.r in live and not live[event.r].restored:
+                live[event.r].restored = {"": event.resume} | restored(self._header, event)
+                hits.append(event)
+            elif isinstance(event, Preempted) and event.r in live:
+                live[event.r].preemptions += 1
+            elif isinstance(event, StepBegin):
+                ran = bool(event.runs)
+                for hit in hits:
+                    live[hit.r].from_tier = self._fetched(hit, event)
+        for job in live.values():
+            job.evictions += evictions
+        return ran
+
+    def _fetched(self, hit: Hit, begin: StepBegin) -> int:
+        """Return how many of the restored tokens came from the second tier: those of the group of which most did."""
+        fetched = {(move.dst_pool, move.dst) for move in begin.copies if move.src_pool != move.dst_pool}
+        most = 0
+        for group in self._header.local_groups():
+            columns = [column for column, slot in enumerate(hit.slots[group.id]) if (group.pool, slot) in fetched]
+            if columns:
+                tokens = (max(columns) + 1 if group.kind == "recurrent" else len(columns)) * group.block_size
+                most = max(most, min(hit.resume, tokens))
+        return most
+
+    def _answer_of(self, r: str, job: _Job) -> Answer:
+        choices = self.engine.chosen.pop(r, [])
+        return Answer(
+            id=job.ask.id,
+            text=job.text,
+            tokens=tuple(job.tokens),
+            prompt_tokens=len(job.prompt),
+            restored=job.restored or {"": 0} | {group.kind: 0 for group in self._header.local_groups()},
+            from_tier=job.from_tier,
+            preemptions=job.preemptions,
+            drafted=job.drafted,
+            evictions=job.evictions,
+            margins=tuple(choice.margin for choice in choices[: len(job.tokens)]),
+        )
+
+
+class _Job:
+    """One prompt under way."""
+
+    def __init__(self, ask: Ask, tokenizer: Tokenizer) -> None:
+        self.ask, self._tokenizer = ask, tokenizer
+        self._end = tokenizer.vocabulary[END]
+        self.prompt = tokenizer.encode(ask.prompt)
+        shared = tokenizer.encode(ask.prompt[: ask.shared]) if ask.shared else []
+        self.shared = len(shared) if self.prompt[: len(shared)] == shared else 0
+        self.tokens: list[int] = []
+        self.text = ""
+        self.done = False
+        self.restored: dict[str, int] = {}
+        self.from_tier = self.preemptions = self.drafted = self.evictions = 0
+
+    def take(self, tokens: Sequence[int]) -> None:
+        """Add generated tokens, up to the one that ends the answer."""
+        for token in tokens:
+            if self.done:
+                return
+            self.tokens.append(token)
+            self.text = self._tokenizer.decode(self.tokens)
+            found = [at for stop in self.ask.stop if (at := self.text.find(stop)) >= 0]
+            if found:
+                self.text = self.text[: min(found)]
+            self.done = bool(found) or token == self._end or len(self.tokens) >= self.ask.max_tokens
+
+
+def layout_of(config: ToyConfig, block_size: int) -> Layout:
+    """Return the cache groups of a model: one for each type of layer that it has, all with the same block size."""
+    order = ("full_attention", "sliding_attention", "linear_attention", "mamba2")
+    kinds: list[Any] = [kind_of(layer_type) for layer_type in order if layer_type in config.layer_types]
+    windows = {"sliding": config.sliding_window}
+    return Layout("checkpoint", [GroupSpec(kind, block_size, window=windows.get(kind, 0)) for kind in kinds])

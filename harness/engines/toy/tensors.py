@@ -1,0 +1,140 @@
+"""The device of the engine `toy`: carries steps out on tensors, in the order that the harness's worker plays.
+
+What a step does is in its `step_begin`; what became free is told by the engine's events and is overwritten with poison. Not at
+once, though: steps that were scheduled before still run over the page, and the device carries everything out in the order in
+which it was scheduled. So the poison comes just before the first step that is scheduled afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from torch import Tensor
+
+from harness.engines.toy.holdings import Holdings, Slot
+from harness.engines.toy.model import Model
+from harness.history.events import Aborted, Event, Finished, Header, Move, Preempted, Run, StepBegin, Version
+from reference_impl.toy_model.paged import Chunk, Pools, Shelf, move, step
+from reference_impl.toy_model.paged_plan import NULL
+
+UNKNOWN = 0
+"""The model's token that stands for one that the request ended without."""
+
+
+class Tensors:
+    """A model and the pools of every tier. `every_position`: logits of whole chunks are kept, not of what is sampled from.
+
+    All pools of the device lie in one space of slots, one behind another; slot 0 of the space stands for whatever is not there.
+    """
+
+    def __init__(self, header: Header, model: Model, *, every_position: bool = False, pad_rows: int = 1) -> None:
+        self.model, self.every_position, self.pad_rows = model, every_position, pad_rows
+        self.weights = model.weights
+        self.version = 0
+        self._first, slots, null = laid_out(header)
+        self.pools = model.pools(slots, null=null)
+        self._shelves = {pool.id: Shelf(pool.slots) for pool in header.pools if pool.id not in self._first}
+        self._of_group = [self._first.get(group.pool, 0) for group in header.groups]
+        self._holdings = Holdings(header)
+        self._freed: dict[int, list[Slot]] = {}
+        self._open: dict[int, set[str]] = {}
+        self._under_way: dict[int, Move] = {}
+        """Copies that go on beside steps, by number."""
+        self._orphans: set[tuple[int, str]] = set()
+
+    def follow(self, events: Sequence[Event]) -> None:
+        """Take in what the engine says, before the next step is carried out."""
+        for event in events:
+            self._holdings.follow(event)
+            if isinstance(event, StepBegin):
+                self._open[event.step] = {run.r for run in event.runs}
+                self._freed[event.step], self._holdings.freed = self._holdings.freed, []
+            elif isinstance(event, Preempted | Aborted | Finished):
+                self._orphans |= {(step, event.r) for step, running in self._open.items() if event.r in running}
+            elif isinstance(event, Version) and not event.adapter:
+                self.version, self.weights = event.weights, self.model.version(event.weights)
+
+    def orphaned(self, step: int, r: str) -> bool:
+        """Whether r ended, or lost its pages, while the step was in flight: nobody waits for what it computes."""
+        return (step, r) in self._orphans
+
+    def execute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+        """Carry a step out; return per request the logits [positions, vocab] of its last positions.
+
+        `tokens[r]` are the model's tokens of r from 0 on. Without `every_position`, logits are of the last known token and of
+        the drafts behind it.
+        """
+        self._poison(self._freed.pop(begin.step, []))
+        for pool, slots in begin.zeros:
+            self.pools.zero([self._place((pool, slot))[1] for slot in slots])
+        self._move(begin.copies)
+        self._begin([entry for entry in begin.begun if entry[1].src_pool not in self._first])
+        runs = [run for run in begin.runs if run.r not in withdrawn]
+        chunks = [self._chunk(run, tokens[run.r]) for run in runs]
+        logits: dict[str, Tensor] = {}
+        if chunks:
+            rows = step(self.pools, chunks, self.weights, pad_rows=self.pad_rows)
+            parts = rows.split([chunk.outputs for chunk in chunks])
+            logits = {run.r: part for run, part in zip(runs, parts, strict=True)}
+        self._move(begin.stores)
+        self._begin([entry for entry in begin.begun if entry[1].src_pool in self._first])
+        self._move([self._under_way.pop(number) for number in begin.ended])
+        for number in begin.failed:
+            self._under_way.pop(number)
+        self._open.pop(begin.step, None)
+        return logits
+
+    def settle(self, step: int) -> None:
+        """Forget who was orphaned in a step that is over."""
+        self._orphans = {(number, r) for number, r in self._orphans if number != step}
+
+    def _move(self, moves: Sequence[Move]) -> None:
+        move((*self._place((m.src_pool, m.src)), *self._place((m.dst_pool, m.dst))) for m in moves)
+
+    def _begin(self, begun: Sequence[tuple[int, Move]]) -> None:
+        """Begin copies that go on beside steps: what they fill holds nothing until they end well."""
+        self._under_way.update(begun)
+        self._poison([(move.dst_pool, move.dst) for _, move in begun])
+
+    def _poison(self, freed: Collection[Slot]) -> None:
+        gone = [self._place(slot) for slot in dict.fromkeys(freed)]
+        places: list[Pools | Shelf] = [self.pools, *self._shelves.values()]
+        for pages in places:
+            pages.poison([slot for place, slot in gone if place is pages])
+
+    def _place(self, slot: Slot) -> tuple[Pools | Shelf, int]:
+        """Return where a slot lies: in the device's space or on a shelf."""
+        pool, number = slot
+        first = self._first.get(pool)
+        return (self._shelves[pool], number) if first is None else (self.pools, first + number)
+
+    def tables(self, run: Run) -> list[list[int]]:
+        """Return the tables of a run in the device's space."""
+        return self._moved(run.tables)
+
+    def _moved(self, tables: Sequence[Sequence[int]]) -> list[list[int]]:
+        moved = zip(tables, self._of_group, strict=True)
+        return [[first + slot if slot >= 0 else NULL for slot in row] for row, first in moved]
+
+    def _chunk(self, run: Run, tokens: Sequence[int]) -> Chunk:
+        known = list(tokens[run.start : run.stop])
+        known += [UNKNOWN] * (run.stop - run.start - len(known))
+        outputs = len(known) if self.every_position else len(run.drafts) + 1
+        scratch = self._moved(run.scratch) if run.scratch else []
+        return Chunk(known, run.start, self.tables(run), len(run.drafts), scratch, outputs)
+
+
+def laid_out(header: Header) -> tuple[dict[int, int], int, list[int]]:
+    """Return where in one space each pool of the device begins, how many slots the space has, and those that hold nothing.
+
+    A single pool whose slot 0 is a null slot is the space; otherwise slot 0 of the space is nobody's.
+    """
+    local = [pool for pool in header.pools if pool.tier == "local"]
+    if len(local) == 1 and NULL in local[0].null:
+        return {local[0].id: 0}, local[0].slots, list(local[0].null)
+    first, slots, null = {}, 1, [NULL]
+    for pool in local:
+        first[pool.id] = slots
+        null += [slots + slot for slot in pool.null]
+        slots += pool.slots
+    return first, slots, null

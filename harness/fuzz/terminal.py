@@ -1,0 +1,156 @@
+"""Tells a campaign on a terminal, and plainly where there is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from shlex import quote
+
+from rich.console import Console
+from rich.text import Text
+
+from harness.engines.registry import EngineSpec
+from harness.fuzz import marks
+from harness.fuzz.campaign import Campaign
+from harness.fuzz.canary import Sung
+from harness.fuzz.exhaustive import Coverage
+from harness.fuzz.scope import BLOCK
+from harness.run.runner import Report, SuiteReport
+from harness.run.store import Stored
+from harness.verdict.report import terminal
+from harness.verdict.report.counterexample import witness, wrapped
+from harness.verdict.report.tables import new_table, print_table
+from harness.verdict.result import EXIT_FAIL, EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN, Activity
+
+EXPLAINED_MAX = 12
+"""So many marks that were never reached are explained; of more, the names are listed."""
+
+
+def print_campaign(campaign: Campaign, sung: Sung | None, stored: Mapping[str, Stored], again: str, out: Console) -> None:
+    """Print what a campaign did and reached, the witness if something failed, the verdict, and the line that runs it again."""
+    report = campaign.report
+    activity = Activity()
+    for suite in report.suites:
+        activity.add(suite.activity)
+    version = f" ({report.engine_version})" if report.engine_version else ""
+    _say(f"engine {report.engine}{version}, policy {campaign.plan.policy}, seed {campaign.plan.seed}", out, "bold")
+    _say(f"canary: {canary_line(sung)}", out)
+    _say(f"{campaign.traces:,} traces, each on a configuration of its own; {terminal.speed(report)}", out)
+    terminal.print_activity(activity, out)
+    terminal.print_tallies(report.tallies(), out)
+    _print_marks(campaign.marks, out)
+    _print_list("not run", [f"{entry.what}: {entry.why} ({entry.count} times)" for entry in report.not_run], out)
+    for suite in report.suites:
+        for failure in suite.failures:
+            replay = stored[failure.id].replay
+            whole = len(failure.trace.ops)
+            terminal.print_lines(witness(failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay), out)
+            _say("", out)
+    terminal.print_verdict(exit_code(campaign, sung), out, reasons=_reasons(campaign, sung), passed="nothing found")
+    _say(f"again: {again}  (digest {campaign.digest})", out)
+
+
+def report_of(coverage: Coverage, engine: EngineSpec) -> Report:
+    """Return what came of an exhaustive search as a report, so that a failure is kept as that of a run."""
+    failures = [coverage.failure] if coverage.failure else []
+    return Report(engine=engine.text, suites=[SuiteReport(name="exhaustive", failures=failures)])
+
+
+def print_coverage(coverage: Coverage, sung: Sung, engine: EngineSpec, stored: Mapping[str, Stored], out: Console) -> int:
+    """Print what an exhaustive search covered, the witness if something failed, and the verdict; return its exit code.
+
+    It is that of a crash if the canary was missed.
+    """
+    b = coverage.bound
+    limits = f"{b.requests} requests, prompts of up to {b.longest} tokens, {b.model_len} tokens in all, {b.slots} slots"
+    _say(f"engine {engine.text}, every trace of {limits}; blocks of {BLOCK} tokens unless said otherwise", out, "bold")
+    _say(f"canary: {canary_line(sung)}", out)
+    table = new_table(out, ["configuration", "states", "transitions", "depth", ""])
+    for one in coverage.covered:
+        counts = (f"{len(one.states):,}", f"{one.transitions:,}", str(one.depth))
+        table.add_row(Text(one.scope.name), *counts, "complete" if one.complete else "not complete")
+    print_table(table, out)
+    states, transitions = (sum(n) for n in zip(*((len(c.states), c.transitions) for c in coverage.covered), strict=True))
+    _say("", out)
+    _say(f"{states:,} states, {transitions:,} transitions in {coverage.seconds:.1f} s", out)
+    if coverage.failure:
+        failure = coverage.failure
+        whole, replay = len(failure.trace.ops), stored[failure.id].replay
+        terminal.print_lines(witness(failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay), out)
+        _say("", out)
+    if not sung.reported:
+        code, reasons = EXIT_INTERNAL, [f"the canary {canary_line(sung)}"]
+    elif coverage.failure:
+        code, reasons = EXIT_FAIL, [coverage.failure.finding.anomaly]
+    elif coverage.complete:
+        code, reasons = EXIT_PASS, []
+    else:
+        code, reasons = EXIT_UNKNOWN, ["time was up before everything within the bound was seen"]
+    terminal.print_verdict(code, out, reasons=reasons, passed="complete: nothing within the bound contradicts a rule")
+    return code
+
+
+def exit_code(campaign: Campaign, sung: Sung | None) -> int:
+    """Return the exit code of a campaign: that of a crash if the canary was missed, since then nothing that was said counts.
+
+    Without a canary there is no pass.
+    """
+    if sung is not None:
+        return campaign.report.exit_code if sung.reported else EXIT_INTERNAL
+    return EXIT_NOTHING_CHECKED if campaign.report.exit_code == EXIT_PASS else campaign.report.exit_code
+
+
+def canary_line(sung: Sung | None) -> str:
+    """Return in one sentence what became of the canary."""
+    if sung is None:
+        return "none; the chosen configurations express no fault that could be planted"
+    planted = f"{sung.mutant}, planted in the reference, "
+    if not sung.reported:
+        return f"{planted}was NOT reported as {sung.anomaly} in {sung.operations:,} operations: the harness is blind"
+    return f"{planted}was reported as {sung.anomaly} by {sung.checker} after {sung.operations:,} operations"
+
+
+def command(engine: str, policy: str, layouts: Sequence[str], options: Sequence[str], operations: int, seed: int) -> str:
+    """Return the command that runs a campaign of so many operations again, ready to be pasted into a shell."""
+    words = ["cachewitness fuzz", f"--engine {quote(engine)}"]
+    if policy != "vllm":
+        words.append(f"--policy {policy}")
+    words += [f"--layout {quote(name)}" for name in layouts]
+    words += [f"--option {quote(text)}" for text in options]
+    return " ".join([*words, f"--operations {operations}", f"--seed {seed}"])
+
+
+def _print_marks(seen: Counter[str], out: Console) -> None:
+    reached = sum(1 for name in marks.ALL if seen[name])
+    _say(f"marks: {reached} of {len(marks.ALL)} reached", out, "bold")
+    for area, names in marks.AREAS.items():
+        counted = ", ".join(f"{name} {seen[name]:,}" for name in names if seen[name])
+        terminal.print_lines(wrapped(f"{area}: {counted or 'none'}", "  "), out)
+    out.print()
+    never = [name for name in marks.ALL if not seen[name]]
+    meant = [f"{name}: {marks.ALL[name]}" for name in never]
+    _print_list("never reached", meant if len(never) <= EXPLAINED_MAX else [", ".join(never)], out)
+
+
+def _print_list(title: str, lines: Sequence[str], out: Console) -> None:
+    if lines:
+        _say(f"{title}:", out, "bold")
+        for line in lines:
+            terminal.print_lines(wrapped(line, "  "), out)
+        out.print()
+
+
+def _reasons(campaign: Campaign, sung: Sung | None) -> list[str]:
+    code = exit_code(campaign, sung)
+    if sung is not None and not sung.reported:
+        return [f"the canary {canary_line(sung)}"]
+    if code == EXIT_PASS:
+        return []
+    failures = [failure for suite in campaign.report.suites for failure in suite.failures]
+    crashed = [text for suite in campaign.report.suites for text in suite.crashed]
+    reasons = [failure.finding.anomaly for failure in failures] or crashed or campaign.report.vacuous
+    return reasons or ["no fault could be planted, so it is not proved that one would have been seen"]
+
+
+def _say(text: str, out: Console, style: str = "") -> None:
+    out.print(Text(text, style=style), soft_wrap=True)

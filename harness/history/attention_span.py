@@ -1,0 +1,47 @@
+"""What a group must hold for a computation to go on: the one rule that the worker and the law share.
+
+A query at position p reads, by the mathematics of its layer,
+
+* full attention: [0, p)
+* sliding window of W tokens, the query counted: [max(0, p − W + 1), p)
+* chunked-local attention with chunk C: [⌊p / C⌋ · C, p)
+* recurrent (state and conv state alike): the state after exactly p tokens
+
+so a null column to the left of that is legal, and anything wrong inside is not.
+"""
+
+from __future__ import annotations
+
+from harness.history.events import Group
+
+
+def first_needed(group: Group, position: int) -> int:
+    """Return the first token position that the query at `position` reads; recurrent groups need `position` itself."""
+    if group.kind == "full":
+        return 0
+    if group.kind == "sliding":
+        return max(0, position - group.window + 1)
+    if group.kind == "chunked":
+        return position // group.chunk * group.chunk
+    return position
+
+
+def columns(group: Group, start: int, stop: int) -> tuple[int, int]:
+    """Return the half-open range of block-table columns that tokens [start, stop) lie in."""
+    size = group.block_size
+    return start // size, -(-stop // size)
+
+
+def needed_lengths(group: Group, position: int) -> list[int]:
+    """Return the prefix lengths whose keys together let a request resume at `position`.
+
+    Attention: the ends of the blocks that cover what the query at `position` reads, the last one cut at `position`.
+    Recurrent: `position` alone. Empty if nothing is read, as at position 0 and at the start of a chunk.
+    """
+    first = first_needed(group, position)
+    if group.kind == "recurrent":
+        return [position] if position else []
+    if first == position:
+        return []
+    size = group.block_size
+    return [min((column + 1) * size, position) for column in range(first // size, -(-position // size))]

@@ -1,0 +1,435 @@
+"""What happened: a history, one event a line, in total order.
+
+Physical events say what became of pages; claims are what the engine says of them; life events are what became of requests.
+A prefix is named by (r, length), the first `length` tokens of request r, never by the engine's hash, so a radix node, a
+chunk key and a block hash are one thing here.
+
+`read`, `write`, `copy` and `zero` are emitted by the harness's worker alone, from the tables that `step_begin` hands out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from harness._util import files, jsonl
+from harness._util.errors import UsageError
+from harness.trace.format import GroupKind, Height, Media
+
+FORMAT = "cachewitness.history"
+VERSION = 1
+
+
+class Pool(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A set of physical pages. `null` slots are placeholders that nobody owns, writes or reads."""
+
+    id: int
+    slots: int
+    null: list[int] = []
+    tier: str = "local"
+
+
+class Group(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A cache group as the worker sees it.
+
+    `block_size`, `window` (query included) and `chunk` are in tokens. A recurrent group writes its state at the end of a
+    chunk (`chunk-end`) or at every block boundary that the chunk crosses as well (`every-block`). A group in a pool of another
+    tier than `local` is never run: its keys name stored copies of the pages of group `of`, where a hit may find them too (−1:
+    the engine does not say of which).
+    """
+
+    id: int
+    kind: GroupKind
+    block_size: int
+    pool: int = 0
+    window: int = 0
+    chunk: int = 0
+    snapshots: Literal["chunk-end", "every-block"] = "chunk-end"
+    of: int = -1
+
+
+class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the engine says it keeps of prunable groups.
+
+    `interval` in tokens: None keeps every aligned boundary, 0 only reachable ones, R > 0 one in R and the reachable ones.
+    `groups` are those that the interval governs. Reachable is the replay boundary; with `junction` the shared-prefix junction
+    as well, with `extension` also the end of the prompt itself, where a longer prompt resumes. `lowered`: where a speculative
+    look-up gives tokens back, reachable boundaries lie so many tokens lower.
+    """
+
+    interval: int | None = None
+    groups: list[int] = []
+    junction: bool = False
+    extension: bool = False
+    lowered: bool = True
+
+
+class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the engine says of a second tier that it asks for itself, rather than key by key wherever a page is.
+
+    The tier serves prefixes of whole `chunk`s, in tokens. With `together`, all groups of a chunk are one object.
+    """
+
+    chunk: int
+    together: bool = False
+
+
+class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the engine declares of its own policy, so that checkers need no policy code.
+
+    `alignment`: hits are multiples of this many tokens. `give_back`: tokens that a speculative look-up returns unused.
+    `stores_logits`: a full hit may leave nothing to compute. `progress_steps`: in so many steps a feasible request advances.
+    `reserved_slots`: so many slots of a pool stay free when a waiting request joins others. `drafts`: so many drafts are
+    verified with a token at most; there are slots for so many more beyond them, and a page for the state after each. `tier` is
+    set if what a second tier has does not complete what the device has.
+    """
+
+    caching: bool = True
+    alignment: int = 1
+    give_back: int = 0
+    retention: Retention = Retention()
+    stores_logits: bool = False
+    progress_steps: int = 8
+    reserved_slots: int = 0
+    drafts: int = 0
+    tier: TierRules | None = None
+
+
+class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):
+    """The first line of a history: the machine that it happened on. `not_applicable` maps an invariant to why."""
+
+    engine: str
+    height: Height
+    pools: list[Pool]
+    groups: list[Group]
+    rules: Rules = Rules()
+    capabilities: list[str] = []
+    not_applicable: dict[str, str] = {}
+    engine_version: str = ""
+    trace: str = ""
+    format: str = FORMAT
+    version: int = VERSION
+
+    def local_groups(self) -> list[Group]:
+        """Return the groups that the device computes with. A group in a pool of another tier only keeps pages of theirs."""
+        tiers = {pool.id: pool.tier for pool in self.pools}
+        return [group for group in self.groups if tiers[group.pool] == "local"]
+
+
+class _Event(msgspec.Struct, omit_defaults=True, tag_field="e", kw_only=True, gc=False):
+    seq: int = 0
+    step: int = 0
+
+
+# --- physical -----------------------------------------------------------------------------------------------------------
+
+
+class Take(_Event, tag="take", gc=False):
+    """`holder` (a request, or `copy:N`) now holds these slots for a group; several holders share a page by taking it each."""
+
+    pool: int
+    group: int
+    slots: list[int]
+    holder: str
+
+
+class Drop(_Event, tag="drop", gc=False):
+    """`holder` gives these slots back."""
+
+    pool: int
+    group: int
+    slots: list[int]
+    holder: str
+
+
+class Write(_Event, tag="write", gc=False):
+    """The worker wrote tokens [start, stop) of r; attention: `slots` are the columns start // b to (stop − 1) // b.
+
+    Recurrent: the state after `stop` tokens, advanced from the state after `start`, is now in slots[0].
+    """
+
+    pool: int
+    group: int
+    slots: list[int]
+    r: str
+    start: int
+    stop: int
+
+
+class Read(_Event, tag="read", gc=False):
+    """The worker read, for r, attention tokens [start, stop) from those columns; recurrent: the state after `stop` tokens."""
+
+    pool: int
+    group: int
+    slots: list[int]
+    r: str
+    start: int
+    stop: int
+
+
+class Move(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
+    """One page of a copy; pools may differ (a store or a retrieve)."""
+
+    src: int
+    dst: int
+    src_pool: int = 0
+    dst_pool: int = 0
+
+
+class Copy(_Event, tag="copy", gc=False):
+    """Pages copied as one simultaneous permutation; an asynchronous copy begins and ends (or fails) apart."""
+
+    id: int
+    moves: list[Move]
+    phase: Literal["begin", "end", "fail", "whole"] = "whole"
+
+
+class Zero(_Event, tag="zero", gc=False):
+    """Pages overwritten with zeros."""
+
+    pool: int
+    slots: list[int]
+
+
+# --- claims -------------------------------------------------------------------------------------------------------------
+
+
+class Publish(_Event, tag="publish", gc=False):
+    """The slot can be hit as the first `length` tokens of r, from now on; committed when the step that writes it ends.
+
+    `companions` are further slots that the same key occupies.
+    """
+
+    group: int
+    slot: int
+    r: str
+    length: int
+    companions: list[int] = []
+
+
+UnpublishReason = Literal["evict", "reset", "replace", "withdraw", "retention", "version"]
+
+
+class Unpublish(_Event, tag="unpublish", gc=False):
+    """The key that the slot carried can no longer be hit. `length` 0 names every key of the slot."""
+
+    group: int
+    slot: int
+    length: int = 0
+    reason: UnpublishReason = "evict"
+
+
+class Hit(_Event, tag="hit", gc=False):
+    """r was told that `reported` tokens are cached and starts computing at `resume`; `slots` are its columns per group.
+
+    A group in a pool of another tier says from which of its slots each column was fetched (−1: not from there); the column of
+    the local group is then the page that it was fetched into.
+    """
+
+    r: str
+    reported: int
+    resume: int
+    slots: list[list[int]]
+    tier: str = "local"
+
+
+class Counts(_Event, tag="counts", gc=False):
+    """The engine's own books: slots free, held by somebody, kept for their key alone. The null slots are in none of them.
+
+    `refs` are (slot, reference count) for the slots whose count changed since the last `counts` of the pool.
+    """
+
+    pool: int
+    free: int
+    held: int
+    cached: int
+    refs: list[tuple[int, int]] = []
+
+
+# --- life ---------------------------------------------------------------------------------------------------------------
+
+
+class Submitted(_Event, tag="submit", gc=False):
+    """A request entered the engine."""
+
+    r: str
+    tokens: list[int]
+    salt: str = ""
+    adapter: str = ""
+    media: list[Media] = []
+
+
+class Run(msgspec.Struct, omit_defaults=True):
+    """One request in a step: tokens [start, stop) are computed over `tables`, the slots per group by column.
+
+    The last of them may be guessed: `drafts` are their ids. A recurrent group then writes the state after the known tokens into
+    its column, and the state after the i-th draft into `scratch[group][i − 1]`.
+    """
+
+    r: str
+    start: int
+    stop: int
+    tables: list[list[int]]
+    drafts: list[int] = []
+    scratch: list[list[int]] = []
+
+    @property
+    def known(self) -> int:
+        """Where the known tokens end and the drafts begin."""
+        return self.stop - len(self.drafts)
+
+
+class StepBegin(_Event, tag="step_begin"):
+    """A step was scheduled. `asked` is who wanted how many tokens; `runs` who got them.
+
+    Zeros come before the runs, then copies; `stores`, copies to another tier, come after them. Copies of one page that go on
+    beside other steps have numbers: `begun` begin with this step (from another tier before the runs, to one after them),
+    `ended` and `failed` are over when it has run.
+    """
+
+    asked: list[tuple[str, int]] = []
+    runs: list[Run] = []
+    copies: list[Move] = []
+    zeros: list[tuple[int, list[int]]] = []
+    stores: list[Move] = []
+    begun: list[tuple[int, Move]] = []
+    ended: list[int] = []
+    failed: list[int] = []
+
+
+class StepEnd(_Event, tag="step_end", gc=False):
+    """The step is over: everybody in `runs` ran, except those withdrawn."""
+
+    withdrawn: list[str] = []
+
+
+class Accept(_Event, tag="accept", gc=False):
+    """r now has `upto` tokens; `tokens` are the new ones."""
+
+    r: str
+    upto: int
+    tokens: list[int]
+
+
+class Preempted(_Event, tag="preempt", gc=False):
+    """r lost its pages and starts again."""
+
+    r: str
+
+
+class Aborted(_Event, tag="abort", gc=False):
+    """r ended early."""
+
+    r: str
+
+
+class Finished(_Event, tag="finish", gc=False):
+    """r ended as intended."""
+
+    r: str
+
+
+class ResetDone(_Event, tag="reset", gc=False):
+    """A tier was told to forget every key; `ok` is what it answered."""
+
+    ok: bool
+    tier: str = "local"
+
+
+class Version(_Event, tag="version", gc=False):
+    """New weights or a new adapter; keys of every tier end with it."""
+
+    weights: int = 0
+    adapter: str = ""
+
+
+class Compare(_Event, tag="compare", gc=False):
+    """The device put its logits of tokens [start, stop) of r beside those of a cold, unsplit run.
+
+    `beyond` of these rows differ by more than `tolerance`, or are no numbers; `largest` is the largest difference that is a
+    number, `floor` the largest between right computations, as it was measured. All three in logits.
+    """
+
+    r: str
+    start: int
+    stop: int
+    beyond: int = 0
+    largest: float = 0.0
+    floor: float = 0.0
+    tolerance: float = 0.0
+
+
+class Died(_Event, tag="died", gc=False):
+    """The engine raised while it carried out an operation."""
+
+    operation: int
+    message: str
+
+
+Physical = Take | Drop | Write | Read | Copy | Zero
+Claim = Publish | Unpublish | Hit | Counts
+Life = Submitted | StepBegin | StepEnd | Accept | Preempted | Aborted | Finished | ResetDone | Version | Compare | Died
+Event = Physical | Claim | Life
+
+
+class History(msgspec.Struct):
+    """A header and its events; `op_of[i]` is the index of the trace operation that event i belongs to (−1: none)."""
+
+    header: Header
+    events: list[Event]
+    op_of: list[int] = []
+
+
+def dump(history: History) -> Iterator[bytes]:
+    """Yield the history line by line, as JSON."""
+    encoder = msgspec.json.Encoder()
+    yield encoder.encode(history.header) + b"\n"
+    for event in history.events:
+        yield encoder.encode(event) + b"\n"
+
+
+def save(history: History, path: Path) -> None:
+    """Write the history to a file, all of it or nothing."""
+    files.write(path, dump(history))
+
+
+def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
+    """Return the header of a stored history, and its events with their lines in the file, read as they are asked for.
+
+    Raises UsageError naming the file, the line and the field if anything does not fit the format.
+    """
+    lines, where = jsonl.lines(path), str(path)
+    header: Header = jsonl.header([first.strip() for first in islice(lines, 1)], Header, where, "a history")
+
+    def events() -> Iterator[tuple[int, Event]]:
+        decoder = msgspec.json.Decoder(Event)
+        for number, text in enumerate(lines, start=2):
+            if text.strip():
+                try:
+                    yield number, decoder.decode(text)
+                except jsonl.UNREADABLE as error:
+                    raise UsageError(f"{where}:{number}: {error}") from None
+
+    return header, events()
+
+
+def load(path: Path) -> History:
+    """Read a history, all of it.
+
+    Raises UsageError naming the file, the line and the field if anything does not fit the format.
+    """
+    header, events = read(path)
+    found = [event for _, event in events]
+    return History(header, found, [-1] * len(found))
+
+
+def numbered(events: Iterable[Event]) -> list[Event]:
+    """Give every event its place in the total order, and return them."""
+    out = list(events)
+    for seq, event in enumerate(out):
+        event.seq = seq
+    return out

@@ -1,0 +1,391 @@
+"""Histories written by people: one event a line.
+
+The header comes first::
+
+    pool 0: 10 slots, null 0
+    pool 1: 8 slots, tier cpu
+    group 0: full block 4
+    group 1: sliding block 4 window 6         chunked block 4 chunk 8 | recurrent block 4 [every-block]
+    group 2: full block 4 pool 1
+    rules: alignment 4, give-back 4, drafts 2, retention 0 on 1, junction, stores-logits, no-caching, progress 4
+
+Events follow. Slots stand behind bars, group 0 first; what follows `#` is a comment::
+
+    submit r1 sys:8 a:2 salt=x adapter=tuned media=4+2:cat
+    hit r1 8 | 3 4 | 0 5                      `hit r1 8 resume 7 tier cpu | …`
+    take r1 | 3 4 | 5                         `drop r1 | 3`, or `drop r1` for all that it holds
+    publish 1/5 r1:8                          slot 5 of group 1 as the first 8 tokens of r1
+    unpublish 1/5 evict                       `unpublish 1/5:8 evict` if the slot has several keys
+    step 1: r1 0..8 | 3 4 | 0 5; r2 …         also `; asks r3 4; copy 7>8 1/2>0/3; zero 0/5; withdraw r2`
+    step 1: r1 8..9 ~x:2 | 3 4 | 0 5 ~ 6 7    two drafts after the known tokens [8, 9); their states go to 6 and 7
+    step 1: r1 8..9 | 3 4; store 0/4>1/0      copied to another tier when everybody has run
+    step 1: begun 7 1/0>0/5; ended 6          copy 7 goes on beside other steps, copy 6 is over; also `failed 6`
+    begin 2: r1 8..9 | 3 4 6 | 0 5 7          a step in flight, until `end 2` or `end 2 withdraw r1`
+    accept r1 9 @r1:1                         r1 now has 9 tokens, the last of which is new
+    preempt r1 / abort r1 / finish r1
+    reset ok / reset failed                   `reset ok tier cpu`
+    version 1                                 `version 1 adapter tuned`
+    counts 0: free 5 held 3 cached 1          `refs 3=2 4=1`
+    died 4 AssertionError: no block
+
+What a step reads and writes is the worker's to say; a test that needs it raw may write `write 0 r1 0..8 | 3 4` and `read 0 …`
+(group, request, tokens), `copy 7 begin 3>4`, `zero 0/5`. An event belongs to the step that begins next, unless it ends in `@1`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from harness._util.errors import UsageError
+from harness.history.events import (
+    Aborted,
+    Accept,
+    Copy,
+    Counts,
+    Died,
+    Drop,
+    Event,
+    Finished,
+    Group,
+    Header,
+    History,
+    Hit,
+    Move,
+    Pool,
+    Preempted,
+    Publish,
+    Read,
+    ResetDone,
+    Retention,
+    Rules,
+    Run,
+    StepBegin,
+    StepEnd,
+    Submitted,
+    Take,
+    Unpublish,
+    UnpublishReason,
+    Version,
+    Write,
+    Zero,
+    numbered,
+)
+from harness.history.worker import Worker
+from harness.trace.format import Media, Vocabulary
+
+
+def parse(text: str, where: str = "history", name: str = "") -> History:
+    """Read a history; `where` names the text in messages, `name` the trace in the header.
+
+    Raises UsageError naming the line and what is wrong with it.
+    """
+    reader = _Reader()
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            reader.line(line.partition("#")[0].strip())
+        except UsageError as error:
+            raise UsageError(f"{where}:{number}: {error}") from None
+    if not reader.pools or not reader.groups:
+        raise UsageError(f"{where}: a history starts with its pools and groups")
+    header = Header("story", "manager", reader.pools, reader.groups, reader.rules, trace=name)
+    events = numbered(Worker(header).extend(reader.events))
+    return History(header, events, [-1] * len(events))
+
+
+def _matched(pattern: str, text: str, form: str) -> re.Match[str]:
+    match = re.fullmatch(pattern, text)
+    if match is None:
+        raise UsageError(f"{text!r} is not of the form `{form}`")
+    return match
+
+
+def _numbers(text: str) -> list[int]:
+    if not re.fullmatch(r"[\d\s]*", text):
+        raise UsageError(f"{text.strip()!r} should be numbers")
+    return [int(word) for word in text.split()]
+
+
+class _Reader:
+    """Reads line by line. Remembers who holds what, for `drop r`, and who has which tokens."""
+
+    def __init__(self) -> None:
+        self.pools: list[Pool] = []
+        self.groups: list[Group] = []
+        self.rules = Rules()
+        self.events: list[Event] = []
+        self._vocabulary = Vocabulary()
+        self._tokens: dict[str, list[int]] = {}
+        self._holds: dict[str, list[list[int]]] = {}
+        self._step = 1
+
+    def line(self, text: str) -> None:
+        """Read one line; an empty one is none."""
+        verb, _, rest = text.replace("rules:", "rules", 1).partition(" ")
+        read: Callable[[str], Any] | None = getattr(self, f"_read_{verb}", None)
+        if read is None and verb:
+            verbs = sorted(name[6:] for name in dir(self) if name.startswith("_read_"))
+            raise UsageError(f"{verb!r} begins no line; known are {', '.join(verbs)}")
+        if read is None:
+            return
+        rest, step = rest.strip(), self._step
+        override = re.search(r"\s@(\d+)$", rest)
+        if override:
+            rest, step = rest[: override.start()], int(override[1])
+        first = len(self.events)
+        read(rest)
+        for event in self.events[first:]:
+            event.step = event.step or step
+
+    # --- header -----------------------------------------------------------------------------------------------------------
+
+    def _read_pool(self, rest: str) -> None:
+        form = "pool 0: 10 slots, null 0, tier cpu"
+        match = _matched(r"(\d+): (\d+) slots(?:, null ([\d ]+))?(?:, tier (\w+))?", rest, form)
+        self.pools.append(Pool(int(match[1]), int(match[2]), _numbers(match[3] or ""), match[4] or "local"))
+
+    def _read_group(self, rest: str) -> None:
+        form = "group 0: sliding block 4 window 6 pool 0"
+        pattern = r"(\d+): (full|sliding|chunked|recurrent) block (\d+)((?: (?:window|chunk|pool) \d+)*)( every-block)?"
+        match = _matched(pattern, rest, form)
+        measures = {name: int(value) for name, value in re.findall(r"(\w+) (\d+)", match[4])}
+        kind: Any = match[2]
+        if int(match[1]) != len(self.groups):
+            raise UsageError(f"group {match[1]} comes as number {len(self.groups)}")
+        if measures.get("pool", 0) not in [pool.id for pool in self.pools]:
+            raise UsageError(f"group {match[1]} lies in pool {measures.get('pool', 0)}, which no line before declares")
+        snapshots: Any = "every-block" if match[5] else "chunk-end"
+        self.groups.append(Group(len(self.groups), kind, int(match[3]), **measures, snapshots=snapshots))
+
+    def _read_rules(self, rest: str) -> None:
+        rules: dict[str, Any] = {}
+        kept = Retention()
+        plain = {"alignment": "alignment", "give-back": "give_back", "progress": "progress_steps", "drafts": "drafts"}
+        for item in rest.split(","):
+            match = _matched(r"\s*([a-z-]+)(?: (\d+|dense)(?: on ([\d ]+))?)?\s*", item, "alignment 4, retention 0 on 1")
+            word, number = match[1], match[2]
+            if word == "retention":
+                interval = None if number == "dense" else int(number)
+                kept = msgspec.structs.replace(kept, interval=interval, groups=_numbers(match[3] or ""))
+            elif word in plain and number:
+                rules[plain[word]] = int(number)
+            elif word == "junction":
+                kept = msgspec.structs.replace(kept, junction=True)
+            elif word in ("stores-logits", "no-caching"):
+                rules |= {"stores_logits": True} if word == "stores-logits" else {"caching": False}
+            else:
+                raise UsageError(f"no rule is called {item.strip()!r}")
+        self.rules = Rules(**rules, retention=kept)
+
+    # --- life -------------------------------------------------------------------------------------------------------------
+
+    def _read_submit(self, rest: str) -> None:
+        r, _, words = rest.partition(" ")
+        identity = dict(re.findall(r"\b(salt|adapter|media)=(\S+)", words))
+        media = []
+        for item in filter(None, identity.pop("media", "").split(",")):
+            match = _matched(r"(\d+)\+(\d+):(\w+)", item, "media=4+2:cat")
+            media.append(Media(int(match[1]), int(match[2]), match[3]))
+        tokens = self._vocabulary.tokens(" ".join(word for word in words.split() if "=" not in word))
+        if r in self._tokens or not tokens:
+            raise UsageError(f"{r} {'is submitted twice' if r in self._tokens else 'has no tokens'}")
+        self._tokens[r] = tokens
+        self.events.append(Submitted(r=r, tokens=list(tokens), media=media, **identity))
+
+    def _read_accept(self, rest: str) -> None:
+        match = _matched(r"(\S+) (\d+) (.+)", rest, "accept r1 9 @r1:1")
+        r, upto, tokens = self._request(match[1]), int(match[2]), self._vocabulary.tokens(match[3])
+        if not 0 <= upto - len(tokens) <= len(self._tokens[r]):
+            raise UsageError(f"{r} has {len(self._tokens[r])} tokens; {len(tokens)} more do not make {upto}")
+        self._tokens[r][upto - len(tokens) :] = tokens
+        self.events.append(Accept(r=r, upto=upto, tokens=tokens))
+
+    def _read_preempt(self, rest: str) -> None:
+        self.events.append(Preempted(r=self._request(rest)))
+
+    def _read_abort(self, rest: str) -> None:
+        self.events.append(Aborted(r=self._request(rest)))
+
+    def _read_finish(self, rest: str) -> None:
+        self.events.append(Finished(r=self._request(rest)))
+
+    def _read_reset(self, rest: str) -> None:
+        match = _matched(r"(ok|failed)(?: tier (\w+))?", rest, "reset ok tier cpu")
+        self.events.append(ResetDone(ok=match[1] == "ok", tier=match[2] or "local"))
+
+    def _read_version(self, rest: str) -> None:
+        match = _matched(r"(\d+)(?: adapter (\w+))?", rest, "version 1 adapter tuned")
+        self.events.append(Version(weights=int(match[1]), adapter=match[2] or ""))
+
+    def _read_died(self, rest: str) -> None:
+        match = _matched(r"(\d+) (.+)", rest, "died 4 AssertionError: no block")
+        self.events.append(Died(operation=int(match[1]), message=match[2]))
+
+    # --- steps ------------------------------------------------------------------------------------------------------------
+
+    def _read_step(self, rest: str) -> None:
+        self._read_begin(rest)
+        begun = self.events[-1]
+        gone = re.findall(r"; withdraw ([^;]+)", rest)
+        self.events.append(StepEnd(step=begun.step, withdrawn=gone[0].split() if gone else []))
+
+    def _read_begin(self, rest: str) -> None:
+        match = _matched(r"(\d+):(.*)", rest, "step 1: r1 0..8 | 3 4 | 0 5")
+        begin = StepBegin(step=int(match[1]))
+        for clause in filter(None, (clause.strip() for clause in match[2].split(";"))):
+            word, _, words = clause.partition(" ")
+            if word == "asks":
+                r, _, tokens = words.partition(" ")
+                begin.asked.append((self._request(r), int(tokens)))
+            elif word == "copy":
+                begin.copies += self._moves(words)
+            elif word == "store":
+                begin.stores += self._moves(words)
+            elif word == "begun":
+                number, _, move = words.partition(" ")
+                begin.begun += [(int(number), one) for one in self._moves(move)]
+            elif word in ("ended", "failed"):
+                getattr(begin, word).extend(_numbers(words))
+            elif word == "zero":
+                begin.zeros += [(pool, [slot]) for pool, slot in self._places(words)]
+            elif word != "withdraw":
+                run = self._run(clause)
+                begin.runs.append(run)
+                begin.asked.append((run.r, run.stop - run.start))
+        self.events.append(begin)
+        self._step = begin.step + 1
+
+    def _read_end(self, rest: str) -> None:
+        match = _matched(r"(\d+)(?: withdraw (.+))?", rest, "end 1 withdraw r1")
+        self.events.append(StepEnd(step=int(match[1]), withdrawn=(match[2] or "").split()))
+
+    def _run(self, clause: str) -> Run:
+        match = _matched(r"(\S+) (\d+)\.\.(\d+)(?: ~([^|]+))? *(\|.*)", clause, "r1 0..8 | 3 4 | 0 5")
+        start, known = int(match[2]), int(match[3])
+        r = self._request(match[1], known)
+        if start >= known:
+            raise UsageError(f"{r} runs no tokens from {start} to {known}")
+        drafts = self._vocabulary.tokens(match[4] or "")
+        tables, scratch = [], []
+        for bar in match[5].split("|")[1:]:
+            table, _, aside = bar.partition("~")
+            tables.append(table)
+            scratch.append(aside)
+        states = self._tables("|" + "|".join(scratch)) if drafts else []
+        return Run(r, start, known + len(drafts), self._tables("|" + "|".join(tables)), drafts, states)
+
+    # --- claims and pages -------------------------------------------------------------------------------------------------
+
+    def _read_hit(self, rest: str) -> None:
+        match = _matched(r"(\S+) (\d+)(?: resume (\d+))?(?: tier (\w+))? *(\|.*)?", rest, "hit r1 8 resume 7 | 3 4 | 0 5")
+        r, reported = self._request(match[1]), int(match[2])
+        resume = int(match[3]) if match[3] else reported
+        self.events.append(
+            Hit(r=r, reported=reported, resume=resume, slots=self._tables(match[5] or ""), tier=match[4] or "local")
+        )
+
+    def _read_publish(self, rest: str) -> None:
+        match = _matched(r"(\d+)/(\d+) (\S+):(\d+)", rest, "publish 1/5 r1:8")
+        group, slot = self._slot(int(match[1]), int(match[2]))
+        r = self._request(match[3], int(match[4]))
+        self.events.append(Publish(group=group, slot=slot, r=r, length=int(match[4])))
+
+    def _read_unpublish(self, rest: str) -> None:
+        match = _matched(r"(\d+)/(\d+)(?::(\d+))? (\w+)", rest, "unpublish 1/5 evict")
+        group, slot = self._slot(int(match[1]), int(match[2]))
+        reason: Any = match[4]
+        if reason not in UnpublishReason.__args__:  # type: ignore[attr-defined]
+            raise UsageError(f"{reason!r} is no reason to unpublish")
+        self.events.append(Unpublish(group=group, slot=slot, length=int(match[3] or 0), reason=reason))
+
+    def _read_take(self, rest: str) -> None:
+        holder, _, bars = rest.partition(" ")
+        held = self._holds.setdefault(holder, [[] for _ in self.groups])
+        for group, slots in self._filled(self._tables(bars)):
+            held[group.id] += slots
+            self.events.append(Take(pool=group.pool, group=group.id, slots=slots, holder=holder))
+
+    def _read_drop(self, rest: str) -> None:
+        holder, _, bars = rest.partition(" ")
+        held = self._holds.get(holder, [])
+        for group, slots in self._filled(self._tables(bars) if bars else [list(slots) for slots in held]):
+            self.events.append(Drop(pool=group.pool, group=group.id, slots=slots, holder=holder))
+            for slot in slots:
+                if held and slot in held[group.id]:
+                    held[group.id].remove(slot)
+
+    def _read_counts(self, rest: str) -> None:
+        form = "counts 0: free 5 held 3 cached 1 refs 3=2"
+        match = _matched(r"(\d+): free (\d+) held (\d+) cached (\d+)(?: refs ((?:\d+=\d+ ?)+))?", rest, form)
+        pool, free, held, cached = map(int, match.group(1, 2, 3, 4))
+        refs = [(int(slot), int(count)) for slot, count in re.findall(r"(\d+)=(\d+)", match[5] or "")]
+        self.events.append(Counts(pool=pool, free=free, held=held, cached=cached, refs=refs))
+
+    def _read_write(self, rest: str) -> None:
+        group, r, start, stop, slots = self._access(rest)
+        self.events.append(Write(pool=group.pool, group=group.id, slots=slots, r=r, start=start, stop=stop))
+
+    def _read_read(self, rest: str) -> None:
+        group, r, start, stop, slots = self._access(rest)
+        self.events.append(Read(pool=group.pool, group=group.id, slots=slots, r=r, start=start, stop=stop))
+
+    def _read_copy(self, rest: str) -> None:
+        match = _matched(r"(\d+) (begin|end|fail|whole) (.+)", rest, "copy 1 whole 3>4")
+        phase: Any = match[2]
+        self.events.append(Copy(id=int(match[1]), moves=self._moves(match[3]), phase=phase))
+
+    def _read_zero(self, rest: str) -> None:
+        self.events += [Zero(pool=pool, slots=[slot]) for pool, slot in self._places(rest)]
+
+    # --- parts of lines ---------------------------------------------------------------------------------------------------
+
+    def _request(self, r: str, length: int = 0) -> str:
+        if r not in self._tokens:
+            raise UsageError(f"no request {r!r} was submitted before this line")
+        if length > len(self._tokens[r]):
+            raise UsageError(f"{r} has {len(self._tokens[r])} tokens, not {length}")
+        return r
+
+    def _access(self, rest: str) -> tuple[Group, str, int, int, list[int]]:
+        match = _matched(r"(\d+) (\S+) (\d+)\.\.(\d+) \|([\d\s]*)", rest, "write 0 r1 0..8 | 3 4")
+        slots = [self._slot(int(match[1]), slot)[1] for slot in _numbers(match[5])]
+        stop = int(match[4])
+        return self.groups[int(match[1])], self._request(match[2], stop), int(match[3]), stop, slots
+
+    def _tables(self, bars: str) -> list[list[int]]:
+        """Return the slots behind each bar, one list for every group."""
+        before, *parts = bars.split("|")
+        if before.strip() or len(parts) > len(self.groups):
+            raise UsageError(f"{bars.strip()!r} should be slots behind a bar for each of {len(self.groups)} groups")
+        tables = [_numbers(part) for part in parts] + [[] for _ in self.groups[len(parts) :]]
+        return [[self._slot(group, slot)[1] for slot in table] for group, table in enumerate(tables)]
+
+    def _filled(self, tables: list[list[int]]) -> Iterator[tuple[Group, list[int]]]:
+        return ((group, slots) for group, slots in zip(self.groups, tables, strict=False) if slots)
+
+    def _slot(self, group: int, slot: int) -> tuple[int, int]:
+        if group >= len(self.groups):
+            raise UsageError(f"there is no group {group}")
+        self._place(self.groups[group].pool, slot)
+        return group, slot
+
+    def _place(self, pool: int, slot: int) -> tuple[int, int]:
+        slots = next((known.slots for known in self.pools if known.id == pool), 0)
+        if slot >= slots:
+            raise UsageError(f"pool {pool} has no slot {slot}")
+        return pool, slot
+
+    def _places(self, words: str) -> list[tuple[int, int]]:
+        matches = [_matched(r"(\d+)/(\d+)", word, "zero 0/5") for word in words.split()]
+        return [self._place(int(match[1]), int(match[2])) for match in matches]
+
+    def _moves(self, words: str) -> list[Move]:
+        moves = []
+        for word in words.split():
+            match = _matched(r"(?:(\d+)/)?(\d+)>(?:(\d+)/)?(\d+)", word, "copy 7>8 1/2>0/3")
+            source, target = self._place(int(match[1] or 0), int(match[2])), self._place(int(match[3] or 0), int(match[4]))
+            moves.append(Move(src=source[1], dst=target[1], src_pool=source[0], dst_pool=target[0]))
+        return moves

@@ -1,0 +1,39 @@
+"""What a hit brought back: the position resumed from is what the engine reports, and a group that has nothing there shows it.
+
+A group without a page in the last column before that position (the null block, or no column at all) has nothing to go on from,
+whatever the look-up said. Kinds of cache are told apart, because a hit that restores one of them alone is the fault to find.
+"""
+
+from __future__ import annotations
+
+from harness.history.attention_span import columns
+from harness.history.events import Header, Hit
+
+NOWHERE = -1
+"""What a hit says of a column that another tier did not fill."""
+
+
+def restored(header: Header, hit: Hit) -> dict[str, int]:
+    """Return by group kind how many tokens were restored: those of the group of that kind that got least."""
+    null = {pool.id: pool.null for pool in header.pools}
+    least: dict[str, int] = {}
+    for group in header.local_groups():
+        _, column = columns(group, 0, hit.resume)
+        slots = hit.slots[group.id]
+        there = 0 < column <= len(slots) and slots[column - 1] >= 0 and slots[column - 1] not in null[group.pool]
+        least[group.kind] = min(least.get(group.kind, hit.resume), hit.resume if there else 0)
+    return least
+
+
+def from_tier(header: Header, hit: Hit) -> dict[str, int]:
+    """Return by group kind how many tokens another tier restored: those of the group of that kind that got least from there.
+
+    A group has a hit from another tier if the last column before the resume position was fetched from one of its copies.
+    """
+    least: dict[str, int] = {}
+    for group in header.local_groups():
+        _, column = columns(group, 0, hit.resume)
+        copies = [hit.slots[other.id] for other in header.groups if other.of == group.id]
+        there = any(0 < column <= len(slots) and slots[column - 1] != NOWHERE for slots in copies)
+        least[group.kind] = min(least.get(group.kind, hit.resume), hit.resume if there else 0)
+    return least

@@ -1,0 +1,133 @@
+"""Plays the device: executes the tables that an engine hands out.
+
+The worker alone emits `zero`, `copy`, `read` and `write`. It runs a step when the step ends, so a step that is withdrawn never
+touches a page, and steps in flight execute in the order in which they were scheduled. Within a step the order is that of a
+real forward pass:
+
+1. pages are zeroed, then copied (one simultaneous permutation); copies from another tier that go on beside steps begin;
+2. every recurrent group reads the state that its chunk continues from, before anybody writes one: a state written in this
+   very step is not there yet;
+3. all groups write the tokens of the chunk;
+4. attention groups read what their queries need, the chunk included: keys and values of the same step, another request's
+   among them, are there;
+5. pages are copied to another tier; copies to one that go on beside steps begin, and those end, or fail, whose time it is.
+
+A recurrent group's state lies in its block table by position: the state after n tokens is in column ⌈n / block⌉ − 1. States
+after drafts are not in the table; the run says where they go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from harness.history.attention_span import columns, first_needed
+from harness.history.events import Copy, Event, Group, Header, Move, Read, Run, StepBegin, StepEnd, Write, Zero
+
+NO_COLUMN = -1
+"""The slot that the worker names when the table is too short to have one."""
+
+
+class Worker:
+    """Adds the device's events to an engine's."""
+
+    def __init__(self, header: Header) -> None:
+        local = header.local_groups()
+        self._recurrent = [g for g in local if g.kind == "recurrent"]
+        self._attention = [g for g in local if g.kind != "recurrent"]
+        self._begun: dict[int, StepBegin] = {}
+        self._copies = 0
+        self._local = {pool.id for pool in header.pools if pool.tier == "local"}
+        self._under_way: dict[int, Copy] = {}
+
+    def extend(self, events: Iterable[Event]) -> list[Event]:
+        """Return the engine's events with each step's execution before the end of the step."""
+        out: list[Event] = []
+        for event in events:
+            if type(event) is StepBegin:
+                self._begun[event.step] = event
+            elif type(event) is StepEnd:
+                begun = self._begun.pop(event.step, None)
+                if begun is not None:
+                    self._execute(begun, set(event.withdrawn), out)
+            out.append(event)
+        return out
+
+    def _execute(self, begun: StepBegin, withdrawn: set[str], out: list[Event]) -> None:
+        step = begun.step
+        runs = [run for run in begun.runs if run.r not in withdrawn]
+        for pool, slots in begun.zeros:
+            out.append(Zero(pool=pool, slots=slots, step=step))
+        self._copy(begun.copies, step, out)
+        self._begin([entry for entry in begun.begun if entry[1].src_pool not in self._local], step, out)
+        for run in runs:
+            for group in self._recurrent:
+                if run.start > 0:
+                    out.append(_read_state(group, run, step))
+        for run in runs:
+            for group in self._recurrent:
+                out.extend(_write_states(group, run, step))
+            for group in self._attention:
+                out.append(_write_tokens(group, run, step))
+        for run in runs:
+            for group in self._attention:
+                out.append(_read_tokens(group, run, step))
+        self._copy(begun.stores, step, out)
+        self._begin([entry for entry in begun.begun if entry[1].src_pool in self._local], step, out)
+        for number in begun.ended:
+            self._end(number, "end", step, out)
+        for number in begun.failed:
+            self._end(number, "fail", step, out)
+
+    def _begin(self, entries: list[tuple[int, Move]], step: int, out: list[Event]) -> None:
+        for number, move in entries:
+            self._copies += 1
+            self._under_way[number] = Copy(id=self._copies, moves=[move], phase="begin", step=step)
+            out.append(self._under_way[number])
+
+    def _end(self, number: int, phase: Literal["end", "fail"], step: int, out: list[Event]) -> None:
+        begun = self._under_way.pop(number, None)
+        if begun is not None:
+            out.append(Copy(id=begun.id, moves=begun.moves, phase=phase, step=step))
+
+    def _copy(self, moves: list[Move], step: int, out: list[Event]) -> None:
+        if moves:
+            self._copies += 1
+            out.append(Copy(id=self._copies, moves=moves, step=step))
+
+
+def _slots(table: list[int], first: int, last: int) -> list[int]:
+    slots = table[first:last]
+    return slots if len(slots) == last - first else slots + [NO_COLUMN] * (last - first - len(slots))
+
+
+def _read_state(group: Group, run: Run, step: int) -> Read:
+    column = (run.start - 1) // group.block_size
+    slots = _slots(run.tables[group.id], column, column + 1)
+    return Read(pool=group.pool, group=group.id, slots=slots, r=run.r, start=0, stop=run.start, step=step)
+
+
+def _write_states(group: Group, run: Run, step: int) -> Iterable[Write]:
+    stops = [run.known]
+    if group.snapshots == "every-block":
+        size = group.block_size
+        stops = [*range((run.start // size + 1) * size, run.known, size), run.known]
+    for stop in stops:
+        column = -(-stop // group.block_size) - 1
+        slots = _slots(run.tables[group.id], column, column + 1)
+        yield Write(pool=group.pool, group=group.id, slots=slots, r=run.r, start=run.start, stop=stop, step=step)
+    for index in range(len(run.drafts)):
+        slots = _slots(run.scratch[group.id], index, index + 1)
+        stop = run.known + index + 1
+        yield Write(pool=group.pool, group=group.id, slots=slots, r=run.r, start=run.start, stop=stop, step=step)
+
+
+def _write_tokens(group: Group, run: Run, step: int) -> Write:
+    slots = _slots(run.tables[group.id], *columns(group, run.start, run.stop))
+    return Write(pool=group.pool, group=group.id, slots=slots, r=run.r, start=run.start, stop=run.stop, step=step)
+
+
+def _read_tokens(group: Group, run: Run, step: int) -> Read:
+    start = first_needed(group, run.start)
+    slots = _slots(run.tables[group.id], *columns(group, start, run.stop))
+    return Read(pool=group.pool, group=group.id, slots=slots, r=run.r, start=start, stop=run.stop, step=step)

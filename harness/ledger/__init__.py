@@ -1,0 +1,1 @@
+"""What is true: for every physical page, which prefix it holds."""

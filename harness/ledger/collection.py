@@ -1,0 +1,62 @@
+"""Lets the ledger forget what is over, so that its size is that of what is live and not that of the history.
+
+A prefix matters while a page holds it, a key names it or a request that has not ended spells it; a request matters while it may
+be spoken of: it is live, holds something, runs, or is the one that wrote a page or published a key. Everything else is
+forgotten, not at once but when as many prefixes have come as there were, so that it costs little; and a request only the
+second time, since an engine may say the last of it a little after its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from harness.ledger.ledger import Ledger
+from harness.ledger.pages import NOTHING, Page
+
+PREFIXES = 1 << 17
+"""Nothing is forgotten before so many prefixes have come."""
+
+
+class Collector:
+    """Watches over the size of a ledger. `limit` is the number of prefixes at which it forgets."""
+
+    def __init__(self, ledger: Ledger, limit: int = PREFIXES) -> None:
+        self._ledger, self._least, self.limit = ledger, limit, limit
+        self._over: set[str] = set()
+
+    @property
+    def due(self) -> bool:
+        """Whether there is enough to forget."""
+        return len(self._ledger.trie) > self.limit
+
+    def collect(self) -> Collection[int]:
+        """Forget requests that are over and prefixes that are nobody's; return the nodes that stand for nothing now."""
+        ledger = self._ledger
+        self._forget_requests()
+        pages = self._pages()
+        live = {node for page in pages for node in (page.node, *(span.node for span in page.older))}
+        live.update(node for keys in ledger.keys for node in keys)
+        live.update(book.nodes[-1] for book in ledger.books.values())
+        live.update(nodes[-1] for nodes in ledger.guesses.values())
+        gone = ledger.trie.collect(node for node in live if node >= 0)
+        for ended in ledger.ended:
+            for node in [node for node in ended if node in gone]:
+                del ended[node]
+        waiting = sum(len(ledger.books[r].tokens) for r in self._over)
+        self.limit = len(ledger.trie) + max(self._least, len(ledger.trie) - waiting)
+        return gone
+
+    def _pages(self) -> list[Page]:
+        ledger = self._ledger
+        pages = [page for pool in ledger.pages.values() for page in pool]
+        return pages + [image for images in ledger.copying.values() for image in images]
+
+    def _forget_requests(self) -> None:
+        ledger, pages = self._ledger, self._pages()
+        named = {key.r for page in pages for key in page.keys} | {page.writer for page in pages if page.node != NOTHING}
+        named |= {run.r for begun in ledger.open_steps.values() for run in begun.runs}
+        over = {r for r, book in ledger.books.items() if not (book.live or ledger.holdings.get(r) or r in named)}
+        for r in over & self._over:
+            del ledger.books[r]
+            ledger.holdings.pop(r, None)
+        self._over = over - self._over

@@ -1,0 +1,608 @@
+"""The ghost ledger: what every physical slot truly holds.
+
+The record belongs to the page (pool, slot), never to a group, because groups alias one pool. It is kept from the worker's
+writes alone; the engine's claims (keys, hits, counts) are remembered beside it and never believed. A page that nobody holds
+and no key names is poisoned. What a step writes after reading something invalid is tainted, so that one fault is reported
+once and not again by everything that follows from it.
+
+The ledger knows no policy: no retention mask, no look-up, no block hash.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from harness.history.events import (
+    Aborted,
+    Accept,
+    Copy,
+    Drop,
+    Event,
+    Finished,
+    Group,
+    Header,
+    Hit,
+    Preempted,
+    Publish,
+    Read,
+    ResetDone,
+    StepBegin,
+    StepEnd,
+    Submitted,
+    Take,
+    Unpublish,
+    Version,
+    Write,
+    Zero,
+)
+from harness.ledger.pages import NOTHING, Key, KeyState, Page, Span, write_tokens
+from harness.ledger.trie import Trie
+from harness.trace.format import Media
+
+UNKNOWN = -2
+"""The node of a key that claims more tokens than its request has: nothing ever backs it."""
+
+
+class Book:
+    """What is known of a request: `nodes[i]` is its prefix of i tokens, `computed` how many of them have been run.
+
+    `drafted` is where the last run ended, drafts included.
+    """
+
+    __slots__ = (
+        "computed",
+        "drafted",
+        "hit",
+        "identity",
+        "live",
+        "media",
+        "nodes",
+        "prompt_tokens",
+        "r",
+        "ran_steps",
+        "states",
+        "tainted",
+        "tokens",
+    )
+
+    def __init__(self, event: Submitted) -> None:
+        self.r, self.tokens, self.media = event.r, list(event.tokens), event.media
+        self.identity = (0, event.salt, event.adapter, 0)
+        """Weights, salt, adapter and the adapter's version, as of the first token."""
+        self.nodes: list[int] = []
+        self.prompt_tokens = len(event.tokens)
+        self.live = True
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was computed: the request lost its pages."""
+        self.computed = self.drafted = self.ran_steps = 0
+        self.hit: Hit | None = None
+        self.tainted = False
+        self.states: dict[int, set[int]] = {}
+
+    @property
+    def resume(self) -> int:
+        """The position at which the request started to compute."""
+        return self.hit.resume if self.hit else 0
+
+
+class Ledger:
+    """Holds the truth about pages, and the engine's claims beside it. Feed it every event, in order, with `apply`."""
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self.groups: list[Group] = header.groups
+        self.local: list[Group] = header.local_groups()
+        self.stored: list[list[int]] = [[other.id for other in header.groups if other.of == g.id] for g in header.groups]
+        """Per group: the groups of other tiers that keep copies of its pages."""
+        self.pages: dict[int, list[Page]] = {p.id: [Page() for _ in range(p.slots)] for p in header.pools}
+        self.null: dict[int, frozenset[int]] = {p.id: frozenset(p.null) for p in header.pools}
+        self._usable: dict[int, dict[int, Page]] = {
+            pool: {slot: page for slot, page in enumerate(pages) if slot not in self.null[pool]}
+            for pool, pages in self.pages.items()
+        }
+        self.trie = Trie()
+        self.books: dict[str, Book] = {}
+        self.keys: list[dict[int, dict[int, Key]]] = [{} for _ in header.groups]
+        """Per group: node -> slot -> key, of everything published."""
+        self.ended: list[dict[int, str]] = [{} for _ in header.groups]
+        """Per group: node -> why its last key was unpublished."""
+        self.held: dict[int, int] = {p.id: 0 for p in header.pools}
+        self.idle_keyed: dict[int, int] = {p.id: 0 for p in header.pools}
+        """Slots that nobody holds and a key keeps."""
+        self.weights = 0
+        self.adapters: dict[str, int] = {}
+        self.open_steps: dict[int, StepBegin] = {}
+        self.last_step_ended = 0
+        self._orphans: set[tuple[int, str]] = set()
+        self.guesses: dict[tuple[int, str], list[int]] = {}
+        self.copying: dict[int, list[Page]] = {}
+        self.filling: Counter[tuple[int, int]] = Counter()
+        """(pool, slot) -> how many copies under way fill the page."""
+        self._pending: dict[int, list[Key]] = {}
+        self._written: dict[str, list[Page]] = {}
+        self._any_taint = False
+        self._invalid: tuple[Read, list[int]] | None = None
+        self._unbacked: tuple[StepEnd, list[Key]] | None = None
+        self.holdings: dict[str, int] = {}
+        """Per holder: how many slots it holds, counted with multiplicity."""
+        self._apply = {
+            Take: self._take,
+            Drop: self._drop,
+            Write: self._write,
+            Read: self._read,
+            Copy: self._copy,
+            Zero: self._zero,
+            Publish: self._publish,
+            Unpublish: self._unpublish,
+            Hit: self._hit,
+            Submitted: self._submit,
+            Accept: self._accept,
+            StepBegin: self._step_begin,
+            StepEnd: self._step_end,
+            Preempted: self._preempt,
+            Aborted: self._end,
+            Finished: self._end,
+            ResetDone: self._reset,
+            Version: self._version,
+        }
+
+    def apply(self, event: Event) -> None:
+        """Move the ledger past one event."""
+        handler = self._apply.get(type(event))
+        if handler is not None:
+            handler(event)  # type: ignore[operator]
+
+    # --- questions --------------------------------------------------------------------------------------------------------
+
+    def nodes(self, event: Read | Write) -> list[int]:
+        """Return the prefixes that the run of an event spells: those of its request, and beyond them a branch for its drafts.
+
+        A run may go past the tokens known without drafts if its request ended meanwhile; what it computes is like nothing else.
+        """
+        nodes = self.books[event.r].nodes
+        if self.guesses:
+            nodes = self.guesses.get((event.step, event.r), nodes)
+        return nodes if event.stop < len(nodes) else self._guess(event, nodes)
+
+    def _guess(self, event: Read | Write, nodes: list[int]) -> list[int]:
+        begun = self.open_steps.get(event.step)
+        run = next((run for run in begun.runs if run.r == event.r), None) if begun else None
+        symbols = list(run.drafts) if run and run.known < len(nodes) else []
+        known = run.known if run and symbols else len(nodes) - 1
+        symbols += [self.trie.marked(("unknown", event.step, event.r))] * (event.stop - known - len(symbols))
+        guessed = nodes[: known + 1] + self.trie.extend(nodes[known], symbols)
+        self.guesses[event.step, event.r] = guessed
+        return guessed
+
+    def page(self, group: int, slot: int) -> Page | None:
+        """Return the page behind a slot of a group; None for a null slot or a column that does not exist."""
+        return self._usable[self.groups[group].pool].get(slot)
+
+    def covers(self, page: Page, node: int, start: int, stop: int) -> bool:
+        """Whether the page holds attention content of tokens [start, stop) of exactly the prefix `node` (`stop` or longer)."""
+        if page.state or page.node == NOTHING:
+            return False
+        ancestor = self.trie.ancestor
+        if not page.older:
+            within = page.start <= start and stop <= page.stop
+            return within and ancestor(page.node, stop) == ancestor(node, stop)
+        missing = start
+        for span in sorted([*page.older, Span(page.start, page.stop, page.node)], key=lambda s: s.start):
+            upto = min(span.stop, stop)
+            if span.start <= missing < upto and ancestor(span.node, upto) == ancestor(node, upto):
+                missing = upto
+        return missing >= stop
+
+    def destroyed(self, page: Page, event: Write, start: int, stop: int) -> list[Span]:
+        """Return the content of the page that the write of tokens [start, stop) ends; what it repeats is not ended."""
+        if page.node == NOTHING:
+            return []
+        group, nodes, ancestor = self.groups[event.group], self.nodes(event), self.trie.ancestor
+        spans = [*page.older, Span(page.start, page.stop, page.node)]
+        if page.group != event.group:
+            return spans
+        if group.kind == "recurrent":
+            return [] if page.stop == event.stop and page.node == nodes[event.stop] else spans
+        lost = []
+        for span in spans:
+            shift = (start // group.block_size - span.start // group.block_size) * group.block_size
+            low, high = max(span.start, start - shift), min(span.stop, stop - shift)
+            if low < high and (shift or ancestor(span.node, high) != nodes[high]):
+                lost.append(Span(low, high, ancestor(span.node, high)))
+        return lost
+
+    def holds_state(self, page: Page, node: int, length: int) -> bool:
+        """Whether the page holds a recurrent state, taken after exactly the prefix `node` of `length` tokens."""
+        return page.state and page.node == node and page.stop == length
+
+    def backs(self, key: Key) -> bool:
+        """Whether the content of the key's page is what the key claims."""
+        page = self.page(key.group, key.slot)
+        if page is None or key.node == UNKNOWN:
+            return False
+        group = self.groups[key.group]
+        if page.group != key.group and group in self.local:
+            return False
+        if group.kind == "recurrent":
+            return self.holds_state(page, key.node, key.length)
+        start = (key.length - 1) // group.block_size * group.block_size
+        return self.covers(page, key.node, start, key.length)
+
+    def invalid_columns(self, read: Read) -> list[int]:
+        """Return the indices into `read.slots` whose content is not what the read needs, or that r does not hold.
+
+        Judged against the ledger as it stands before the read; the answer is remembered for the read at hand.
+        """
+        if self._invalid is not None and self._invalid[0] is read:
+            return self._invalid[1]
+        if self._orphans and self.orphaned(read.step, read.r):
+            return []
+        group, book = self.groups[read.group], self.books[read.r]
+        bad = self._invalid_state(read, book) if group.kind == "recurrent" else self._invalid_blocks(read, book, group)
+        self._invalid = (read, bad)
+        return bad
+
+    def orphaned(self, step: int, r: str) -> bool:
+        """Whether r ended, or lost its pages, while the step was in flight: it still runs, over pages that it gave back.
+
+        Nobody waits for its tokens, and whoever has those pages next writes them in a later step, be it r itself come back; so
+        what it reads is not judged.
+        """
+        return (step, r) in self._orphans
+
+    def pending(self, step: int) -> list[Key]:
+        """Return the keys that become committed, or vanish, when the step ends."""
+        return self._pending.get(step, [])
+
+    def late(self, event: Publish) -> bool:
+        """Whether the step that wrote the content is over already, so that the key is committed at once."""
+        return event.step <= self.last_step_ended and event.step not in self.open_steps
+
+    def stopped(self, event: Hit) -> list[Key]:
+        """Return the keys under the hit's slots that were withdrawn, reset or outdated, where no usable key backs the hit."""
+        nodes, found = self.books[event.r].nodes, []
+        for group, slots in enumerate(event.slots):
+            for slot in slots:
+                page = self.page(group, slot)
+                keys = page.keys if page is not None else []
+                if not any(k.usable and k.length < len(nodes) and nodes[k.length] == k.node for k in keys):
+                    found += [k for k in keys if k.state in ("withdrawn", "reset", "outdated") and k.group == group]
+        return found
+
+    def hollow(self, event: Publish) -> bool:
+        """Whether a late publication has no content behind it; asked before it is applied."""
+        nodes = self.books[event.r].nodes
+        node = nodes[event.length] if event.length < len(nodes) else UNKNOWN
+        return self.late(event) and not self.backs(Key(event, node, "pending"))
+
+    def unbacked(self, event: StepEnd) -> list[Key]:
+        """Return the keys that the end of this step commits although their content is not there; asked before the end."""
+        if self._unbacked is not None and self._unbacked[0] is event:
+            return self._unbacked[1]
+        gone = event.withdrawn
+        bad = [key for key in self.pending(event.step) if key.r not in gone and not self.backs(key)]
+        self._unbacked = (event, bad)
+        return bad
+
+    # --- physical ---------------------------------------------------------------------------------------------------------
+
+    def _take(self, event: Take) -> None:
+        pages, holder = self.pages[event.pool], event.holder
+        self.holdings[holder] = self.holdings.get(holder, 0) + len(event.slots)
+        for slot in event.slots:
+            page = pages[slot]
+            if not page.holders:
+                self.held[event.pool] += 1
+                if page.keys:
+                    self.idle_keyed[event.pool] -= 1
+            page.holders[holder] = page.holders.get(holder, 0) + 1
+            page.held_for[holder] = event.group
+
+    def _drop(self, event: Drop) -> None:
+        pages, holder = self.pages[event.pool], event.holder
+        for slot in event.slots:
+            page = pages[slot]
+            count = page.holders.get(holder, 0)
+            if count:
+                self.holdings[holder] -= 1
+            if count > 1:
+                page.holders[holder] = count - 1
+            elif count == 1:
+                del page.holders[holder], page.held_for[holder]
+                if not page.holders:
+                    self.held[event.pool] -= 1
+                    if page.keys:
+                        self.idle_keyed[event.pool] += 1
+                    else:
+                        page.poison()
+
+    def _write(self, event: Write) -> None:
+        group, book = self.groups[event.group], self.books[event.r]
+        page_of, nodes = self._usable[group.pool].get, self.nodes(event)
+        written = self._written.setdefault(event.r, [])
+        if group.kind == "recurrent":
+            page = page_of(event.slots[0])
+            if not self.orphaned(event.step, event.r) and event.stop < len(book.nodes):
+                book.states.setdefault(event.group, set()).add(event.stop)
+            if page is not None:
+                self._write_state(page, event, nodes[event.stop])
+                written.append(page)
+            return
+        size, start = group.block_size, event.start
+        for slot in event.slots:
+            stop = min(event.stop, (start // size + 1) * size)
+            page = page_of(slot)
+            if page is not None:
+                if page.group != event.group:
+                    page.poison()
+                    page.group = event.group
+                write_tokens(self.trie, page, nodes, start, stop, size)
+                page.writer, page.step, page.tainted = event.r, event.step, page.tainted or book.tainted
+                written.append(page)
+            start = stop
+
+    def _write_state(self, page: Page, event: Write, node: int) -> None:
+        page.poison()
+        page.state, page.node, page.start, page.stop, page.group = True, node, event.stop, event.stop, event.group
+        page.writer, page.step, page.tainted = event.r, event.step, self.books[event.r].tainted
+
+    def _read(self, event: Read) -> None:
+        if not self.invalid_columns(event) and not (self._any_taint and self._reads_taint(event)):
+            return
+        self._any_taint = self.books[event.r].tainted = True
+        for page in self._written.get(event.r, ()):
+            page.tainted = True
+
+    def _reads_taint(self, event: Read) -> bool:
+        pages = self.pages[event.pool]
+        return any(pages[slot].tainted for slot in event.slots)
+
+    def _copy(self, event: Copy) -> None:
+        """Copy pages. Of an asynchronous copy nothing has arrived that failed, or that was not there from its begin to its end.
+
+        Until it ends, the pages that it fills hold nothing. Tokens added behind those that were there at the begin do no harm.
+        """
+        images = [Page() for _ in event.moves]
+        for move, image in zip(event.moves, images, strict=True):
+            image.copy_content(self.pages[move.src_pool][move.src])
+        targets = [(move.dst_pool, move.dst) for move in event.moves]
+        if event.phase == "begin":
+            self.copying[event.id] = images
+            self.filling.update(targets)
+            for pool, slot in targets:
+                self.pages[pool][slot].poison()
+            return
+        begun = self.copying.pop(event.id, images)
+        if begun is not images:
+            self.filling -= Counter(targets)
+        for move, image, before in zip(event.moves, images, begun, strict=True):
+            if event.phase == "fail":
+                before.poison()
+            elif not image.same_content(before):
+                self._keep_what_stayed(before, image)
+            self.pages[move.dst_pool][move.dst].copy_content(before)
+
+    def _keep_what_stayed(self, before: Page, now: Page) -> None:
+        """Leave of a page, as it was before, the runs that it still has now."""
+        spans = [] if before.state or before.node == NOTHING else [*before.older, Span(before.start, before.stop, before.node)]
+        stayed = [span for span in spans if before.group == now.group and self.covers(now, span.node, span.start, span.stop)]
+        if not stayed:
+            before.poison()
+            return
+        *before.older, newest = stayed
+        before.start, before.stop, before.node = newest.start, newest.stop, newest.node
+
+    def _zero(self, event: Zero) -> None:
+        for slot in event.slots:
+            page = self.pages[event.pool][slot]
+            page.poison()
+            page.zeroed = True
+
+    # --- claims -----------------------------------------------------------------------------------------------------------
+
+    def _publish(self, event: Publish) -> None:
+        nodes = self.books[event.r].nodes
+        node = nodes[event.length] if event.length < len(nodes) else UNKNOWN
+        key = Key(event, node, "pending")
+        if not self.late(event):
+            self._pending.setdefault(event.step, []).append(key)
+        else:
+            key.state = "committed" if self.backs(key) else "hollow"
+        self.keys[event.group].setdefault(node, {})[event.slot] = key
+        pool = self.groups[event.group].pool
+        for slot in (event.slot, *event.companions):
+            if slot not in self.null[pool]:
+                page = self.pages[pool][slot]
+                if not page.keys and not page.holders:
+                    self.idle_keyed[pool] += 1
+                page.keys.append(key)
+
+    def _unpublish(self, event: Unpublish) -> None:
+        pool = self.groups[event.group].pool
+        if event.slot in self.null[pool]:
+            return
+        for key in list(self.pages[pool][event.slot].keys):
+            named = key.group == event.group and key.slot == event.slot
+            if named and event.length in (0, key.length):
+                self._forget(key, event.reason)
+
+    def _forget(self, key: Key, reason: str) -> None:
+        slots = self.keys[key.group].get(key.node, {})
+        if slots.get(key.slot) is key:
+            del slots[key.slot]
+            if not slots:
+                del self.keys[key.group][key.node]
+                self.ended[key.group][key.node] = reason
+        pending = self._pending.get(key.step)
+        if pending and key in pending:
+            pending.remove(key)
+        pool = self.groups[key.group].pool
+        for slot in (key.slot, *key.companions):
+            page = self.pages[pool][slot]
+            page.keys.remove(key)
+            if not page.keys and not page.holders:
+                self.idle_keyed[pool] -= 1
+                page.poison()
+
+    def _hit(self, event: Hit) -> None:
+        book = self.books[event.r]
+        book.restart()
+        book.hit = event
+        book.computed = event.resume
+        book.tainted = bool(self.stopped(event))
+
+    # --- life -------------------------------------------------------------------------------------------------------------
+
+    def _submit(self, event: Submitted) -> None:
+        book = self.books[event.r] = Book(event)
+        book.identity = self._identity(book)
+        self._spell(book, 0)
+
+    def _identity(self, book: Book) -> tuple[int, str, str, int]:
+        """Return what the request's next token is computed with."""
+        _, salt, adapter, _ = book.identity
+        return (self.weights, salt, adapter, self.adapters.get(adapter, 0))
+
+    def _spell(self, book: Book, start: int) -> None:
+        """Spell the request's prefixes again from `start` on, under the adapter and weights of now."""
+        if start == 0:
+            book.nodes = [self.trie.root(book.identity)]
+        symbols = self._symbols(book, start)
+        del book.nodes[start + 1 :]
+        book.nodes += self.trie.extend(book.nodes[start], symbols)
+
+    def _symbols(self, book: Book, start: int) -> list[int]:
+        symbols = book.tokens[start:]
+        now = self._identity(book)
+        mixed = now != book.identity
+        if not mixed and not book.media:
+            return symbols
+        for index, token in enumerate(symbols):
+            item = _media_at(book.media, start + index)
+            if mixed or item:
+                symbols[index] = self.trie.marked((token, item, now if mixed else 0))
+        return symbols
+
+    def _accept(self, event: Accept) -> None:
+        book = self.books[event.r]
+        old = event.upto - len(event.tokens)
+        book.tokens[old:] = event.tokens
+        self._spell(book, old)
+        if book.drafted > book.computed:
+            book.computed = min(event.upto - 1, book.drafted)
+
+    def _step_begin(self, event: StepBegin) -> None:
+        self.open_steps[event.step] = event
+
+    def _step_end(self, event: StepEnd) -> None:
+        begun = self.open_steps.pop(event.step, None)
+        gone = set(event.withdrawn)
+        for run in begun.runs if begun else ():
+            if run.r not in gone and not self.orphaned(event.step, run.r):
+                book = self.books[run.r]
+                book.computed, book.drafted = run.known, run.stop
+                book.ran_steps += 1
+        hollow = self.unbacked(event)
+        for key in self._pending.pop(event.step, ()):
+            key.state = "withdrawn" if key.r in gone else "committed"
+        for key in hollow:
+            key.state = "hollow"
+        if self._orphans:
+            self._orphans = {(step, r) for step, r in self._orphans if step != event.step}
+        if self.guesses:
+            self.guesses = {(step, r): nodes for (step, r), nodes in self.guesses.items() if step != event.step}
+        self.last_step_ended = max(self.last_step_ended, event.step)
+        self._written.clear()
+
+    def _orphan(self, r: str) -> None:
+        for step, begun in self.open_steps.items():
+            if any(run.r == r for run in begun.runs):
+                self._orphans.add((step, r))
+
+    def _preempt(self, event: Preempted) -> None:
+        self._orphan(event.r)
+        book = self.books[event.r]
+        book.restart()
+        self._renew(book)
+
+    def _end(self, event: Aborted | Finished) -> None:
+        self._orphan(event.r)
+        self.books[event.r].live = False
+
+    def _reset(self, event: ResetDone) -> None:
+        if not event.ok:
+            return
+        tiers = {pool.id: pool.tier for pool in self.header.pools}
+        for group, keys in zip(self.groups, self.keys, strict=True):
+            if tiers[group.pool] == event.tier:
+                _mark(keys, "reset")
+
+    def _version(self, event: Version) -> None:
+        if event.adapter:
+            self.adapters[event.adapter] = event.weights
+        else:
+            self.weights = event.weights
+        for keys in self.keys:
+            for slots in keys.values():
+                for key in slots.values():
+                    if not event.adapter or self.books[key.r].identity[2] == event.adapter:
+                        key.state = "outdated"
+        for book in self.books.values():
+            if book.live:
+                self._renew(book)
+
+    def _renew(self, book: Book) -> None:
+        """Spell what the request has yet to compute under the weights and the adapter of now."""
+        if self._identity(book) != book.identity:
+            if book.computed == 0:
+                book.identity = self._identity(book)
+            self._spell(book, book.computed)
+
+    # --- reads ------------------------------------------------------------------------------------------------------------
+
+    def _invalid_state(self, read: Read, book: Book) -> list[int]:
+        page = self.page(read.group, read.slots[0])
+        if page is None or book.r not in page.holders:
+            return [0]
+        return [] if page.group == read.group and self.holds_state(page, self.nodes(read)[read.stop], read.stop) else [0]
+
+    def _invalid_blocks(self, read: Read, book: Book, group: Group) -> list[int]:
+        page_of, nodes, r, size, stop = self._usable[group.pool].get, self.nodes(read), book.r, group.block_size, read.stop
+        owner, bad = group.id, []
+        start, end = read.start, read.start - read.start % size + size
+        for index, slot in enumerate(read.slots):
+            if end > stop:
+                end = stop
+            page = page_of(slot)
+            right = (
+                page is not None
+                and page.node == nodes[end]
+                and page.start <= start
+                and page.group == owner
+                and r in page.holders
+            )
+            if not right and self._wrong_block(page, group, read, start, end):
+                bad.append(index)
+            start, end = end, end + size
+        return bad
+
+    def _wrong_block(self, page: Page | None, group: Group, read: Read, start: int, stop: int) -> bool:
+        """Look again at a page whose newest run is not just what tokens [start, stop) need."""
+        if page is None or read.r not in page.holders:
+            return True
+        return page.group != group.id or not self.covers(page, self.nodes(read)[stop], start, stop)
+
+
+def _mark(keys: dict[int, dict[int, Key]], state: KeyState) -> None:
+    for slots in keys.values():
+        for key in slots.values():
+            key.state = state
+
+
+def _media_at(media: list[Media], position: int) -> str:
+    for item in media:
+        if item.at <= position < item.at + item.length:
+            return item.hash
+    return ""

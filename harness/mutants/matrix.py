@@ -1,0 +1,125 @@
+"""Runs faults one by one, several at a time, and puts what came of them into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from importlib.util import find_spec
+from statistics import median
+
+import msgspec
+
+from harness.engines.faults import all_mutants
+from harness.engines.mutant import Mutant
+from harness.mutants.detectors import alone, detected
+from harness.mutants.hunt import hunt
+from harness.mutants.minimal_trace import keep, kept, smallest
+from harness.trace.shrink_candidates import size
+
+
+class Row(msgspec.Struct, kw_only=True):
+    """What became of one fault. `seconds` are CPU time to the kill; `operations` and `traces` were carried out until then.
+
+    `witness` counts the operations of the shrunk trace; `alone` says that one detector sees the fault and no other.
+    """
+
+    mutant: str
+    group: str
+    policy: str
+    anomaly: str
+    checker: str
+    killed: bool
+    seconds: float
+    operations: int
+    traces: int
+    by: str = ""
+    witness: int = 0
+    detectors: dict[str, str] = {}
+    alone: bool = False
+    false_alarms: list[str] = []
+    not_run: str = ""
+
+
+class Matrix(msgspec.Struct, kw_only=True):
+    """All rows, and the figures over those that were killed: CPU seconds and operations of witnesses."""
+
+    rows: list[Row]
+
+    @property
+    def survivors(self) -> list[Row]:
+        """Faults that were hunted and not killed."""
+        return [row for row in self.rows if not row.killed and not row.not_run]
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Return median and worst of the time to a kill and of a witness's size."""
+        seconds = sorted(row.seconds for row in self.rows if row.killed) or [0.0]
+        sizes = sorted(row.witness for row in self.rows if row.killed) or [0]
+        return {
+            "seconds_median": median(seconds),
+            "seconds_max": seconds[-1],
+            "witness_operations_median": median(sizes),
+            "witness_operations_max": sizes[-1],
+        }
+
+
+def run(
+    mutants: Sequence[Mutant],
+    budget: float,
+    tensor_seconds: float,
+    *,
+    write: bool = False,
+    jobs: int = 1,
+    told: Callable[[Row], None] | None = None,
+) -> Matrix:
+    """Hunt every fault for `budget` seconds of CPU time at most, `jobs` at a time; with `write`, keep their witnesses."""
+    one = partial(row_of, budget=budget, tensor_seconds=tensor_seconds, write=write)
+    names = [mutant.name for mutant in mutants]
+    rows = []
+    with ProcessPoolExecutor(jobs) as pool:
+        for row in pool.map(one, names):
+            rows.append(row)
+            if told:
+                told(row)
+    return Matrix(rows=rows)
+
+
+def row_of(name: str, budget: float, tensor_seconds: float, write: bool) -> Row:
+    """Hunt one fault, shrink what kills it, and ask every detector; with `write`, keep the smallest witness known."""
+    mutant = all_mutants()[name]
+    if mutant.engine == "toy" and find_spec("torch") is None:
+        return _row(mutant, not_run="torch is missing: pip install 'cachewitness[toy]'")
+    found = hunt(mutant, budget)
+    spent = {"seconds": round(found.seconds, 2), "operations": found.operations, "traces": found.traces}
+    if found.trace is None:
+        return _row(mutant, **spent, false_alarms=list(found.false_alarms))
+    small = kept(mutant)
+    if small is None or write:
+        small = min(filter(None, (small, smallest(mutant, found.trace))), key=lambda trace: size(trace.header, trace.ops))
+    if write:
+        keep(mutant, small)
+    answers = detected(mutant, found.trace, tensor_seconds)
+    return _row(
+        mutant,
+        killed=True,
+        **spent,
+        by=found.trace.header.name,
+        witness=len(small.ops),
+        detectors=answers,
+        alone=alone(answers),
+        false_alarms=list(found.false_alarms),
+    )
+
+
+def _row(mutant: Mutant, **found: object) -> Row:
+    named = {"group": mutant.group, "policy": mutant.policy, "anomaly": mutant.anomaly, "checker": mutant.checker}
+    nothing = {"killed": False, "seconds": 0.0, "operations": 0, "traces": 0}
+    return msgspec.convert({"mutant": mutant.name, **named, **nothing, **found}, Row)
+
+
+def encode(matrix: Matrix) -> bytes:
+    """Return a matrix as JSON."""
+    return msgspec.json.encode(
+        {"rows": matrix.rows, "figures": matrix.figures, "survivors": [r.mutant for r in matrix.survivors]}
+    )

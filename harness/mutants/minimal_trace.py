@@ -1,0 +1,68 @@
+"""The smallest traces that kill faults, kept as regressions: one file for each, named after it.
+
+A witness replays from its file alone: the name of its trace is the fault's, its story says what goes wrong, its source the real
+bug. It fails on the engine with the fault, as the fault named in advance, and passes on the engine without it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from harness._util import data, files
+from harness.engines.mutant import Mutant
+from harness.mutants.hunt import judged, killed
+from harness.trace import format as traces
+from harness.trace.format import Trace
+from harness.trace.shrink import shrink
+
+FOLDER = "mutants"
+SHRINK_SECONDS = 60.0
+
+
+def folder() -> Path:
+    """Return the folder of witnesses."""
+    return data.fixtures() / "traces" / FOLDER
+
+
+def path_of(mutant: Mutant) -> Path:
+    """Return where a fault's witness is kept."""
+    return folder() / f"{mutant.name}.jsonl"
+
+
+def smallest(mutant: Mutant, trace: Trace, seconds: float = SHRINK_SECONDS) -> Trace:
+    """Return a small trace that kills a fault as this one does, and passes without it."""
+
+    def fails(candidate: Trace) -> int:
+        finding = killed(mutant, candidate)
+        return finding.op if finding is not None else -1
+
+    small = shrink(trace, fails, seconds)
+    small = trace if judged(mutant, small, faulty=False).findings else small
+    header = msgspec.structs.replace(
+        small.header, name=mutant.name, story=mutant.summary, source=mutant.mirrors, seed=None, needs=_needs(small)
+    )
+    return Trace(header, small.ops)
+
+
+def _needs(trace: Trace) -> list[str]:
+    asked = any(isinstance(op, traces.Step) and op.withdraw for op in trace.ops)
+    return [need for need in trace.header.needs if need != "withdraw" or asked]
+
+
+def kept(mutant: Mutant) -> Trace | None:
+    """Return the witness that is kept, if it still kills the fault and passes without it."""
+    path = path_of(mutant)
+    if not path.exists():
+        return None
+    trace = traces.load(path)
+    return trace if killed(mutant, trace) and not judged(mutant, trace, faulty=False).findings else None
+
+
+def keep(mutant: Mutant, trace: Trace) -> Path:
+    """Write a witness. Raises UsageError if it cannot be written."""
+    path = path_of(mutant)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write(path, [traces.dump(trace)])
+    return path

@@ -1,0 +1,62 @@
+"""The traces that faults are hunted with: what any engine of a policy gets, in the same order for every fault.
+
+First the scenarios on the policy's configurations, and random work on them in between, one trace of each configuration in turn;
+then what the fuzzer draws, without end. Which fault is planted decides the policy and the height, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+from harness._util.errors import UsageError
+from harness.engines import policy as policies
+from harness.engines.mutant import Mutant
+from harness.fuzz.campaign import Plan
+from harness.fuzz.draw import Restriction
+from harness.trace.configurations import Cell
+from harness.trace.format import Height, Trace
+from harness.trace.generate import random_trace
+from harness.trace.scenarios import SCENARIOS
+
+STORIES_A_RANDOM_TRACE = 4
+"""After so many scenarios of a configuration comes a random trace."""
+
+
+def height_of(mutant: Mutant) -> Height:
+    """Return the lowest height at which a fault shows and its policy runs."""
+    heights = policies.get(mutant.policy).heights
+    if mutant.engine == "toy":
+        return "scheduler"
+    return mutant.height if mutant.height in heights else heights[-1]
+
+
+def workloads(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
+    """Yield traces without end. Whoever runs them has to leave out those that an engine refuses (UsageError)."""
+    height, policy = height_of(mutant), policies.get(mutant.policy)
+    cells = [cell for cell in policy.cells() if cell.runs_at(height)]
+    if height == "scheduler":
+        cells.sort(key=lambda cell: cell.runs_at("manager"))  # what only a scheduler has comes first
+    streams = [_of_cell(cell, height, seed) for cell in cells]
+    while streams:
+        for stream in list(streams):
+            trace = next(stream, None)
+            if trace is None:
+                streams.remove(stream)
+            else:
+                yield trace
+    plan = Plan(mutant.policy, (height,), Restriction([], {}, historic=False), seed, stream="kills")
+    for number in count():
+        try:
+            yield plan.draw(number)[1]
+        except UsageError:
+            continue
+
+
+def _of_cell(cell: Cell, height: Height, seed: int) -> Iterator[Trace]:
+    shape = cell.shape(height)
+    for index, story in enumerate([story for story in SCENARIOS if story.applies(shape)]):
+        yield story.trace(shape)
+        if index % STORIES_A_RANDOM_TRACE == 0:
+            number = seed * len(SCENARIOS) + index // STORIES_A_RANDOM_TRACE
+            yield random_trace(shape, number, withdraw=number % 2 == 1)

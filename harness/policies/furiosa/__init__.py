@@ -1,0 +1,1 @@
+"""Furiosa-LLM's policy: its engine, plan, mutants and test vectors."""

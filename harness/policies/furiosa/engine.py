@@ -1,0 +1,333 @@
+"""The policy `furiosa`: the reference of Furiosa-LLM's two pools and radix tree, at manager and at scheduler height.
+
+A trace's layout gives the kinds of attention; groups of one kind are one group here, because one block of a pool has the
+tokens of all layers of its kind. A trace's `slots` are so many blocks of average weight, which the policy's own rule
+splits between the pools. Group 0 is global and lives in pool 0, group 1 slides and lives in pool 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from harness._util.errors import UsageError
+from harness.engines.block_table_diff import ABSENT, Claim, Count, KeyId, Tables, Witness
+from harness.engines.mutant import Mutant
+from harness.engines.policy import PolicyKind, Rule, Serving, served_plainly
+from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
+from harness.history.events import Group, Header, Move, Pool, Rules
+from harness.trace import layouts
+from harness.trace.configurations import Cell
+from harness.trace.format import Layout, Submit, TraceHeader
+from harness.vectors.case import Questions
+from reference_impl.furiosa.config import CacheConfig, ConfigError, Options, cache_config, layers_of
+from reference_impl.furiosa.hybrid_match import Hit
+from reference_impl.furiosa.manager import HybridCacheManager
+from reference_impl.furiosa.request import MediaItem, Request, Status
+from reference_impl.furiosa.scheduler import RefusedRequest, Scheduler, Step
+from reference_impl.furiosa.spec import AXES, PINNED_RELEASE, REPOSITORY, RULES
+from reference_impl.primitives import BlockId, Position
+
+GLOBAL, SLIDING = 0, 1
+"""The groups, and the pools that they live in."""
+
+Place = tuple[int, Position, BlockId | None, BlockId | None]
+"""An entry of the tree: the tokens that it starts and stops at, its global and its sliding block."""
+
+CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"]
+NOT_APPLICABLE = {
+    "no-fabricated-snapshots": "no recurrent state",
+    "replay-boundary-retained": "nothing is thinned out: what is stored goes when its memory is needed",
+    "interval-sparsity": "there is no retention interval",
+    "withdraw": "nothing is stored before its step has run, so a withdrawn step leaves nothing behind",
+}
+
+
+def configure(header: TraceHeader) -> CacheConfig:
+    """Return the checked configuration of a trace. Raises UsageError for what the policy refuses."""
+    try:
+        layers = layers_of(
+            [{"kind": g.kind, "block_size": g.block_size, "window": g.window, "layers": g.layers} for g in header.layout.groups]
+        )
+        kv_bytes = header.slots * layers.block_size * (layers.global_layers + layers.sliding_layers)
+        return cache_config(layers, kv_bytes, Options.parse(header.options), bytes_per_token=2)
+    except ConfigError as error:
+        raise UsageError(f"layout {header.layout.name!r}: {error}") from None
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight:
+    """Build the reference for a trace, at the height that the trace names.
+
+    Raises UsageError for an option that the policy refuses, naming it.
+    """
+    if (release := options.get("release", PINNED_RELEASE)) not in ("", PINNED_RELEASE):
+        raise UsageError(f"--engine: release {release!r} is unknown; there is {PINNED_RELEASE!r} alone, which has no versions")
+    config = configure(header)
+    return PolicyHeight(describe(header, config), Furiosa(config))
+
+
+def describe(trace: TraceHeader, config: CacheConfig) -> Header:
+    """Return the history header: two pools without a null block, one group in each."""
+    layers, options = config.layers, config.options
+    window = layers.window + (options.window_tail == "W")
+    return Header(
+        engine="reference",
+        height=trace.height,
+        pools=[Pool(id=GLOBAL, slots=config.global_blocks), Pool(id=SLIDING, slots=config.sliding_blocks)],
+        groups=[
+            Group(id=GLOBAL, kind="full", block_size=layers.block_size, pool=GLOBAL),
+            Group(id=SLIDING, kind="sliding", block_size=layers.block_size, pool=SLIDING, window=window),
+        ],
+        rules=Rules(
+            caching=options.enable_caching,
+            alignment=layers.block_size if options.hit_granularity == "block" else 1,
+        ),
+        capabilities=CAPABILITIES,
+        not_applicable=NOT_APPLICABLE,
+        engine_version=PINNED_RELEASE,
+        trace=trace.name,
+    )
+
+
+class Furiosa:
+    """The policy's scheduler and manager, and their books."""
+
+    def __init__(self, config: CacheConfig) -> None:
+        self.config = config
+        self.manager = Told(config)
+        self.scheduler = Scheduler(config, self.manager)
+        self.max_model_len = config.max_request_len
+        self._shape: list[Place] = []
+        self._keys: dict[KeyId, Claim] = {}
+
+    def attach(self, engine: PolicyHeight) -> None:
+        """Take note of the engine, whose witness is to be told."""
+        self.manager.witness, self.manager.engine = engine.witness, engine
+
+    # --- life of a request ---------------------------------------------------------------------------------------------
+
+    def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
+        """Take a request in. Raises Refused if it can never run."""
+        media = [MediaItem(item.at, item.length, item.hash) for item in submit.media]
+        try:
+            self.scheduler.add(Request(submit.r, tokens, salt=submit.salt, adapter=submit.adapter, media=media))
+        except RefusedRequest as error:
+            raise Refused(str(error)) from None
+
+    def accept(self, r: str, tokens: Sequence[int]) -> None:
+        """Take note of what a request generated."""
+        self.scheduler.generated(r, tokens)
+
+    def end(self, r: str, *, finished: bool) -> None:
+        """Let a request go."""
+        self.scheduler.finish([r])
+
+    def preempt(self, r: str) -> None:
+        """Take a running request's blocks away, of which the engine has told."""
+        self.manager.told_of = r
+        self.scheduler.preempt(r)
+        self.manager.told_of = ""
+
+    def running(self) -> list[str]:
+        """Return the requests that hold blocks."""
+        return [request.request_id for request in self.scheduler.running]
+
+    def reset(self, tier: str) -> Mapping[str, bool]:
+        """Forget everything stored, if nobody runs."""
+        if tier not in ("", "local"):
+            return {}
+        done = self.scheduler.reset()
+        self.manager.witness.settle(reason="reset")
+        return {"local": done}
+
+    def renew(self) -> None:
+        """Forget everything stored under the old weights."""
+        done = self.scheduler.reset()
+        assert done, "nobody runs, and yet somebody holds a block"
+        self.manager.witness.settle(reason="version")
+
+    # --- steps ---------------------------------------------------------------------------------------------------------
+
+    def schedule(self, asked: Sequence[tuple[str, int]] | None, budget: int) -> Scheduled:
+        """Let everybody who is asked compute what fits, or leave it to the scheduler."""
+        scheduler, step = self.scheduler, Step()
+        if asked is None:
+            step = scheduler.schedule(budget)
+        for r, tokens in asked or ():
+            request = scheduler.requests[r]
+            (scheduler.extend if request.status is Status.RUNNING else scheduler.join)(request, tokens, step)
+        scheduled = Scheduled()
+        for r, tokens in step.num_tokens.items():
+            request = scheduler.requests[r]
+            scheduled.chunks[r] = (request.num_computed, request.num_computed + tokens)
+            for pool, copy in ((GLOBAL, request.global_copy), (SLIDING, request.sliding_copy)):
+                if copy is not None:
+                    scheduled.copies.append(Move(copy.source, copy.target, pool, pool))
+        return scheduled
+
+    def complete(self, scheduled: Scheduled) -> None:
+        """Store what each request computed."""
+        for r, (start, stop) in scheduled.chunks.items():
+            self.manager.complete(self.scheduler.requests[r], stop - start)
+
+    # --- books ---------------------------------------------------------------------------------------------------------
+
+    def tables(self, r: str) -> Tables:
+        """Return the blocks that a request holds."""
+        request = self.scheduler.requests.get(r)
+        if request is None:
+            return []
+        return [list(request.global_blocks), [ABSENT if block is None else block for block in request.sliding_blocks]]
+
+    def keys(self) -> Mapping[KeyId, Claim]:
+        """Return a key for each length at which an entry can be left, in each pool that has its block.
+
+        A global block is good for its column from the start: an entry further up may come to name it as well.
+        """
+        shape = [(e.start, e.stop, e.global_block, e.sliding_block) for e in self.manager.tree.entries()]
+        if shape != self._shape:
+            self._shape, self._keys = shape, self._keys_of(shape)
+        return self._keys
+
+    def _keys_of(self, shape: Sequence[Place]) -> dict[KeyId, Claim]:
+        size = self.config.layers.block_size
+        unit = size if self.config.options.hit_granularity == "block" else 1
+        found: dict[KeyId, Claim] = {}
+        for start, stop, global_block, sliding_block in shape:
+            column, own = start // size * size, (start // unit + 1) * unit
+            assert global_block is not None
+            for length in range(column + unit, stop + 1, unit):
+                found[GLOBAL, global_block, length] = Claim(length)
+            for length in range(own, stop + 1, unit):
+                if sliding_block is not None:
+                    found[SLIDING, sliding_block, length] = Claim(length)
+        return found
+
+    def counts(self) -> Mapping[int, Count]:
+        """Return the books of both pools."""
+        pools = {GLOBAL: self.manager.global_pool, SLIDING: self.manager.sliding_pool}
+        return {
+            index: Count(pool.num_free, pool.num_held, pool.num_blocks - pool.num_free - pool.num_held)
+            for index, pool in pools.items()
+        }
+
+    def references(self, pool: int, slot: int) -> int:
+        """Return how many requests, and copies, hold a block."""
+        return (self.manager.sliding_pool if pool == SLIDING else self.manager.global_pool).holds(BlockId(slot))
+
+
+class Told(HybridCacheManager):
+    """The manager as the scheduler calls it; after each call the witness is told to look."""
+
+    witness: Witness
+    engine: PolicyHeight
+    told_of = ""
+    """Whose preemption the engine has told of already."""
+
+    def prefill(self, request: Request, hit: Hit, num_tokens: int) -> None:
+        """Report the hit, and what is held until it is copied."""
+        r, (global_hit, sliding_hit) = request.request_id, self.columns(hit)
+        window = [ABSENT] * (len(global_hit) - len(sliding_hit)) + list(sliding_hit)
+        self.witness.hit(r, hit.length, [list(global_hit), window])
+        if hit.length % self.block_size:
+            self.witness.hold(GLOBAL, global_hit[-1:], f"copy:{r}")
+            self.witness.hold(SLIDING, sliding_hit[-1:], f"copy:{r}")
+        super().prefill(request, hit, num_tokens)
+
+    def extend(self, request: Request, num_tokens: int) -> None:
+        """Report new blocks, and what was evicted for them."""
+        super().extend(request, num_tokens)
+        self.witness.settle([request.request_id])
+
+    def complete(self, request: Request, num_tokens: int) -> None:
+        """Report what is held no longer to be copied."""
+        self._copied(request)
+        super().complete(request, num_tokens)
+
+    def store(self, request: Request) -> None:
+        """Report what was stored, and which blocks were adopted."""
+        super().store(request)
+        self.witness.settle([request.request_id], served=request.request_id)
+
+    def cleanup(self, request: Request) -> None:
+        """Report what the window has left."""
+        super().cleanup(request)
+        self.witness.settle([request.request_id])
+
+    def free(self, request: Request) -> None:
+        """Report what is given back; of a running request, its preemption first."""
+        if request.status is Status.RUNNING and request.request_id != self.told_of:
+            self.engine.preempted(request.request_id)
+        self._copied(request)
+        super().free(request)
+        self.witness.settle([request.request_id])
+
+    def _copied(self, request: Request) -> None:
+        for group, copy in ((GLOBAL, request.global_copy), (SLIDING, request.sliding_copy)):
+            if copy is not None:
+                self.witness.release(group, [copy.source], f"copy:{request.request_id}")
+
+
+def serve(layout: Layout, serving: Serving) -> TraceHeader:
+    """Return the header of a scheduler that answers prompts.
+
+    Memory is split by token: a split for the longest request leaves the windows of cached prefixes no room, and then nothing
+    is hit.
+    """
+    return served_plainly("furiosa", layout, serving, default_ratio="per_token")
+
+
+def variants(layout: Layout) -> list[Cell]:
+    """Return the configurations of one layout: each option that the documents leave open, and the default."""
+    lengths = {"expected_average_seq_length": 4 * layout.groups[0].block_size}
+    return [
+        Cell(layout, {"default_ratio": "per_token"}, "furiosa"),
+        Cell(layout, lengths, "furiosa"),
+        Cell(layout, lengths | {"hit_granularity": "block"}, "furiosa"),
+        Cell(layout, lengths | {"window_tail": "W"}, "furiosa"),
+        Cell(layout, lengths | {"out_of_window": "freed"}, "furiosa"),
+    ]
+
+
+def _cells() -> list[Cell]:
+    even = layouts.load("full-swa")
+    groups = [replace(group, window=21 if group.kind == "sliding" else 0) for group in even.groups]
+    uneven = replace(even, name="full-swa-uneven", groups=groups, story="a window that is no multiple of the block")
+    return [*variants(even), *variants(uneven)[:2]]
+
+
+def _cold_cells() -> list[Cell]:
+    return variants(layouts.load("full-swa"))[:3]
+
+
+def _mutants() -> Sequence[Mutant]:
+    from harness.policies.furiosa.mutants import MUTANTS
+
+    return MUTANTS
+
+
+def _questions() -> Questions:
+    from harness.policies.furiosa.vectors.questions import QUESTIONS
+
+    return QUESTIONS
+
+
+POLICY = PolicyKind(
+    name="furiosa",
+    summary="the two pools and the radix tree of Furiosa-LLM",
+    source=REPOSITORY,
+    pinned=PINNED_RELEASE,
+    releases=(PINNED_RELEASE,),
+    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in RULES.values()],
+    axes=AXES,
+    open=open_engine,
+    cells=_cells,
+    cold_cells=_cold_cells,
+    serve=serve,
+    variants=variants,
+    checkpoint="window",
+    not_applicable=NOT_APPLICABLE,
+    mutants=_mutants,
+    questions=_questions,
+)

@@ -1,0 +1,197 @@
+"""Faults in Furiosa's two pools and radix tree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from harness.engines.fault_tools import wrap
+from harness.engines.mutant import Mutant
+from harness.engines.policy_height import PolicyHeight
+from reference_impl.furiosa.hybrid_match import NO_HIT, usable
+from reference_impl.furiosa.request import BlockCopy
+
+FURIOSA = ("furiosa",)
+
+
+def window_matched_short(engine: PolicyHeight) -> None:
+    """Be content, in a match, with a block less than the window reaches into."""
+    manager = _manager(engine)
+
+    def match(original: Any, request: Any) -> Any:
+        limit, options = request.num_tokens - 1, manager.config.options
+        path = manager.tree.match(request.identity, request.symbols, limit)
+        return usable(
+            path,
+            manager.tree.matched(path, request.symbols, limit),
+            block_size=manager.block_size,
+            tail=max(manager.config.tail - manager.block_size, 0),
+            whole_blocks=options.hit_granularity == "block",
+        )
+
+    def columns(original: Any, hit: Any) -> Any:
+        """Name the block before a hole once more, so that the columns stay in place."""
+        global_blocks, _ = original(hit)
+        furthest = {entry.start // manager.block_size: entry.sliding_block for entry in hit.path}
+        first = max(0, hit.length - manager.config.tail) // manager.block_size
+        inside = [block for column, block in furthest.items() if column >= first]
+        return global_blocks, inside[next((i for i, block in enumerate(inside) if block is not None), 0) :]
+
+    wrap(manager, "match", match)
+    wrap(manager, "columns", columns)
+
+
+def window_cleaned_early(engine: PolicyHeight) -> None:
+    """Give a sliding block back one token before the window has left it."""
+    manager = _manager(engine)
+
+    def cleanup(original: Any, request: Any) -> None:
+        request.num_computed += 1
+        try:
+            original(request)
+        finally:
+            request.num_computed -= 1
+
+    wrap(manager, "cleanup", cleanup)
+
+
+def active_entries_evicted(engine: PolicyHeight) -> None:
+    """Let entries that running requests hit go like any other."""
+    for pool in (_manager(engine).global_pool, _manager(engine).sliding_pool):
+        wrap(pool, "hold", _held_but_idle(pool))
+
+
+def _held_but_idle(pool: Any) -> Any:
+    def hold(original: Any, block_id: Any) -> None:
+        original(block_id)
+        block = pool._blocks[block_id]
+        if block.holds == 1 and block.entries:
+            pool.num_held -= 1
+            block.holds = 0
+            pool._settle(block)
+
+    return hold
+
+
+def matched_in_one_pool(engine: PolicyHeight) -> None:
+    """Take what the global pool has for the whole hit, and leave out what the sliding pool lacks of it."""
+    manager = _manager(engine)
+
+    def match(original: Any, request: Any) -> Any:
+        limit = request.num_tokens - 1
+        path = manager.tree.match(request.identity, request.symbols, limit)
+        matched = manager.tree.matched(path, request.symbols, limit) // manager.block_size * manager.block_size
+        kept = tuple(entry for entry in path if entry.start < matched)
+        return replace(NO_HIT, length=matched, matched=matched, path=kept) if matched else NO_HIT
+
+    wrap(manager, "match", match)
+
+
+def shared_block_written(engine: PolicyHeight) -> None:
+    """Go on in the tree's own blocks when a hit ends inside them."""
+    manager = _manager(engine)
+
+    def copy_last_block(original: Any, request: Any) -> None:
+        ends = (manager.global_pool, request.global_blocks[-1]), (manager.sliding_pool, request.sliding_blocks[-1])
+        for pool, block in ends:
+            pool.hold(block)
+        request.global_copy, request.sliding_copy = (BlockCopy(block, block) for _, block in ends)
+
+    wrap(manager, "_copy_last_block", copy_last_block)
+
+
+def one_tree_for_all(engine: PolicyHeight) -> None:
+    """Keep the prefixes of all salts and adapters in one tree."""
+
+    def add(original: Any, request: Any) -> None:
+        request.identity = ("", "")
+        original(request)
+
+    wrap(_adapter(engine).scheduler, "add", add)
+
+
+def reset_by_name(engine: PolicyHeight) -> None:
+    """Say that everything stored was forgotten, and forget nothing."""
+    wrap(_adapter(engine).scheduler, "reset", lambda original: True)
+
+
+def _adapter(engine: PolicyHeight) -> Any:
+    return engine.adapter
+
+
+def _manager(engine: PolicyHeight) -> Any:
+    return _adapter(engine).manager
+
+
+MUTANTS = (
+    Mutant(
+        "furiosa-window-matched-short",
+        "a match is content with one sliding block less than the window needs",
+        "lightseekorg/tokenspeed and sgl-project/sglang#35515 (tombstones in a window)",
+        "window-hole",
+        "window-liveness",
+        window_matched_short,
+        FURIOSA,
+        group="G",
+    ),
+    Mutant(
+        "furiosa-window-cleaned-early",
+        "a sliding block is given back one token early",
+        "sgl-project/sglang#8649",
+        "premature-release",
+        "window-liveness",
+        window_cleaned_early,
+        FURIOSA,
+        group="G",
+    ),
+    Mutant(
+        "furiosa-active-entries-evicted",
+        "entries that running requests use are evicted like idle ones",
+        "sgl-project/sglang#31427",
+        "double-free",
+        "ownership",
+        active_entries_evicted,
+        FURIOSA,
+        group="H",
+    ),
+    Mutant(
+        "furiosa-matched-in-one-pool",
+        "a match of the global pool is reused whole, although the sliding pool has holes",
+        "sgl-project/sglang#31108, #30339",
+        "window-hole",
+        "window-liveness",
+        matched_in_one_pool,
+        FURIOSA,
+        group="C",
+    ),
+    Mutant(
+        "furiosa-shared-block-written",
+        "a hit that ends inside a block is written on in place",
+        "vllm-project/vllm#56196",
+        "aliased-write",
+        "ownership",
+        shared_block_written,
+        FURIOSA,
+        group="H",
+    ),
+    Mutant(
+        "furiosa-one-tree-for-all",
+        "salt and adapter do not part trees",
+        "vllm-project/vllm#3263",
+        "cross-identity-hit",
+        "identity",
+        one_tree_for_all,
+        FURIOSA,
+        group="I",
+    ),
+    Mutant(
+        "furiosa-reset-by-name",
+        "a reset reports success and forgets nothing",
+        "vllm-project/vllm#57727",
+        "stale-hit",
+        "safety-law",
+        reset_by_name,
+        FURIOSA,
+        group="L",
+    ),
+)

@@ -1,0 +1,116 @@
+"""Furiosa-LLM: how the KV memory is split between global and sliding-window attention (`reference_impl.furiosa.partition`).
+
+The document gives no formula and no block size; what the reference chose is named in `reference_impl.furiosa.spec`. Without an
+amount of memory the split is that of exactly one sequence of the length that it is made for, so the shares are exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness._util.errors import UsageError
+from harness.plan.result import Plan
+from harness.trace import layouts
+from harness.trace.model import Full, Model, Sliding
+from reference_impl.furiosa.partition import ConfigError, Partition, blocks_per_seq, expected_length_from, seq_length, split
+from reference_impl.furiosa.spec import PINNED_RELEASE, VARIABLE
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked; None is not said. `expected` is the text of the environment variable."""
+
+    layout: str
+    expected: str | None = None
+    kv_bytes: int | None = None
+    kv_gib: int | None = None
+    block_size: int = 16
+    max_model_len: int | None = None
+    default_ratio: str = "max_model_len"
+
+
+def plan(request: Request) -> Plan:
+    """Split the memory. Raises UsageError naming the option or the field that does not fit."""
+    if request.kv_bytes is not None and request.kv_gib is not None:
+        raise UsageError("--kv-bytes and --kv-gib say the same; leave one of them out")
+    model = layouts.model(request.layout)
+    full, sliding = _layers(model, request.layout)
+    longest = model.max_length if request.max_model_len is None else request.max_model_len
+    if longest > model.max_length:
+        raise UsageError(f"--max-model-len: {longest} is more than the {model.max_length} tokens of {model.checkpoint}")
+    if not 1 <= request.block_size <= longest:
+        raise UsageError(f"--block-size: {request.block_size} is not from 1 to {longest}, the longest sequence")
+    try:
+        expected = None if request.expected is None else expected_length_from({VARIABLE: request.expected})
+        length = seq_length(sliding.window, longest, expected, request.default_ratio)
+        per_seq = blocks_per_seq(length, request.block_size, sliding.window)
+        one = request.block_size * (
+            per_seq[0] * full.layers * full.token_bytes + per_seq[1] * sliding.layers * sliding.token_bytes
+        )
+        given = request.kv_bytes if request.kv_gib is None else request.kv_gib * GIB
+        shares = split(
+            one if given is None else given,
+            block_size=request.block_size,
+            global_layers=full.layers,
+            sliding_layers=sliding.layers,
+            global_bytes_per_token=full.token_bytes,
+            sliding_bytes_per_token=sliding.token_bytes,
+            window=sliding.window,
+            max_model_len=longest,
+            expected_average_seq_length=expected,
+            default_ratio=request.default_ratio,
+        )
+    except ConfigError as error:
+        raise UsageError(f"furiosa: {error}") from None
+    answer = Plan("furiosa", PINNED_RELEASE, request.layout)
+    _tell(answer, request, shares, full, sliding, expected is None)
+    _remark(answer, request, shares, given is None, expected is not None and expected > longest)
+    return answer
+
+
+def _layers(model: Model, name: str) -> tuple[Full, Sliding]:
+    for index, cache in enumerate(model.caches):
+        if not isinstance(cache, Full | Sliding):
+            kind = type(cache).__struct_config__.tag
+            raise UsageError(
+                f"--layout {name}: model.caches[{index}].kind {kind!r}: Furiosa-LLM's document knows global and sliding-window "
+                "attention alone"
+            )
+    full = [cache for cache in model.caches if isinstance(cache, Full)]
+    sliding = [cache for cache in model.caches if isinstance(cache, Sliding)]
+    if len(full) != 1 or len(sliding) != 1:
+        raise UsageError(f"--layout {name}: model.caches: two pools need one full and one sliding kind of layer")
+    return full[0], sliding[0]
+
+
+def _tell(answer: Plan, request: Request, shares: Partition, full: Full, sliding: Sliding, unset: bool) -> None:
+    size = request.block_size
+    default = "the longest sequence" if request.default_ratio == "max_model_len" else "any length within the window"
+    answer.add("seq_length_tokens", shares.seq_length, f"unset: {default}" if unset else VARIABLE)
+    answer.add("block_tokens", size, "our choice; the document is silent")
+    answer.add("global_block_bytes", shares.global_block_bytes, f"{size} x {full.layers} layers x {full.token_bytes}")
+    answer.add("sliding_block_bytes", shares.sliding_block_bytes, f"{size} x {sliding.layers} layers x {sliding.token_bytes}")
+    answer.add("global_blocks_per_seq", shares.global_blocks_per_seq, f"ceil({shares.seq_length} / {size})")
+    answer.add(
+        "sliding_blocks_per_seq",
+        shares.sliding_blocks_per_seq,
+        f"at most ceil(({sliding.window} - 1) / {size}) + 1: a window may begin inside a block",
+    )
+    answer.add("global_blocks", shares.global_blocks)
+    answer.add("sliding_blocks", shares.sliding_blocks)
+    answer.add("global_bytes", shares.global_blocks * shares.global_block_bytes)
+    answer.add("sliding_bytes", shares.sliding_blocks * shares.sliding_block_bytes)
+    global_share = shares.global_blocks * shares.global_block_bytes / shares.used_bytes
+    answer.add("global_share", global_share, "of the bytes of both pools")
+    answer.add("sliding_share", 1 - global_share)
+    answer.add("sequences", shares.sequences, f"of {shares.seq_length} tokens at once, before either pool is full")
+
+
+def _remark(answer: Plan, request: Request, shares: Partition, unsized: bool, clamped: bool) -> None:
+    if unsized:
+        answer.notes.append("no amount of memory was given, so this is the split of one such sequence: --kv-bytes or --kv-gib")
+    if clamped:
+        answer.notes.append(f"{VARIABLE} is longer than the longest sequence and counts as {shares.seq_length}")
+    answer.notes.append("the formula is our choice, named in reference_impl/furiosa/spec.py: the document gives none")

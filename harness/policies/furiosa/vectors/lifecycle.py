@@ -1,0 +1,39 @@
+"""Whole lives: prompts served twice around blocks and windows, continued conversations, and scenarios."""
+
+from __future__ import annotations
+
+from harness.trace import layouts
+from harness.trace.configurations import Cell
+from harness.vectors import scripts
+from harness.vectors.case import Case
+
+FLAGS: dict[str, list[str]] = {
+    "exact-replay": ["last-token", "token-match"],
+    "siblings-in-a-block": ["shared-write", "token-match"],
+    "siblings-at-a-block": ["shared-write"],
+    "preempt-and-resume": ["lost-work"],
+    "abort-and-retry": ["counts"],
+    "one-group-evicted": ["hole", "active-evicted"],
+    "reset-with-running": ["stale"],
+    "new-weights": ["stale"],
+    "identities": ["identity"],
+    "long-decode": ["released-early", "released-late"],
+    "crowded": ["counts", "active-evicted"],
+}
+"""What each scenario hunts."""
+
+
+def cases() -> list[Case]:
+    """Return every question."""
+    layout = layouts.load("full-swa")
+    cell = Cell(layout, {"expected_average_seq_length": 64}, "furiosa")
+    blocks = Cell(layout, {"expected_average_seq_length": 64, "hit_granularity": "block"}, "furiosa")
+    freed = Cell(layout, {"expected_average_seq_length": 64, "out_of_window": "freed"}, "furiosa")
+    return [
+        *scripts.replays(cell, "manager", (1, 2, 16, 17, 31, 32, 33, 47, 48, 49), ["last-token", "token-match"]),
+        *scripts.replays(blocks, "manager", (16, 17, 32, 33), ["last-token", "token-match"]),
+        *scripts.turns(cell, "manager", (1, 15, 16, 32), ["token-match", "shared-write"]),
+        *scripts.siblings(freed, "manager", 97, (64, 80, 88, 95, 96), ["hole", "window-edge"]),
+        *scripts.stories(cell, "manager", FLAGS),
+        *scripts.stories(cell, "scheduler", FLAGS, ("crowded", "exact-replay", "preempt-and-resume")),
+    ]

@@ -1,0 +1,350 @@
+"""The policy `lmcache`: vLLM's reference scheduler with LMCache's reference store behind it, as a connector.
+
+vLLM's cache is the device's; LMCache's first level is a pool of tier `cpu`, whose slots are pages. A reset of the device's
+cache leaves it alone. Options of vLLM are vLLM's own, `vllm_release` among them; LMCache's are `release`, `chunk_size` (in
+tokens; by default the least that every group's block divides), `separate_object_groups`, `save_decode_cache`, `tier_slots`
+(pages of the first level), `trigger_watermark` and `eviction_ratio`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import msgspec
+
+from harness._util.errors import UsageError
+from harness.engines.manager_height import describe
+from harness.engines.mutant import Mutant
+from harness.engines.observe_tier import TIER
+from harness.engines.policy import PolicyKind, Rule, Serving
+from harness.engines.scheduler_height import NewRequest, SchedulerHeight, with_tier
+from harness.history.events import Header, TierRules
+from harness.policies.lmcache.observe import ObservedFront, ObservedStore
+from harness.policies.vllm import engine as reference_vllm
+from harness.trace import layouts
+from harness.trace.configurations import Cell
+from harness.trace.format import GroupSpec, Layout, Submit, TraceHeader
+from harness.vectors.case import Questions
+from reference_impl.lmcache import spec
+from reference_impl.lmcache.checks import StartupError, validate_kv_cache_groups, validate_mamba_step_alignment
+from reference_impl.lmcache.connector import ConnectorMetadata, LMCacheMPConnector
+from reference_impl.lmcache.groups import KVLayerGroups, LayerKind, LayerSpec, RegistrationError, create_engine_group_infos
+from reference_impl.lmcache.keys import KeyRefused, check_salt
+from reference_impl.lmcache.server import LMCacheServer, PageCopy
+from reference_impl.primitives import BlockId
+from reference_impl.vllm.config import KVCacheConfig
+from reference_impl.vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from reference_impl.vllm.request import MultiModalFeature, Request
+from reference_impl.vllm.scheduler import RefusedRequest, SchedulerOutput
+from reference_impl.vllm.tier import TierBlock, TierCopy
+
+NAME = "lmcache"
+DEFAULT_TIER_SLOTS = 128
+WHOLE_BLOCKS = "0.25"
+"""The last release of vLLM that hits whole blocks alone, whatever their sizes."""
+_KINDS: dict[str, LayerKind] = {"full": "full", "sliding": "sliding", "recurrent": "mamba"}
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """LMCache's own options, as a trace names them; None stands for what the release or the layout says."""
+
+    release: str = spec.NEWEST
+    chunk_size: int | None = None
+    separate_object_groups: bool | None = None
+    save_decode_cache: bool = False
+    tier_slots: int = DEFAULT_TIER_SLOTS
+    trigger_watermark: float = spec.EVICTION_TRIGGER_WATERMARK
+    eviction_ratio: float = spec.EVICTION_RATIO
+
+
+class Connector:
+    """LMCache's connector as vLLM's scheduler calls it, with witnesses of what it finds and keeps."""
+
+    def __init__(self, lmcache: LMCacheMPConnector, front: ObservedFront, groups: int) -> None:
+        self.lmcache, self.front = lmcache, front
+        self.store = ObservedStore(lmcache, groups)
+        self.reset_reason: Any = lambda: "reset"
+        self._requests: dict[str, tuple[Request, int]] = {}
+        self._metadata: dict[int, tuple[int, ConnectorMetadata]] = {}
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> int:
+        """Look up what LMCache has beyond the device's hit."""
+        self._admit(request)
+        self._follow(request)
+        external = self.lmcache.get_num_new_matched_tokens(request.request_id, num_computed_tokens)
+        self.front.expect(request.request_id, external)
+        return external
+
+    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+        """Take note of an admission."""
+        self.lmcache.update_state_after_alloc(request.request_id, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> tuple[list[TierCopy], list[TierCopy]]:
+        """Return the page copies of a step, and hold what is to be stored."""
+        scheduled = scheduler_output.num_scheduled_tokens
+        for r in scheduled:
+            self._follow(self._requests[r][0])
+        tables: dict[str, Any] = {r: self.front.tables(r) for r in scheduled}
+        metadata = self.lmcache.build_connector_meta(scheduled, tables)
+        self._metadata[id(scheduler_output)] = (self.front.step, metadata)
+        self.store.placed(metadata.stores)
+        self.front.events += self.store.changes(self.front.step, "evict")
+        stores = [copy for store in metadata.stores for copy in store.copies]
+        blocks = self.front.hold_for_stores(stores)
+        found = [copy for retrieve in metadata.retrieves for copy in retrieve.copies]
+        loads = [(_place(copy), self.front.block(copy.block_id)) for copy in found]
+        return loads, [(_place(copy), block) for copy, block in zip(stores, blocks, strict=True)]
+
+    def update_connector_output(self, scheduler_output: SchedulerOutput) -> None:
+        """Take note that a step has run: what it stored can be found."""
+        step, metadata = self._metadata.pop(id(scheduler_output))
+        self.lmcache.update_connector_output(metadata)
+        self.front.events += self.store.changes(step, "evict")
+
+    def request_finished(self, request: Request) -> None:
+        """Forget a request that has ended, if LMCache was ever asked about it."""
+        if self._requests.pop(request.request_id, None) is not None:
+            self.lmcache.request_finished(request.request_id)
+
+    def reset_cache(self) -> bool:
+        """Forget every object."""
+        done = self.lmcache.reset_cache()
+        self.front.events += self.store.changes(self.front.step, self.reset_reason())
+        return done
+
+    def _admit(self, request: Request) -> None:
+        """Tell LMCache of a request that is new, or has lost its blocks since it was last asked about it."""
+        r = request.request_id
+        if r not in self._requests:
+            prompt = request.all_token_ids[: request.num_prompt_tokens]
+            identity = {"salt": request.cache_salt, "adapter": request.adapter}
+            self.lmcache.on_new_request(r, prompt, media=request.mm_features, **identity)
+        elif request.num_preemptions != self._requests[r][1]:
+            self.lmcache.on_preempted(r)
+        self._requests[r] = (request, request.num_preemptions)
+
+    def _follow(self, request: Request) -> None:
+        """Tell LMCache what a request has generated since it was last asked about it."""
+        known = len(self.lmcache.trackers[request.request_id].token_ids)
+        self.lmcache.on_new_tokens(request.request_id, request.all_token_ids[known:])
+
+
+def _place(copy: PageCopy) -> TierBlock:
+    return TierBlock(BlockId(copy.page))
+
+
+class LMCacheHeight(SchedulerHeight):
+    """vLLM's reference scheduler with a connector; the second tier of the header is LMCache's first level."""
+
+    def __init__(
+        self, header: Header, config: KVCacheConfig, front: ObservedFront, new_request: NewRequest, connector: Connector
+    ) -> None:
+        super().__init__(header, config, front, new_request)
+        self.header = with_tier(self.header, connector.lmcache.server.l1.num_pages)
+        self._tables_aside = [[] for group in self.header.groups if group.pool == TIER]
+        self.connector = self.scheduler.connector = connector
+        connector.reset_reason = lambda: self._view.reason
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> SchedulerHeight:
+    """Build the engine for a trace.
+
+    Raises UsageError for what vLLM or LMCache refuses, in their words, and for what neither specification has.
+    """
+    own, config = configure(header, options.get("release", ""))
+    return assemble(header, own, config, "reference")
+
+
+def configure(header: TraceHeader, release: str = "") -> tuple[StoreOptions, KVCacheConfig]:
+    """Return LMCache's options and vLLM's checked configuration; `release` is LMCache's if the trace names none."""
+    given = dict(header.options)
+    if header.height != "scheduler":
+        raise UsageError("policy lmcache sits behind a scheduler; run it at scheduler height")
+    if release:
+        given.setdefault("release", release)
+    names = {field.name for field in fields(StoreOptions)}
+    own = _checked(StoreOptions(**{name: value for name, value in given.items() if name in names}))
+    of_vllm = {name: value for name, value in given.items() if name not in names and name != "vllm_release"}
+    if "vllm_release" in given:
+        of_vllm["release"] = given["vllm_release"]
+    config = reference_vllm.configure(msgspec.structs.replace(header, options=of_vllm))
+    _refuse_absent(config, own)
+    return own, config
+
+
+def _checked(own: StoreOptions) -> StoreOptions:
+    if own.release not in spec.RELEASES:
+        raise UsageError(f"option 'release': LMCache {own.release!r} is unknown; known are {', '.join(spec.RELEASES)}")
+    release = spec.RELEASES[own.release]
+    if own.separate_object_groups is not None and not release.separable:
+        raise UsageError(f"option 'separate_object_groups': LMCache {own.release} has no such flag; it came with 0.5.1")
+    for name in ("chunk_size", "tier_slots"):
+        value = getattr(own, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
+            raise UsageError(f"option {name!r} ({value}) must be a positive whole number")
+    for name in ("trigger_watermark", "eviction_ratio"):
+        value = getattr(own, name)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
+            raise UsageError(f"option {name!r} ({value}) must be in (0, 1]: a share")
+    for name in ("separate_object_groups", "save_decode_cache"):
+        if getattr(own, name) not in (None, True, False):
+            raise UsageError(f"option {name!r} cannot be {getattr(own, name)!r}")
+    return own
+
+
+def _refuse_absent(config: KVCacheConfig, own: StoreOptions) -> None:
+    """Raise UsageError for combinations that no rule of the two specifications covers."""
+    options = config.options
+    if config.enable_partial_hash_hits:
+        raise UsageError(
+            "policy lmcache: hits inside a block are not in this specification; "
+            "set 'hash_block_size' to the block size, or 'vllm_release' to one before 0.26"
+        )
+    if options.use_eagle or options.pages_per_snapshot > 1:
+        raise UsageError("policy lmcache: 'use_eagle' and 'pages_per_snapshot' are not in this specification with a connector")
+    if own.save_decode_cache and options.num_speculative_tokens and config.has_mamba_layers:
+        raise UsageError("option 'save_decode_cache': states after drafts are stored by no rule of this specification")
+
+
+def layer_specs(layout: Layout, mamba_cache_mode: str = "align") -> list[dict[int, LayerSpec]]:
+    """Return the layers of each group of a layout, as LMCache is told of them at registration."""
+    specs: list[dict[int, LayerSpec]] = []
+    first = 0
+    for group in layout.groups:
+        layers = range(first, first + group.layers)
+        specs.append(dict.fromkeys(layers, _layer_spec(group, mamba_cache_mode)))
+        first = layers.stop
+    return specs
+
+
+def _layer_spec(group: GroupSpec, mode: str) -> LayerSpec:
+    return LayerSpec(_KINDS[group.kind], group.block_size, sliding_window=group.window, mamba_cache_mode=mode)
+
+
+def build_connector(layout: Layout, config: KVCacheConfig, own: StoreOptions) -> LMCacheMPConnector:
+    """Return a connector to a server of its own. Raises UsageError with what LMCache says at start-up."""
+    release, mode = spec.RELEASES[own.release], config.options.mamba_cache_mode
+    separate = release.separate_object_groups if own.separate_object_groups is None else own.separate_object_groups
+    specs = layer_specs(layout, mode)
+    states = [group.block_size for group in layout.groups if group.kind == "recurrent"]
+    chunk = own.chunk_size or math.lcm(*(group.block_size for group in layout.groups))
+    try:
+        validate_kv_cache_groups([list(group.values()) for group in specs], own.release)
+        validate_mamba_step_alignment(config.options.max_num_batched_tokens, states, mode, own.release)
+        groups = KVLayerGroups(create_engine_group_infos(specs), chunk, separate_object_groups=separate)
+        server = LMCacheServer(groups, own.tier_slots, watermark=own.trigger_watermark, ratio=own.eviction_ratio)
+        reserve = release.reserves_last_token and bool(states)
+        return LMCacheMPConnector(server, reserve_last_token=reserve, save_decode_cache=own.save_decode_cache)
+    except (StartupError, RegistrationError) as error:
+        raise UsageError(f"layout {layout.name!r}: {error}") from None
+
+
+def assemble(header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name: str) -> SchedulerHeight:
+    """Put LMCache behind vLLM's scheduler; without prefix caching nothing is behind it."""
+
+    def new_request(op: Submit, tokens: list[int]) -> Request:
+        try:
+            check_salt(op.salt)
+        except KeyRefused as error:
+            raise RefusedRequest(f"request {op.r!r}: {error}") from None
+        features = [MultiModalFeature(item.at, item.length, item.hash) for item in op.media]
+        return Request(op.r, tokens, config.hash_block_size, cache_salt=op.salt, adapter=op.adapter, mm_features=features)
+
+    lmcache = build_connector(header.layout, config, own)
+    tier = TierRules(lmcache.chunk_size, together=len(lmcache.server.groups.object_groups) == 1)
+    rules = msgspec.structs.replace(reference_vllm.rules(header, config), tier=tier)
+    described = describe(header, name, own.release, rules, config.options)
+    front = ObservedFront(KVCacheManager(config), lmcache)
+    if not config.options.enable_caching:
+        return SchedulerHeight(described, config, front, new_request)
+    return LMCacheHeight(described, config, front, new_request, Connector(lmcache, front, len(header.layout.groups)))
+
+
+def serve(layout: Layout, serving: Serving) -> TraceHeader:
+    """Return the header of vLLM with LMCache behind it that answers prompts; LMCache stores the generated tokens too."""
+    header = reference_vllm.serve(layout, replace(serving, tier_slots=0))
+    options = {name: value for name, value in header.options.items() if name != "tier_slots"}
+    options |= {"tier_slots": serving.tier_slots or DEFAULT_TIER_SLOTS, "separate_object_groups": True}
+    return msgspec.structs.replace(header, policy=NAME, options=options)
+
+
+def cells() -> list[Cell]:
+    """Return the configurations of a run: every kind of group, one object group and several, chunks of a block and of two."""
+    full, mamba, window, three = (layouts.load(name) for name in ("full", "full-mamba", "full-swa", "full-swa-mamba"))
+    unequal, fine = layouts.load("full-mamba-unequal"), layouts.load("full-swa-unequal")
+    apart: dict[str, Any] = {"separate_object_groups": True}
+    return [
+        _cell(full, 16),
+        _cell(full, 40, chunk_size=32, save_decode_cache=True),
+        _cell(mamba, 64, retention_interval=0, **apart),
+        _cell(mamba, 24, retention_interval=None, **apart, save_decode_cache=True),
+        _cell(mamba, 64, retention_interval=0, max_num_batched_tokens=16),
+        _cell(mamba, 48, retention_interval=64, **apart, chunk_size=32),
+        _cell(window, 24, retention_interval=0, **apart),
+        _cell(window, 64, retention_interval=None, **apart, chunk_size=32),
+        _cell(three, 96, retention_interval=None, **apart),
+        _cell(three, 40, retention_interval=0, **apart, chunk_size=64),
+        _cell(three, 96, retention_interval=0),
+        _cell(unequal, 96, vllm_release=WHOLE_BLOCKS, **apart),
+        _cell(fine, 64, retention_interval=0, **apart),
+        _cell(mamba, 64, retention_interval=0, **apart, async_depth=1),
+        _cell(three, 96, retention_interval=None, **apart, num_speculative_tokens=3),
+    ]
+
+
+def cold_cells() -> list[Cell]:
+    """Return the configurations on which tensors are compared."""
+    three, mamba, window = (layouts.load(name) for name in ("full-swa-mamba", "full-mamba", "full-swa"))
+    return [
+        Cell(three, {"retention_interval": None, "separate_object_groups": True}, NAME),
+        Cell(mamba, {"retention_interval": 0, "separate_object_groups": True}, NAME),
+        Cell(window, {"retention_interval": 0}, NAME),
+    ]
+
+
+def variants(layout: Layout) -> list[Cell]:
+    """Return one layout with its object groups apart and together; with a vLLM that hits whole blocks alone if it has to."""
+    sizes = {group.block_size for group in layout.groups}
+    states = [group.block_size for group in layout.groups if group.kind == "recurrent"]
+    whole = {"vllm_release": WHOLE_BLOCKS} if states and max(states) > math.gcd(*sizes) else {}
+    return [_cell(layout, DEFAULT_TIER_SLOTS, separate_object_groups=apart, **whole) for apart in (True, False)]
+
+
+def _cell(layout: Layout, tier_slots: int, **options: Any) -> Cell:
+    return Cell(layout, {"tier_slots": tier_slots, **options}, NAME)
+
+
+def _mutants() -> Sequence[Mutant]:
+    from harness.policies.lmcache.mutants import MUTANTS
+
+    return MUTANTS
+
+
+def _questions() -> Questions:
+    from harness.policies.lmcache.vectors.questions import QUESTIONS
+
+    return QUESTIONS
+
+
+POLICY = PolicyKind(
+    name=NAME,
+    summary="LMCache's store behind vLLM's scheduler, object groups folded into one hit",
+    source=spec.REPOSITORY,
+    pinned=spec.PINNED_RELEASE,
+    releases=tuple(spec.RELEASES),
+    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in spec.RULES.values()],
+    axes=spec.AXES,
+    open=open_engine,
+    cells=cells,
+    cold_cells=cold_cells,
+    serve=serve,
+    variants=variants,
+    heights=("scheduler",),
+    plants_as="reference",
+    mutants=_mutants,
+    questions=_questions,
+)

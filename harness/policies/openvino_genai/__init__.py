@@ -1,0 +1,1 @@
+"""OpenVINO GenAI's policy: its engine, plan, mutants and test vectors."""

@@ -1,0 +1,392 @@
+"""OpenVINO GenAI's two pools as an engine.
+
+OpenVINO has one block table for all attention layers and one for all linear-attention layers. A page of the ledger has one
+content, so each group of a layout has a pool of its own here, and groups of a kind show the same table. A trace names
+`slots`, as if there were one pool of equally large pages; they are the shared budget, in which a KV block weighs one page
+for each attention group and a state one for each recurrent group, and OpenVINO's own rule splits it. The checkpoint
+interval is the layout's recurrent block size unless `cache_interval_multiplier` is set.
+
+Hits of hybrids end at any length. Of attention alone they are declared by block: OpenVINO resumes inside a block too, but
+by a key that ends beyond, which no checker counts. A sliding group keeps every token, as OpenVINO does. A rolled-back
+request (preempted in part) drops pages and goes on, which is no event of its own; one that is dropped for want of memory is
+aborted. The source of a copy is held as `copy:N` until the step has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from harness._util.errors import UsageError
+from harness.engines.block_table_diff import ABSENT, Claim, Count, KeyId, Tables
+from harness.engines.mutant import Mutant
+from harness.engines.policy import PolicyKind, Rule, Serving, served_plainly
+from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
+from harness.history.events import Aborted, Group, Header, Move, Pool, Rules
+from harness.trace import layouts
+from harness.trace.configurations import Cell
+from harness.trace.format import GroupSpec, Layout, Submit, TraceHeader
+from harness.vectors.case import Questions
+from reference_impl.openvino_genai import spec
+from reference_impl.openvino_genai.block_manager import BlockManager
+from reference_impl.openvino_genai.config import ConfigError, SchedulerConfig
+from reference_impl.openvino_genai.orchestrator import KV, LA, CacheType, Restored
+from reference_impl.openvino_genai.scheduler import RefusedRequest, Scheduler, SchedulerOutput
+from reference_impl.openvino_genai.sequence import Identity, MediaItem, SequenceGroup, Status
+from reference_impl.openvino_genai.sizing import Capacity, LayoutBytes, derive, split_budget
+
+CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"]
+PROGRESS_STEPS = 4
+"""Requests that were preempted wait a step; the rest is margin."""
+
+ALIASES = {"enable_caching": "enable_prefix_caching"}
+"""The harness's names for options of this policy."""
+DEFAULTS: dict[str, Any] = {
+    "enable_prefix_caching": True,
+    "cache_interval_multiplier": None,
+    "num_linear_attention_blocks": 0,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 2048,
+    "dynamic_split_fuse": True,
+}
+MODEL_LEN = 4096
+
+
+class Built:
+    """A trace's header turned into OpenVINO's terms: configuration, capacity and block sizes in tokens."""
+
+    def __init__(self, header: TraceHeader, release: str = "") -> None:
+        self.release = release or spec.NEWEST
+        options = _named(header.options)
+        self.max_model_len = _model_len(options.pop("max_model_len", MODEL_LEN))
+        attention = [group for group in header.layout.groups if group.kind != "recurrent"]
+        recurrent = [group for group in header.layout.groups if group.kind == "recurrent"]
+        self.kv_block_size = _one_size(header, attention, "attention")
+        self.hybrid = bool(recurrent)
+        try:
+            self.config, self.capacity = self._size(header, options, len(attention), recurrent)
+        except ConfigError as error:
+            raise UsageError(f"policy openvino_genai: {error}") from None
+        self.groups = [self._group(index, group) for index, group in enumerate(header.layout.groups)]
+
+    def _size(
+        self, header: TraceHeader, options: dict[str, Any], attention: int, recurrent: list[GroupSpec]
+    ) -> tuple[SchedulerConfig, Capacity]:
+        if recurrent and options["enable_prefix_caching"] and options["cache_interval_multiplier"] is None:
+            options["cache_interval_multiplier"] = _multiplier(header, recurrent, self.kv_block_size)
+        layout = LayoutBytes(attention, len(recurrent), self.kv_block_size)
+        config = SchedulerConfig(**options)
+        config.validate()
+        if recurrent and config.enable_prefix_caching:
+            kv, _ = split_budget(header.slots, layout, config.get_cache_interval(self.kv_block_size))
+        else:
+            states = config.num_linear_attention_blocks or (1 if config.unlimited else config.max_num_seqs)
+            kv = max(header.slots - states * len(recurrent), 0) // attention
+        if kv == 0:
+            raise UsageError(
+                f"policy openvino_genai: {header.slots} slots leave no KV block beside the states; give more slots"
+            )
+        config = SchedulerConfig(num_kv_blocks=kv, **options)
+        return config, derive(config, layout, self.release)
+
+    def _group(self, index: int, group: GroupSpec) -> Group:
+        if group.kind != "recurrent":
+            return Group(index, group.kind, group.block_size, pool=index, window=group.window, chunk=group.chunk)
+        if self.capacity.interval is None:
+            return Group(index, group.kind, self.max_model_len, pool=index)
+        return Group(index, group.kind, self.capacity.interval, pool=index, snapshots="every-block")
+
+    def scheduler(self) -> Scheduler:
+        """Return a scheduler over empty pools."""
+        return Scheduler(self.config, self.capacity, self.kv_block_size, hybrid=self.hybrid, version=self.release)
+
+    def describe(self, header: TraceHeader) -> Header:
+        """Return the history's header."""
+        blocks = {True: self.capacity.la_blocks, False: self.capacity.kv_blocks}
+        caching = self.config.enable_prefix_caching
+        not_applicable = {}
+        if not self.hybrid or not caching:
+            not_applicable["no-fabricated-snapshots"] = "no recurrent group" if caching else "prefix caching is off"
+        if not caching:
+            not_applicable["replay-boundary-retained"] = "prefix caching is off"
+        return Header(
+            engine="reference",
+            engine_version=self.release,
+            height=header.height,
+            pools=[Pool(id=group.pool, slots=blocks[group.kind == "recurrent"]) for group in self.groups],
+            groups=self.groups,
+            rules=Rules(caching=caching, alignment=1 if self.hybrid else self.kv_block_size, progress_steps=PROGRESS_STEPS),
+            capabilities=CAPABILITIES,
+            not_applicable=not_applicable,
+            trace=header.name,
+        )
+
+
+def _named(given: Mapping[str, Any]) -> dict[str, Any]:
+    options = dict(DEFAULTS)
+    for name, value in given.items():
+        name_here = ALIASES.get(name, name)
+        if name_here not in options and name_here != "max_model_len":
+            known = ", ".join(sorted([*options, *ALIASES, "max_model_len"]))
+            raise UsageError(f"policy openvino_genai: option {name!r} is unknown; known are {known}")
+        options[name_here] = value
+    return options
+
+
+def _model_len(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 < value <= spec.INT32_MAX:
+        raise UsageError(f"policy openvino_genai: option 'max_model_len' ({value!r}) must be a whole number from 2 to 2^31 - 1")
+    return value
+
+
+def _one_size(header: TraceHeader, groups: list[GroupSpec], what: str) -> int:
+    sizes = sorted({group.block_size for group in groups})
+    if len(sizes) != 1:
+        named = ", ".join(map(str, sizes)) or "none"
+        raise UsageError(
+            f"layout {header.layout.name!r}: OpenVINO has one block table for all {what} groups, of one block size; "
+            f"here they have {named}"
+        )
+    return sizes[0]
+
+
+def _multiplier(header: TraceHeader, recurrent: list[GroupSpec], kv_block_size: int) -> int:
+    interval = _one_size(header, recurrent, "recurrent")
+    if interval % kv_block_size:
+        raise UsageError(
+            f"layout {header.layout.name!r}: a checkpoint interval is a multiple of the KV block size, and {interval} is none "
+            f"of {kv_block_size}; set the option 'cache_interval_multiplier'"
+        )
+    return interval // kv_block_size
+
+
+class TwoPools:
+    """The adapter: OpenVINO's scheduler, and what its books mean in slots."""
+
+    def __init__(self, built: Built) -> None:
+        self.scheduler = built.scheduler()
+        self.max_model_len = built.max_model_len
+        self._groups, self._block_size = built.groups, built.kv_block_size
+        self._kind: list[CacheType] = [LA if group.kind == "recurrent" else KV for group in built.groups]
+        self._output = SchedulerOutput()
+        self._copies = count(1)
+        self._holding: list[tuple[int, int, str]] = []
+        self._keys: dict[int, tuple[int, dict[KeyId, Claim]]] = {}
+
+    def attach(self, engine: PolicyHeight) -> None:
+        """Take note of whom to tell."""
+        self._engine, self._witness = engine, engine.witness
+
+    # --- requests ------------------------------------------------------------------------------------------------------
+
+    def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
+        """Take a request in; it is looked up when the next step begins."""
+        media = tuple(MediaItem(item.at, item.length, item.hash) for item in submit.media)
+        identity = Identity(submit.salt, submit.adapter, media)
+        if len(tokens) >= self.max_model_len:
+            raise Refused(f"a prompt of {len(tokens)} tokens leaves no room below max_model_len ({self.max_model_len})")
+        try:
+            self.scheduler.add_request(SequenceGroup(submit.r, tokens, self._block_size, identity=identity))
+        except RefusedRequest as error:
+            raise Refused(str(error)) from None
+
+    def accept(self, r: str, tokens: Sequence[int]) -> None:
+        """Append what a request generated."""
+        for token in tokens:
+            self.scheduler.append(r, [token])
+
+    def end(self, r: str, *, finished: bool) -> None:
+        """Let a request go; what it computed stays to be restored."""
+        self.scheduler.finish(r, Status.FINISHED if finished else Status.CANCELLED)
+        self._witness.settle([r])
+
+    def preempt(self, r: str) -> None:
+        """Take everything from a request."""
+        self.scheduler.preempt(r)
+        self._witness.settle([r])
+
+    def running(self) -> list[str]:
+        """Return the requests that hold blocks, in the order in which they came."""
+        return [r for r, group in self.scheduler.groups.items() if self.scheduler.cache.holds_blocks(group)]
+
+    def reset(self, tier: str) -> Mapping[str, bool]:
+        """Forget every key; those who run go on."""
+        if tier not in ("", "local"):
+            return {}
+        self.scheduler.cache.clear_prefix_cache()
+        self._witness.settle(reason="reset")
+        return {"local": True}
+
+    def renew(self) -> None:
+        """Forget every key: they are of other weights."""
+        self.scheduler.cache.clear_prefix_cache()
+        for group in self.scheduler.groups.values():
+            group.looked_up = group.looked_up and self.scheduler.cache.holds_blocks(group)
+        self._witness.settle(reason="version")
+
+    # --- steps ---------------------------------------------------------------------------------------------------------
+
+    def schedule(self, asked: Sequence[tuple[str, int]] | None, budget: int) -> Scheduled:
+        """Restore whom the step may run, then schedule it."""
+        scheduler = self.scheduler
+        found = scheduler.restore_new(None if asked is None else [r for r, _ in asked])
+        self._witness.settle(found)
+        for r, restored in found.items():
+            self._report(r, restored)
+        starts = {r: group.num_processed for r, group in scheduler.groups.items()}
+        self._output = output = scheduler.schedule(budget) if asked is None else scheduler.schedule_expected(asked)
+        copies = self._copies_of(output)
+        for r in output.preempted:
+            self._engine.preempted(r)
+        for r in output.dropped:
+            self._engine.events.append(Aborted(r=r, step=self._witness.step))
+            del self._engine.clients[r]
+        self._witness.settle(starts)
+        for r in output.dropped:
+            self._witness.forget(r)
+        zeros = [int(slot) for slot in output.zeros]
+        return Scheduled(
+            chunks={r: (starts[r], starts[r] + tokens) for r, tokens in output.scheduled.items()},
+            copies=copies,
+            zeros=[(g.pool, zeros) for g, kind in zip(self._groups, self._kind, strict=True) if kind is LA and zeros],
+        )
+
+    def complete(self, scheduled: Scheduled) -> None:
+        """Let go of what was copied, and take note of what was processed."""
+        self.scheduler.complete(self._output)
+        for group, slot, holder in self._holding:
+            self._witness.release(group, [slot], holder)
+        self._holding.clear()
+        self._witness.settle()
+
+    def _report(self, r: str, restored: Restored) -> None:
+        if not self.scheduler.config.enable_prefix_caching:
+            return
+        slots = [_slots(restored.blocks.get(kind, [])) for kind in self._kind]
+        self._witness.hit(r, restored.cached, slots, resume=restored.processed)
+
+    def _copies_of(self, output: SchedulerOutput) -> list[Move]:
+        """Return the moves of every group, and hold their sources until the step has run."""
+        moves = []
+        for kind, copy in output.copies:
+            for group, own in zip(self._groups, self._kind, strict=True):
+                if own is kind:
+                    holder = f"copy:{next(self._copies)}"
+                    self._witness.hold(group.id, [copy.source], holder)
+                    self._holding.append((group.id, copy.source, holder))
+                    moves.append(Move(copy.source, copy.target, group.pool, group.pool))
+        return moves
+
+    # --- books ---------------------------------------------------------------------------------------------------------
+
+    def tables(self, r: str) -> Tables:
+        """Return the blocks of a request by column; columns before the oldest checkpoint that it holds are absent."""
+        return [_slots(self.scheduler.cache.table(kind, r)) for kind in self._kind]
+
+    def keys(self) -> Mapping[KeyId, Claim]:
+        """Return what every key names."""
+        claims: dict[KeyId, Claim] = {}
+        for group in self._groups:
+            claims |= self._keys_of(group)
+        return claims
+
+    def counts(self) -> Mapping[int, Count]:
+        """Return the books of every pool."""
+        books = {}
+        for group in self._groups:
+            pool = self._manager(group).pool
+            free = pool.num_free_blocks - pool.num_overwritable
+            books[group.pool] = Count(free, pool.num_blocks - pool.num_free_blocks, pool.num_overwritable)
+        return books
+
+    def references(self, pool: int, slot: int) -> int | None:
+        """Return how often a block is held, by copies under way too."""
+        return self._manager(self._groups[pool]).pool.blocks[slot].references
+
+    def _manager(self, group: Group) -> BlockManager:
+        return self.scheduler.cache.managers[self._kind[group.id]]
+
+    def _keys_of(self, group: Group) -> dict[KeyId, Claim]:
+        pool = self._manager(group).pool
+        changes, claims = self._keys.get(group.id, (-1, {}))
+        if changes != pool.key_changes:
+            claims = {(group.id, b.block_id, key): Claim(b.content_length, b.owner) for key, b in pool.cached.items()}
+            self._keys[group.id] = pool.key_changes, claims
+        return claims
+
+
+def _slots(blocks: Sequence[int | None]) -> list[int]:
+    return [ABSENT if block is None else int(block) for block in blocks]
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight:
+    """Build the engine for a trace. Raises UsageError for an option that does not fit, naming it."""
+    release = options.get("release", "")
+    if release and release not in spec.RELEASES:
+        raise UsageError(f"--engine: release {release!r} is unknown; known are {', '.join(spec.RELEASES)}")
+    built = Built(header, release)
+    return PolicyHeight(built.describe(header), TwoPools(built))
+
+
+def cells() -> list[Cell]:
+    """Return the configurations of a run: hybrids of several intervals, states without checkpoints, attention alone."""
+    mamba, unequal = layouts.load("full-mamba"), layouts.load("full-mamba-unequal")
+    return [
+        Cell(layout, options, "openvino_genai")
+        for layout, options in (
+            (layouts.load("full"), {}),
+            (mamba, {}),
+            (mamba, {"cache_interval_multiplier": 2}),
+            (mamba, {"cache_interval_multiplier": 4}),
+            (unequal, {}),
+            (layouts.load("full-swa-mamba"), {}),
+            (mamba, {"enable_prefix_caching": False}),
+            (mamba, {"enable_prefix_caching": False, "max_num_batched_tokens": spec.SIZE_MAX}),
+            (mamba, {"dynamic_split_fuse": False}),
+        )
+    ]
+
+
+def cold_cells() -> list[Cell]:
+    """Return the configurations on which tensors are compared."""
+    mamba = layouts.load("full-mamba")
+    return [
+        Cell(mamba, {}, "openvino_genai"),
+        Cell(mamba, {"cache_interval_multiplier": 2}, "openvino_genai"),
+        Cell(layouts.load("full-swa-mamba"), {}, "openvino_genai"),
+    ]
+
+
+def serve(layout: Layout, serving: Serving) -> TraceHeader:
+    """Return the header of a scheduler that answers prompts."""
+    return served_plainly("openvino_genai", layout, serving)
+
+
+def _mutants() -> Sequence[Mutant]:
+    from harness.policies.openvino_genai.mutants import MUTANTS
+
+    return MUTANTS
+
+
+def _questions() -> Questions:
+    from harness.policies.openvino_genai.vectors.questions import QUESTIONS
+
+    return QUESTIONS
+
+
+POLICY = PolicyKind(
+    name="openvino_genai",
+    summary="the hybrid cache of OpenVINO GenAI: two pools, checkpoints by interval, tails of finished requests",
+    source=spec.REPOSITORY,
+    pinned=spec.PINNED_COMMIT,
+    releases=tuple(spec.RELEASES),
+    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in spec.RULES.values()],
+    axes=spec.AXES,
+    open=open_engine,
+    cells=cells,
+    cold_cells=cold_cells,
+    serve=serve,
+    mutants=_mutants,
+    questions=_questions,
+)

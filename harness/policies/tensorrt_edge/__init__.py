@@ -1,0 +1,1 @@
+"""TensorRT-Edge-LLM's policy: its engine, plan, mutants and test vectors."""

@@ -1,0 +1,1 @@
+"""vLLM's policy: its engine, plan, mutants and test vectors."""

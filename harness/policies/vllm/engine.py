@@ -1,0 +1,166 @@
+"""The policy `vllm`: this repository's own reference of it, at manager and at scheduler height.
+
+A mutant plants a seeded fault into it, which is how the harness is shown to find faults; a release makes the policy do what
+that release of vLLM does by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness._util.errors import UsageError
+from harness.cold.streams import default_cells as default_cold_cells
+from harness.engines.manager_height import PRUNABLE, ManagerHeight, describe, retention
+from harness.engines.mutant import Mutant
+from harness.engines.observe import ObservedManager
+from harness.engines.policy import PolicyKind, Rule, Serving
+from harness.engines.scheduler_height import SchedulerHeight
+from harness.history.events import Rules
+from harness.trace import configurations as cells
+from harness.trace.configurations import SCHEDULER_OPTIONS, Cell
+from harness.trace.format import Layout, Submit, TraceHeader
+from harness.vectors.case import Questions
+from reference_impl.vllm.align_split import split_for
+from reference_impl.vllm.config import ConfigError, KVCacheConfig, Options, build
+from reference_impl.vllm.kv_cache_manager import KVCacheManager
+from reference_impl.vllm.request import MultiModalFeature, Request
+from reference_impl.vllm.spec import PINNED_RELEASE, RELEASES, REPOSITORY, RULES
+
+PROGRESS_STEPS = 4
+"""A request waits one step for a state of the same step; the rest is margin."""
+TRANSFERS_AWAITED = 3
+"""One after the other: somebody else's store that holds the room, a load, and the load of whoever has to go first."""
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> ManagerHeight | SchedulerHeight:
+    """Build the reference engine for a trace, at the height that the trace names.
+
+    Raises UsageError for an option that the policy refuses, naming it.
+    """
+    config = configure(header, options.get("release", ""))
+    if header.height != "scheduler":
+        _refuse_scheduling(config.options)
+    engine: ManagerHeight | SchedulerHeight = assemble(header, config, KVCacheManager(config), "reference")
+    if header.height == "scheduler":
+        engine = SchedulerHeight(engine.header, config, engine.manager, engine.new_request)
+    return engine
+
+
+def _refuse_scheduling(options: Options) -> None:
+    """Raise UsageError for what is the scheduler's alone."""
+    for name in SCHEDULER_OPTIONS:
+        if getattr(options, name):
+            raise UsageError(f"option {name!r} ({getattr(options, name)}) is the scheduler's; run it at scheduler height")
+
+
+def configure(header: TraceHeader, release: str = "") -> KVCacheConfig:
+    """Return the checked configuration of a trace; `release` stands in for the one that the trace does not name."""
+    options = dict(header.options)
+    if release:
+        if release not in RELEASES:
+            raise UsageError(f"--engine: release {release!r} is unknown; known are {', '.join(RELEASES)}")
+        options.setdefault("release", release)
+    groups = [{"kind": g.kind, "block_size": g.block_size, "window": g.window} for g in header.layout.groups]
+    try:
+        return build(groups, header.slots, options)
+    except ConfigError as error:
+        raise UsageError(f"layout {header.layout.name!r}: {error}") from None
+
+
+def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
+    """Return what the policy declares of itself, in the terms of checkers."""
+    options = config.options
+    alignment = config.hash_block_size if config.enable_partial_hash_hits else config.scheduler_block_size
+    return Rules(
+        caching=options.enable_caching,
+        alignment=alignment,
+        give_back=alignment if options.use_eagle else 0,
+        retention=retention(
+            header,
+            config.prefix_cache_retention_interval,
+            ("sliding",) if config.release.retention == "sliding" else PRUNABLE,
+            junction=config.junction_pinning,
+            lowered=config.eagle_replay_boundaries,
+        ),
+        progress_steps=PROGRESS_STEPS + TRANSFERS_AWAITED * options.tier_delay,
+        reserved_slots=int(options.watermark * config.num_blocks),
+        drafts=options.num_speculative_tokens,
+    )
+
+
+def assemble(header: TraceHeader, config: KVCacheConfig, manager: KVCacheManager, name: str) -> ManagerHeight:
+    """Put a manager, changed or not, under the harness's scheduler."""
+
+    def split(request: Any, tokens: int, hit: int) -> int:
+        return split_for(config, request, tokens, hit, config.options.max_num_batched_tokens)
+
+    def new_request(op: Submit, tokens: list[int]) -> Request:
+        features = [MultiModalFeature(item.at, item.length, item.hash) for item in op.media]
+        return Request(op.r, tokens, config.hash_block_size, cache_salt=op.salt, adapter=op.adapter, mm_features=features)
+
+    described = describe(header, name, config.options.release, rules(header, config), config.options)
+    aligned = config.has_mamba_layers and config.options.enable_caching and config.options.mamba_cache_mode == "align"
+    return ManagerHeight(
+        described, ObservedManager(manager), new_request, config.options.max_model_len, split if aligned else None
+    )
+
+
+def serve(layout: Layout, serving: Serving) -> TraceHeader:
+    """Return the header of a scheduler that answers prompts."""
+    options: dict[str, Any] = {
+        "enable_caching": serving.caching,
+        "max_num_seqs": serving.batch,
+        "max_num_batched_tokens": serving.budget,
+        "max_model_len": serving.model_len,
+        "num_speculative_tokens": serving.drafts,
+        "async_depth": serving.in_flight,
+        "tier_slots": serving.tier_slots if serving.caching else 0,
+    }
+    if serving.caching and any(group.kind != "full" for group in layout.groups):
+        options["retention_interval"] = serving.retention_interval
+    return TraceHeader(name="service", layout=layout, slots=serving.slots, height="scheduler", options=options)
+
+
+def _cells() -> list[Cell]:
+    return [*cells.default_cells(), *cells.scheduler_cells()]
+
+
+def _mutants() -> Sequence[Mutant]:
+    from harness.policies.vllm import mutants
+
+    return mutants.all_of_them()
+
+
+def _questions() -> Questions:
+    from harness.policies.vllm.vectors.questions import QUESTIONS
+
+    return QUESTIONS
+
+
+POLICY = PolicyKind(
+    name="vllm",
+    summary="the prefix cache of vLLM's V1 engine",
+    source=REPOSITORY,
+    pinned=PINNED_RELEASE,
+    releases=tuple(RELEASES),
+    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in RULES.values()],
+    axes={
+        "window": "W − 1",
+        "recurrent": "block, thinned by the retention interval",
+        "last token": "from the last block boundary (a hit leaves one token)",
+        "group miss": "shortened to what all have",
+        "duplicate": "both kept under one key",
+        "eviction": "free queue, least recently freed first, tails before heads",
+        "publication": "when the step is scheduled",
+        "compaction": "none",
+    },
+    open=open_engine,
+    cells=_cells,
+    cold_cells=default_cold_cells,
+    serve=serve,
+    variants=cells.cells_of,
+    plants_as="reference",
+    mutants=_mutants,
+    questions=_questions,
+)

@@ -1,0 +1,25 @@
+"""Seeded faults in vLLM's policy, by what they break."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.engines.mutant import Mutant
+
+
+def all_of_them() -> Sequence[Mutant]:
+    """Return every fault, in the order in which they are listed."""
+    from harness.policies.vllm.mutants import (
+        drafts,
+        identity,
+        lookup,
+        ownership,
+        publication,
+        retention,
+        scheduling,
+        tiers,
+        transfers,
+    )
+
+    modules = (publication, retention, lookup, ownership, identity, scheduling, drafts, tiers, transfers)
+    return [mutant for module in modules for mutant in module.MUTANTS]

@@ -1,0 +1,229 @@
+"""Faults in who holds what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.engines.fault_tools import BOTH, REFERENCE, core, groups, wrap
+from harness.engines.manager_height import ManagerHeight
+from harness.engines.mutant import Mutant
+
+
+def window_freed_early(engine: ManagerHeight) -> None:
+    """Give window blocks back one token before the window has left them."""
+
+    def get_num_skipped_tokens(original: Any, num_computed_tokens: int) -> int:
+        skipped: int = original(num_computed_tokens)
+        return skipped + 1 if skipped > 0 else skipped
+
+    for manager in groups(engine, "SlidingWindow"):
+        wrap(manager, "get_num_skipped_tokens", get_num_skipped_tokens)
+
+
+def touch_after_allocate(engine: ManagerHeight) -> None:
+    """Hold the blocks that were hit only after new ones were allocated, which may have been the same."""
+    manager = core(engine)
+    pool, late = manager.block_pool, []
+
+    def touch(original: Any, blocks: Any) -> None:
+        late.extend(blocks)
+
+    def allocate_new_blocks(original: Any, *args: Any, **kwargs: Any) -> Any:
+        new = original(*args, **kwargs)
+        held, late[:] = list(late), []
+        hold(held)
+        return new
+
+    hold = pool.touch
+    wrap(pool, "touch", touch)
+    wrap(manager.coordinator, "allocate_new_blocks", allocate_new_blocks)
+
+
+def shared_block_freed_twice(engine: ManagerHeight) -> None:
+    """Give a shared block back twice."""
+
+    def free_blocks(original: Any, ordered_blocks: Any) -> None:
+        blocks = list(ordered_blocks)
+        shared = [block for block in blocks if not block.is_null and block.ref_cnt > 1]
+        original(blocks + shared[:1])
+
+    wrap(core(engine).block_pool, "free_blocks", free_blocks)
+
+
+def negative_count_inflates_free(engine: ManagerHeight) -> None:
+    """Take what a request holds beyond its need, as after drafts that fell, for so many blocks more that are free."""
+    manager, owed = core(engine), [0]
+
+    def allocate_new_blocks(original: Any, request_id: str, num_tokens: int, *further: Any) -> Any:
+        for single in manager.coordinator.single_type_managers:
+            owed[0] += max(len(single.req_to_blocks[request_id]) - -(-num_tokens // single.block_size), 0)
+        return original(request_id, num_tokens, *further)
+
+    wrap(manager.coordinator, "allocate_new_blocks", allocate_new_blocks)
+    wrap(manager.block_pool, "get_num_free_blocks", lambda original: original() + owed[0])
+
+
+def block_leaked(engine: ManagerHeight) -> None:
+    """Forget the first block of a long table when it is given back."""
+
+    def free_blocks(original: Any, ordered_blocks: Any) -> None:
+        blocks = list(ordered_blocks)
+        original(blocks[:-1] if len(blocks) > 2 else blocks)
+
+    wrap(core(engine).block_pool, "free_blocks", free_blocks)
+
+
+def stale_table_rows(engine: ManagerHeight) -> None:
+    """Let the worker's rows only ever grow, so that a request that comes back reads through its old ones."""
+    rows: dict[str, list[list[int]]] = {}
+
+    def tables(original: Any, r: str) -> list[list[int]]:
+        now = original(r)
+        old = rows.get(r, [[] for _ in now])
+        rows[r] = [row + new[len(row) :] for row, new in zip(old, now, strict=True)]
+        return rows[r]
+
+    wrap(engine.manager, "tables", tables)
+
+
+def evictable_hits_not_counted(engine: ManagerHeight) -> None:
+    """Forget that cached blocks that are hit leave the free queue, when asking whether there is room."""
+    for manager in core(engine).coordinator.single_type_managers:
+        wrap(manager, "_get_num_evictable_blocks", lambda original, blocks: 0)
+
+
+def refused_admission_keeps_hits(engine: ManagerHeight) -> None:
+    """Hold what was hit before asking whether there is room, and keep holding it if there is none."""
+    manager = core(engine)
+
+    def allocate_slots(original: Any, *args: Any, **kwargs: Any) -> Any:
+        given = original(*args, **kwargs)
+        if given is None and kwargs.get("new_computed_blocks") is not None:
+            for blocks in kwargs["new_computed_blocks"].blocks:
+                manager.block_pool.touch(blocks)
+        return given
+
+    wrap(manager, "allocate_slots", allocate_slots)
+
+
+def partial_hit_written_in_place(engine: ManagerHeight) -> None:
+    """Go on in the shared block when a hit ends inside it."""
+    for manager in core(engine).coordinator.single_type_managers:
+        wrap(manager, "_has_partial_local_hit", lambda original, *args: False)
+
+
+def computed_count_survives_preemption(engine: ManagerHeight) -> None:
+    """Take a request's blocks away, and leave its count of computed tokens as it was."""
+
+    def wait_again(original: Any, client: Any) -> None:
+        computed = client.request.num_computed_tokens
+        original(client)
+        client.request.num_computed_tokens = computed
+
+    if hasattr(engine, "_wait_again"):
+        wrap(engine, "_wait_again", wait_again)
+
+
+MUTANTS = (
+    Mutant(
+        "window-freed-early",
+        "a window block is given back one token early",
+        "sgl-project/sglang#8649",
+        "premature-release",
+        "window-liveness",
+        window_freed_early,
+        BOTH,
+        group="G",
+    ),
+    Mutant(
+        "touch-after-allocate",
+        "blocks that were hit are held only after new ones were allocated",
+        "vllm-project/vllm#10507",
+        "aliased-write",
+        "ownership",
+        touch_after_allocate,
+        BOTH,
+        group="H",
+    ),
+    Mutant(
+        "shared-block-freed-twice",
+        "a block that two requests share is given back twice by one of them",
+        "vllm-project/vllm#42571",
+        "double-free",
+        "ownership",
+        shared_block_freed_twice,
+        BOTH,
+        group="H",
+    ),
+    Mutant(
+        "negative-count-inflates-free",
+        "a request that holds more than it needs makes so many blocks free in the pool's own books",
+        "vLLM's test test_external_computed_blocks_do_not_corrupt_free_pool",
+        "double-free",
+        "ownership",
+        negative_count_inflates_free,
+        REFERENCE,
+        "scheduler",
+        group="H",
+    ),
+    Mutant(
+        "block-leaked",
+        "one block of a table is never given back",
+        "sgl-project/sglang#21404",
+        "leak",
+        "ownership",
+        block_leaked,
+        BOTH,
+        group="H",
+    ),
+    Mutant(
+        "stale-table-rows",
+        "the worker's row of a request is not rewritten when it comes back",
+        "vllm-project/vllm#42273",
+        "use-after-free",
+        "safety-law",
+        stale_table_rows,
+        BOTH,
+        group="G",
+    ),
+    Mutant(
+        "evictable-hits-not-counted",
+        "cached blocks that are hit count as room for others",
+        "vllm-project/vllm#10507",
+        "died",
+        "engine",
+        evictable_hits_not_counted,
+        REFERENCE,
+        group="H",
+    ),
+    Mutant(
+        "refused-admission-keeps-hits",
+        "a request that is not admitted keeps what it matched",
+        "sgl-project/sglang#16067",
+        "leak",
+        "ownership",
+        refused_admission_keeps_hits,
+        BOTH,
+        group="H",
+    ),
+    Mutant(
+        "partial-hit-written-in-place",
+        "a hit that ends inside a block goes on in that block, without a copy",
+        "sgl-project/sglang#31833",
+        "aliased-write",
+        "ownership",
+        partial_hit_written_in_place,
+        REFERENCE,
+        group="H",
+    ),
+    Mutant(
+        "computed-count-survives-preemption",
+        "a request that lost its blocks goes on where it was",
+        "ikawrakow/ik_llama.cpp#1762",
+        "stale-hit",
+        "safety-law",
+        computed_count_survives_preemption,
+        BOTH,
+        group="E",
+    ),
+)

@@ -1,0 +1,111 @@
+"""Faults in what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from harness.engines.fault_tools import BOTH, REFERENCE, bound, core, groups, wrap
+from harness.engines.manager_height import ManagerHeight
+from harness.engines.mutant import Mutant
+
+
+def replay_boundary_masked(engine: ManagerHeight) -> None:
+    """Ask for the interval's boundaries alone."""
+
+    def reachable_block_mask(original: Any, *args: Any, **kwargs: Any) -> Any:
+        arguments = bound(original, args, kwargs)
+        for name in ("reachable", "reachable_boundaries"):
+            if name in arguments:
+                arguments[name] = ()
+        return original(**arguments)
+
+    for manager in groups(engine, "Mamba") + groups(engine, "SlidingWindow"):
+        wrap(manager, "reachable_block_mask", reachable_block_mask)
+
+
+def denser_than_interval(engine: ManagerHeight) -> None:
+    """Keep every boundary whatever the interval says."""
+
+    def reachable_block_mask(original: Any, *args: Any, **kwargs: Any) -> None:
+        return None
+
+    for manager in groups(engine, "Mamba") + groups(engine, "SlidingWindow"):
+        wrap(manager, "reachable_block_mask", reachable_block_mask)
+
+
+def boundary_kept_too_high(engine: ManagerHeight) -> None:
+    """Keep the boundary of a plain replay, which a speculative look-up gives back."""
+    coordinator = core(engine).coordinator
+
+    def plant(manager: Any) -> None:
+        def cache_blocks(original: Any, request: Any, num_tokens: int, replay: Any) -> Any:
+            plain = (request.num_prompt_tokens - 1) // coordinator.scheduler_block_size * coordinator.scheduler_block_size
+            return original(request, num_tokens, (plain,))
+
+        wrap(manager, "cache_blocks", cache_blocks)
+
+    for manager in groups(engine, "Mamba") + groups(engine, "SlidingWindow"):
+        plant(manager)
+
+
+def interval_in_anothers_units(engine: ManagerHeight) -> None:
+    """Take the retention interval, which is in tokens, for one of half its length."""
+
+    def plant(manager: Any) -> None:
+        def reachable_block_mask(original: Any, columns: range, reachable: Any) -> Any:
+            config, interval = manager.config, manager.config.prefix_cache_retention_interval
+            manager.config = replace(config, prefix_cache_retention_interval=interval // 2) if interval else config
+            try:
+                return original(columns, reachable)
+            finally:
+                manager.config = config
+
+        wrap(manager, "reachable_block_mask", reachable_block_mask)
+
+    for manager in groups(engine, "Mamba") + groups(engine, "SlidingWindow"):
+        plant(manager)
+
+
+MUTANTS = (
+    Mutant(
+        "replay-boundary-masked",
+        "retention drops the boundary at which an exact replay resumes",
+        "vllm-project/vllm#53504",
+        "lost-replay-boundary",
+        "replay-boundary-retained",
+        replay_boundary_masked,
+        BOTH,
+        group="N",
+    ),
+    Mutant(
+        "denser-than-interval",
+        "snapshots are kept at every boundary, whatever the interval",
+        "vllm-project/vllm#45845",
+        "over-dense-retention",
+        "interval-sparsity",
+        denser_than_interval,
+        BOTH,
+        group="N",
+    ),
+    Mutant(
+        "boundary-kept-too-high",
+        "the state that is kept for a replay lies above what a speculative look-up may use",
+        "vllm-project/vllm#53504",
+        "lost-replay-boundary",
+        "replay-boundary-retained",
+        boundary_kept_too_high,
+        REFERENCE,
+        group="N",
+    ),
+    Mutant(
+        "interval-in-anothers-units",
+        "a retention interval is counted in units of half its own",
+        "vllm-project/vllm#45845",
+        "over-dense-retention",
+        "interval-sparsity",
+        interval_in_anothers_units,
+        REFERENCE,
+        group="M",
+    ),
+)

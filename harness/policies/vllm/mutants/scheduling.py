@@ -1,0 +1,144 @@
+"""Faults in who runs, and in whether the engine survives it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.engines.fault_tools import BOTH, REFERENCE, core, wrap
+from harness.engines.manager_height import ManagerHeight
+from harness.engines.mutant import Mutant
+
+
+def resumed_request_refused(engine: ManagerHeight) -> None:
+    """Never again give slots to a request that was preempted."""
+
+    def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return None if request.num_preemptions else original(request, *args, **kwargs)
+
+    wrap(core(engine), "allocate_slots", allocate_slots)
+
+
+def preemption_crashes(engine: ManagerHeight) -> None:
+    """Fail when a request that shares blocks is preempted a second time."""
+
+    def free(original: Any, request: Any) -> None:
+        if request.num_preemptions == 1:
+            raise RuntimeError(f"request {request.request_id} has no table")
+        original(request)
+
+    wrap(core(engine), "free", free)
+
+
+def split_returns_nothing(engine: ManagerHeight) -> None:
+    """Round what is left of a prompt down to whole blocks, also where that leaves nothing."""
+
+    def split(original: Any, request: Any, tokens: int, hit: int) -> int:
+        start, kept = request.num_computed_tokens + hit, int(original(request, tokens, hit))
+        size = max(single.block_size for single in core(engine).coordinator.single_type_managers)
+        return (start + kept) // size * size - start if start < request.num_prompt_tokens else kept
+
+    if getattr(engine, "split", None) is not None:
+        wrap(engine, "split", split)
+
+
+def failed_allocation_keeps_a_block(engine: ManagerHeight) -> None:
+    """Take a first block before finding out that there is no room for all."""
+    manager = core(engine)
+
+    def allocate_slots(original: Any, *args: Any, **kwargs: Any) -> Any:
+        given = original(*args, **kwargs)
+        if given is None and manager.block_pool.get_num_free_blocks():
+            manager.block_pool.get_new_blocks(1)
+        return given
+
+    wrap(manager, "allocate_slots", allocate_slots)
+
+
+def needs_counted_for_every_group(engine: ManagerHeight) -> None:
+    """Multiply what a request needs by the number of groups, which has been summed over already."""
+    coordinator = core(engine).coordinator
+
+    def get_num_blocks_to_allocate(original: Any, *args: Any, **kwargs: Any) -> int:
+        return int(original(*args, **kwargs)) * len(coordinator.single_type_managers)
+
+    wrap(coordinator, "get_num_blocks_to_allocate", get_num_blocks_to_allocate)
+
+
+def cached_blocks_are_no_room(engine: ManagerHeight) -> None:
+    """Give blocks only as long as there are some that nothing is cached in."""
+    manager = core(engine)
+    pool = manager.block_pool
+
+    def allocate_slots(original: Any, *args: Any, **kwargs: Any) -> Any:
+        whole = pool.get_num_free_blocks
+        pool.get_num_free_blocks = lambda: sum(block.block_hash is None for block in pool.free_block_queue.values())
+        try:
+            return original(*args, **kwargs)
+        finally:
+            pool.get_num_free_blocks = whole
+
+    wrap(manager, "allocate_slots", allocate_slots)
+
+
+MUTANTS = (
+    Mutant(
+        "resumed-request-refused",
+        "a preempted request is never admitted again",
+        "vllm-project/vllm#40707",
+        "stuck",
+        "progress",
+        resumed_request_refused,
+        BOTH,
+        group="O",
+    ),
+    Mutant(
+        "second-preemption-crashes",
+        "freeing a request raises after it was preempted once",
+        "sgl-project/sglang#18694",
+        "died",
+        "engine",
+        preemption_crashes,
+        BOTH,
+        group="O",
+    ),
+    Mutant(
+        "split-returns-nothing",
+        "what is left of a prompt is rounded down to nothing, step after step",
+        "vllm-project/vllm#40707, 1CatAI/1Cat-vLLM#472",
+        "stuck",
+        "progress",
+        split_returns_nothing,
+        REFERENCE,
+        group="O",
+    ),
+    Mutant(
+        "failed-allocation-keeps-a-block",
+        "an allocation that fails has taken a block before",
+        "sgl-project/sglang#34676",
+        "leak",
+        "ownership",
+        failed_allocation_keeps_a_block,
+        REFERENCE,
+        group="O",
+    ),
+    Mutant(
+        "needs-counted-for-every-group",
+        "what all groups need together is multiplied by their number",
+        "vllm-project/vllm#40384",
+        "stuck",
+        "progress",
+        needs_counted_for_every_group,
+        REFERENCE,
+        group="M",
+    ),
+    Mutant(
+        "cached-blocks-are-no-room",
+        "a request waits for ever beside blocks that are merely cached",
+        "Avarok-Cybersecurity/atlas#1114",
+        "stuck",
+        "progress",
+        cached_blocks_are_no_room,
+        REFERENCE,
+        group="O",
+    ),
+)

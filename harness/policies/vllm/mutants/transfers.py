@@ -1,0 +1,231 @@
+"""Faults in copies from and to a second tier that take time, and may fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.engines.fault_tools import REFERENCE, core, wrap
+from harness.engines.mutant import Mutant
+from harness.engines.scheduler_height import SchedulerHeight
+from reference_impl.vllm.loading_scheduler import LoadingScheduler
+from reference_impl.vllm.request import RequestStatus
+
+
+def _slow(engine: SchedulerHeight) -> LoadingScheduler | None:
+    """Return the scheduler if its tier takes time; elsewhere there is nothing to plant."""
+    return engine.scheduler if isinstance(engine.scheduler, LoadingScheduler) else None
+
+
+def runs_before_its_load_has_landed(engine: SchedulerHeight) -> None:
+    """Let a request run in the very step that its loads begin with."""
+    scheduler: Any = _slow(engine)
+    if scheduler is None:
+        return
+
+    def try_to_admit(original: Any, request: Any, output: Any, left: int, limit: int) -> Any:
+        admitted = original(request, output, left, limit)
+        if request.status is not RequestStatus.LOADING:
+            return admitted
+        del scheduler.loading[request.request_id]
+        request.status = RequestStatus.LOADED
+        scheduler.waiting.appendleft(request)
+        return original(request, output, left, limit)
+
+    wrap(scheduler, "_try_to_admit", try_to_admit)
+
+
+def failed_load_counts(engine: SchedulerHeight) -> None:
+    """Take what could not be loaded for loaded."""
+
+    def end_transfer(original: Any, transfer: Any) -> None:
+        transfer.failed = transfer.failed and transfer.stores
+        original(transfer)
+
+    if _slow(engine):
+        wrap(engine.manager, "end_transfer", end_transfer)
+
+
+def failed_store_found(engine: SchedulerHeight) -> None:
+    """Take what could not be stored for stored."""
+
+    def end_transfer(original: Any, transfer: Any) -> None:
+        transfer.failed = transfer.failed and not transfer.stores
+        original(transfer)
+
+    if _slow(engine):
+        wrap(engine.manager, "end_transfer", end_transfer)
+
+
+def keyed_when_its_load_begins(engine: SchedulerHeight) -> None:
+    """Key a block when its load begins, as if that were part of the step."""
+    pool = core(engine).block_pool
+
+    def fetch(original: Any, request_id: str, source: Any) -> Any:
+        block = original(request_id, source)
+        pool._insert(request_id, source.block_hash, block, source.block_hash_num_tokens)
+        return block
+
+    if _slow(engine):
+        wrap(pool, "fetch_from_tier", fetch)
+
+
+def abandoned_load_gives_its_pages_back(engine: SchedulerHeight) -> None:
+    """Give the pages of a request back with it, although a load still writes into them."""
+    scheduler: Any = _slow(engine)
+    if scheduler is None:
+        return
+    given_back: set[int] = set()
+
+    def leave(original: Any, request: Any) -> None:
+        loads = scheduler.loading.get(request.request_id, [])
+        original(request)
+        given_back.update(load.number for load in loads if not load.ended)
+        engine.manager.block_pool.free_blocks([load.block for load in loads if not load.ended])
+
+    def end(original: Any, transfer: Any) -> None:
+        if transfer.number not in given_back:
+            original(transfer)
+
+    wrap(scheduler, "_leave", leave)
+    wrap(core(engine).block_pool, "end_transfer", end)
+
+
+def store_source_let_go(engine: SchedulerHeight) -> None:
+    """Hold a block until its store begins, not until it ends."""
+    scheduler: Any = _slow(engine)
+    if scheduler is None:
+        return
+
+    def begin_stores(original: Any) -> Any:
+        begun = original()
+        engine.manager.block_pool.free_blocks([store.block for store in begun])
+        return begun
+
+    def end(original: Any, transfer: Any) -> None:
+        if not transfer.stores:
+            original(transfer)
+
+    wrap(engine.manager, "begin_stores", begin_stores)
+    wrap(core(engine).block_pool, "end_transfer", end)
+
+
+def place_gives_way_while_loaded(engine: SchedulerHeight) -> None:
+    """Let places be evicted from which loads are under way."""
+    if not _slow(engine):
+        return
+    tier = core(engine).tier
+
+    def fetch(original: Any, source: Any, target: Any) -> None:
+        original(source, target)
+        source.ref_cnt -= 1
+
+    def end(original: Any, transfer: Any) -> None:
+        transfer.place.ref_cnt += not transfer.stores
+        original(transfer)
+
+    wrap(tier, "fetch", fetch)
+    wrap(tier, "end", end)
+
+
+def loaded_requests_keep_their_blocks(engine: SchedulerHeight) -> None:
+    """Let nobody who was loaded and cannot go on give up its blocks for others."""
+    scheduler: Any = _slow(engine)
+    if scheduler is None:
+        return
+
+    def last_loaded(original: Any, but: Any = None) -> Any:
+        return original() if but is None else None
+
+    wrap(scheduler, "_last_loaded", last_loaded)
+
+
+MUTANTS = (
+    Mutant(
+        "runs-before-its-load-has-landed",
+        "a request runs over pages that a load has yet to fill",
+        "sgl-project/sglang#22811",
+        "stale-hit",
+        "safety-law",
+        runs_before_its_load_has_landed,
+        REFERENCE,
+        "scheduler",
+        group="K",
+    ),
+    Mutant(
+        "failed-load-counts",
+        "a load that failed leaves its page keyed and its tokens counted as computed",
+        "sgl-project/sglang#30986",
+        "partial-commit",
+        "commit-order",
+        failed_load_counts,
+        REFERENCE,
+        "scheduler",
+        group="K",
+    ),
+    Mutant(
+        "failed-store-found",
+        "a store that failed leaves its key to be found",
+        "LMCache/LMCache#4991",
+        "partial-commit",
+        "commit-order",
+        failed_store_found,
+        REFERENCE,
+        "scheduler",
+        group="K",
+    ),
+    Mutant(
+        "keyed-when-its-load-begins",
+        "a block can be hit before the load that fills it has ended",
+        "vllm-project/vllm#43569",
+        "partial-commit",
+        "commit-order",
+        keyed_when_its_load_begins,
+        REFERENCE,
+        "scheduler",
+        group="B",
+    ),
+    Mutant(
+        "abandoned-load-gives-its-pages-back",
+        "pages of an aborted request are another's while a load still writes into them",
+        "LMCache/LMCache#5248",
+        "aliased-write",
+        "ownership",
+        abandoned_load_gives_its_pages_back,
+        REFERENCE,
+        "scheduler",
+        group="K",
+    ),
+    Mutant(
+        "store-source-let-go",
+        "a block is given back, and written anew, while it is still being stored",
+        "vllm-project/vllm#46951",
+        "partial-commit",
+        "commit-order",
+        store_source_let_go,
+        REFERENCE,
+        "scheduler",
+        group="K",
+    ),
+    Mutant(
+        "place-gives-way-while-loaded",
+        "a place of the second tier is filled anew while a load still reads it",
+        "sgl-project/sglang#31427",
+        "partial-commit",
+        "commit-order",
+        place_gives_way_while_loaded,
+        REFERENCE,
+        "scheduler",
+        group="K",
+    ),
+    Mutant(
+        "loaded-requests-keep-their-blocks",
+        "requests that were loaded hold blocks that each of them lacks to go on",
+        "vllm-project/vllm#57104",
+        "stuck",
+        "progress",
+        loaded_requests_keep_their_blocks,
+        REFERENCE,
+        "scheduler",
+        group="O",
+    ),
+)

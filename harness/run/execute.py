@@ -1,0 +1,210 @@
+"""Drives a trace through an engine and judges what happens, event by event.
+
+The harness carries the operations, plays the device (`Worker`) and shows every event to the checkers (`Panel`) as it
+happens, so a run may stop at the first contradiction and still be exact about where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from harness._util.errors import UsageError
+from harness.checkers import fresh
+from harness.checkers.protocol import Checker, Panel
+from harness.engines.protocol import Engine
+from harness.history.events import Died, Event, Finished, Header, History, Hit, Preempted, Read, Submitted, Unpublish
+from harness.history.worker import Worker
+from harness.trace.format import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace, UpdateWeights
+from harness.verdict.result import Activity, Finding, Result
+
+Beside = Callable[[int, Op, list[Event]], Finding | None]
+"""Told the index of an operation in the trace, what of it was carried out, and the engine's events of it."""
+
+_COUNTED = frozenset((Hit, Unpublish, Preempted, Read))
+
+
+class Applicable:
+    """Tells which operations mean something now: nobody steps, ends or preempts a request that is not there.
+
+    A trace whose lines were removed by shrinking stays well-formed this way.
+    """
+
+    def __init__(self) -> None:
+        self._live: set[str] = set()
+        self._known: set[str] = set()
+
+    def filter(self, op: Op) -> Op | None:
+        """Return the operation, reduced to the requests that are live; None if nothing of it is left."""
+        if isinstance(op, Submit):
+            if op.r in self._known:
+                return None
+            self._known.add(op.r)
+            self._live.add(op.r)
+        elif isinstance(op, Finish | Abort):
+            if op.r not in self._live:
+                return None
+            self._live.discard(op.r)
+        elif isinstance(op, Preempt):
+            return op if op.r in self._live else None
+        elif isinstance(op, Step):
+            return self._step(op)
+        else:
+            assert isinstance(op, Reset | UpdateWeights)
+        return op
+
+    def _step(self, op: Step) -> Op | None:
+        live = self._live
+        if all(r in live for r, _ in op.run) and all(r in live for r in op.withdraw):
+            return op
+        run = [(r, n) for r, n in op.run if r in live]
+        gone = msgspec.structs.replace(op, run=run, withdraw=[r for r in op.withdraw if r in live])
+        return gone if run or not op.run else None
+
+
+class Observer:
+    """Records a history, counts what happened and collects findings."""
+
+    def __init__(self, header: Header, checkers: Iterable[Checker] | None = None, *, keep: bool = True) -> None:
+        self.history = History(header, [], [])
+        self.findings: list[Finding] = []
+        self.activity = Activity()
+        self.panel = Panel(header, fresh() if checkers is None else checkers)
+        self._recurrent = {group.id for group in header.groups if group.kind == "recurrent"}
+        self._keep = keep
+        self._seq = 0
+
+    def see(self, events: Iterable[Event], op: int) -> None:
+        """Take in what one operation made happen."""
+        observe, keep, seq = self.panel.observe, self._keep, self._seq
+        for event in events:
+            event.seq = seq
+            seq += 1
+            found = observe(event)
+            if found:
+                for finding in found:
+                    finding.op = op
+                self.findings += found
+            kind = type(event)
+            if kind in _COUNTED:
+                self._count(event)
+            if keep:
+                self.history.events.append(event)
+                self.history.op_of.append(op)
+        self._seq = seq
+
+    @property
+    def seen(self) -> int:
+        """How many events were taken in."""
+        return self._seq
+
+    def close(self, trace: Trace | None) -> Result:
+        """Judge the end and return the result."""
+        for finding in self.panel.close():
+            finding.op = len(trace.ops) - 1 if trace else -1
+            self.findings.append(finding)
+        self.activity.events = self._seq
+        return Result(
+            trace=trace,
+            history=self.history,
+            findings=self.findings,
+            tallies=list(self.panel.tallies.values()),
+            activity=self.activity,
+        )
+
+    def _count(self, event: Event) -> None:
+        activity = self.activity
+        if isinstance(event, Hit):
+            activity.lookups += 1
+            if event.resume:
+                activity.hits += 1
+                activity.from_tier += event.tier != "local"
+                activity.hit_tokens += event.resume
+        elif isinstance(event, Read):
+            if event.group not in self._recurrent:
+                return
+            book = self.panel.ledger.books[event.r]
+            if book.ran_steps == 0 and event.stop == book.resume:
+                activity.restored += 1
+        elif isinstance(event, Unpublish):
+            activity.evictions += event.reason == "evict"
+        else:
+            activity.preemptions += 1
+
+
+def drive(
+    trace: Trace,
+    engine: Engine,
+    checkers: Iterable[Checker] | None = None,
+    *,
+    until: Callable[[Finding], bool] | None = None,
+    beside: Beside | None = None,
+    keep: bool = True,
+) -> Result:
+    """Run a trace on an engine under the checkers (all of them by default) and return the judged result.
+
+    `beside` is told what of each operation was carried out, and may find something in it (the differential does).
+    `until` ends the run with the operation that raised a finding of that kind; `keep=False` drops the history. An exception
+    in the engine is a finding (`died`); a UsageError (an option that the engine refuses) passes through.
+    """
+    header = engine.describe()
+    worker, observer, applicable = Worker(header), Observer(header, checkers, keep=keep), Applicable()
+    for index, asked in enumerate(trace.ops):
+        op = applicable.filter(asked)
+        if op is None:
+            continue
+        events = applied(engine, op, index, observer)
+        if events is None:
+            break
+        observer.see(worker.extend(events), index)
+        if beside and (finding := beside(index, op, events)):
+            finding.seq, finding.op = observer.seen - 1, index
+            observer.findings.append(finding)
+        if until and any(map(until, observer.findings)):
+            break
+    engine.close()
+    return observer.close(trace)
+
+
+def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Event] | None:
+    """Let the engine carry out one operation; None, with a `died` finding, if it raised. UsageError passes through."""
+    observer.activity.operations += 1
+    try:
+        return engine.apply(op)
+    except UsageError:
+        raise
+    except Exception as error:
+        observer.see([Died(operation=index, message=_said(error))], index)
+        r = getattr(op, "r", "")
+        what = f" ({type(op).__name__.lower()}{' ' + r if r else ''})"
+        observer.findings.append(_died(index, what, _said(error), r, observer.seen - 1))
+        return None
+
+
+def check(history: History, checkers: Iterable[Checker] | None = None) -> Result:
+    """Judge a history that somebody recorded."""
+    return judge(history.header, history.events, checkers)
+
+
+def judge(header: Header, events: Iterable[Event], checkers: Iterable[Checker] | None = None) -> Result:
+    """Judge what happened on an engine, event by event; none of them is kept."""
+    observer = Observer(header, checkers, keep=False)
+    for event in events:
+        observer.see([event], -1)
+        if isinstance(event, Died):
+            observer.findings.append(_died(event.operation, "", event.message, "", observer.seen - 1))
+        elif isinstance(event, Submitted | Finished):
+            observer.activity.operations += 1
+    return observer.close(None)
+
+
+def _said(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def _died(index: int, what: str, said: str, r: str, seq: int) -> Finding:
+    duty = f"Let the engine carry out operation {index + 1}{what}, which every engine must"
+    sentence = f"{duty}; however it raised {said}: a contradiction."
+    return Finding(anomaly="died", checker="engine", r=r, sentence=sentence, seq=seq, op=index)

@@ -1,0 +1,405 @@
+"""Runs suites on an engine and says what came of it.
+
+A suite is a stream of traces. Each trace is run on a fresh engine under all checkers; a trace that fails is shrunk and kept.
+What was not run is listed with the reason, and a rule that had nothing to judge is never reported as passed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from harness._util.errors import EngineMissing, UsageError
+from harness.checkers.anomalies import DISAGREEMENTS
+from harness.cold.streams import Stream
+from harness.cold.streams import streams as cold_streams
+from harness.engines import policy as policies
+from harness.engines.protocol import Engine
+from harness.engines.registry import EngineSpec
+from harness.run.execute import drive
+from harness.run.lockstep import POLICY as LOCKSTEP_POLICY
+from harness.run.lockstep import lockstep
+from harness.trace.configurations import Cell
+from harness.trace.format import Height, Trace
+from harness.trace.generate import random_trace
+from harness.trace.scenarios import SCENARIOS
+from harness.trace.shrink import shrink
+from harness.verdict.arm_row import ArmRow, merge_rows
+from harness.verdict.compared import Compared
+from harness.verdict.result import (
+    EXIT_FAIL,
+    EXIT_INTERNAL,
+    EXIT_NOTHING_CHECKED,
+    EXIT_PASS,
+    EXIT_UNKNOWN,
+    Activity,
+    Finding,
+    Outcome,
+    Result,
+    Tally,
+    merge,
+    merge_tallies,
+)
+
+SHRINK_SECONDS = 10.0
+_DISAGREEMENTS = {anomaly.name for anomaly in DISAGREEMENTS}
+RANDOM_TRACES = 12
+"""Random traces for each cell when the user gives no time."""
+FAILURES_SHRUNK = 3
+"""How many failures of a run are shrunk, the first of each anomaly; the others are reported as they are."""
+RANDOM_TRACES_COMPUTED = 3
+"""The same of an engine that computes tensors, whose traces take thirty times as long."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named stream of traces. `paired` runs each on the reference too, `cold` compares its tensors with cold runs."""
+
+    name: str
+    summary: str
+    height: Height
+    traces: Callable[[Cell, Height, int], Iterator[Trace]]
+    paired: bool = False
+    endless: bool = False
+    cold: bool = False
+
+
+class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A trace that failed: its id, the finding, and the smallest trace that fails alike; `expected` is the listed reason.
+
+    `engine` is what it failed on, if that is not the run's engine as the user named it (another precision, say).
+    """
+
+    id: str
+    finding: Finding
+    trace: Trace
+    shrunk: Trace
+    offending: int = -1
+    expected: str = ""
+    engine: str = ""
+
+
+class NotRun(msgspec.Struct):
+    """Something that was left out, and why; `count` traces of it."""
+
+    what: str
+    why: str
+    count: int = 1
+
+
+class SuiteReport(msgspec.Struct, kw_only=True):
+    """What came of one suite; `arms` are the lines of cold against cached."""
+
+    name: str
+    traces: int = 0
+    seconds: float = 0.0
+    activity: Activity = msgspec.field(default_factory=Activity)
+    tallies: list[Tally] = []
+    failures: list[Failure] = []
+    crashed: list[str] = []
+    arms: list[ArmRow] = []
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return fail for a failure that was not expected, unknown for a crashed checker, else pass."""
+        if any(not failure.expected for failure in self.failures):
+            return "fail"
+        return "unknown" if self.crashed else "pass"
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What came of a run. `vacuous` names rules that apply and had no opportunity, and suites that ran nothing.
+
+    `unexpected_passes` are patterns of expected failures under which every trace passed; `unmatched` fitted no trace.
+    """
+
+    engine: str
+    engine_version: str = ""
+    seed: int = 0
+    suites: list[SuiteReport] = []
+    not_run: list[NotRun] = []
+    not_applicable: dict[str, str] = {}
+    vacuous: list[str] = []
+    unexpected_passes: list[str] = []
+    unmatched: list[str] = []
+    seconds: float = 0.0
+    startup_seconds: float = 0.0
+    engine_seconds: float | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return the worst outcome of the suites."""
+        return merge([suite.outcome for suite in self.suites])
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code that the outcome stands for; that of a crash if the harness's own detectors disagree."""
+        if self.disagreements:
+            return EXIT_INTERNAL
+        if self.outcome == "fail":
+            return EXIT_FAIL
+        if self.outcome == "unknown":
+            return EXIT_UNKNOWN
+        return EXIT_NOTHING_CHECKED if self.vacuous else EXIT_PASS
+
+    @property
+    def disagreements(self) -> list[Failure]:
+        """Return the failures that are the harness's own: two of its detectors disagree."""
+        failures = (failure for suite in self.suites for failure in suite.failures)
+        return [failure for failure in failures if failure.finding.anomaly in _DISAGREEMENTS and not failure.expected]
+
+    def tallies(self) -> list[Tally]:
+        """Return the checkers' tallies over all suites."""
+        return merge_tallies([tally for suite in self.suites for tally in suite.tallies])
+
+
+def _stories(cell: Cell, height: Height, seed: int) -> Iterator[Trace]:
+    shape = cell.shape(height)
+    for scenario in SCENARIOS:
+        if scenario.applies(shape):
+            yield scenario.trace(shape)
+
+
+def _random(cell: Cell, height: Height, seed: int) -> Iterator[Trace]:
+    number = seed * 1_000_003
+    while True:
+        yield random_trace(cell.shape(height), number, withdraw=number % 4 == 0)
+        number += 1
+
+
+SUITES: tuple[Suite, ...] = (
+    Suite("invariants", "hand-written scenarios under every checker", "manager", _stories),
+    Suite("random", "random workloads that prefer boundaries, under every checker", "manager", _random, endless=True),
+    Suite("scheduler", "the scenarios with the engine's own scheduler", "scheduler", _stories),
+    Suite("scheduler-random", "random workloads with the engine's own scheduler", "scheduler", _random, endless=True),
+    Suite("differential", "random workloads in lock-step with the reference", "manager", _random, paired=True, endless=True),
+    Suite(
+        "cold-vs-cached", "the same requests without a cache and with one, by their tensors", "scheduler", _stories, cold=True
+    ),
+)
+
+
+Until = Callable[[Finding], bool]
+
+
+def _judged(suite: Suite, trace: Trace, engine: Engine, spec: EngineSpec, until: Until | None = None) -> Result:
+    """Run a trace as its suite has it judged."""
+    if suite.cold:
+        from harness.cold.judge import judged
+
+        return judged(trace, engine, spec, keep=False)
+    return (lockstep if suite.paired else drive)(trace, engine, until=until, keep=False)
+
+
+@dataclass
+class Runner:
+    """Runs suites on one engine. `seconds` bounds the endless suites, shared among them; 0 runs a fixed number of traces.
+
+    `expected` maps id patterns (`suite:trace@cell`, `*` and `?` stand for anything) to reasons; a failure under one of them
+    does not fail the run.
+    """
+
+    engine: EngineSpec
+    cells: list[Cell]
+    seed: int = 0
+    seconds: float = 0.0
+    expected: dict[str, str] = field(default_factory=dict)
+    policy: str = "vllm"
+    chosen_cells: bool = False
+    """The user named the configuration: what the engine refuses of it is an error, not something left out."""
+    fail_fast: bool = False
+    """Stop at the first failure that is not expected."""
+    on_trace: Callable[[str, Trace], None] | None = None
+
+    def run(self, suites: list[Suite]) -> Report:
+        """Run the suites and return the report.
+
+        Raises UsageError if a configuration that the user named does not fit the engine, or none does.
+        """
+        started = time.perf_counter()
+        self._report = Report(engine=self.engine.text, seed=self.seed)
+        self._left_out: dict[tuple[str, str], NotRun] = {}
+        self._met: dict[str, bool] = {}
+        self._shrunk: set[str] = set()
+        endless, policy = sum(suite.endless for suite in suites) or 1, policies.get(self.policy)
+        for suite in suites:
+            if self._stopped():
+                self._skip(f"suite {suite.name}", "the run stopped at its first failure")
+            elif suite.paired and self.policy != LOCKSTEP_POLICY:
+                self._skip(f"suite {suite.name}", f"the reference follows free choices of {LOCKSTEP_POLICY} alone")
+            elif suite.paired and not self.engine.comparable:
+                self._skip(f"suite {suite.name}", f"{self.engine.kind.name} is what it compares with")
+            elif suite.cold and not self.engine.kind.computes:
+                self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} computes no tensors")
+            elif suite.height not in self.engine.kind.heights:
+                self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} does not run at {suite.height} height")
+            elif suite.height not in policy.heights:
+                self._skip(f"suite {suite.name}", f"policy {policy.name} does not run at {suite.height} height")
+            else:
+                self._report.suites.append(self._suite(suite, self.seconds / endless))
+        self._refuse_if_nothing_fits()
+        self._report.not_run = list(self._left_out.values())
+        self._report.seconds = time.perf_counter() - started
+        self._conclude(suites)
+        return self._report
+
+    def _suite(self, suite: Suite, seconds: float) -> SuiteReport:
+        report, started = SuiteReport(name=suite.name), time.perf_counter()
+        deadline = started + seconds if suite.endless and seconds else None
+        streams = self._streams(suite)
+        tallies: list[Tally] = []
+        rounds = 0
+        while streams:
+            for stream in list(streams):
+                trace = next(stream.traces, None)
+                if trace is None or (deadline and rounds and time.perf_counter() > deadline):
+                    streams.remove(stream)
+                    continue
+                result = self._trace(suite, stream, trace)
+                if result is not None:
+                    report.traces += 1
+                    report.activity.add(result.activity)
+                    tallies += result.tallies
+                    if isinstance(result, Compared):
+                        report.arms.append(result.row)
+                    self._judge(suite, stream, result, report)
+                elif self._refused(suite, stream.cell):
+                    streams.remove(stream)
+                if self.fail_fast and any(not failure.expected for failure in report.failures):
+                    streams.clear()
+                    break
+            rounds += 1
+            if suite.endless and deadline is None and rounds >= self._random_traces:
+                break
+        report.arms = merge_rows(report.arms)
+        report.tallies = merge_tallies(tallies)
+        report.crashed = sorted({f"{t.checker}: {t.crashed}" for t in tallies if t.crashed})
+        report.seconds = time.perf_counter() - started
+        return report
+
+    @property
+    def _random_traces(self) -> int:
+        return RANDOM_TRACES_COMPUTED if self.engine.kind.computes else RANDOM_TRACES
+
+    def _streams(self, suite: Suite) -> list[Stream]:
+        cells = [cell for cell in self.cells if cell.runs_at(suite.height)]
+        if suite.cold:
+            return cold_streams(self.engine, cells if self.chosen_cells else policies.get(self.policy).cold_cells(), self.seed)
+        if not cells:
+            self._skip(f"suite {suite.name}", "what the configurations ask for is the scheduler's alone")
+        return [Stream(cell, self.engine, suite.traces(cell, suite.height, self.seed)) for cell in cells]
+
+    def _stopped(self) -> bool:
+        return self.fail_fast and self._report.outcome == "fail"
+
+    def _refused(self, suite: Suite, cell: Cell) -> bool:
+        return any(what in (f"suite {suite.name}", f"configuration {cell.name}") for what, _ in self._left_out)
+
+    def _refuse_if_nothing_fits(self) -> None:
+        """Raise what the engine said to the last configuration if it refused all of them, and nothing else was in the way."""
+        refusals = [why for what, why in self._left_out if what.startswith("configuration ")]
+        tried = {f"suite {suite.name}" for suite in self._report.suites}
+        inapplicable = any(what in tried for what, _ in self._left_out)
+        if refusals and not inapplicable and not any(suite.traces for suite in self._report.suites):
+            raise UsageError(refusals[-1])
+
+    def _trace(self, suite: Suite, stream: Stream, trace: Trace) -> Result | None:
+        """Run one trace; None if the engine cannot."""
+        if self.on_trace:
+            self.on_trace(suite.name, trace)
+        began = time.perf_counter()
+        try:
+            engine = stream.engine.open(trace.header)
+        except UsageError as error:
+            if suite.cold:
+                arm = trace.header.name.partition("/")[0]
+                self._skip(f"{suite.name}: arm {arm} on {stream.cell.name}", str(error))
+                return None
+            if self.chosen_cells:
+                raise
+            self._skip(f"configuration {stream.cell.name}", str(error))
+            return None
+        except Exception as error:
+            raise EngineMissing(f"--engine {stream.engine.text}: cannot be built: {type(error).__name__}: {error}") from error
+        header = engine.describe()
+        self._report.startup_seconds = max(self._report.startup_seconds, time.perf_counter() - began)
+        self._report.engine_version = header.engine_version
+        if suite.paired and (why := header.not_applicable.get(suite.name)):
+            self._skip(f"suite {suite.name}", why)
+            return None
+        for need in trace.header.needs:
+            if need not in header.capabilities:
+                why = header.not_applicable.get(need, f"engine {self.engine.kind.name} cannot {need}")
+                self._skip(f"{suite.name}: traces that need {need}", why)
+                return None
+        result = _judged(suite, trace, engine, stream.engine)
+        spent = getattr(engine, "engine_seconds", None)
+        if spent is not None:
+            self._report.engine_seconds = (self._report.engine_seconds or 0.0) + spent
+        return result
+
+    def _skip(self, what: str, why: str) -> None:
+        entry = self._left_out.setdefault((what, why), NotRun(what, why, 0))
+        entry.count += 1
+
+    def _judge(self, suite: Suite, stream: Stream, result: Result, report: SuiteReport) -> None:
+        trace, engine = result.trace, stream.engine
+        assert trace is not None
+        name = f"{suite.name}:{trace.header.name}@{stream.cell.name}"
+        pattern = next((p for p in self.expected if fnmatchcase(name, p.replace("[", "[[]"))), "")
+        if pattern:
+            self._met[pattern] = self._met.get(pattern, False) or bool(result.findings)
+        if not result.findings:
+            return
+        finding = min(result.findings, key=lambda found: found.anomaly not in _DISAGREEMENTS)
+        shrunk = trace
+        if not pattern and finding.anomaly not in self._shrunk and len(self._shrunk) < FAILURES_SHRUNK:
+            self._shrunk.add(finding.anomaly)
+            shrunk = shrink(trace, self._fails_alike(suite, engine, finding), SHRINK_SECONDS)
+        again = self._rerun(suite, engine, shrunk, finding.anomaly) or finding
+        expected = self.expected.get(pattern, "") or ("listed" if pattern else "")
+        text = engine.text if engine.text != self.engine.text else ""
+        report.failures.append(
+            Failure(id=name, finding=again, trace=trace, shrunk=shrunk, offending=again.op, expected=expected, engine=text)
+        )
+
+    def _rerun(self, suite: Suite, engine: EngineSpec, trace: Trace, anomaly: str) -> Finding | None:
+        def alike(finding: Finding) -> bool:
+            return finding.anomaly == anomaly
+
+        result = _judged(suite, trace, engine.open(trace.header), engine, until=alike)
+        return next(filter(alike, result.findings), None)
+
+    def _fails_alike(self, suite: Suite, engine: EngineSpec, finding: Finding) -> Callable[[Trace], int]:
+        def fails(trace: Trace) -> int:
+            try:
+                found = self._rerun(suite, engine, trace, finding.anomaly)
+            except UsageError:
+                return -1
+            return found.op if found else -1
+
+        return fails
+
+    def _conclude(self, suites: list[Suite]) -> None:
+        report = self._report
+        for tally in report.tallies():
+            if tally.not_applicable:
+                report.not_applicable[tally.checker] = tally.not_applicable
+            elif tally.opportunities == 0 and not tally.crashed:
+                report.vacuous.append(f"checker {tally.checker} had nothing to judge")
+        left_out = {what for what, _ in self._left_out}
+        arms = [row for suite in report.suites for row in suite.arms]
+        report.vacuous += [f"arm {row.arm}: {why}" for row in arms for why in row.missing]
+        report.vacuous += [
+            f"suite {suite.name} ran no trace"
+            for suite in report.suites
+            if suite.traces == 0 and f"suite {suite.name}" not in left_out
+        ]
+        if not any(suite.traces for suite in report.suites):
+            report.vacuous.append("no suite ran")
+        report.unexpected_passes = [pattern for pattern, failed in self._met.items() if not failed]
+        report.unmatched = [pattern for pattern in self.expected if pattern not in self._met]

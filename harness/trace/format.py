@@ -1,0 +1,238 @@
+"""What is asked of an engine: a trace, one operation a line.
+
+A trace is data. Its first line names the layout, the pool and the options of the policy; every further line is one
+semantic operation (submit, step, finish, ...). Nothing in a trace says how long a hit is or which block is used: those are
+the engine's answers, and they belong to the history.
+
+Prompts are written as segments, so that a person can read who shares what with whom::
+
+    {"op": "submit", "r": "r2", "prompt": "sys:64 @r1:20 u2:8"}
+
+reads "the first 64 tokens of the text `sys`, then the first 20 tokens that r1 generated, then 8 tokens of `u2`". A segment
+may start later (`sys[16]:8` is tokens 16 to 23). Every request samples from a text of its own, `@r`, unless `stream` names
+another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from harness._util import files, jsonl
+from harness._util.errors import UsageError
+
+FORMAT = "cachewitness.trace"
+VERSION = 1
+
+Height = Literal["manager", "scheduler", "server"]
+GroupKind = Literal["full", "sliding", "chunked", "recurrent"]
+ResetTier = Literal["", "local", "cpu"]
+"""The tier that a reset is of; empty: all of them."""
+COMPARE = "compare"
+"""The capability of an engine that computes, and puts its logits beside those of a cold run."""
+
+
+class GroupSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One cache group of a layout: the layers that share a block table.
+
+    `block_size` is in tokens; `window` (sliding) counts the query itself; `chunk` (chunked-local) is in tokens.
+    """
+
+    kind: GroupKind
+    block_size: int
+    window: int = 0
+    chunk: int = 0
+    layers: int = 1
+
+
+class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The cache groups of a model, in the order in which an engine allocates them."""
+
+    name: str
+    groups: list[GroupSpec]
+    story: str = ""
+    source: str = ""
+
+
+class Media(msgspec.Struct, frozen=True):
+    """A multimodal item: placeholder tokens [at, at + length) carry the content called `hash`."""
+
+    at: int
+    length: int
+    hash: str
+
+
+class Submit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="submit", forbid_unknown_fields=True):
+    """A new request. `salt`, `adapter` and `media` are the parts of its identity that are not tokens."""
+
+    r: str
+    prompt: str
+    stream: str = ""
+    salt: str = ""
+    adapter: str = ""
+    media: list[Media] = []
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="step", forbid_unknown_fields=True):
+    """One engine step.
+
+    At manager height `run` says which requests compute how many tokens; at scheduler height the engine's scheduler decides
+    within `budget` tokens (0: its own limit). Requests in `withdraw` are scheduled with the others and taken back before
+    anything runs. Where copies from and to another tier take time, `fail` says which of them fail with this step: places among
+    those under way and those that begin with the step, counted from 0, loads in front of stores, each as they began.
+    """
+
+    run: list[tuple[str, int]] = []
+    budget: int = 0
+    withdraw: list[str] = []
+    fail: list[int] = []
+
+
+class Finish(msgspec.Struct, frozen=True, tag_field="op", tag="finish", forbid_unknown_fields=True):
+    """The request ends as intended; what it computed may be reused."""
+
+    r: str
+
+
+class Abort(msgspec.Struct, frozen=True, tag_field="op", tag="abort", forbid_unknown_fields=True):
+    """The client went away."""
+
+    r: str
+
+
+class Preempt(msgspec.Struct, frozen=True, tag_field="op", tag="preempt", forbid_unknown_fields=True):
+    """The request gives up its blocks and computes again later, what it generated included."""
+
+    r: str
+
+
+class Reset(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="reset", forbid_unknown_fields=True):
+    """Forget every cached prefix, of one `tier` or of all of them; with `running`, preempt running requests first."""
+
+    running: bool = False
+    tier: ResetTier = ""
+
+
+class UpdateWeights(
+    msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="update_weights", forbid_unknown_fields=True
+):
+    """New weights, of the model or of one adapter: whatever was computed with the old ones answers for another model."""
+
+    version: int
+    adapter: str = ""
+
+
+Op = Submit | Step | Finish | Abort | Preempt | Reset | UpdateWeights
+
+
+class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first line of a trace: what the engine is built from.
+
+    `slots` is the number of blocks in the pool, the null block included; `options` are the policy's own (retention interval,
+    hash block size, ...), checked by the policy that reads them. `needs` names capabilities without which the trace is not run.
+    """
+
+    name: str
+    layout: Layout
+    slots: int
+    height: Height = "manager"
+    policy: str = "vllm"
+    options: dict[str, Any] = {}
+    needs: list[str] = []
+    story: str = ""
+    source: str = ""
+    seed: int | None = None
+    format: str = FORMAT
+    version: int = VERSION
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """A header and its operations."""
+
+    header: TraceHeader
+    ops: list[Op]
+
+    def with_ops(self, ops: Iterable[Op]) -> Trace:
+        """Return the same trace with other operations."""
+        return Trace(self.header, list(ops))
+
+
+_SEGMENT = re.compile(r"^(?P<name>[^\s:\[\]]+)(\[(?P<start>\d+)\])?:(?P<count>\d+)$")
+_SEGMENT_TOKENS_MAX = 1 << 16
+
+
+class Vocabulary:
+    """Turns segments into token ids: text number k, position i becomes k · 65 536 + i. Texts are numbered as they appear."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, int] = {}
+
+    def token(self, text: str, position: int) -> int:
+        """Return the id of one token of a text."""
+        number = self._texts.setdefault(text, len(self._texts) + 1)
+        return number * _SEGMENT_TOKENS_MAX + position
+
+    def tokens(self, prompt: str) -> list[int]:
+        """Return the token ids of a prompt written as segments.
+
+        Raises UsageError if a segment is malformed or longer than 65 536 tokens.
+        """
+        out: list[int] = []
+        for term in prompt.split():
+            match = _SEGMENT.match(term)
+            if match is None:
+                raise UsageError(f"prompt segment {term!r} is not of the form text:count or text[start]:count")
+            start, count = int(match["start"] or 0), int(match["count"])
+            if start + count > _SEGMENT_TOKENS_MAX:
+                raise UsageError(f"prompt segment {term!r} reaches beyond {_SEGMENT_TOKENS_MAX} tokens")
+            base = self.token(match["name"], start)
+            out.extend(range(base, base + count))
+        return out
+
+
+def length_of(prompt: str) -> int:
+    """Return how many tokens a well-formed prompt has."""
+    return sum(int(term.rpartition(":")[2]) for term in prompt.split())
+
+
+def dump(trace: Trace) -> bytes:
+    """Return the trace as JSON lines."""
+    encoder = msgspec.json.Encoder()
+    return b"\n".join([encoder.encode(trace.header), *map(encoder.encode, trace.ops)]) + b"\n"
+
+
+def save(trace: Trace, path: Path) -> None:
+    """Write the trace to a file, all of it or nothing."""
+    files.write(path, [dump(trace)])
+
+
+def load(path: Path) -> Trace:
+    """Read a trace.
+
+    Raises UsageError naming the file, the line and the field if anything does not fit the format.
+    """
+    return parse(jsonl.read(path), str(path))
+
+
+def parse(lines: list[bytes], where: str) -> Trace:
+    """Read a trace from its lines; `where` names them in messages."""
+    header = jsonl.header(lines, TraceHeader, where, "a trace")
+    if not header.layout.groups:
+        raise UsageError(f"{where}:1: $.layout.groups is empty; name at least one cache group")
+    ops: list[Op] = []
+    vocabulary = Vocabulary()
+    for number, text in enumerate(lines[1:], start=2):
+        if not text.strip():
+            continue
+        op = jsonl.decode(text, Op, where, number)
+        if isinstance(op, Submit):
+            try:
+                vocabulary.tokens(op.prompt)
+            except UsageError as error:
+                raise UsageError(f"{where}:{number}: $.prompt: {error}") from None
+        ops.append(op)
+    return Trace(header, ops)

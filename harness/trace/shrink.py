@@ -1,0 +1,150 @@
+"""Makes a failing trace small: fewer operations first, then shorter prompts, smaller steps, a smaller pool, fewer groups.
+
+Every candidate is run on a fresh engine; it is kept if the same anomaly is still found. The order of attempts is fixed, so
+the same failure shrinks to the same trace.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from harness._util.errors import UsageError
+from harness.trace.format import Op, Submit, Trace, TraceHeader, length_of
+from harness.trace.shrink_candidates import (
+    fewer,
+    known,
+    merged,
+    plainer,
+    prompted,
+    row,
+    shared_texts,
+    simpler,
+    size,
+    unit_of,
+    without,
+)
+
+Fails = Callable[[Trace], int]
+"""Runs a trace and returns the index of the operation at which it fails as before, −1 if it does not."""
+
+
+def shrink(trace: Trace, fails: Fails, seconds: float = 5.0) -> Trace:
+    """Return a smaller trace that fails in the same way; the trace itself if it does not fail again.
+
+    Stops after so many seconds with the smallest one so far.
+    """
+    at = fails(trace)
+    if at < 0:
+        return trace
+    search = _Search(trace.with_ops(trace.ops[: at + 1]), fails, time.monotonic() + seconds)
+    search.fixpoint()
+    search.leave_strangers_out()
+    return search.best
+
+
+class _Search:
+    def __init__(self, trace: Trace, fails: Fails, deadline: float) -> None:
+        self.best, self._fails, self._deadline = trace, fails, deadline
+
+    def fixpoint(self) -> None:
+        """Repeat all passes until none of them helps or time is up."""
+        for r in [op.r for op in self.best.ops if isinstance(op, Submit)]:
+            if self._left():
+                self._try(list(without(self.best.ops, r)))
+        while self._left():
+            before = size(self.best.header, self.best.ops)
+            self._drop_operations()
+            self._drop_requests()
+            self._shrink_pool()
+            self._merge_steps()
+            self._prompt_what_is_generated()
+            self._shorten_texts()
+            self._simplify()
+            self._plainer()
+            if size(self.best.header, self.best.ops) == before:
+                return
+
+    def leave_strangers_out(self) -> None:
+        """Ask nothing of requests that are no longer submitted, as is left if time was up: such a trace is not read again."""
+        ops = list(known(self.best.ops))
+        if ops != self.best.ops:
+            self._try(ops)
+
+    def _left(self) -> bool:
+        return time.monotonic() < self._deadline
+
+    def _try(self, ops: list[Op], slots: int = 0, header: TraceHeader | None = None) -> bool:
+        """Keep a candidate if it fails; a configuration that the engine refuses does not."""
+        header = header or self.best.header
+        candidate = Trace(msgspec.structs.replace(header, slots=slots) if slots else header, ops)
+        try:
+            at = self._fails(candidate)
+        except UsageError:
+            return False
+        if at < 0:
+            return False
+        self.best = candidate.with_ops(ops[: at + 1])
+        return True
+
+    def _shrink_pool(self) -> None:
+        improved = True
+        while improved and self._left():
+            improved = any(self._try(self.best.ops, slots) for slots in fewer(self.best.header.slots) if slots > 2)
+
+    def _merge_steps(self) -> None:
+        """Let one step do what several in a row ask of the same requests: all of a row at once, or pair by pair."""
+        index = 0
+        while index < len(self.best.ops) and self._left():
+            ops = self.best.ops
+            count = row(ops, index)
+            rest = ops[index + count :]
+            done = count > 1 and self._try([*ops[:index], merged(ops[index : index + count]), *rest])
+            if not done and count > 2:
+                done = self._try([*ops[:index], merged(ops[index : index + 2]), *ops[index + 2 :]])
+            index += not done
+
+    def _drop_requests(self) -> None:
+        """Leave requests out; those that only fill the pool, together with the room that they took."""
+        for submit in [op for op in self.best.ops if isinstance(op, Submit)]:
+            if self._left():
+                ops, slots = list(without(self.best.ops, submit.r)), self.best.header.slots
+                room = length_of(submit.prompt) // min(group.block_size for group in self.best.header.layout.groups) + 1
+                any(self._try(ops, slots - less) for less in range(min(room + 1, slots - 2)) if self._left())
+
+    def _drop_operations(self) -> None:
+        count = max(1, len(self.best.ops) // 2)
+        while count and self._left():
+            index = 0
+            while index < len(self.best.ops) and self._left():
+                ops = self.best.ops
+                if not self._try(ops[:index] + ops[index + count :]):
+                    index += count
+            count //= 2
+
+    def _prompt_what_is_generated(self) -> None:
+        """Give requests what they generate as a part of their prompts, where that takes fewer operations."""
+        improved = True
+        while improved and self._left():
+            candidates = (ops for ops in prompted(self.best.ops) if len(ops) < len(self.best.ops))
+            improved = any(self._try(ops) for ops in candidates if self._left())
+
+    def _shorten_texts(self) -> None:
+        improved = True
+        while improved and self._left():
+            candidates = shared_texts(self.best.ops, unit_of(self.best.header))
+            improved = any(self._try(ops) for ops in candidates if self._left())
+
+    def _simplify(self) -> None:
+        for index in range(len(self.best.ops) - 1, -1, -1):
+            improved = True
+            while improved and self._left() and index < len(self.best.ops):
+                ops, unit = self.best.ops, unit_of(self.best.header)
+                improved = any(self._try([*ops[:index], op, *ops[index + 1 :]]) for op in simpler(ops[index], unit))
+
+    def _plainer(self) -> None:
+        improved = True
+        while improved and self._left():
+            improved = any(self._try(self.best.ops, header=header) for header in plainer(self.best.header) if self._left())

@@ -1,0 +1,15 @@
+"""What judging a trace of an arm gives: a result like any other, and its line of the table."""
+
+from __future__ import annotations
+
+from harness.verdict.arm_row import ArmRow
+from harness.verdict.result import Result
+
+NAME = "cold-vs-cached"
+"""How findings and tallies name who compared."""
+
+
+class Compared(Result, kw_only=True):
+    """A judged trace and what comparing it came to."""
+
+    row: ArmRow

@@ -1,0 +1,33 @@
+"""Failures as annotations of GitHub Actions: one workflow command a line.
+
+The escapes are those of the runner (actions/toolkit, `packages/core/src/command.ts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from harness.run.runner import Report
+from harness.run.store import Stored
+
+
+def commands(report: Report, stored: Mapping[str, Stored]) -> Iterator[str]:
+    """Yield one error for each failure that was not expected, and one for each thing that was not judged."""
+    for suite in report.suites:
+        for failure in suite.failures:
+            if not failure.expected:
+                kept = stored.get(failure.id)
+                text = failure.finding.sentence + (f"\n{kept.replay}" if kept else "")
+                yield f"::error title={_property(f'{failure.finding.anomaly} in {failure.id}')}::{_data(text)}"
+        for crash in suite.crashed:
+            yield f"::error title=a checker crashed::{_data(crash)}"
+    for what in report.vacuous:
+        yield f"::error title=nothing checked::{_data(what)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,137 @@
+"""A run as one JSON document, for programs; `cachewitness schema report` prints its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from harness.checkers.anomalies import BY_NAME
+from harness.run.runner import Failure, NotRun, Report
+from harness.run.store import Stored
+from harness.verdict.arm_row import ArmRow
+from harness.verdict.result import Activity, Outcome, Tally
+
+FORMAT = "cachewitness.report"
+VERSION = 1
+
+
+class FailureEntry(msgspec.Struct, kw_only=True):
+    """A failing trace. `operation` counts from 1 in the shrunk trace, 0 if the finding belongs to none.
+
+    `expected` is the listed reason, empty if the failure was not expected; `stored` is missing if nothing was written.
+    """
+
+    id: str
+    anomaly: str
+    checker: str
+    rule: str
+    implies: str
+    sentence: str
+    operation: int
+    operations: int
+    operations_before_shrinking: int
+    expected: str
+    stored: Stored | None
+
+
+class SuiteEntry(msgspec.Struct, kw_only=True):
+    """One suite: what happened and what was judged; `arms` are the lines of cold against cached."""
+
+    name: str
+    verdict: Outcome
+    traces: int
+    seconds: float
+    activity: Activity
+    checkers: list[Tally]
+    failures: list[FailureEntry]
+    crashed: list[str]
+    arms: list[ArmRow]
+
+
+class Document(msgspec.Struct, kw_only=True):
+    """A whole run. `nothing_to_judge` names rules and suites that had no opportunity; `engine_seconds` null: not measured."""
+
+    cachewitness: str
+    engine: str
+    engine_version: str
+    policy: str
+    configurations: list[str]
+    seed: int
+    verdict: Outcome
+    exit_code: int
+    suites: list[SuiteEntry]
+    checkers: list[Tally]
+    not_run: list[NotRun]
+    not_applicable: dict[str, str]
+    nothing_to_judge: list[str]
+    unexpected_passes: list[str]
+    unmatched_expected: list[str]
+    operations: int
+    seconds: float
+    startup_seconds: float
+    engine_seconds: float | None
+    format: str = FORMAT
+    version: int = VERSION
+
+
+def document(report: Report, stored: Mapping[str, Stored], configurations: Sequence[str], policy: str) -> Document:
+    """Return the document of a run."""
+    from harness import __version__
+
+    return Document(
+        cachewitness=__version__,
+        engine=report.engine,
+        engine_version=report.engine_version,
+        policy=policy,
+        configurations=list(configurations),
+        seed=report.seed,
+        verdict=report.outcome,
+        exit_code=report.exit_code,
+        suites=[
+            SuiteEntry(
+                name=suite.name,
+                verdict=suite.outcome,
+                traces=suite.traces,
+                seconds=suite.seconds,
+                activity=suite.activity,
+                checkers=suite.tallies,
+                failures=[_entry(failure, stored.get(failure.id)) for failure in suite.failures],
+                crashed=suite.crashed,
+                arms=suite.arms,
+            )
+            for suite in report.suites
+        ],
+        checkers=report.tallies(),
+        not_run=report.not_run,
+        not_applicable=report.not_applicable,
+        nothing_to_judge=report.vacuous,
+        unexpected_passes=report.unexpected_passes,
+        unmatched_expected=report.unmatched,
+        operations=sum(suite.activity.operations for suite in report.suites),
+        seconds=report.seconds,
+        startup_seconds=report.startup_seconds,
+        engine_seconds=report.engine_seconds,
+    )
+
+
+def render(whole: Document) -> bytes:
+    """Return the document as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n"
+
+
+def _entry(failure: Failure, stored: Stored | None) -> FailureEntry:
+    finding, anomaly = failure.finding, BY_NAME.get(failure.finding.anomaly)
+    return FailureEntry(
+        id=failure.id,
+        anomaly=finding.anomaly,
+        checker=finding.checker,
+        rule=anomaly.invariant if anomaly else "",
+        implies=anomaly.implies if anomaly else "",
+        sentence=finding.sentence,
+        operation=finding.op + 1,
+        operations=len(failure.shrunk.ops),
+        operations_before_shrinking=len(failure.trace.ops),
+        expected=failure.expected,
+        stored=stored,
+    )

@@ -1,0 +1,227 @@
+"""Tells a run, a replay or a checked history on a terminal, and plainly where there is none.
+
+Columns are aligned with blanks alone, so that what is piped into a file reads like what was on the screen; colours are
+rich's own affair and end where the terminal ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from harness.run.runner import Failure, Report, SuiteReport
+from harness.run.store import Stored, shown
+from harness.verdict.report.cold import print_arms
+from harness.verdict.report.counterexample import witness, wrapped
+from harness.verdict.report.tables import new_table, print_table
+from harness.verdict.result import (
+    EXIT_FAIL,
+    EXIT_INTERNAL,
+    EXIT_NOTHING_CHECKED,
+    EXIT_PASS,
+    EXIT_UNKNOWN,
+    Activity,
+    Measured,
+    Tally,
+)
+
+PIPE_WIDTH = 100
+LISTED_MAX = 10
+"""How many further failures are listed by their id."""
+MEANINGS = {
+    EXIT_PASS: ("pass", "green", "nothing found, and every rule that applies had something to judge"),
+    EXIT_FAIL: ("FAIL", "red", "the engine contradicts a rule"),
+    EXIT_INTERNAL: ("HARNESS FAILS", "red", "its two detectors, the ledger and the tensors, disagree"),
+    EXIT_UNKNOWN: ("unknown", "yellow", "a checker crashed; what it would have judged is open"),
+    EXIT_NOTHING_CHECKED: ("nothing checked", "yellow", "something that was asked for was not judged"),
+}
+
+
+class _Output(Console):
+    """A console that leaves a broken pipe to the command line instead of ending the process with the code of a failure."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """Return a console on standard output: as wide as the terminal, 100 columns in a pipe."""
+    out = _Output(highlight=False)
+    return out if out.is_terminal else _Output(highlight=False, width=PIPE_WIDTH)
+
+
+def print_report(
+    report: Report, stored: Mapping[str, Stored], out: Console, *, configurations: int = 0, quiet: bool = False
+) -> None:
+    """Print the tables of a run, the witnesses and the verdict; `quiet` leaves the tables out."""
+    if not quiet:
+        _heading(report, configurations, out)
+        _print_suites(report.suites, out)
+        print_tallies(report.tallies(), out)
+        print_arms([row for suite in report.suites for row in suite.arms], out)
+        _print_rest(report, out)
+    for failure in shown(report):
+        _print_witness(failure, stored.get(failure.id), out)
+    _print_further(report, out)
+    if not quiet:
+        out.print(Text(speed(report)), soft_wrap=True)
+    print_verdict(report.exit_code, out, reasons=_reasons(report))
+
+
+def print_lines(lines: Iterable[str], out: Console) -> None:
+    """Print lines as they are, the marked one and the headline in colour on a terminal."""
+    for line in lines:
+        style = "bold red" if line.startswith(("FAIL", "> ")) else "bold" if line.startswith("replay: ") else ""
+        out.print(Text(line, style=style), soft_wrap=True)
+
+
+def print_tallies(tallies: list[Tally], out: Console) -> None:
+    """Print what each checker had to judge and what it found."""
+    table = new_table(out, ["checker", "opportunities", "findings", ""])
+    for tally in tallies:
+        note = f"not applicable: {tally.not_applicable}" if tally.not_applicable else ""
+        note = note or (f"crashed: {tally.crashed}" if tally.crashed else "")
+        note = note or ("had nothing to judge" if not tally.opportunities else "")
+        note = note or (f"{tally.acceptable:,} acceptable" if tally.acceptable else "")
+        note = note or (_told_measured(tally.measured) if tally.measured else "")
+        numbers = ("-", "-") if tally.not_applicable else (f"{tally.opportunities:,}", f"{tally.findings:,}")
+        table.add_row(tally.checker, *numbers, note)
+    print_table(table, out)
+    out.print()
+
+
+def _told_measured(measured: Measured) -> str:
+    """Return what comparing logits came to, in one line."""
+    m, share = measured, measured.restored / measured.asked if measured.asked else 0.0
+    return (
+        f"noise floor {m.floor:.1e}, tolerance {m.tolerance:.1e}, largest difference {m.largest:.1e}; {m.beyond:,} of "
+        f"{m.rows:,} rows beyond, {m.restored_rows:,} compared after a hit; {share:.0%} of tokens restored"
+    )
+
+
+def print_activity(activity: Activity, out: Console) -> None:
+    """Print in one line what happened, so that an idle run is not mistaken for a clean one."""
+    counted = {name.replace("_", " "): getattr(activity, name) for name in activity.__struct_fields__}
+    out.print(Text(", ".join(f"{name} {count:,}" for name, count in counted.items())), soft_wrap=True)
+    out.print()
+
+
+def print_verdict(code: int, out: Console, reasons: Iterable[str] = (), passed: str = "") -> None:
+    """Print the verdict with its exit code; `passed` says what a pass means here."""
+    name, colour, meaning = MEANINGS[code]
+    told = "; ".join(reasons) or (passed if code == EXIT_PASS else "") or meaning
+    text = Text("verdict: ").append(name, style=f"bold {colour}").append(f" (exit code {code}): {told}")
+    out.print(text, soft_wrap=True)
+
+
+def print_objects(rows: list[dict[str, Any]], columns: Mapping[str, str], out: Console, *, justify: str = "left") -> None:
+    """Print a list of objects; `columns` maps a key to its heading."""
+    table = new_table(out, [*columns.values()], numbers=justify == "right")
+    for row in rows:
+        table.add_row(*(_told(row.get(key, "")) for key in columns))
+    print_table(table, out)
+
+
+def speed(report: Report) -> str:
+    """Return how fast a run was, and, where the engine's own time is known, what the harness cost beside it."""
+    operations = sum(suite.activity.operations for suite in report.suites)
+    rate = operations / report.seconds if report.seconds else 0.0
+    text = f"{operations:,} operations in {report.seconds:.1f} s: {rate:,.0f} operations/s"
+    if report.engine_seconds is None:
+        return text
+    harness = max(0.0, report.seconds - report.engine_seconds - report.startup_seconds)
+    times = f" ({harness / report.engine_seconds:.1f} times the engine's)" if report.engine_seconds else ""
+    inside = f"inside the engine {report.engine_seconds:.2f} s, in the harness {harness:.2f} s{times}"
+    return f"{text}\n{inside}, start-up {report.startup_seconds:.2f} s"
+
+
+def _heading(report: Report, configurations: int, out: Console) -> None:
+    version = f" ({report.engine_version})" if report.engine_version else ""
+    on = f"{configurations} configurations" if configurations > 1 else "1 configuration"
+    out.print(Text(f"engine {report.engine}{version}, {on}, seed {report.seed}", style="bold"), soft_wrap=True)
+    out.print()
+
+
+def _print_suites(suites: list[SuiteReport], out: Console) -> None:
+    names = ("suite", "traces", "operations", "hits", "tier", "restored", "evicted", "preempted", "seconds", "verdict")
+    table = new_table(out, names)
+    for suite in suites:
+        a = suite.activity
+        counts = (suite.traces, a.operations, a.hits, a.from_tier, a.restored, a.evictions, a.preemptions)
+        colour = {"pass": "green", "fail": "bold red", "unknown": "yellow"}[suite.outcome]
+        verdict = suite.outcome if suite.traces else "not run"
+        table.add_row(
+            suite.name, *(f"{n:,}" for n in counts), f"{suite.seconds:.1f}", Text(verdict, style=colour if suite.traces else "")
+        )
+    print_table(table, out)
+    out.print()
+
+
+def _print_rest(report: Report, out: Console) -> None:
+    """Print what was not run, what was not judged, and what the list of expected failures says in vain."""
+    grouped: dict[str, list[str]] = {}
+    for entry in report.not_run:
+        times = f" ({entry.count} traces)" if entry.count > 1 else ""
+        grouped.setdefault(entry.why, []).append(entry.what + times)
+    _section("not run", [f"{', '.join(what)}: {why}" for why, what in grouped.items()], out)
+    _section("nothing to judge", report.vacuous, out)
+    expected = [f for suite in report.suites for f in suite.failures if f.expected]
+    _section("expected failures", [f"{f.id}: {f.finding.anomaly} ({f.expected})" for f in expected[:LISTED_MAX]], out)
+    if len(expected) > LISTED_MAX:
+        out.print(Text(f"  … and {len(expected) - LISTED_MAX} more\n"))
+    _section("expected to fail, but passed", report.unexpected_passes, out)
+    _section("expected failures that fit no trace of this run", report.unmatched, out)
+
+
+def _section(title: str, lines: list[str], out: Console) -> None:
+    if lines:
+        out.print(Text(f"{title}:", style="bold"))
+        for line in lines:
+            print_lines(wrapped(line, "  "), out)
+        out.print()
+
+
+def _print_witness(failure: Failure, stored: Stored | None, out: Console) -> None:
+    replay = stored.replay if stored else ""
+    whole = len(failure.trace.ops)
+    finding = failure.finding
+    print_lines(witness(finding, failure.shrunk, name=failure.id, whole=whole, replay=replay), out)
+    out.print()
+
+
+def _print_further(report: Report, out: Console) -> None:
+    told = {failure.id for failure in shown(report)}
+    failures = [f for suite in report.suites for f in suite.failures if not f.expected and f.id not in told]
+    lines = [f"{f.finding.anomaly}  {f.id}" for f in failures[:LISTED_MAX]]
+    if len(failures) > LISTED_MAX:
+        lines.append(f"… and {len(failures) - LISTED_MAX} more (all of them with --report DIR)")
+    _section(f"{len(failures)} further failures" if len(failures) > 1 else "one further failure", lines, out)
+
+
+def _reasons(report: Report) -> list[str]:
+    failed: dict[str, int] = {}
+    for suite in report.suites:
+        for failure in suite.failures:
+            if not failure.expected:
+                failed[failure.finding.anomaly] = failed.get(failure.finding.anomaly, 0) + 1
+    if report.exit_code == EXIT_FAIL:
+        traces = sum(suite.traces for suite in report.suites)
+        kinds = ", ".join(f"{name} in {count}" for name, count in failed.items())
+        return [f"{sum(failed.values())} of {traces} traces contradict a rule ({kinds})"]
+    if report.exit_code == EXIT_NOTHING_CHECKED:
+        return report.vacuous
+    if report.exit_code == EXIT_UNKNOWN:
+        crashed = [tally.checker for tally in report.tallies() if tally.crashed]
+        return [f"checker {', '.join(crashed)} crashed; what it would have judged is open"]
+    return []
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return "\n".join(f"{key}: {text}" for key, text in value.items())
+    return str(value)
