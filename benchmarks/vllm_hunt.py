@@ -15,6 +15,7 @@ from functools import partial
 from itertools import count
 
 from harness._util.errors import UsageError
+from harness.checkers.finding import Finding
 from harness.engines.faults import Mutant
 from harness.engines.registry import parse
 from harness.fuzz.campaign import Plan
@@ -24,7 +25,6 @@ from harness.trace.configurations import default_cells
 from harness.trace.format import Trace
 from harness.trace.generate import random_trace
 from harness.trace.scenarios import SCENARIOS
-from harness.verdict.result import Finding
 
 ROUNDS = 2
 

@@ -7,11 +7,11 @@ content that belongs to something else.
 
 from __future__ import annotations
 
+from harness.checkers.finding import Finding
 from harness.history.events import Group, Read
 from harness.history.worker import NO_COLUMN
 from harness.ledger.ledger import Book, Ledger
 from harness.ledger.pages import NOTHING, Key, Page
-from harness.verdict.result import Finding
 
 
 def diagnose(ledger: Ledger, read: Read) -> Finding | None:

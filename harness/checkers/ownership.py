@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.attention_span import first_needed
 from harness.history.events import Aborted, Counts, Drop, Finished, Group, Preempted, StepEnd, Take, Write
 from harness.ledger.ledger import Book, Ledger
 from harness.ledger.pages import Page, Span
-from harness.verdict.result import Finding
 
 
 class Ownership(Checker):

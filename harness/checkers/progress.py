@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import lcm
 
+from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.events import Copy, ResetDone, StepBegin, StepEnd
 from harness.ledger.ledger import Ledger
-from harness.verdict.result import Finding
 
 
 class Progress(Checker):

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
+from harness.checkers.finding import Finding, Measured, Tally
 from harness.history.events import Event, Header, Read, StepEnd
 from harness.ledger.collection import Collector
 from harness.ledger.ledger import Ledger
-from harness.verdict.result import Finding, Measured, Tally
 
 Found = Iterable[Finding] | None
 Handler = Callable[[Ledger, Any], Found]

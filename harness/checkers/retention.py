@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from math import lcm
 
+from harness.checkers.finding import Finding
 from harness.checkers.lookup import Lookup
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.attention_span import needed_lengths
 from harness.history.events import Group, Header, Hit, Publish, StepEnd, Unpublish
 from harness.ledger.ledger import Book, Ledger
-from harness.verdict.result import Finding
 
 Lost = Callable[[str, int, int, str], Finding]
 """Says of a request, a length in tokens and a group what was lost there, and how."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from harness.checkers.finding import Finding
 from harness.checkers.lookup import Lookup
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.tier_floor import longest_apart
 from harness.history.events import Header, Hit
 from harness.ledger.ledger import Ledger
-from harness.verdict.result import Finding
 
 
 class ReuseFloor(Checker):

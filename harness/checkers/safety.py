@@ -7,11 +7,11 @@ part of the law had opportunities and which had none.
 from __future__ import annotations
 
 from harness.checkers.diagnose import content_of, diagnose
+from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.events import Header, Hit, Publish, Read, StepEnd, Submitted
 from harness.ledger.ledger import Ledger
 from harness.ledger.pages import Key
-from harness.verdict.result import Finding
 
 
 class _ReadChecker(Checker):

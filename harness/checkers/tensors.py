@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.checkers.finding import Finding, Measured
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.events import Compare, Drop, Group, Header, Hit, Read
 from harness.ledger.ledger import Ledger
 from harness.ledger.pages import NOTHING, Page
 from harness.trace.format import COMPARE
-from harness.verdict.result import Finding, Measured
 
 RESOLUTION = 1e-6
 """A coarser tolerance, in logits, may hide what a wrong read does; the ledger is then not accused."""

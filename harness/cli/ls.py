@@ -57,7 +57,7 @@ def _layouts() -> Rows:
 
 
 def _suites() -> Rows:
-    from harness.run.runner import SUITES
+    from harness.cli.suites import SUITES
 
     return [
         {"name": s.name, "height": s.height, "summary": s.summary, "differential": s.paired, "endless": s.endless}

@@ -11,7 +11,7 @@ from harness._util.errors import UsageError
 
 if TYPE_CHECKING:
     from harness.engines.registry import EngineSpec
-    from harness.run.runner import Suite
+    from harness.run.suites import Suite
     from harness.trace.configurations import Cell
 
 _MEASURES = ("retention_interval", "pages_per_snapshot")
@@ -81,7 +81,7 @@ def options_of(texts: Sequence[str]) -> dict[str, Any]:
 def suites_of(names: Sequence[str]) -> list[Suite]:
     """Return the suites by name, all of them if none is named."""
     from harness._util.names import nearest
-    from harness.run.runner import SUITES
+    from harness.cli.suites import SUITES
 
     known = {suite.name: suite for suite in SUITES}
     for name in names:

@@ -12,10 +12,10 @@ from harness.cli.options import cells_of, engine_of, engine_option, suites_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from harness.run.runner import Report, Suite
-    from harness.run.store import Stored
+    from harness.run.suites import Suite
     from harness.trace.configurations import Cell
     from harness.trace.format import Trace
+    from harness.verdict.summary import Report, Stored
 
 _FILE = click.Path(path_type=Path)
 

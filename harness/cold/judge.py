@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from harness._util.errors import UsageError
+from harness.checkers.finding import Finding, Measured, Tally
 from harness.cold.arms import arm_of
 from harness.cold.chains import Chains, again
 from harness.cold.noise import Floors, State, cold, floors, furthest
@@ -24,7 +25,7 @@ from harness.run.execute import drive
 from harness.trace.format import Trace
 from harness.verdict.arm_row import ArmRow
 from harness.verdict.compared import NAME, Compared
-from harness.verdict.result import Finding, Measured, Result, Tally
+from harness.verdict.result import Result
 
 DIVERGED, UNEQUAL = "cached-divergence", "unequal-bits"
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from torch import Tensor
 
+from harness.checkers.finding import Finding
 from harness.cold.arms import Happened
 from harness.cold.noise import State, states_of
 from harness.engines.fault_tools import wrap
 from harness.history.events import Aborted, Compare, Event, Hit, Preempted, StepBegin, StepEnd, Submitted
 from harness.history.restored import restored
 from harness.trace.format import Op
-from harness.verdict.result import Finding
 
 
 @dataclass

@@ -8,11 +8,12 @@ chunk.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from harness.cold.arms import ARMS, BY_NAME, EVERYWHERE, Arm
 from harness.cold.stories import write
 from harness.engines.registry import EngineSpec
+from harness.run.suites import Stream
 from harness.trace import layouts
 from harness.trace.configurations import Cell
 from harness.trace.format import Trace
@@ -20,15 +21,6 @@ from harness.trace.format import Trace
 EXACT, ROUNDED = "float64", ("float32", "bf16-state")
 ROUNDED_ARMS = tuple(BY_NAME[name] for name in ("off-again", "hit", "tier", "preempted"))
 DTYPE = "dtype"
-
-
-@dataclass
-class Stream:
-    """Traces for one configuration, and the engine, precision included, that runs them."""
-
-    cell: Cell
-    engine: EngineSpec
-    traces: Iterator[Trace]
 
 
 def default_cells() -> list[Cell]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from harness._util import plugins
 from harness._util.errors import UsageError
 from harness._util.names import nearest
 from harness.engines.mutant import Mutant
 from harness.engines.protocol import Engine
+from harness.history.events import Event
 from harness.trace.configurations import Cell
-from harness.trace.format import Height, Layout, TraceHeader
+from harness.trace.format import Height, Layout, Op, Trace, TraceHeader
 
 GROUP = "cachewitness.policies"
 DEFAULT = "vllm"
@@ -62,6 +63,16 @@ class Serving:
 Serve = Callable[[Layout, Serving], TraceHeader]
 
 
+class Follower(Protocol):
+    """A reference that runs beside an engine and takes its free choices over: block ids, victims, which duplicate is hit."""
+
+    def follow(self, op: Op, theirs: list[Event]) -> list[Event]:
+        """Carry an operation out with the choices that the engine's events tell, and return the reference's own events.
+
+        Raises AssertionError or ValueError if the engine's choices are none that the reference can take.
+        """
+
+
 @dataclass(frozen=True)
 class PolicyKind:
     """A policy: what it is, where its rules come from, and how it is built and run.
@@ -92,6 +103,10 @@ class PolicyKind:
     """The policy whose mutants fit it too; empty: none but its own."""
     mutants: Callable[[], Sequence[Mutant]] = tuple
     """The seeded faults that are planted into its engine."""
+    follower: Callable[[Trace, str], Follower] | None = None
+    """Given a trace and the engine's version: the reference that follows that engine; None: it cannot follow any."""
+    refuse: Callable[[TraceHeader], object] | None = None
+    """Raises UsageError for a configuration that the policy refuses; None: only opening its engine tells."""
     questions: Callable[[], Any] | None = None
     """What it is asked for test vectors, a `harness.vectors.case.Questions`; None: nothing."""
 

@@ -18,19 +18,21 @@ import msgspec
 from harness._util.errors import EngineMissing, UsageError
 from harness.checkers import fresh
 from harness.checkers.anomalies import DISAGREEMENTS
+from harness.checkers.finding import Finding, merge_tallies
 from harness.engines import policy as policies
 from harness.engines.registry import EngineSpec
 from harness.fuzz.draw import Restriction, draw
 from harness.fuzz.watch import Watch
 from harness.run.execute import drive
-from harness.run.runner import SHRINK_SECONDS, Failure, NotRun, Report, SuiteReport
+from harness.run.runner import SHRINK_SECONDS
 from harness.trace import format as traces
 from harness.trace.capabilities import lacking, within
 from harness.trace.configurations import Cell
 from harness.trace.format import Height, Trace
 from harness.trace.generate import Seeded, write
 from harness.trace.shrink import shrink
-from harness.verdict.result import Finding, Result, merge_tallies
+from harness.verdict.result import Result
+from harness.verdict.summary import Failure, NotRun, Report, SuiteReport
 
 LENGTHS = (30, 60, 60, 120)
 """In operations, of traces; long ones fill pools, short ones leave more to other configurations."""

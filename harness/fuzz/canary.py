@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from harness._util.errors import UsageError
+from harness.checkers.finding import Finding
 from harness.engines.faults import all_mutants
 from harness.engines.registry import parse
 from harness.fuzz.campaign import Plan
@@ -24,7 +25,6 @@ from harness.run.execute import drive
 from harness.trace.configurations import Cell
 from harness.trace.format import Trace
 from harness.trace.generate import Seeded
-from harness.verdict.result import Finding
 
 POLICY = "vllm"
 OPERATIONS_MAX = 12_000

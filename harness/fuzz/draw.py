@@ -92,12 +92,11 @@ def _open(cell: Cell, height: Height) -> None:
     header = TraceHeader(
         name="drawn", layout=cell.layout, slots=_SLOTS, height=height, policy=cell.policy, options=dict(cell.options)
     )
-    if cell.policy == "vllm":
-        from harness.policies.vllm.engine import configure
-
-        configure(header)
+    kind = policies.get(cell.policy)
+    if kind.refuse is not None:
+        kind.refuse(header)
     else:
-        policies.get(cell.policy).open(header, {}).close()
+        kind.open(header, {}).close()
 
 
 # --- cache groups --------------------------------------------------------------------------------------------------------

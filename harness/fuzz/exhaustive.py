@@ -20,9 +20,9 @@ from harness.engines.registry import EngineSpec, parse
 from harness.fuzz.campaign import failure_of
 from harness.fuzz.explore import Found, explore
 from harness.fuzz.scope import CELLS, Bound, Scope
-from harness.run.runner import Failure
 from harness.trace.configurations import Cell
 from harness.trace.format import Height, Submit
+from harness.verdict.summary import Failure
 
 POLICY = "vllm"
 PROCESSES = 2

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.checkers import ALL
+from harness.checkers.finding import Finding
 from harness.engines.registry import EngineSpec
 from harness.fuzz.fingerprint import fingerprint
 from harness.fuzz.scope import Scope
 from harness.history.worker import Worker
 from harness.run.execute import Applicable, Observer, applied
 from harness.trace.format import Op, Trace
-from harness.verdict.result import Finding
 
 Path = tuple[Op, ...]
 WALK_MAX, WAY_MAX, NEAR_MAX = 24, 4, 120

@@ -37,6 +37,7 @@ from hypothesis.stateful import (
 )
 
 from harness._util.errors import UsageError
+from harness.checkers.finding import Finding
 from harness.engines.registry import EngineSpec, parse
 from harness.fuzz.campaign import heights_of
 from harness.fuzz.draw import Restriction, draw
@@ -64,7 +65,7 @@ from harness.trace.generate import cut
 from harness.trace.scenarios.shape import Shape, image
 from harness.trace.shrink import shrink
 from harness.verdict.report.counterexample import witness
-from harness.verdict.result import Activity, Finding
+from harness.verdict.result import Activity
 
 T = TypeVar("T")
 

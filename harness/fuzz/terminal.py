@@ -15,12 +15,11 @@ from harness.fuzz.campaign import Campaign
 from harness.fuzz.canary import Sung
 from harness.fuzz.exhaustive import Coverage
 from harness.fuzz.scope import BLOCK
-from harness.run.runner import Report, SuiteReport
-from harness.run.store import Stored
 from harness.verdict.report import terminal
 from harness.verdict.report.counterexample import witness, wrapped
 from harness.verdict.report.tables import new_table, print_table
 from harness.verdict.result import EXIT_FAIL, EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN, Activity
+from harness.verdict.summary import Report, Stored, SuiteReport
 
 EXPLAINED_MAX = 12
 """So many marks that were never reached are explained; of more, the names are listed."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness._util.errors import UsageError
+from harness.checkers.finding import Finding
 from harness.engines.mutant import Mutant
 from harness.engines.registry import parse
 from harness.mutants.workloads import workloads
 from harness.run.execute import drive
 from harness.trace.format import Trace
-from harness.verdict.result import Finding, Result
+from harness.verdict.result import Result
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ import msgspec
 
 from harness._util.errors import UsageError
 from harness.checkers import fresh
+from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Panel
 from harness.engines.protocol import Engine
 from harness.history.events import Died, Event, Finished, Header, History, Hit, Preempted, Read, Submitted, Unpublish
 from harness.history.worker import Worker
 from harness.trace.format import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace, UpdateWeights
-from harness.verdict.result import Activity, Finding, Result
+from harness.verdict.result import Activity, Result
 
 Beside = Callable[[int, Op, list[Event]], Finding | None]
 """Told the index of an operation in the trace, what of it was carried out, and the engine's events of it."""

@@ -13,20 +13,20 @@ two live in different worlds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from harness.engines.manager_height import ManagerHeight
+from harness._util.errors import UsageError
+from harness.checkers.finding import Finding, Tally
+from harness.engines import policy as policies
+from harness.engines.policy import Follower
 from harness.engines.protocol import Engine
-from harness.history.events import Counts, Event, Hit, Publish, ResetDone, StepBegin, Take, Unpublish
-from harness.policies.vllm.engine import assemble, configure
+from harness.history.events import Counts, Event, Hit, Publish, ResetDone, StepBegin, Unpublish
 from harness.run.execute import drive
 from harness.trace.format import Op, Trace
-from harness.verdict.result import Finding, Result, Tally
-from reference_impl.vllm.kv_cache_manager import KVCacheManager
-from reference_impl.vllm.spec import RELEASES
+from harness.verdict.result import Result
 
 NAME = "differential"
 POLICY = "vllm"
@@ -45,14 +45,17 @@ def lockstep(trace: Trace, engine: Engine, *, until: Callable[[Finding], bool] |
 
     `until` and `keep` are as in `harness.run.execute.drive`.
     """
-    reference = _Follower(trace, engine.describe().engine_version)
+    follower = policies.get(trace.header.policy).follower
+    if follower is None:
+        raise UsageError(f"--differential: the reference of {trace.header.policy} cannot follow an engine's free choices")
+    reference = follower(trace, engine.describe().engine_version)
     tally = Tally(checker=NAME)
 
     def compare(_: int, op: Op, events: list[Event]) -> Finding | None:
         if tally.findings:
             return None
         tally.opportunities += 1
-        difference = reference.compare(op, events)
+        difference = _difference(reference, op, events)
         if not difference:
             return None
         tally.findings = 1
@@ -63,76 +66,16 @@ def lockstep(trace: Trace, engine: Engine, *, until: Callable[[Finding], bool] |
     return result
 
 
-class _Follower:
-    """The reference, made to take the blocks that the engine took."""
-
-    def __init__(self, trace: Trace, engine_version: str) -> None:
-        release = ".".join(engine_version.split(".")[:2])
-        self._config = configure(trace.header, release if release in RELEASES else "")
-        manager = KVCacheManager(self._config)
-        self._wanted: list[int] = []
-        self._companions: dict[int, list[int]] = {}
-        self._own_choice = manager.block_pool.get_new_blocks
-        self._queue = manager.block_pool.free_block_queue
-        manager.block_pool.get_new_blocks = self._get_new_blocks  # type: ignore[method-assign]
-        self._engine: ManagerHeight = assemble(trace.header, self._config, manager, "reference")
-
-    def compare(self, op: Op, theirs: list[Event]) -> str:
-        """Apply the operation and return the first difference as a sentence; empty if there is none."""
-        self._wanted = list(_fresh_slots(theirs, self._companions))
-        self._companions |= {e.slot: e.companions for e in theirs if isinstance(e, Publish)}
-        try:
-            ours = self._engine.apply(op)
-        except (AssertionError, ValueError) as error:
-            return _sentence("carry the operation out", "did", f"could not follow ({error})")
-        for (what, a), (_, b) in zip(_facts(theirs), _facts(ours), strict=True):
-            if a != b:
-                return _sentence(what, _told(a, b), _told(b, a))
-        return ""
-
-    def _get_new_blocks(self, num_blocks: int) -> Any:
-        wanted, self._wanted = self._wanted[:num_blocks], self._wanted[num_blocks:]
-        for slot in reversed(wanted):
-            if slot in self._queue:
-                self._queue.move_to_end(slot, last=False)  # type: ignore[arg-type]
-        return self._own_choice(num_blocks)
-
-
-def _fresh_slots(events: list[Event], companions: dict[int, list[int]]) -> Iterator[int]:
-    """Yield the slots that were newly allocated, in the order in which the reference asks for them.
-
-    That is call by call, group by group, and within a group the target of a copy before further columns. A call ends with
-    `counts` unless it left the counts alone, so a `hit` and another holder tell of a new one too. What was hit is not new; of
-    a copy, which holds its source and then its target, only a target outside the tables is left to name. `companions` are
-    the further pages of published snapshots.
-    """
-    shared: set[int] = set()
-    batch: dict[int, list[int]] = {}
-    holder, source_seen = "", False
-    for event in events:
-        taker = event.holder if isinstance(event, Take) and not event.holder.startswith("copy:") else ""
-        if isinstance(event, Counts | Hit) or taker not in ("", holder):
-            yield from _in_group_order(batch)
-            batch, holder, shared = {}, "", set()
-            if isinstance(event, Hit):
-                hit = [slot for column in event.slots for slot in column]
-                holder, shared = event.r, {page for slot in hit for page in (slot, *companions.get(slot, ()))}
-        if not isinstance(event, Take):
-            continue
-        fresh = batch.setdefault(event.group, [])
-        if taker:
-            holder = taker
-            fresh.extend(slot for slot in event.slots if slot not in shared)
-            continue
-        if source_seen and event.slots[0] not in fresh:
-            fresh.insert(0, event.slots[0])
-        source_seen = not source_seen
-    yield from _in_group_order(batch)
-
-
-def _in_group_order(batch: dict[int, list[int]]) -> Iterator[int]:
-    for _, slots in sorted(batch.items()):
-        yield from slots
+def _difference(reference: Follower, op: Op, theirs: list[Event]) -> str:
+    """Let the reference follow one operation and return the first difference as a sentence; empty if there is none."""
+    try:
+        ours = reference.follow(op, theirs)
+    except (AssertionError, ValueError) as error:
+        return _sentence("carry the operation out", "did", f"could not follow ({error})")
+    for (what, a), (_, b) in zip(_facts(theirs), _facts(ours), strict=True):
+        if a != b:
+            return _sentence(what, _told(a, b), _told(b, a))
+    return ""
 
 
 def _facts(events: list[Event]) -> list[tuple[str, Any]]:

@@ -7,46 +7,28 @@ What was not run is listed with the reason, and a rule that had nothing to judge
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-import msgspec
-
 from harness._util.errors import EngineMissing, UsageError
-from harness.checkers.anomalies import DISAGREEMENTS
-from harness.cold.streams import Stream
-from harness.cold.streams import streams as cold_streams
+from harness.checkers.finding import Finding, Tally, merge_tallies
 from harness.engines import policy as policies
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.run.execute import drive
 from harness.run.lockstep import POLICY as LOCKSTEP_POLICY
 from harness.run.lockstep import lockstep
+from harness.run.suites import Stream, Suite
 from harness.trace.configurations import Cell
-from harness.trace.format import Height, Trace
-from harness.trace.generate import random_trace
-from harness.trace.scenarios import SCENARIOS
+from harness.trace.format import Trace
 from harness.trace.shrink import shrink
-from harness.verdict.arm_row import ArmRow, merge_rows
+from harness.verdict.arm_row import merge_rows
 from harness.verdict.compared import Compared
-from harness.verdict.result import (
-    EXIT_FAIL,
-    EXIT_INTERNAL,
-    EXIT_NOTHING_CHECKED,
-    EXIT_PASS,
-    EXIT_UNKNOWN,
-    Activity,
-    Finding,
-    Outcome,
-    Result,
-    Tally,
-    merge,
-    merge_tallies,
-)
+from harness.verdict.result import Result
+from harness.verdict.summary import DISAGREEMENT_NAMES, Failure, NotRun, Report, SuiteReport
 
 SHRINK_SECONDS = 10.0
-_DISAGREEMENTS = {anomaly.name for anomaly in DISAGREEMENTS}
 RANDOM_TRACES = 12
 """Random traces for each cell when the user gives no time."""
 FAILURES_SHRUNK = 3
@@ -55,143 +37,13 @@ RANDOM_TRACES_COMPUTED = 3
 """The same of an engine that computes tensors, whose traces take thirty times as long."""
 
 
-@dataclass(frozen=True)
-class Suite:
-    """A named stream of traces. `paired` runs each on the reference too, `cold` compares its tensors with cold runs."""
-
-    name: str
-    summary: str
-    height: Height
-    traces: Callable[[Cell, Height, int], Iterator[Trace]]
-    paired: bool = False
-    endless: bool = False
-    cold: bool = False
-
-
-class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A trace that failed: its id, the finding, and the smallest trace that fails alike; `expected` is the listed reason.
-
-    `engine` is what it failed on, if that is not the run's engine as the user named it (another precision, say).
-    """
-
-    id: str
-    finding: Finding
-    trace: Trace
-    shrunk: Trace
-    offending: int = -1
-    expected: str = ""
-    engine: str = ""
-
-
-class NotRun(msgspec.Struct):
-    """Something that was left out, and why; `count` traces of it."""
-
-    what: str
-    why: str
-    count: int = 1
-
-
-class SuiteReport(msgspec.Struct, kw_only=True):
-    """What came of one suite; `arms` are the lines of cold against cached."""
-
-    name: str
-    traces: int = 0
-    seconds: float = 0.0
-    activity: Activity = msgspec.field(default_factory=Activity)
-    tallies: list[Tally] = []
-    failures: list[Failure] = []
-    crashed: list[str] = []
-    arms: list[ArmRow] = []
-
-    @property
-    def outcome(self) -> Outcome:
-        """Return fail for a failure that was not expected, unknown for a crashed checker, else pass."""
-        if any(not failure.expected for failure in self.failures):
-            return "fail"
-        return "unknown" if self.crashed else "pass"
-
-
-class Report(msgspec.Struct, kw_only=True):
-    """What came of a run. `vacuous` names rules that apply and had no opportunity, and suites that ran nothing.
-
-    `unexpected_passes` are patterns of expected failures under which every trace passed; `unmatched` fitted no trace.
-    """
-
-    engine: str
-    engine_version: str = ""
-    seed: int = 0
-    suites: list[SuiteReport] = []
-    not_run: list[NotRun] = []
-    not_applicable: dict[str, str] = {}
-    vacuous: list[str] = []
-    unexpected_passes: list[str] = []
-    unmatched: list[str] = []
-    seconds: float = 0.0
-    startup_seconds: float = 0.0
-    engine_seconds: float | None = None
-
-    @property
-    def outcome(self) -> Outcome:
-        """Return the worst outcome of the suites."""
-        return merge([suite.outcome for suite in self.suites])
-
-    @property
-    def exit_code(self) -> int:
-        """Return the exit code that the outcome stands for; that of a crash if the harness's own detectors disagree."""
-        if self.disagreements:
-            return EXIT_INTERNAL
-        if self.outcome == "fail":
-            return EXIT_FAIL
-        if self.outcome == "unknown":
-            return EXIT_UNKNOWN
-        return EXIT_NOTHING_CHECKED if self.vacuous else EXIT_PASS
-
-    @property
-    def disagreements(self) -> list[Failure]:
-        """Return the failures that are the harness's own: two of its detectors disagree."""
-        failures = (failure for suite in self.suites for failure in suite.failures)
-        return [failure for failure in failures if failure.finding.anomaly in _DISAGREEMENTS and not failure.expected]
-
-    def tallies(self) -> list[Tally]:
-        """Return the checkers' tallies over all suites."""
-        return merge_tallies([tally for suite in self.suites for tally in suite.tallies])
-
-
-def _stories(cell: Cell, height: Height, seed: int) -> Iterator[Trace]:
-    shape = cell.shape(height)
-    for scenario in SCENARIOS:
-        if scenario.applies(shape):
-            yield scenario.trace(shape)
-
-
-def _random(cell: Cell, height: Height, seed: int) -> Iterator[Trace]:
-    number = seed * 1_000_003
-    while True:
-        yield random_trace(cell.shape(height), number, withdraw=number % 4 == 0)
-        number += 1
-
-
-SUITES: tuple[Suite, ...] = (
-    Suite("invariants", "hand-written scenarios under every checker", "manager", _stories),
-    Suite("random", "random workloads that prefer boundaries, under every checker", "manager", _random, endless=True),
-    Suite("scheduler", "the scenarios with the engine's own scheduler", "scheduler", _stories),
-    Suite("scheduler-random", "random workloads with the engine's own scheduler", "scheduler", _random, endless=True),
-    Suite("differential", "random workloads in lock-step with the reference", "manager", _random, paired=True, endless=True),
-    Suite(
-        "cold-vs-cached", "the same requests without a cache and with one, by their tensors", "scheduler", _stories, cold=True
-    ),
-)
-
-
 Until = Callable[[Finding], bool]
 
 
 def _judged(suite: Suite, trace: Trace, engine: Engine, spec: EngineSpec, until: Until | None = None) -> Result:
     """Run a trace as its suite has it judged."""
-    if suite.cold:
-        from harness.cold.judge import judged
-
-        return judged(trace, engine, spec, keep=False)
+    if suite.tensors is not None:
+        return suite.tensors.judge(trace, engine, spec)
     return (lockstep if suite.paired else drive)(trace, engine, until=until, keep=False)
 
 
@@ -233,7 +85,7 @@ class Runner:
                 self._skip(f"suite {suite.name}", f"the reference follows free choices of {LOCKSTEP_POLICY} alone")
             elif suite.paired and not self.engine.comparable:
                 self._skip(f"suite {suite.name}", f"{self.engine.kind.name} is what it compares with")
-            elif suite.cold and not self.engine.kind.computes:
+            elif suite.tensors and not self.engine.kind.computes:
                 self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} computes no tensors")
             elif suite.height not in self.engine.kind.heights:
                 self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} does not run at {suite.height} height")
@@ -287,8 +139,10 @@ class Runner:
 
     def _streams(self, suite: Suite) -> list[Stream]:
         cells = [cell for cell in self.cells if cell.runs_at(suite.height)]
-        if suite.cold:
-            return cold_streams(self.engine, cells if self.chosen_cells else policies.get(self.policy).cold_cells(), self.seed)
+        if suite.tensors is not None:
+            return suite.tensors.streams(
+                self.engine, cells if self.chosen_cells else policies.get(self.policy).cold_cells(), self.seed
+            )
         if not cells:
             self._skip(f"suite {suite.name}", "what the configurations ask for is the scheduler's alone")
         return [Stream(cell, self.engine, suite.traces(cell, suite.height, self.seed)) for cell in cells]
@@ -315,7 +169,7 @@ class Runner:
         try:
             engine = stream.engine.open(trace.header)
         except UsageError as error:
-            if suite.cold:
+            if suite.tensors is not None:
                 arm = trace.header.name.partition("/")[0]
                 self._skip(f"{suite.name}: arm {arm} on {stream.cell.name}", str(error))
                 return None
@@ -355,7 +209,7 @@ class Runner:
             self._met[pattern] = self._met.get(pattern, False) or bool(result.findings)
         if not result.findings:
             return
-        finding = min(result.findings, key=lambda found: found.anomaly not in _DISAGREEMENTS)
+        finding = min(result.findings, key=lambda found: found.anomaly not in DISAGREEMENT_NAMES)
         shrunk = trace
         if not pattern and finding.anomaly not in self._shrunk and len(self._shrunk) < FAILURES_SHRUNK:
             self._shrunk.add(finding.anomaly)

@@ -11,8 +11,6 @@ from hashlib import sha256
 from pathlib import Path
 from shlex import quote
 
-import msgspec
-
 from harness._util import files
 from harness._util.errors import UsageError
 from harness.engines.registry import EngineSpec, parse
@@ -20,20 +18,11 @@ from harness.history import events as history
 from harness.run.execute import drive
 from harness.run.lockstep import NAME as DIFFERENTIAL
 from harness.run.lockstep import lockstep
-from harness.run.runner import Failure, Report
 from harness.trace import format as trace
 from harness.verdict.compared import NAME as COLD
+from harness.verdict.summary import Failure, Report, Stored, shown
 
 DEFAULT_FOLDER = Path(".cachewitness") / "failures"
-
-
-class Stored(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Where a failure was put, and the command that shows it again."""
-
-    trace: str
-    replay: str
-    whole_trace: str = ""
-    history: str = ""
 
 
 def ready(path: Path, option: str) -> None:
@@ -65,16 +54,6 @@ def keep_failures(report: Report, engine: EngineSpec, folder: Path, *, everythin
     if wanted:
         ready_folder(folder, "--report" if everything else "failing traces")
     return {failure.id: _keep(failure, engine, folder, everything=everything) for failure in wanted}
-
-
-def shown(report: Report) -> list[Failure]:
-    """Return the failures that are told in full: the first of each anomaly that was not expected."""
-    first: dict[str, Failure] = {}
-    for suite in report.suites:
-        for failure in suite.failures:
-            if not failure.expected:
-                first.setdefault(failure.finding.anomaly, failure)
-    return list(first.values())
 
 
 def replay_command(path: Path, engine: str, *, differential: bool = False, cold: bool = False) -> str:

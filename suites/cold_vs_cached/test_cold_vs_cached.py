@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from harness.cli import invoke
+from harness.cli.suites import SUITES
 from harness.cold.arms import ARMS, BY_NAME, EVERYWHERE, Happened
 from harness.cold.chains import again
 from harness.cold.judge import judged
@@ -20,7 +21,7 @@ from harness.cold.stories import STORIES, write
 from harness.cold.streams import default_cells, streams, traces
 from harness.engines.registry import parse
 from harness.run.execute import drive
-from harness.run.runner import SUITES, Runner
+from harness.run.runner import Runner
 from harness.trace.format import Step, Submit, Trace
 from harness.verdict.arm_row import ArmRow, merge_rows
 from harness.verdict.compared import Compared

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness._util.errors import UsageError
+from harness.checkers.finding import Finding
 from harness.cli import invoke
 from harness.engines.faults import all_mutants
 from harness.fuzz import canary
@@ -12,7 +13,7 @@ from harness.fuzz.campaign import Plan
 from harness.fuzz.canary import CANARIES, OPERATIONS_MAX, SOUGHT, planted, sing
 from harness.fuzz.draw import Restriction
 from harness.trace import layouts
-from harness.verdict.result import EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, Finding
+from harness.verdict.result import EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS
 
 BOTH = Plan("vllm", ("manager", "scheduler"), Restriction(), seed=0)
 

@@ -7,12 +7,13 @@ import pytest
 
 from harness.checkers import ALL, fresh
 from harness.checkers.anomalies import CATALOGUE, DISAGREEMENTS
+from harness.checkers.finding import Finding, Tally, merge_tallies
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.events import Finished, Header, History, Publish, Rules, Submitted
 from harness.history.notation import parse
 from harness.ledger.ledger import Ledger
 from harness.run.execute import check
-from harness.verdict.result import Finding, Result, Tally, merge, merge_tallies
+from harness.verdict.result import Result, merge
 
 HYBRID = """\
 pool 0: 12 slots, null 0

@@ -12,15 +12,15 @@ import pytest
 from harness._util import data, files
 from harness._util.errors import UsageError
 from harness.checkers.anomalies import BY_NAME
+from harness.checkers.finding import Finding, Tally
 from harness.cli import schemas
 from harness.history import events as history
 from harness.run import store
-from harness.run.runner import Failure, NotRun, Report, SuiteReport
 from harness.trace import format as trace
 from harness.trace.format import GroupSpec, Layout, Media, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
 from harness.verdict.report import counterexample as witness
 from harness.verdict.report import github, junit
-from harness.verdict.result import Finding, Tally
+from harness.verdict.summary import Failure, NotRun, Report, SuiteReport
 
 LAYOUT = Layout("mine", [GroupSpec("full", 16), GroupSpec("sliding", 8, window=32), GroupSpec("sliding", 8, window=32)])
 FINDING = Finding(anomaly="leak", sentence="Let a\x00 be 100% wrong;\nhowever: a contradiction.", checker="ownership", op=1)

@@ -10,13 +10,15 @@ from collections import Counter
 
 import pytest
 
+from harness.cli.suites import SUITES
 from harness.engines.registry import parse
 from harness.history.events import Accept, Finished, StepBegin, StepEnd
 from harness.run.execute import drive
-from harness.run.runner import SUITES, Report, Runner
+from harness.run.runner import Runner
 from harness.trace.configurations import Cell, default_cells, scheduler_cells
 from harness.trace.scenarios import SCENARIOS
 from harness.verdict.result import EXIT_PASS
+from harness.verdict.summary import Report
 
 ENGINE = os.environ.get("CACHEWITNESS_ENGINE", "reference")
 NAMED = ("no-fabricated-snapshots", "replay-boundary-retained", "interval-sparsity")

@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 
 from harness._util.errors import UsageError
+from harness.cli.suites import SUITES
 from harness.engines.registry import parse
 from harness.history.events import Event, Hit, Publish, ResetDone, StepBegin, Unpublish
 from harness.policies.lmcache.engine import LMCacheHeight, cells, layer_specs, open_engine, variants
 from harness.run.execute import drive
-from harness.run.runner import SUITES, Report, Runner
+from harness.run.runner import Runner
 from harness.trace import layouts
 from harness.trace.configurations import Cell
 from harness.trace.format import Trace
 from harness.trace.scenarios.shape import Script, Shape
 from harness.verdict.result import EXIT_PASS, Result
+from harness.verdict.summary import Report
 from reference_impl.lmcache.groups import KVLayerGroups, RegistrationError, create_engine_group_infos
 from reference_impl.lmcache.spec import DEFAULT_CHUNK_SIZE
 

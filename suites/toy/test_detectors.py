@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.checkers.finding import Finding
 from harness.checkers.protocol import Panel
 from harness.checkers.tensors import SILENT, UNFELT, TensorsAgree, unfelt
 from harness.cli import invoke
@@ -14,7 +15,6 @@ from harness.history.notation import parse as history_of
 from harness.ledger.ledger import Ledger
 from harness.run.execute import drive
 from harness.trace.format import Trace
-from harness.verdict.result import Finding
 from suites.toy.test_engine import DENSE, measured_in, story
 
 pytestmark = pytest.mark.toy

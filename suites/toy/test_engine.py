@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from harness._util.errors import UsageError
+from harness.checkers.finding import Measured
 from harness.engines.registry import parse
 from harness.engines.toy.holdings import Holdings
 from harness.engines.toy.model import made_for
@@ -19,7 +20,7 @@ from harness.trace.configurations import Cell
 from harness.trace.format import GroupSpec, Layout, Media, Trace, TraceHeader
 from harness.trace.generate import random_trace
 from harness.trace.scenarios import SCENARIOS
-from harness.verdict.result import Measured, Result
+from harness.verdict.result import Result
 
 pytestmark = pytest.mark.toy
 

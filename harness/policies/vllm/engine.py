@@ -14,12 +14,12 @@ from harness.cold.streams import default_cells as default_cold_cells
 from harness.engines.manager_height import PRUNABLE, ManagerHeight, describe, retention
 from harness.engines.mutant import Mutant
 from harness.engines.observe import ObservedManager
-from harness.engines.policy import PolicyKind, Rule, Serving
+from harness.engines.policy import Follower, PolicyKind, Rule, Serving
 from harness.engines.scheduler_height import SchedulerHeight
 from harness.history.events import Rules
 from harness.trace import configurations as cells
 from harness.trace.configurations import SCHEDULER_OPTIONS, Cell
-from harness.trace.format import Layout, Submit, TraceHeader
+from harness.trace.format import Layout, Submit, Trace, TraceHeader
 from harness.vectors.case import Questions
 from reference_impl.vllm.align_split import split_for
 from reference_impl.vllm.config import ConfigError, KVCacheConfig, Options, build
@@ -126,6 +126,12 @@ def _cells() -> list[Cell]:
     return [*cells.default_cells(), *cells.scheduler_cells()]
 
 
+def _follower(trace: Trace, engine_version: str) -> Follower:
+    from harness.policies.vllm import follower
+
+    return follower.Follower(trace, engine_version)
+
+
 def _mutants() -> Sequence[Mutant]:
     from harness.policies.vllm import mutants
 
@@ -163,4 +169,6 @@ POLICY = PolicyKind(
     plants_as="reference",
     mutants=_mutants,
     questions=_questions,
+    follower=_follower,
+    refuse=configure,
 )

@@ -14,9 +14,9 @@ from textwrap import wrap
 import msgspec
 
 from harness.checkers.anomalies import BY_NAME
+from harness.checkers.finding import Finding
 from harness.history.events import Event
 from harness.trace.format import Layout, Op, Reset, Step, Submit, Trace, UpdateWeights
-from harness.verdict.result import Finding
 
 WIDTH = 100
 SHOWN_BEFORE = 36

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from harness.run.runner import Report
-from harness.run.store import Stored
+from harness.verdict.summary import Report, Stored
 
 
 def commands(report: Report, stored: Mapping[str, Stored]) -> Iterator[str]:

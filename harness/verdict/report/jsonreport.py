@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from harness.checkers.anomalies import BY_NAME
-from harness.run.runner import Failure, NotRun, Report
-from harness.run.store import Stored
+from harness.checkers.finding import Tally
 from harness.verdict.arm_row import ArmRow
-from harness.verdict.result import Activity, Outcome, Tally
+from harness.verdict.result import Activity, Outcome
+from harness.verdict.summary import Failure, NotRun, Report, Stored
 
 FORMAT = "cachewitness.report"
 VERSION = 1

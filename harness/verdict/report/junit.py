@@ -11,10 +11,9 @@ import re
 from collections.abc import Mapping
 from xml.etree import ElementTree
 
-from harness.run.runner import Failure, Report, SuiteReport
-from harness.run.store import Stored
+from harness.checkers.finding import Tally
 from harness.verdict.report.counterexample import witness
-from harness.verdict.result import Tally
+from harness.verdict.summary import Failure, Report, Stored, SuiteReport
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd]")
 

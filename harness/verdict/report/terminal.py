@@ -12,21 +12,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from harness.run.runner import Failure, Report, SuiteReport
-from harness.run.store import Stored, shown
+from harness.checkers.finding import Measured, Tally
 from harness.verdict.report.cold import print_arms
 from harness.verdict.report.counterexample import witness, wrapped
 from harness.verdict.report.tables import new_table, print_table
-from harness.verdict.result import (
-    EXIT_FAIL,
-    EXIT_INTERNAL,
-    EXIT_NOTHING_CHECKED,
-    EXIT_PASS,
-    EXIT_UNKNOWN,
-    Activity,
-    Measured,
-    Tally,
-)
+from harness.verdict.result import EXIT_FAIL, EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN, Activity
+from harness.verdict.summary import Failure, Report, Stored, SuiteReport, shown
 
 PIPE_WIDTH = 100
 LISTED_MAX = 10

@@ -1,0 +1,72 @@
+"""The suites by name: streams of traces, and how each trace is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.engines.protocol import Engine
+from harness.engines.registry import EngineSpec
+from harness.trace.configurations import Cell
+from harness.trace.format import Height, Trace
+from harness.trace.generate import random_trace
+from harness.trace.scenarios import SCENARIOS
+from harness.verdict.result import Result
+
+
+@dataclass
+class Stream:
+    """Traces for one configuration, and the engine that runs them, its precision included."""
+
+    cell: Cell
+    engine: EngineSpec
+    traces: Iterator[Trace]
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """How a suite that compares tensors draws its traces and judges one.
+
+    `streams(engine, cells, seed)` returns the traces; `judge(trace, engine, spec)` runs one on an engine that was opened for
+    it, and perhaps on another that it opens as `spec`.
+    """
+
+    streams: Callable[[EngineSpec, Sequence[Cell], int], list[Stream]]
+    judge: Callable[[Trace, Engine, EngineSpec], Result]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named stream of traces. `paired` runs each beside the reference too, `tensors` compares what an engine computes."""
+
+    name: str
+    summary: str
+    height: Height
+    traces: Callable[[Cell, Height, int], Iterator[Trace]]
+    paired: bool = False
+    endless: bool = False
+    tensors: Tensors | None = None
+
+
+def scenario_traces(cell: Cell, height: Height, seed: int) -> Iterator[Trace]:
+    """Yield the hand-written scenarios that fit a configuration."""
+    shape = cell.shape(height)
+    for scenario in SCENARIOS:
+        if scenario.applies(shape):
+            yield scenario.trace(shape)
+
+
+def _random(cell: Cell, height: Height, seed: int) -> Iterator[Trace]:
+    number = seed * 1_000_003
+    while True:
+        yield random_trace(cell.shape(height), number, withdraw=number % 4 == 0)
+        number += 1
+
+
+SUITES: tuple[Suite, ...] = (
+    Suite("invariants", "hand-written scenarios under every checker", "manager", scenario_traces),
+    Suite("random", "random workloads that prefer boundaries, under every checker", "manager", _random, endless=True),
+    Suite("scheduler", "the scenarios with the engine's own scheduler", "scheduler", scenario_traces),
+    Suite("scheduler-random", "random workloads with the engine's own scheduler", "scheduler", _random, endless=True),
+    Suite("differential", "random workloads in lock-step with the reference", "manager", _random, paired=True, endless=True),
+)

@@ -1,0 +1,130 @@
+"""What came of a run: its suites, its failures, what was left out and why, and the exit code that it all stands for."""
+
+from __future__ import annotations
+
+import msgspec
+
+from harness.checkers.anomalies import DISAGREEMENTS
+from harness.checkers.finding import Finding, Tally, merge_tallies
+from harness.trace.format import Trace
+from harness.verdict.arm_row import ArmRow
+from harness.verdict.result import (
+    EXIT_FAIL,
+    EXIT_INTERNAL,
+    EXIT_NOTHING_CHECKED,
+    EXIT_PASS,
+    EXIT_UNKNOWN,
+    Activity,
+    Outcome,
+    merge,
+)
+
+DISAGREEMENT_NAMES = {anomaly.name for anomaly in DISAGREEMENTS}
+
+
+class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A trace that failed: its id, the finding, and the smallest trace that fails alike; `expected` is the listed reason.
+
+    `engine` is what it failed on, if that is not the run's engine as the user named it (another precision, say).
+    """
+
+    id: str
+    finding: Finding
+    trace: Trace
+    shrunk: Trace
+    offending: int = -1
+    expected: str = ""
+    engine: str = ""
+
+
+class NotRun(msgspec.Struct):
+    """Something that was left out, and why; `count` traces of it."""
+
+    what: str
+    why: str
+    count: int = 1
+
+
+class SuiteReport(msgspec.Struct, kw_only=True):
+    """What came of one suite; `arms` are the lines of cold against cached."""
+
+    name: str
+    traces: int = 0
+    seconds: float = 0.0
+    activity: Activity = msgspec.field(default_factory=Activity)
+    tallies: list[Tally] = []
+    failures: list[Failure] = []
+    crashed: list[str] = []
+    arms: list[ArmRow] = []
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return fail for a failure that was not expected, unknown for a crashed checker, else pass."""
+        if any(not failure.expected for failure in self.failures):
+            return "fail"
+        return "unknown" if self.crashed else "pass"
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What came of a run. `vacuous` names rules that apply and had no opportunity, and suites that ran nothing.
+
+    `unexpected_passes` are patterns of expected failures under which every trace passed; `unmatched` fitted no trace.
+    """
+
+    engine: str
+    engine_version: str = ""
+    seed: int = 0
+    suites: list[SuiteReport] = []
+    not_run: list[NotRun] = []
+    not_applicable: dict[str, str] = {}
+    vacuous: list[str] = []
+    unexpected_passes: list[str] = []
+    unmatched: list[str] = []
+    seconds: float = 0.0
+    startup_seconds: float = 0.0
+    engine_seconds: float | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return the worst outcome of the suites."""
+        return merge([suite.outcome for suite in self.suites])
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code that the outcome stands for; that of a crash if the harness's own detectors disagree."""
+        if self.disagreements:
+            return EXIT_INTERNAL
+        if self.outcome == "fail":
+            return EXIT_FAIL
+        if self.outcome == "unknown":
+            return EXIT_UNKNOWN
+        return EXIT_NOTHING_CHECKED if self.vacuous else EXIT_PASS
+
+    @property
+    def disagreements(self) -> list[Failure]:
+        """Return the failures that are the harness's own: two of its detectors disagree."""
+        failures = (failure for suite in self.suites for failure in suite.failures)
+        return [failure for failure in failures if failure.finding.anomaly in DISAGREEMENT_NAMES and not failure.expected]
+
+    def tallies(self) -> list[Tally]:
+        """Return the checkers' tallies over all suites."""
+        return merge_tallies([tally for suite in self.suites for tally in suite.tallies])
+
+
+class Stored(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Where a failure was put, and the command that shows it again."""
+
+    trace: str
+    replay: str
+    whole_trace: str = ""
+    history: str = ""
+
+
+def shown(report: Report) -> list[Failure]:
+    """Return the failures that are told in full: the first of each anomaly that was not expected."""
+    first: dict[str, Failure] = {}
+    for suite in report.suites:
+        for failure in suite.failures:
+            if not failure.expected:
+                first.setdefault(failure.finding.anomaly, failure)
+    return list(first.values())
