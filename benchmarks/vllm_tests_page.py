@@ -72,7 +72,7 @@ def _opening(known: dict[str, Any], parts: list[str]) -> str:
     kinds = Counter(kind_of(fault) for fault in FAULTS.values())
     lines = [
         f"{len(FAULTS)} faults are planted into the classes of vLLM {known['version']} while it runs "
-        f"(`harness/mutants/vllm_simple.py`, `vllm_shipped.py`): {kinds['simple']} *simple* ({KINDS['simple']}), "
+        f"(`harness/engines/real_vllm/simple_faults.py`, `vllm_shipped.py`): {kinds['simple']} *simple* ({KINDS['simple']}), "
         f"{kinds['shipped']} *shipped* ({KINDS['shipped']}). A shipped mechanism is planted as far as it shows in the cache "
         "manager and in the scheduler's cut of chunks, which is what this package runs of vLLM; kernels, workers and "
         "connectors are not in it.",

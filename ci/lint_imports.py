@@ -1,13 +1,19 @@
 """Check which way imports point, and how long files and functions are.
 
-Why a lint and not a habit: the ledger and the checkers are worth something only while they know no policy, and a policy
-can be read on its own only while it leans on no other one. Both break silently, by one convenient import.
+Why a lint and not a habit: the ledger and the checkers are worth something only while they know no policy, a policy can be
+read on its own only while it leans on no other one, and the folders of `harness` show the flow only while nothing runs against
+it. All of that breaks silently, by one convenient import.
 
     suites -> harness -> reference_impl      nothing imports suites or ci
-    reference_impl.<system>                  the standard library, reference_impl.primitives and itself
+    reference_impl.<system>                  the standard library, reference_impl.primitives and itself (see `BUILDS_ON`)
     toy_model/*                              torch and safetensors as well
     tensors.py                               torch as well
-    harness.ghost, harness.checkers          nothing of reference_impl, harness.engines, harness.mutants, at any remove
+    harness.<room>                           rooms in front of it in `FLOW`, and itself
+    harness.policies.<policy>                loaded by entry point, imported by nobody else (see `BUILDS_ON`)
+    harness.ledger, harness.checkers         nothing of reference_impl, harness.engines, harness.mutants, harness.policies, at any
+                                             remove
+
+No file of `harness` lies outside a room, and no files import each other in a circle.
 
 Usage: python ci/lint_imports.py [ROOT]. Prints `file:line: message` for each finding; exits 1 if there is one.
 """
@@ -33,8 +39,34 @@ CLOSED = {
     "ci": ("suites",),
     "benchmarks": ("suites", "ci"),
 }
-GUARDED = ("harness.ghost", "harness.checkers")
-POLICY = ("reference_impl", "harness.engines", "harness.mutants")
+
+FLOW = (
+    "_util",
+    "trace",
+    "history",
+    "engines",
+    "ledger",
+    "checkers",
+    "verdict",
+    "run",
+    "cold",
+    "score",
+    "vectors",
+    "plan",
+    "fuzz",
+    "mutants",
+    "policies",
+    "cli",
+)
+"""The rooms of harness: whatever is in one imports only what is in front of it. docs/architecture.md draws the same order."""
+
+BUILDS_ON = {
+    "harness.policies.lmcache": "harness.policies.vllm",
+}
+"""The packages that build on another of their kind: LMCache's store is a connector behind vLLM's scheduler."""
+
+GUARDED = ("harness.ledger", "harness.checkers")
+POLICY = ("reference_impl", "harness.engines", "harness.mutants", "harness.policies")
 
 
 class Import(NamedTuple):
@@ -60,6 +92,8 @@ def main(argv: list[str]) -> int:
     modules = {module.name: module for module in _modules(root)}
     findings = [found for module in modules.values() for found in _check(module)]
     findings += _check_guarded(modules)
+    findings += _check_flow(modules)
+    findings += _check_circles(modules)
     for path, line, message in sorted(set(findings)):
         print(f"{path}:{line}: {message}")
     return 1 if findings else 0
@@ -138,6 +172,74 @@ def _check_guarded(modules: dict[str, Module]) -> list[tuple[Path, int, str]]:
                     seen.add(target)
                     waiting.append((target, origin))
     return findings
+
+
+def _check_flow(modules: dict[str, Module]) -> Iterator[tuple[Path, int, str]]:
+    """Find imports that run against the flow, files outside the rooms, and policies that somebody imports."""
+    rank = {f"harness.{room}": place for place, room in enumerate(FLOW)}
+    for module in modules.values():
+        if not _within(module.name, "harness") or module.name == "harness":
+            continue
+        room = ".".join(module.name.split(".")[:2])
+        if room not in rank or module.path.parts[1].endswith(".py"):
+            yield module.path, 1, f"lies outside the rooms of harness; they are {', '.join(FLOW)}"
+            continue
+        for line, name in module.imports:
+            other = ".".join(name.split(".")[:2])
+            if rank.get(other, -1) > rank[room]:
+                yield module.path, line, f"imports {name}; {room} comes before {other} in the flow"
+            own, its = (".".join(full.split(".")[:3]) for full in (module.name, name))
+            if _within(its, "harness.policies") and its not in ("harness.policies", own, BUILDS_ON.get(own)):
+                yield module.path, line, f"imports {name}; a policy is loaded by its entry point"
+
+
+def _check_circles(modules: dict[str, Module]) -> Iterator[tuple[Path, int, str]]:
+    """Find files that import each other, at any remove; an import inside a function counts as well."""
+    graph = {module.name: _imported(module, modules) for module in modules.values()}
+    for circle in _circles(graph):
+        first = modules[min(circle)]
+        line = min(line for target, line in graph[first.name].items() if target in circle)
+        yield first.path, line, f"{', '.join(sorted(circle))} import each other in a circle"
+
+
+def _imported(module: Module, modules: dict[str, Module]) -> dict[str, int]:
+    """Return the files that a file imports, with the line of the first import of each."""
+    found: dict[str, int] = {}
+    for line, name in module.imports:
+        steps = name.split(".")
+        known = (".".join(steps[:depth]) for depth in range(len(steps), 0, -1))
+        target = next((prefix for prefix in known if prefix in modules), None)
+        if target is not None and target != module.name:
+            found.setdefault(target, line)
+    return found
+
+
+def _circles(graph: dict[str, dict[str, int]]) -> Iterator[set[str]]:
+    """Yield the strongly connected components of more than one file (Tarjan)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in graph[node]:
+            if target not in index:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in stack:
+                low[node] = min(low[node], index[target])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            if len(stack) - at > 1:
+                found.append(set(stack[at:]))
+            del stack[at:]
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    yield from found
 
 
 def _within(name: str, package: str) -> bool:

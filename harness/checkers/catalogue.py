@@ -88,7 +88,7 @@ def document(stories: list[Story]) -> str:
         out.append(f"\n### {anomaly.name}\n\n| story | lawful | anomalous | source |\n|---|---|---|---|")
         if anomaly.name in NO_STORY:
             illegal, legal = NO_STORY[anomaly.name]
-            out.append(f"| | {legal} | {illegal} | `harness/lockstep.py` |")
+            out.append(f"| | {legal} | {illegal} | `harness/run/lockstep.py` |")
         out += [_row(story) for story in stories if story.anomaly == anomaly.name]
     return "\n".join(out) + "\n"
 

@@ -88,7 +88,12 @@ def exit_code(result: Result) -> int:
 
 
 def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> None:
+    from harness._util.names import nearest
+    from harness.engines import policy as policy_registry
+
     header, kind = asked.header, spec.kind
+    if header.policy not in policy_registry.names():
+        raise UsageError(f"{file}:1: no policy is called {header.policy!r}{nearest(header.policy, policy_registry.names())}")
     if header.height not in kind.heights:
         raise UsageError(
             f"{file}:1: the trace is for {header.height} height; engine {kind.name} runs at {', '.join(kind.heights)}"

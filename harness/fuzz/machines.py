@@ -181,7 +181,7 @@ class Machine(RuleBasedStateMachine):
             policy=self.policy,
             options=dict(shape.options),
             story="an example of a state machine",
-            source="harness/machines.py",
+            source="harness/fuzz/machines.py",
         )
 
     # --- requests ------------------------------------------------------------------------------------------------------

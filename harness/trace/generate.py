@@ -86,7 +86,7 @@ def random_trace(shape: Shape, seed: int, *, withdraw: bool, operations: int = O
 
 def write(shape: Shape, source: Source, *, withdraw: bool, operations: int, name: str) -> Trace:
     """Write one random trace from a source of choices."""
-    script = Script(shape, name, "a random workload that prefers boundaries", "harness/generate.py")
+    script = Script(shape, name, "a random workload that prefers boundaries", "harness/trace/generate.py")
     if withdraw:
         script.needs.append("withdraw")
     _Workload(script, source, withdraw=withdraw).run(operations)

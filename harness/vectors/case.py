@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.engines.kind import Answer, Open
+from harness.engines.kind import Answer
+from harness.engines.protocol import Engine
+from harness.trace.format import TraceHeader
 from harness.vectors.form import Flag, Kind
 
 
@@ -44,8 +46,8 @@ class Questions:
     cases: Mapping[Kind, Callable[[], list[Case]]]
     flags: Mapping[str, Flag]
     answers: Callable[[Mapping[str, str]], Mapping[str, Answer]]
-    answers_of: Callable[[Open, Mapping[str, str]], Mapping[str, Answer]] | None = None
-    """Given how an engine of the policy's shape is opened and its options: how that engine answers."""
+    answers_of: Callable[[Callable[[TraceHeader], Engine]], Mapping[str, Answer]] | None = None
+    """Given how an engine of the policy's shape is opened for a trace: how that engine answers."""
 
 
 def rules_alone(answers: Mapping[str, Answer], options: Mapping[str, str]) -> Mapping[str, Answer]:

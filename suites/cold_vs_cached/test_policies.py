@@ -12,7 +12,7 @@ from harness.engines import policy as policies
 from harness.engines.registry import parse
 from harness.verdict.compared import Compared
 
-OTHERS = [name for name in policies.NAMES if name != "vllm"]
+OTHERS = [name for name in policies.names() if name != "vllm"]
 WHERE = {"hit": "siblings", "chunked": "prefix-end", "preempted": "replay", "off-again": "prefix-end"}
 
 

@@ -23,7 +23,7 @@ def _drawn(height: Height, chosen: Restriction | None = None, policy: str = "vll
     return [draw(Seeded(f"{policy}/{n}"), policy, height, chosen or Restriction()) for n in range(count)]
 
 
-@pytest.mark.parametrize("policy", policies.NAMES)
+@pytest.mark.parametrize("policy", policies.names())
 def test_what_is_drawn_is_accepted(policy: str) -> None:
     """The reference of every policy builds every trace of a plan, at every height that it has."""
     spec = parse("reference")

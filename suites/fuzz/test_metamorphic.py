@@ -41,7 +41,7 @@ from harness.trace.scenarios.shape import Shape
 
 REFERENCE = parse("reference").open
 OPERATIONS = 40
-EVERYWHERE = [(policy, height) for policy in policies.NAMES for height in policies.get(policy).heights]
+EVERYWHERE = [(policy, height) for policy in policies.names() for height in policies.get(policy).heights]
 HYBRID = Shape(policies.get("vllm").cells()[7].layout, {"retention_interval": None})
 ROOMY: Mapping[str, dict[str, Any]] = {
     "tensorrt_edge": {"system_prompts": 16, "max_batch_size": 8},
@@ -270,10 +270,11 @@ def test_a_history_that_does_not_repeat_is_a_difference() -> None:
 _DIGEST = """
 import sys, hashlib
 from harness.engines.registry import parse
-from harness.execute import drive
-from harness.generate import random_trace
-from harness import history, policies
-for policy in policies.NAMES:
+from harness.run.execute import drive
+from harness.trace.generate import random_trace
+from harness.engines import policy as policies
+from harness.history import events as history
+for policy in policies.names():
     for cell in policies.get(policy).cells():
         if cell.runs_at("scheduler"):
             trace = random_trace(cell.shape("scheduler"), 1, withdraw=False, operations=40)

@@ -35,8 +35,8 @@ FEW = 30
 MANY = settings(SETTINGS, max_examples=EXAMPLES or FEW, derandomize=not EXAMPLES)
 ENOUGH_TO_FIND = settings(SETTINGS, max_examples=400, derandomize=True)
 MACHINES = {"manager": manager_machine, "scheduler": scheduler_machine}
-EVERYWHERE = [(policy, height) for policy in ENGINE.kind.policies for height in heights_of(ENGINE, policy)]
-REFERENCES = [(policy, height) for policy in policies.NAMES for height in policies.get(policy).heights]
+EVERYWHERE = [(policy, height) for policy in ENGINE.kind.policies or policies.names() for height in heights_of(ENGINE, policy)]
+REFERENCES = [(policy, height) for policy in policies.names() for height in policies.get(policy).heights]
 MUTANTS = {
     "manager": {"window-freed-early": {"premature-release"}, "replay-boundary-masked": {"lost-replay-boundary"}},
     "scheduler": {"window-freed-by-drafts": {"premature-release"}, "drafts-published": {"partial-commit"}},
@@ -125,7 +125,7 @@ def test_a_trace_says_that_it_withdraws(tmp_path: Path) -> None:
     ("engine", "policy", "message"),
     [
         ("refrence", "vllm", "did you mean 'reference'"),
-        ("reference", "vlm", "does not follow policy 'vlm'"),
+        ("reference", "vlm", "no policy is called 'vlm'"),
         ("reference", "lmcache", "does not follow policy 'lmcache' at manager height"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 
 from harness._util.data import fixtures
 from harness.cli import invoke
-from harness.engines.policy import NAMES
+from harness.engines.policy import names
 from harness.engines.registry import parse
 from harness.fuzz.campaign import Plan, heights_of
 from harness.fuzz.draw import Restriction
@@ -173,7 +173,7 @@ def test_a_file_of_the_other_kind_is_refused(command: str, capsys: pytest.Captur
     refused(command, other, f"{other.name}:1: ", capsys)
 
 
-@pytest.mark.parametrize("policy", NAMES)
+@pytest.mark.parametrize("policy", names())
 def test_what_the_references_record_can_be_checked(policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No history of ours is refused, whatever holds pages in it, and its verdict is that of the run."""
     spec = parse("reference")

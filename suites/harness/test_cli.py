@@ -124,7 +124,7 @@ def test_a_run_in_which_no_suite_applies_is_not_a_pass(
         return msgspec.structs.replace(plain(*args), not_applicable={"differential": "of another release"})
 
     plain = manager_height.describe
-    monkeypatch.setattr("harness.engines.reference_vllm.describe", describe)
+    monkeypatch.setattr("harness.policies.vllm.engine.describe", describe)
     code, out, _ = _run(capsys, "run", "--engine", "reference:mutant=block-leaked", "--suite", "differential")
     assert code == 5 and "suite differential was asked for and was not run" in out
 
@@ -160,7 +160,7 @@ def test_a_crash_of_the_harness_is_no_verdict(capsys: pytest.CaptureFixture[str]
     def crash(*_: object, **__: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("harness.run.Runner.run", crash)
+    monkeypatch.setattr("harness.run.runner.Runner.run", crash)
     code, out, err = _run(capsys, *QUICK)
     assert (code, out, err.count("\n")) == (3, "", 1)
     (path,) = Path(cli.CRASHES).iterdir()
@@ -171,7 +171,7 @@ def test_a_crash_of_the_harness_is_no_verdict(capsys: pytest.CaptureFixture[str]
     def leave(*_: object, **__: object) -> None:
         raise SystemExit(0)
 
-    monkeypatch.setattr("harness.run.Runner.run", leave)
+    monkeypatch.setattr("harness.run.runner.Runner.run", leave)
     assert _run(capsys, *QUICK)[0] == 3
 
 
@@ -179,7 +179,7 @@ def test_an_interruption_is_exit_code_130(capsys: pytest.CaptureFixture[str], mo
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.run.Runner.run", interrupt)
+    monkeypatch.setattr("harness.run.runner.Runner.run", interrupt)
     code, out, err = _run(capsys, *QUICK)
     assert (code, out) == (130, "") and err.strip() == "cachewitness: interrupted"
 

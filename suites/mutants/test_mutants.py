@@ -20,7 +20,7 @@ from harness.checkers.anomalies import CATALOGUE, DISAGREEMENTS
 from harness.cli import invoke
 from harness.engines.faults import all_mutants
 from harness.engines.mutant import GROUPS
-from harness.engines.policy import NAMES
+from harness.engines.policy import names
 from harness.mutants.hunt import hunt, judged, killed
 from harness.mutants.minimal_trace import folder, path_of
 from harness.trace.format import load
@@ -93,7 +93,7 @@ def test_there_are_faults_of_every_mechanism_and_every_policy() -> None:
     assert len(MUTANTS) >= WITNESSED_MIN
     assert {mutant.group for mutant in MUTANTS.values()} == set(GROUPS)
     of_policy = [mutant.policy for mutant in MUTANTS.values()]
-    assert all(of_policy.count(policy) >= 3 for policy in NAMES)
+    assert all(of_policy.count(policy) >= 3 for policy in names())
 
 
 def test_every_checker_has_a_fault_that_it_kills() -> None:

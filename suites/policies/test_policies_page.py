@@ -10,7 +10,7 @@ from harness._util.errors import UsageError
 from harness.engines import policy as policies
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
-KINDS = [policies.get(name) for name in policies.NAMES]
+KINDS = [policies.get(name) for name in policies.names()]
 
 
 @pytest.mark.parametrize("axis", policies.AXES)

@@ -21,7 +21,7 @@ WEAKER = {"furiosa": 0.6}
 """The model without recurrent layers seldom knows who owns how much by now, a third of the questions."""
 
 
-@pytest.mark.parametrize("policy", [name for name in policies.NAMES if name != "vllm"])
+@pytest.mark.parametrize("policy", [name for name in policies.names() if name != "vllm"])
 def test_a_cached_answer_is_the_cold_one(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

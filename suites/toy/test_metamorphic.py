@@ -67,7 +67,7 @@ def twice(policy: str, engine: str) -> Result:
     return drive(trace, parse(engine).open(trace.header))
 
 
-@pytest.mark.parametrize("policy", policies.NAMES)
+@pytest.mark.parametrize("policy", policies.names())
 def test_cached_computes_what_cold_does(policy: str) -> None:
     result = twice(policy, "toy")
     assert result.findings == [] and result.activity.hits > 0

@@ -37,6 +37,7 @@ from harness.engines.real_vllm.build import (
 from harness.engines.real_vllm.patch import ACTIVE
 from harness.engines.real_vllm.source import Source, load
 from harness.engines.real_vllm.split import chunk_split
+from harness.engines.registry import EngineSpec
 from harness.history.events import Header, Rules
 from harness.trace.format import Submit, TraceHeader
 from reference_impl.vllm.config import ConfigError, Options
@@ -232,7 +233,7 @@ def _restore(name: str, value: str | None) -> None:
 def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answer]:
     """Return how vLLM's own classes answer vectors, by kind of vector."""
     asked = policies.get(policy).questions
-    return {} if asked is None else asked().answers_of(open_engine, options)
+    return {} if asked is None else asked().answers_of(EngineSpec(ENGINE, dict(options), ENGINE.name).open)
 
 
 def _faults() -> Mapping[str, Mutant]:

@@ -9,13 +9,14 @@ Source of the interface: vLLM 0.33.0, `v1/core/kv_cache_manager.py`, `block_pool
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness._util.errors import UsageError
 from harness.engines.fault_tools import core
-from harness.engines.kind import Answer, Open
+from harness.engines.kind import Answer
 from harness.engines.manager_height import ManagerHeight
+from harness.engines.protocol import Engine
 from harness.trace.format import GroupSpec, Layout, Submit, TraceHeader
 from harness.vectors.case import CannotAsk
 from harness.vectors.form import (
@@ -33,20 +34,20 @@ SLOTS = 512
 """Blocks in the pool where a vector says nothing of it: enough for any of them."""
 
 
-def answers(open_engine: Open, options: Mapping[str, str], *, one_release: bool = False) -> Mapping[str, Answer]:
-    """Return who answers each kind of question; `open_engine` and `options` make the engine that is asked.
+def answers(open_engine: Callable[[TraceHeader], Engine], *, one_release: bool = False) -> Mapping[str, Answer]:
+    """Return who answers each kind of question; `open_engine` opens the engine that is asked.
 
     `one_release`: the engine is the release that it is, so a question about another one is not asked.
     """
-    asked = _Asked(open_engine, options, one_release)
+    asked = _Asked(open_engine, one_release)
     return {"sizing": asked.sizing, "lookup": asked.lookup, "retention": asked.retention, "split": asked.split}
 
 
 class _Asked:
     """An engine, opened anew for each question."""
 
-    def __init__(self, open_engine: Open, options: Mapping[str, str], one_release: bool) -> None:
-        self._open, self._options, self._one_release = open_engine, options, one_release
+    def __init__(self, open_engine: Callable[[TraceHeader], Engine], one_release: bool) -> None:
+        self._open, self._one_release = open_engine, one_release
 
     def sizing(self, question: SizingInput) -> SizingExpected:
         """Return the sizes that the manager settles on, and the blocks that a new request of `tokens` tokens needs."""
@@ -130,7 +131,7 @@ class _Asked:
         if self._one_release and _out_of_range(groups, config, slots):
             raise CannotAsk("numbers out of range, which vLLM's configuration refuses before there is a cache to ask")
         header = TraceHeader("vector", Layout("vector", list(groups)), slots, options=dict(config))
-        engine = self._open(header, self._options)
+        engine = self._open(header)
         assert isinstance(engine, ManagerHeight)
         return engine
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from harness.engines.kind import Answer
-from harness.engines.registry import kinds
+from harness.engines.registry import EngineSpec, kinds
 from harness.policies.vllm.vectors import lifecycle, lookup, retention, sizing, split
 from harness.policies.vllm.vectors.answers import answers
 from harness.policies.vllm.vectors.flags import FLAGS
@@ -14,7 +14,7 @@ from harness.vectors.case import Questions
 
 
 def _reference(options: Mapping[str, str]) -> Mapping[str, Answer]:
-    return answers(kinds()["reference"].open, options)
+    return answers(EngineSpec(kinds()["reference"], dict(options), "reference").open)
 
 
 QUESTIONS = Questions(
