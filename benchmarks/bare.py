@@ -55,7 +55,7 @@ class Bare:
                 request.append_output_token_ids(self._vocabulary.token(f"@{r}", position))
 
     def _schedule(self, request: Request, asked: int) -> int:
-        """Give the request slots; return how many tokens it computes, 0 if there was no room."""
+        """Give the request pages; return how many tokens it computes, 0 if there was no room."""
         manager, config = self.manager, self.config
         waiting = request.status is not RequestStatus.RUNNING
         found, hit = None, 0

@@ -127,20 +127,20 @@ class Census:
     def see(self, event: Event) -> None:
         """Note for which group a page was taken last."""
         if isinstance(event, Take):
-            for slot in event.slots:
-                self._taken_for[slot] = event.group
+            for page in event.pages:
+                self._taken_for[page] = event.group
 
     def count(self) -> list[int]:
         """Return how many pages there are of each kind; the null block is none of them."""
         counts = dict.fromkeys(KINDS, 0)
         null = self._ledger.null[0]
-        for slot, page in enumerate(self._ledger.pages[0]):
-            if slot in null:
+        for page, record in enumerate(self._ledger.records[0]):
+            if page in null:
                 continue
-            if page.holders:
-                counts[LIVE_STATE if self._state[self._taken_for[slot]] else LIVE_ATTENTION] += 1
-            elif page.keys:
-                counts[CACHED_STATE if self._state[page.keys[0].group] else CACHED_ATTENTION] += 1
+            if record.holders:
+                counts[LIVE_STATE if self._state[self._taken_for[page]] else LIVE_ATTENTION] += 1
+            elif record.keys:
+                counts[CACHED_STATE if self._state[record.keys[0].group] else CACHED_ATTENTION] += 1
             else:
                 counts[FREE] += 1
         return [counts[kind] for kind in KINDS]

@@ -4,8 +4,8 @@ A damage overwrites some of what the request is about to read: the recurrent mem
 blocks, blocks of full attention. What is put there is nothing (zeros), an earlier or later state of the same request, what
 another tenant's text leaves at the same place, or the same numbers with fewer bits.
 
-`ledger` says whether the ghost ledger would see it, by its class: it knows what every slot holds by name, so it sees content
-that belongs to another text or another position; it knows nothing of what a device loses or rounds, nor of parts of a slot.
+`ledger` says whether the ghost ledger would see it, by its class: it knows what every page holds by name, so it sees content
+that belongs to another text or another position; it knows nothing of what a device loses or rounds, nor of parts of a page.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Texts:
 class Resumed:
     """A request about to read what it resumes from: its own `tokens` from 0 on, resumed `at`, and another tenant's text.
 
-    `exchanged` remembers, for as long as one pass over the questions lasts, the slots that have changed places.
+    `exchanged` remembers, for as long as one pass over the questions lasts, the pages that have changed places.
     """
 
     pools: Pools
@@ -124,8 +124,8 @@ def read(pools: Pools, tables: Sequence[Sequence[int]], at: int) -> Cached:
     return Cached(
         conv,
         memory,
-        [pools.views[window][0][:, slot] for slot in tables[window][oldest:columns]],
-        [pools.views[full][0][:, slot] for slot in tables[full][:columns]],
+        [pools.views[window][0][:, page] for page in tables[window][oldest:columns]],
+        [pools.views[full][0][:, page] for page in tables[full][:columns]],
     )
 
 
@@ -201,7 +201,7 @@ def rounded(dtype: torch.dtype) -> Callable[[Resumed], None]:
 
 
 def exchanged(resumed: Resumed) -> None:
-    """Let two columns of full attention change places, once for each pair of slots."""
+    """Let two columns of full attention change places, once for each pair of pages."""
     one, other = resumed.here.full[PRICES], resumed.here.full[PRICES + 1]
     pair = (one.data_ptr(), other.data_ptr())
     if pair not in resumed.exchanged:

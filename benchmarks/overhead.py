@@ -29,17 +29,17 @@ REPEATS = 3
 POOLS = (200, 2_000)
 
 
-def measure(path: str, slots: int) -> tuple[float, float, str]:
+def measure(path: str, pages: int) -> tuple[float, float, str]:
     """Return (microseconds an operation, those inside vLLM, its version)."""
     ops, rows = list(workload.operations(OPERATIONS)), []
     for _ in range(REPEATS):
-        one = session(slots=slots, engine=f"vllm:source={path}")
+        one = session(pages=pages, engine=f"vllm:source={path}")
         seconds = one.run(ops)
         inside: float = one.engine.engine_seconds  # type: ignore[attr-defined]
         rows.append((seconds / OPERATIONS * 1e6, inside / OPERATIONS * 1e6))
         version = one.engine.describe().engine_version
         result = one.close()
-        if slots == workload.SLOTS:
+        if pages == workload.PAGES:
             clean(result)
     return (*min(rows), version)
 
@@ -54,12 +54,12 @@ def main() -> int:
     adapter.perf_counter = time.process_time  # type: ignore[attr-defined]
     rows = [["blocks in the pool", "observer", "µs an operation", "inside vLLM", "outside", "outside ÷ inside"]]
     usual = observe_touched.LOOK_EVERY
-    for slots in POOLS:
+    for pages in POOLS:
         for name, every in (("looks at every block", 1), ("listens", usual)):
             observe_touched.LOOK_EVERY = every
-            whole, inside, version = measure(given.vllm, slots)
+            whole, inside, version = measure(given.vllm, pages)
             outside = whole - inside
-            rows.append([f"{slots:,}", name, *(f"{us:.0f}" for us in (whole, inside, outside)), f"{outside / inside:.1f}"])
+            rows.append([f"{pages:,}", name, *(f"{us:.0f}" for us in (whole, inside, outside)), f"{outside / inside:.1f}"])
             print(rows[-1], file=sys.stderr, flush=True)
     text = "\n".join(
         [

@@ -44,25 +44,25 @@ RELEASES = ("0.25.1", "0.29.0", "0.30.0", "0.33.0")
 
 @dataclass(frozen=True)
 class Arm:
-    """One setting: a plan, a pool of `slots` pages and the options of the policy."""
+    """One setting: a plan, a pool of `pages` pages and the options of the policy."""
 
     name: str
     plan: Plan
-    slots: int
+    pages: int
     options: dict[str, Any] = field(default_factory=dict)
 
     def run(self, engine: str) -> Served:
         """Serve the plan on an engine."""
-        header = TraceHeader(name=self.name, layout=layouts.load(LAYOUT), slots=self.slots, options=self.options)
+        header = TraceHeader(name=self.name, layout=layouts.load(LAYOUT), pages=self.pages, options=self.options)
         return Loop(header, parse(engine).open(header), self.plan).run()
 
 
-def three(plan: Plan, slots: int, **options: Any) -> list[Arm]:
+def three(plan: Plan, pages: int, **options: Any) -> list[Arm]:
     """Return the three kinds of retention over one pool: explicitly dense, the release's default, an interval."""
     return [
-        Arm("dense", plan, slots, {"retention_interval": None, **options}),
-        Arm("default", plan, slots, options),
-        Arm(f"interval {INTERVAL}", plan, slots, {"retention_interval": INTERVAL, **options}),
+        Arm("dense", plan, pages, {"retention_interval": None, **options}),
+        Arm("default", plan, pages, options),
+        Arm(f"interval {INTERVAL}", plan, pages, {"retention_interval": INTERVAL, **options}),
     ]
 
 
@@ -99,9 +99,9 @@ def main(argv: list[str]) -> int:
 
 def _settings() -> dict[str, page.Setting]:
     return {
-        "pressure": page.Setting(REASONING, PRESSURE[0].slots, 1),
-        "wide": page.Setting(REASONING, WIDE[0].slots, 4),
-        "room": page.Setting(CHAT, ROOM[0].slots, 1),
+        "pressure": page.Setting(REASONING, PRESSURE[0].pages, 1),
+        "wide": page.Setting(REASONING, WIDE[0].pages, 4),
+        "room": page.Setting(CHAT, ROOM[0].pages, 1),
     }
 
 

@@ -12,11 +12,11 @@ from benchmarks.conversations import CACHED_STATE, KINDS, LIVE_STATE, Plan, Serv
 
 @dataclass(frozen=True)
 class Setting:
-    """Conversations over a pool of `slots` pages, the null block included; `pages` is how many a snapshot takes."""
+    """Conversations over a pool of `pages` pages, the null block included; `pages` is how many a snapshot takes."""
 
     plan: Plan
-    slots: int
     pages: int
+    pages_per_snapshot: int
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _setting(setting: Setting) -> str:
         f"{plan.talkers} conversations of {plan.turns} turns, {plan.running} served at once; a common system prompt of "
         f"{plan.system} tokens; each turn brings about {plan.words} new words and generates {thoughts}an answer of about "
         f"{plan.answer} tokens. A request grows to {plan.longest()} tokens. Block size 16, prefill {plan.chunk} tokens a step. "
-        f"Pool: {setting.slots - 1} pages and the null block, {setting.pages} for each snapshot."
+        f"Pool: {setting.pages - 1} pages and the null block, {setting.pages_per_snapshot} for each snapshot."
     )
 
 
@@ -163,7 +163,7 @@ def _work(runs: Sequence[RunOf], setting: str) -> str:
 def _sweep(runs: Sequence[RunOf], newest: str, setting: Setting) -> str:
     """Tell the hit rate of the last turn, and of all turns, over the pool's size."""
     arms = _arms(runs, "pressure")
-    chosen = {f"{POOL}{setting.slots - 1}": "pressure"} | {run.setting: run.setting for run in runs if POOL in run.setting}
+    chosen = {f"{POOL}{setting.pages - 1}": "pressure"} | {run.setting: run.setting for run in runs if POOL in run.setting}
     rows = [["pages", *(f"{arm}, {what}" for arm in arms for what in ("last turn", "all"))]]
     for name, where in sorted(chosen.items(), key=lambda item: int(item[0].removeprefix(POOL))):
         served = [_one(runs, where, arm, newest) for arm in arms]
@@ -267,8 +267,8 @@ def _one(runs: Sequence[RunOf], setting: str, arm: str, engine: str) -> Served:
 
 def _share(served: Served, kinds: Sequence[str], setting: Setting) -> float:
     """Return the share of the pool that is of these kinds, the null block left out, on average over time."""
-    pages = sum(pages[KINDS.index(kind)] for _, pages in served.samples for kind in kinds)
-    return pages / len(served.samples) / (setting.slots - 1)
+    pages = sum(counts[KINDS.index(kind)] for _, counts in served.samples for kind in kinds)
+    return pages / len(served.samples) / (setting.pages - 1)
 
 
 def _percent(share: float) -> str:

@@ -40,7 +40,7 @@ from harness.score.tasks import Doc, problems
 
 QUESTIONS = 200
 CONDITIONS = ("hit", "replay")
-SLOTS_PER_QUESTION, SLOTS_MIN = 16, 4096
+PAGES_PER_QUESTION, PAGES_MIN = 16, 4096
 MAX_TOKENS = 64
 _RESULT = re.compile(r"#### (-?[0-9.,]+)")
 """Where an answer's result stands, as gsm8k's strict filter reads it."""
@@ -176,7 +176,7 @@ class Bench:
 
     def __init__(self, checkpoint: Path | None, count: int, device: str) -> None:
         self.questions = Questions(count)
-        self.slots = max(SLOTS_MIN, SLOTS_PER_QUESTION * count)
+        self.pages = max(PAGES_MIN, PAGES_PER_QUESTION * count)
         cold, probe = self._open(checkpoint, device, caching=False)
         asks = self.questions.asks()
         answers = cold.answer(asks)
@@ -205,7 +205,7 @@ class Bench:
         )
 
     def _open(self, checkpoint: Path | None, device: str, *, caching: bool) -> tuple[ToyService, Probe]:
-        service = ToyService(checkpoint, caching=caching, slots=self.slots, device=device)
+        service = ToyService(checkpoint, caching=caching, pages=self.pages, device=device)
         return service, self._probe(service)
 
     def _probe(self, service: ToyService) -> Probe:

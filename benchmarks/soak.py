@@ -45,8 +45,8 @@ def known(result: Result) -> bool:
         return False
     same = [event for event in result.history.events if event.step == read.step]
     copies = [move for event in same if isinstance(event, StepBegin) for move in event.copies]
-    filled = {move.dst for move in copies} | {slot for event in same if isinstance(event, Write) for slot in event.slots}
-    return any(move.dst in read.slots and move.src in filled for move in copies)
+    filled = {move.dst for move in copies} | {page for event in same if isinstance(event, Write) for page in event.pages}
+    return any(move.dst in read.pages and move.src in filled for move in copies)
 
 
 def main() -> int:

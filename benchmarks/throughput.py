@@ -132,9 +132,9 @@ def page(vllm: str | None) -> str:
 # --- what is measured -----------------------------------------------------------------------------------------------------
 
 
-def session(slots: int = workload.SLOTS, checkers: Iterable[Checker] | None = None, engine: str = "reference") -> Session:
-    """Return a session of the workload over a pool of so many slots."""
-    return Session(parse(engine).open(workload.header(slots)), checkers)
+def session(pages: int = workload.PAGES, checkers: Iterable[Checker] | None = None, engine: str = "reference") -> Session:
+    """Return a session of the workload over a pool of so many pages."""
+    return Session(parse(engine).open(workload.header(pages)), checkers)
 
 
 def best(measure: Callable[[], float]) -> float:
@@ -180,10 +180,10 @@ def quarters(count: int) -> list[float]:
     return [size / min(seconds) for seconds in zip(*runs, strict=True)]
 
 
-def over_pool(slots: int, count: int) -> tuple[float, int]:
+def over_pool(pages: int, count: int) -> tuple[float, int]:
     """Return (operations a second over a pool that is full of keys, how many of them were evicted)."""
-    one = session(slots)
-    one.run(list(workload.filling(slots)))
+    one = session(pages)
+    one.run(list(workload.filling(pages)))
     before = one.activity.evictions
     portions = workload.operations(count)
     size = count // REPEATS
@@ -241,7 +241,7 @@ def _workload() -> str:
     kinds = ", ".join(group.kind for group in workload.LAYOUT.groups)
     return (
         f"Workload `{workload.LAYOUT.name}` (`benchmarks/workload.py`): groups {kinds}; blocks of {workload.BLOCK} tokens; "
-        f"{workload.LIVE} live requests; {workload.SLOTS} slots. One operation is one accepted operation of the trace: a "
+        f"{workload.LIVE} live requests; {workload.PAGES} pages. One operation is one accepted operation of the trace: a "
         f"submit, a step of one request, a finish. In {activity.operations:,} operations: {counted.submits:,} submits, "
         f"{len(counted.prefills):,} prefill steps ({wide:,} of at least four blocks, "
         f"{sum(counted.prefills) / len(counted.prefills):.0f} tokens on average), {counted.decodes:,} decode steps, "
@@ -291,10 +291,10 @@ def _lengths() -> str:
 
 
 def _pools() -> str:
-    rows = [["slots", "operations a second", "keys evicted meanwhile"]]
-    for slots in POOLS:
-        rate, evicted = over_pool(slots, OPERATIONS)
-        rows.append([f"{slots:,}", f"{rate:,.0f}", f"{evicted:,}"])
+    rows = [["pages", "operations a second", "keys evicted meanwhile"]]
+    for pages in POOLS:
+        rate, evicted = over_pool(pages, OPERATIONS)
+        rows.append([f"{pages:,}", f"{rate:,.0f}", f"{evicted:,}"])
     return table(rows)
 
 

@@ -48,7 +48,7 @@ class Paged:
         ]
         columns = -(-(prompts.shape[1] + new) // BLOCK)
         self.pools = Pools(groups, 1 + len(prompts) * len(groups) * columns, model.config, device=device)
-        free = iter(range(1, self.pools.slots))
+        free = iter(range(1, self.pools.pages))
         self.tables = [[[next(free) for _ in range(columns)] for _ in groups] for _ in self.prompts]
 
     def prefill(self, size: int) -> torch.Tensor:

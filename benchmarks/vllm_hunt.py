@@ -16,7 +16,7 @@ from itertools import count
 
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
-from harness.engines.faults import Mutant
+from harness.engines.mutant import Mutant
 from harness.engines.registry import parse
 from harness.fuzz.campaign import Plan
 from harness.fuzz.draw import Restriction

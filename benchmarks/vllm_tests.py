@@ -38,7 +38,7 @@ import pytest
 from benchmarks.vllm_hunt import hunt
 from benchmarks.vllm_tests_page import page as text
 from benchmarks.vllm_tests_page import release_of
-from harness.engines.faults import Mutant
+from harness.engines.mutant import Mutant
 from harness.engines.real_vllm.faults import FAULTS
 from harness.engines.real_vllm.patch import Patches
 from harness.engines.real_vllm.source import load

@@ -7,7 +7,7 @@ from collections import Counter
 from statistics import median
 from typing import Any
 
-from harness.engines.faults import Mutant
+from harness.engines.mutant import Mutant
 from harness.engines.real_vllm.faults import FAULTS, kind_of
 
 PARTS = ("core", "scheduler")

@@ -29,7 +29,7 @@ LAYOUT = Layout(
 )
 CHUNK = 6 * BLOCK
 LIVE = 3
-SLOTS = 200
+PAGES = 200
 DECODE_MAX = 32
 
 
@@ -39,9 +39,9 @@ class _Talker:
     steps: int
 
 
-def header(slots: int = SLOTS) -> TraceHeader:
-    """Return the header of the workload over a pool of so many slots."""
-    return TraceHeader(name="three-groups", layout=LAYOUT, slots=slots, options={"max_model_len": 4096})
+def header(pages: int = PAGES) -> TraceHeader:
+    """Return the header of the workload over a pool of so many pages."""
+    return TraceHeader(name="three-groups", layout=LAYOUT, pages=pages, options={"max_model_len": 4096})
 
 
 def operations(count: int, *, seed: int = 0, live: int = LIVE, name: str = "r") -> Iterator[Op]:
@@ -69,13 +69,13 @@ def operations(count: int, *, seed: int = 0, live: int = LIVE, name: str = "r") 
             yield Finish(talker.r)
 
 
-def filling(slots: int) -> Iterator[Op]:
+def filling(pages: int) -> Iterator[Op]:
     """Yield operations that leave a pool full of keys: long prompts, one after the other, all different.
 
     Only the blocks that the last prompt's window gave back, at most 64, are left without one.
     """
-    blocks = min(64, slots // 4)
-    for index in range(slots // blocks + 1):
+    blocks = min(64, pages // 4)
+    for index in range(pages // blocks + 1):
         r = f"fill{index}"
         yield Submit(r=r, prompt=f"{r}:{blocks * BLOCK}")
         yield from [Step(run=[(r, blocks * BLOCK)])] * 2

@@ -10,8 +10,8 @@ it. All of that breaks silently, by one convenient import.
     tensors.py                               torch as well
     harness.<room>                           rooms in front of it in `FLOW`, and itself
     harness.policies.<policy>                loaded by entry point, imported by nobody else (see `BUILDS_ON`)
-    harness.ledger, harness.checkers         nothing of reference_impl, harness.engines, harness.mutants, harness.policies, at any
-                                             remove
+    harness.ledger, harness.checkers         nothing of reference_impl, harness.engines, harness.mutants, harness.policies,
+                                             at any remove
 
 No file of `harness` lies outside a room, and no files import each other in a circle.
 

@@ -66,9 +66,11 @@ def header(lines: list[bytes], kind: Any, where: str, what: str) -> Any:
     said = decode(lines[0], _Format, where, 1)
     theirs = _Format(said.format or ours.format, ours.version if said.version is None else said.version)
     if theirs != ours:
+        older = theirs.format == ours.format and (theirs.version or 0) < (ours.version or 0)
         raise UsageError(
             f"{where}:1: format {theirs.format!r} version {theirs.version}; "
             f"this release reads {ours.format!r} version {ours.version} - at `$.format`, `$.version`"
+            + ("; write it anew, or replay it with the release that wrote it" if older else "")
         )
     return decode(lines[0], kind, where, 1)
 

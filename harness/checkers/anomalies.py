@@ -51,7 +51,7 @@ CATALOGUE: tuple[Anomaly, ...] = (
     ),
     Anomaly(
         "fabricated-snapshot",
-        "no key is committed or hit over a slot whose state was not written at exactly that boundary",
+        "no key is committed or hit over a page whose state was not written at exactly that boundary",
         "later requests resume from a state that nobody computed",
     ),
     Anomaly(

@@ -11,7 +11,7 @@ from harness.checkers.finding import Finding
 from harness.history.events import Group, Read
 from harness.history.worker import NO_COLUMN
 from harness.ledger.ledger import Book, Ledger
-from harness.ledger.pages import NOTHING, Key, Page
+from harness.ledger.records import NOTHING, Key, PageRecord
 
 
 def diagnose(ledger: Ledger, read: Read) -> Finding | None:
@@ -33,8 +33,8 @@ class _Case:
         self.group: Group = ledger.groups[read.group]
         self.book: Book = ledger.books[read.r]
         self.nodes = ledger.nodes(read)
-        self.slot = read.slots[index]
-        self.page: Page | None = ledger.page(read.group, self.slot)
+        self.page = read.pages[index]
+        self.record: PageRecord | None = ledger.record(read.group, self.page)
         if self.group.kind == "recurrent":
             self.start = self.stop = read.stop
         else:
@@ -50,9 +50,9 @@ class _Case:
         return self.start < self.book.resume
 
     def anomaly(self) -> str:
-        if self.page is None:
+        if self.record is None:
             return self._missing()
-        if self.book.r not in self.page.holders:
+        if self.book.r not in self.record.holders:
             return "use-after-free"
         key = self._key()
         if key is not None and self.restored:
@@ -66,7 +66,7 @@ class _Case:
         if not self.restored:
             return "premature-release"
         hit = self.book.hit
-        table = hit.slots[self.group.id] if hit else []
+        table = hit.pages[self.group.id] if hit else []
         null = {*self.ledger.null[self.group.pool], NO_COLUMN}
         if self.group.kind == "recurrent":
             column = (self.stop - 1) // self.group.block_size
@@ -75,28 +75,28 @@ class _Case:
         if column < len(table) and table[column] not in null:
             return "premature-release"
         first = self.read.start // self.group.block_size
-        some = any(slot not in null for slot in table[first:]) and self.group.kind in ("sliding", "chunked")
+        some = any(page not in null for page in table[first:]) and self.group.kind in ("sliding", "chunked")
         return "window-hole" if some else "group-misalignment"
 
     def _key(self) -> Key | None:
-        assert self.page is not None
+        assert self.record is not None
         nodes = self.nodes
-        return next((k for k in self.page.keys if k.length < len(nodes) and nodes[k.length] == k.node), None)
+        return next((k for k in self.record.keys if k.length < len(nodes) and nodes[k.length] == k.node), None)
 
     def _foreign(self) -> str:
-        page, nodes = self.page, self.nodes
-        assert page is not None
-        if page.node == NOTHING or page.group != self.group.id:
+        record, nodes = self.record, self.nodes
+        assert record is not None
+        if record.node == NOTHING or record.group != self.group.id:
             return "stale-hit"
-        if self.group.kind == "recurrent" and page.state:
-            taken = min(page.stop, self.stop)
-            if self.ledger.trie.ancestor(page.node, taken) == nodes[taken]:
+        if self.group.kind == "recurrent" and record.state:
+            taken = min(record.stop, self.stop)
+            if self.ledger.trie.ancestor(record.node, taken) == nodes[taken]:
                 return "state-position-skew"
         trie = self.ledger.trie
         if (
-            page.start <= self.start
-            and page.stop >= self.stop
-            and trie.same_tokens(trie.ancestor(page.node, self.stop), nodes[self.stop])
+            record.start <= self.start
+            and record.stop >= self.stop
+            and trie.same_tokens(trie.ancestor(record.node, self.stop), nodes[self.stop])
         ):
             return "cross-identity-hit"
         return "stale-hit"
@@ -115,25 +115,25 @@ class _Case:
         )
 
     def _place(self) -> str:
-        where = "no slot" if self.slot < 0 else f"slot {self.slot}"
+        where = "no page" if self.page < 0 else f"page {self.page}"
         return f"{where} of group {self.group.id} ({self.group.kind})"
 
     def _content(self) -> str:
-        page = self.page
-        if page is None:
+        record = self.record
+        if record is None:
             return "is the null block, where nothing is ever stored"
-        if self.book.r not in page.holders:
-            owner = ", ".join(page.holders) or "nobody"
+        if self.book.r not in record.holders:
+            owner = ", ".join(record.holders) or "nobody"
             return f"is held by {owner}, not by {self.book.r}"
-        other = f", for group {page.group}" if page.node != NOTHING and page.group != self.group.id else ""
-        return f"holds {content_of(page)}{other}"
+        other = f", for group {record.group}" if record.node != NOTHING and record.group != self.group.id else ""
+        return f"holds {content_of(record)}{other}"
 
 
-def content_of(page: Page) -> str:
+def content_of(record: PageRecord) -> str:
     """Say in words what a page holds."""
-    if page.zeroed:
+    if record.zeroed:
         return "zeros"
-    if page.node == NOTHING:
+    if record.node == NOTHING:
         return "nothing: it was not written since it was last free"
-    what = f"the state after {page.stop} tokens" if page.state else f"tokens [{page.start}, {page.stop})"
-    return f"{what} of {page.writer}, written in step {page.step}"
+    what = f"the state after {record.stop} tokens" if record.state else f"tokens [{record.start}, {record.stop})"
+    return f"{what} of {record.writer}, written in step {record.step}"

@@ -12,9 +12,9 @@ from harness.trace.format import GroupKind
 
 
 def held(ledger: Ledger, group: int, node: int, *, device_alone: bool = False) -> bool:
-    """Whether some slot of the group, or of one that keeps copies of its pages, carries a usable key for the prefix."""
-    slots = ledger.keys[group].get(node)
-    if slots is not None and any(key.usable for key in slots.values()):
+    """Whether some page of the group, or of one that keeps copies of its pages, carries a usable key for the prefix."""
+    pages = ledger.keys[group].get(node)
+    if pages is not None and any(key.usable for key in pages.values()):
         return True
     return not device_alone and any(held(ledger, other, node) for other in ledger.stored[group])
 

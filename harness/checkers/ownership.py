@@ -10,7 +10,7 @@ from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.attention_span import first_needed
 from harness.history.events import Aborted, Counts, Drop, Finished, Group, Preempted, StepEnd, Take, Write
 from harness.ledger.ledger import Book, Ledger
-from harness.ledger.pages import Page, Span
+from harness.ledger.records import PageRecord, Span
 
 
 class Ownership(Checker):
@@ -40,27 +40,27 @@ class Ownership(Checker):
         """Refuse a null block, and a free page that a copy still fills, as anybody's own; who takes pages is not at an end."""
         self._ended.pop(event.holder, None)
         if ledger.filling and not event.holder.startswith("copy:"):
-            pages = ledger.pages[event.pool]
+            records = ledger.records[event.pool]
             nobodys = [
-                s for s in event.slots if not pages[s].holders and not pages[s].keys and (event.pool, s) in ledger.filling
+                s for s in event.pages if not records[s].holders and not records[s].keys and (event.pool, s) in ledger.filling
             ]
             if nobodys:
                 return (_still_filled(event, nobodys[0]),)
-        null = [slot for slot in event.slots if slot in ledger.null[event.pool]]
+        null = [page for page in event.pages if page in ledger.null[event.pool]]
         if not null:
             return None
         sentence = (
-            f"Let slot {null[0]} be the null block of pool {event.pool}, which all tables share; however {event.holder} took "
+            f"Let page {null[0]} be the null block of pool {event.pool}, which all tables share; however {event.holder} took "
             f"it as its own: a contradiction."
         )
         return (Finding(anomaly="aliased-write", r=event.holder, sentence=sentence),)
 
     def on_drop(self, ledger: Ledger, event: Drop) -> Found:
         """Refuse what the holder does not hold, or not so often."""
-        for slot in event.slots:
-            if event.slots.count(slot) > ledger.pages[event.pool][slot].holders.get(event.holder, 0):
+        for page in event.pages:
+            if event.pages.count(page) > ledger.records[event.pool][page].holders.get(event.holder, 0):
                 sentence = (
-                    f"Let {event.holder} give slot {slot} back in step {event.step}; however by its tables it does not hold "
+                    f"Let {event.holder} give page {page} back in step {event.step}; however by its tables it does not hold "
                     f"it any more: a contradiction."
                 )
                 return (Finding(anomaly="double-free", r=event.holder, sentence=sentence),)
@@ -69,29 +69,29 @@ class Ownership(Checker):
     def on_write(self, ledger: Ledger, event: Write) -> Found:
         """Content that another holder still needs stays as it is."""
         group, start = ledger.groups[event.group], event.start
-        pages, null = ledger.pages[event.pool], ledger.null[event.pool]
-        for slot in event.slots:
+        records, null = ledger.records[event.pool], ledger.null[event.pool]
+        for page in event.pages:
             stop = min(event.stop, (start // group.block_size + 1) * group.block_size)
-            if slot in null or slot < 0:
-                return (_null_write(event, slot),)
-            page = pages[slot]
-            times = page.holders.get(event.r, 0)
-            held, shared = times > 0, len(page.holders) > 1 or times > 1
+            if page in null or page < 0:
+                return (_null_write(event, page),)
+            record = records[page]
+            times = record.holders.get(event.r, 0)
+            held, shared = times > 0, len(record.holders) > 1 or times > 1
             self.opportunities += shared
             if not held and not ledger.orphaned(event.step, event.r):
-                return (_unheld_write(event, slot, page),)
+                return (_unheld_write(event, page, record),)
             if shared or not held:
-                doubled = times > 1 and _stands_twice(ledger, event, slot)
-                harmed = event.r if doubled else _harmed(ledger, slot, page, event, start, stop)
+                doubled = times > 1 and _stands_twice(ledger, event, page)
+                harmed = event.r if doubled else _harmed(ledger, page, record, event, start, stop)
                 if harmed:
-                    return (_aliased(event, slot, page, harmed),)
+                    return (_aliased(event, page, record, harmed),)
             start = stop
         return None
 
     def on_counts(self, ledger: Ledger, event: Counts) -> Found:
         """Compare the engine's books with who took what."""
         self.opportunities += 1
-        total = len(ledger.pages[event.pool]) - len(ledger.null[event.pool])
+        total = len(ledger.records[event.pool]) - len(ledger.null[event.pool])
         summed = event.free + event.held + event.cached
         held, cached = ledger.held[event.pool], ledger.idle_keyed[event.pool]
         books = f"free {event.free}, held {event.held}, cached {event.cached}"
@@ -99,10 +99,10 @@ class Ownership(Checker):
             what = "counts a page twice" if summed > total else "has lost a page"
             sentence = f"Let pool {event.pool} have {total} pages. The engine's books ({books}) {what}: a contradiction."
             return (Finding(anomaly="double-free" if summed > total else "leak", sentence=sentence),)
-        for slot, count in event.refs:
-            holders = ledger.pages[event.pool][slot].holders
+        for page, count in event.refs:
+            holders = ledger.records[event.pool][page].holders
             if count != sum(holders.values()):
-                return (_miscounted(slot, count, holders, event.step),)
+                return (_miscounted(page, count, holders, event.step),)
         if event.held != held:
             sentence = (
                 f"Let pool {event.pool} be as the tables say: {held} pages held, {cached} cached. However the engine's books "
@@ -132,24 +132,24 @@ class Ownership(Checker):
 
 
 def _leak(ledger: Ledger, r: str) -> Finding:
-    slots = [slot for pages in ledger.pages.values() for slot, page in enumerate(pages) if r in page.holders]
+    pages = [page for records in ledger.records.values() for page, record in enumerate(records) if r in record.holders]
     sentence = (
-        f"Let {r} have ended. Nobody can use its pages any more; however slots {slots} are still held by it: a contradiction."
+        f"Let {r} have ended. Nobody can use its pages any more; however pages {pages} are still held by it: a contradiction."
     )
     return Finding(anomaly="leak", r=r, sentence=sentence)
 
 
-def _miscounted(slot: int, count: int, holders: dict[str, int], step: int) -> Finding:
+def _miscounted(page: int, count: int, holders: dict[str, int], step: int) -> Finding:
     names = ", ".join(holders) or "nobody"
     sentence = (
-        f"Let slot {slot} be held by {names} ({sum(holders.values())} in all) after step {step}; however the engine counts "
+        f"Let page {page} be held by {names} ({sum(holders.values())} in all) after step {step}; however the engine counts "
         f"{count} references: a contradiction."
     )
     return Finding(anomaly="leak" if count > sum(holders.values()) else "double-free", sentence=sentence)
 
 
-def _null_write(event: Write, slot: int) -> Finding:
-    where = f"slot {slot}, the null block that all tables share" if slot >= 0 else "a column that its table does not have"
+def _null_write(event: Write, page: int) -> Finding:
+    where = f"page {page}, the null block that all tables share" if page >= 0 else "a column that its table does not have"
     sentence = (
         f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}; however group {event.group} was to "
         f"write them into {where}: a contradiction."
@@ -157,83 +157,83 @@ def _null_write(event: Write, slot: int) -> Finding:
     return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
 
 
-def _still_filled(event: Take, slot: int) -> Finding:
+def _still_filled(event: Take, page: int) -> Finding:
     sentence = (
-        f"Let a copy that has not ended fill slot {slot} of pool {event.pool}. Nobody has held that page since; however "
+        f"Let a copy that has not ended fill page {page} of pool {event.pool}. Nobody has held that page since; however "
         f"{event.holder} was given it in step {event.step}, and the copy writes over whatever {event.holder} puts there: a "
         f"contradiction."
     )
     return Finding(anomaly="aliased-write", r=event.holder, sentence=sentence)
 
 
-def _unheld_write(event: Write, slot: int, page: Page) -> Finding:
-    owner = ", ".join(page.holders) or "nobody"
+def _unheld_write(event: Write, page: int, record: PageRecord) -> Finding:
+    owner = ", ".join(record.holders) or "nobody"
     sentence = (
-        f"Let slot {slot} be held by {owner}; however {event.r} wrote into it in step {event.step} (group {event.group}): a "
+        f"Let page {page} be held by {owner}; however {event.r} wrote into it in step {event.step} (group {event.group}): a "
         f"contradiction."
     )
     return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
 
 
-def _aliased(event: Write, slot: int, page: Page, harmed: str) -> Finding:
+def _aliased(event: Write, page: int, record: PageRecord, harmed: str) -> Finding:
     if harmed == event.r:
         why = f"stand twice in {event.r}'s tables, each time for tokens of its own"
     else:
-        why = f"be held by {', '.join(page.holders)}, and hold what {harmed} still needs"
+        why = f"be held by {', '.join(record.holders)}, and hold what {harmed} still needs"
     sentence = (
-        f"Let slot {slot} {why}; however {event.r} wrote tokens [{event.start}, {event.stop}) over it in step {event.step} "
+        f"Let page {page} {why}; however {event.r} wrote tokens [{event.start}, {event.stop}) over it in step {event.step} "
         f"(group {event.group}): a contradiction."
     )
     return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
 
 
-def _harmed(ledger: Ledger, slot: int, page: Page, event: Write, start: int, stop: int) -> str:
+def _harmed(ledger: Ledger, page: int, record: PageRecord, event: Write, start: int, stop: int) -> str:
     """Return a holder that still needs what this write of tokens [start, stop) destroys in the page; empty if nobody does."""
-    lost = ledger.destroyed(page, event, start, stop)
-    if lost and _filled_later(ledger, slot, event):
+    lost = ledger.destroyed(record, event, start, stop)
+    if lost and _filled_later(ledger, page, event):
         return ""
-    for holder in page.holders if lost else ():
-        book = ledger.books.get(holder) if holder != event.r and page.held_for[holder] == page.group else None
-        if book is not None and _needed(ledger, slot, page, book, lost):
+    for holder in record.holders if lost else ():
+        book = ledger.books.get(holder) if holder != event.r and record.held_for[holder] == record.group else None
+        if book is not None and _needed(ledger, page, record, book, lost):
             return holder
     return ""
 
 
-def _needed(ledger: Ledger, slot: int, page: Page, book: Book, lost: list[Span]) -> bool:
+def _needed(ledger: Ledger, page: int, record: PageRecord, book: Book, lost: list[Span]) -> bool:
     """Whether the request's next query, at the position up to which it has computed, reads any of the lost content."""
     upto = book.computed
-    if page.state:
-        same = upto == page.stop and book.nodes[upto] == page.node
-        return same and _in_place(ledger, slot, page.group, book.r, upto)
-    first = first_needed(ledger.groups[page.group], upto)
+    if record.state:
+        same = upto == record.stop and book.nodes[upto] == record.node
+        return same and _in_place(ledger, page, record.group, book.r, upto)
+    first = first_needed(ledger.groups[record.group], upto)
     for span in lost:
         low, high = max(span.start, first), min(span.stop, upto)
         same = low < high and ledger.trie.ancestor(span.node, high) == book.nodes[high]
-        if same and _in_place(ledger, slot, page.group, book.r, high):
+        if same and _in_place(ledger, page, record.group, book.r, high):
             return True
     return False
 
 
-def _filled_later(ledger: Ledger, slot: int, event: Write) -> bool:
-    """Whether a copy fills the slot before a later step in flight runs: nobody relies on what lies there until then."""
+def _filled_later(ledger: Ledger, page: int, event: Write) -> bool:
+    """Whether a copy fills the page before a later step in flight runs: nobody relies on what lies there until then."""
     later = [begun for step, begun in ledger.open_steps.items() if step > event.step]
-    return any((move.dst_pool, move.dst) == (event.pool, slot) for begun in later for move in begun.copies)
+    return any((move.dst_pool, move.dst) == (event.pool, page) for begun in later for move in begun.copies)
 
 
-def _in_place(ledger: Ledger, slot: int, group: int, r: str, stop: int) -> bool:
-    """Whether the request's tables, if it runs in a step in flight, have the slot where what ends at `stop` belongs.
+def _in_place(ledger: Ledger, page: int, group: int, r: str, stop: int) -> bool:
+    """Whether the request's tables, if it runs in a step in flight, have the page where what ends at `stop` belongs.
 
     A run that its own request did not outlive may leave a piece of r's prefix in a page that r took for other tokens.
     """
     steps = ledger.open_steps.items()
     runs = [run for step, begun in steps for run in begun.runs if run.r == r and not ledger.orphaned(step, r)]
     column = (stop - 1) // ledger.groups[group].block_size
-    drafted = any(slot in run.scratch[group] for run in runs if run.scratch)
-    return not runs or drafted or any(run.tables[group][column : column + 1] == [slot] for run in runs)
+    drafted = any(page in run.scratch[group] for run in runs if run.scratch)
+    return not runs or drafted or any(run.tables[group][column : column + 1] == [page] for run in runs)
 
 
-def _stands_twice(ledger: Ledger, event: Write, slot: int) -> bool:
-    """Whether the writer's tables give one place of the slot to two tokens that this step needs, of one group or of two.
+def _stands_twice(ledger: Ledger, event: Write, page: int) -> bool:
+    """Whether the writer's tables give one place of the page to two tokens that this step needs, of one group or of two.
 
     In a ring the next column may lie in the same page, over tokens that left the window. A state moves on in place.
     """
@@ -242,7 +242,7 @@ def _stands_twice(ledger: Ledger, event: Write, slot: int) -> bool:
     elsewhere = False
     for group, table in zip(ledger.groups, run.tables if run else (), strict=False):
         assert run is not None
-        places = sorted(_places(group, table, slot, run.start, run.stop))
+        places = sorted(_places(group, table, page, run.start, run.stop))
         if places and elsewhere:
             return True
         elsewhere = elsewhere or bool(places)
@@ -251,10 +251,10 @@ def _stands_twice(ledger: Ledger, event: Write, slot: int) -> bool:
     return False
 
 
-def _places(group: Group, table: list[int], slot: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield which places of the slot, by column, a run of tokens [start, stop) needs."""
+def _places(group: Group, table: list[int], page: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield which places of the page, by column, a run of tokens [start, stop) needs."""
     size = group.block_size
     first = max(start - 1, 0) if group.kind == "recurrent" else first_needed(group, start)
     for column in range(first // size, -(-stop // size)):
-        if table[column : column + 1] == [slot]:
+        if table[column : column + 1] == [page]:
             yield max(first - column * size, 0), min(stop - column * size, size)

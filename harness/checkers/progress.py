@@ -80,16 +80,16 @@ def _stuck(r: str, what: str) -> Finding:
 
 
 def _blocks(ledger: Ledger, r: str, pool: int, upto: int) -> int:
-    """Return a bound on the slots that the request needs up to `upto` tokens: one spare block for every group.
+    """Return a bound on the pages that the request needs up to `upto` tokens: one spare block for every group.
 
-    Drafts take slots ahead, and a page of their own each where a state is written after every token.
+    Drafts take pages ahead, and a page of their own each where a state is written after every token.
     """
-    drafts, slots = ledger.header.rules.drafts, 0
+    drafts, pages = ledger.header.rules.drafts, 0
     for group in ledger.local:
         if group.pool == pool:
             recurrent = group.kind == "recurrent"
-            slots += -(-(upto if recurrent else upto + 2 * drafts) // group.block_size) + 1 + drafts * recurrent
-    return slots
+            pages += -(-(upto if recurrent else upto + 2 * drafts) // group.block_size) + 1 + drafts * recurrent
+    return pages
 
 
 def _feasible(ledger: Ledger, r: str, tokens: int) -> bool:
@@ -102,13 +102,15 @@ def _feasible(ledger: Ledger, r: str, tokens: int) -> bool:
     whole = lcm(*(group.block_size for group in ledger.local))
     if left <= 0 or tokens < min(left, whole):
         return False
-    upto, reserved = len(book.tokens), ledger.header.rules.reserved_slots
+    upto, reserved = len(book.tokens), ledger.header.rules.reserved_pages
     return all(
-        len(pages) - len(ledger.null[pool]) - ledger.held[pool] - reserved >= _blocks(ledger, r, pool, upto)
-        for pool, pages in ledger.pages.items()
+        len(records) - len(ledger.null[pool]) - ledger.held[pool] - reserved >= _blocks(ledger, r, pool, upto)
+        for pool, records in ledger.records.items()
     )
 
 
 def _fits_alone(ledger: Ledger, r: str) -> bool:
     upto = len(ledger.books[r].tokens)
-    return all(len(pages) - len(ledger.null[pool]) >= _blocks(ledger, r, pool, upto) for pool, pages in ledger.pages.items())
+    return all(
+        len(records) - len(ledger.null[pool]) >= _blocks(ledger, r, pool, upto) for pool, records in ledger.records.items()
+    )

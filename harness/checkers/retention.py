@@ -96,8 +96,8 @@ class ReplayBoundaryRetained(Checker):
         """Allow a kept boundary to go for want of room, with a reset or with new weights, but not by retention."""
         if event.reason != "retention":
             return None
-        page = ledger.page(event.group, event.slot)
-        for key in page.keys if page else ():
+        record = ledger.record(event.group, event.page)
+        for key in record.keys if record else ():
             if key.group != event.group or len(ledger.keys[event.group].get(key.node, ())) != 1:
                 continue
             if owed := self._owed.get((event.group, key.node)):
@@ -255,8 +255,8 @@ def _kept_aside(ledger: Ledger, book: Book, event: Publish) -> bool:
 
 def _fetched(hit: Hit, event: Publish, other: int) -> bool:
     """Whether the page that is keyed was fetched from another group's pages by a hit."""
-    columns = zip(hit.slots[event.group], hit.slots[other], strict=False)
-    return any(slot == event.slot and place >= 0 for slot, place in columns)
+    columns = zip(hit.pages[event.group], hit.pages[other], strict=False)
+    return any(page == event.page and place >= 0 for page, place in columns)
 
 
 def _matched_beyond(ledger: Ledger, book: Book, owner: int, length: int) -> bool:

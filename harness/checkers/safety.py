@@ -11,7 +11,7 @@ from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.events import Header, Hit, Publish, Read, StepEnd, Submitted
 from harness.ledger.ledger import Ledger
-from harness.ledger.pages import Key
+from harness.ledger.records import Key
 
 
 class _ReadChecker(Checker):
@@ -51,7 +51,7 @@ class SafetyLaw(_ReadChecker):
         if key is None:
             return None
         sentence = (
-            f"Let {key.r} have published its first {key.length} tokens in slot {key.slot} of group {key.group}. A reset that "
+            f"Let {key.r} have published its first {key.length} tokens in page {key.page} of group {key.group}. A reset that "
             f"returned success ended that key; however {event.r} hit it in step {event.step}: a contradiction."
         )
         return (Finding(anomaly="stale-hit", r=event.r, sentence=sentence),)
@@ -82,7 +82,7 @@ class NoFabricatedSnapshots(_ReadChecker):
     """No fabricated snapshots: a state that can be hit was written, at exactly that boundary."""
 
     name = "no-fabricated-snapshots"
-    summary = "no key is ever committed or hit over a slot whose state was not written at exactly that boundary"
+    summary = "no key is ever committed or hit over a page whose state was not written at exactly that boundary"
     anomalies = ("fabricated-snapshot",)
 
     def handlers(self) -> dict[type, Handler]:
@@ -96,13 +96,13 @@ class NoFabricatedSnapshots(_ReadChecker):
         return None
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
-        if ledger.page(event.group, event.slot) is not None:
+        if ledger.record(event.group, event.page) is not None:
             late = ledger.groups[event.group].kind == "recurrent" and ledger.late(event)
             self.opportunities += late
             return (_hollow(ledger, event, self.anomalies[0], event.step),) if late and ledger.hollow(event) else None
         sentence = (
-            f"Let {event.r} have published its first {event.length} tokens in group {event.group}. The ledger says that slot "
-            f"{event.slot} is the null block, where nothing is ever stored; however it can now be hit: a contradiction."
+            f"Let {event.r} have published its first {event.length} tokens in group {event.group}. The ledger says that page "
+            f"{event.page} is the null block, where nothing is ever stored; however it can now be hit: a contradiction."
         )
         return (Finding(anomaly="fabricated-snapshot", r=event.r, sentence=sentence),)
 
@@ -132,7 +132,7 @@ class CommitOrder(_ReadChecker):
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
         late = ledger.groups[event.group].kind != "recurrent" and ledger.late(event)
         self.opportunities += late
-        absent = ledger.page(event.group, event.slot) is None
+        absent = ledger.record(event.group, event.page) is None
         return (_hollow(ledger, event, "partial-commit", event.step),) if late and not absent and ledger.hollow(event) else None
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
@@ -147,8 +147,8 @@ class CommitOrder(_ReadChecker):
         if key is None:
             return None
         sentence = (
-            f"Let {key.r} have been scheduled in step {key.step}, which was to write its first {key.length} tokens into slot "
-            f"{key.slot} of group {key.group}. It was withdrawn before it ran; however {event.r} hit that key in step "
+            f"Let {key.r} have been scheduled in step {key.step}, which was to write its first {key.length} tokens into page "
+            f"{key.page} of group {key.group}. It was withdrawn before it ran; however {event.r} hit that key in step "
             f"{event.step}: a contradiction."
         )
         return (Finding(anomaly="uncommitted-hit", r=event.r, sentence=sentence),)
@@ -181,7 +181,7 @@ class Identity(_ReadChecker):
         if key is None:
             return None
         sentence = (
-            f"Let {key.r} have published its first {key.length} tokens in slot {key.slot} of group {key.group}. New weights or "
+            f"Let {key.r} have published its first {key.length} tokens in page {key.page} of group {key.group}. New weights or "
             f"a new version of its adapter ended that key; however {event.r} hit it in step {event.step}: a contradiction."
         )
         return (Finding(anomaly="cross-identity-hit", r=event.r, sentence=sentence),)
@@ -193,16 +193,16 @@ def _stopped(ledger: Ledger, event: Hit, state: str) -> Key | None:
 
 def _unbacked(ledger: Ledger, event: StepEnd, *, recurrent: bool) -> list[Key]:
     """Return the keys without content that the step commits; of those over the null block the publication told already."""
-    keys = [key for key in ledger.unbacked(event) if ledger.page(key.group, key.slot) is not None]
+    keys = [key for key in ledger.unbacked(event) if ledger.record(key.group, key.page) is not None]
     return [key for key in keys if (ledger.groups[key.group].kind == "recurrent") == recurrent]
 
 
 def _hollow(ledger: Ledger, key: Key | Publish, anomaly: str, step: int) -> Finding:
-    page = ledger.page(key.group, key.slot)
-    assert page is not None
+    record = ledger.record(key.group, key.page)
+    assert record is not None
     what = "the state after" if ledger.groups[key.group].kind == "recurrent" else "the block that ends"
     sentence = (
-        f"Let {key.r} have published {what} its first {key.length} tokens in slot {key.slot} of group {key.group}. Step "
-        f"{step} committed it; however the ledger says that the slot holds {content_of(page)}: a contradiction."
+        f"Let {key.r} have published {what} its first {key.length} tokens in page {key.page} of group {key.group}. Step "
+        f"{step} committed it; however the ledger says that the page holds {content_of(record)}: a contradiction."
     )
     return Finding(anomaly=anomaly, r=key.r, sentence=sentence)

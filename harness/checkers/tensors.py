@@ -22,7 +22,7 @@ from harness.checkers.finding import Finding, Measured
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.events import Compare, Drop, Group, Header, Hit, Read
 from harness.ledger.ledger import Ledger
-from harness.ledger.pages import NOTHING, Page
+from harness.ledger.records import NOTHING, PageRecord
 from harness.trace.format import COMPARE
 
 RESOLUTION = 1e-6
@@ -30,7 +30,7 @@ RESOLUTION = 1e-6
 SILENT, UNFELT = "silent-divergence", "unfelt-fault"
 
 GivenBack = dict[tuple[int, int, str], set[int]]
-"""Per pool, slot and holder: the steps that were in flight when the holder gave the slot back."""
+"""Per pool, page and holder: the steps that were in flight when the holder gave the page back."""
 
 
 class TensorsAgree(Checker):
@@ -58,7 +58,7 @@ class TensorsAgree(Checker):
         """Remember which steps were in flight when pages were given back."""
         if ledger.open_steps:
             steps = set(ledger.open_steps)
-            self._given_back |= {(event.pool, slot, event.holder): steps for slot in event.slots}
+            self._given_back |= {(event.pool, page, event.holder): steps for page in event.pages}
         return None
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
@@ -102,17 +102,17 @@ class TensorsAgree(Checker):
 def unfelt(ledger: Ledger, read: Read, given_back: GivenBack) -> str:
     """Return the class by which a wrong read leaves the numbers as they are; empty if they must change."""
     bad, group = ledger.invalid_columns(read), ledger.groups[read.group]
-    bad = [i for i in bad if read.step not in given_back.get((read.pool, read.slots[i], read.r), ())]
+    bad = [i for i in bad if read.step not in given_back.get((read.pool, read.pages[i], read.r), ())]
     if not bad:
         return "freed-in-flight"
-    pages = [ledger.page(read.group, read.slots[index]) for index in bad]
-    if any(page is None or page.node == NOTHING or page.group != read.group for page in pages):
+    records = [ledger.record(read.group, read.pages[index]) for index in bad]
+    if any(record is None or record.node == NOTHING or record.group != read.group for record in records):
         return ""
     spans = [_span(group, read, index) for index in bad]
-    held = [page for page in pages if page is not None]
-    if all(_has(ledger, page, read, span, group) for page, span in zip(held, spans, strict=True)):
-        return "not-held" if all(read.r not in page.holders for page in held) else "same-content"
-    exchanged = all(any(_has(ledger, page, read, span, group) for page in held) for span in spans)
+    held = [record for record in records if record is not None]
+    if all(_has(ledger, record, read, span, group) for record, span in zip(held, spans, strict=True)):
+        return "not-held" if all(read.r not in record.holders for record in held) else "same-content"
+    exchanged = all(any(_has(ledger, record, read, span, group) for record in held) for span in spans)
     return "exchanged" if group.kind == "full" and exchanged else ""
 
 
@@ -124,15 +124,15 @@ def _span(group: Group, read: Read, index: int) -> tuple[int, int]:
     return max(read.start, column * size), min(read.stop, (column + 1) * size)
 
 
-def _has(ledger: Ledger, page: Page, read: Read, span: tuple[int, int], group: Group) -> bool:
+def _has(ledger: Ledger, record: PageRecord, read: Read, span: tuple[int, int], group: Group) -> bool:
     """Whether a page's newest run covers a span of what the request's own prefix computes to, salts aside."""
     start, stop = span
     nodes = ledger.nodes(read)
     if group.kind == "recurrent":
-        return page.state and page.stop == stop and _computes_alike(ledger, page.node, nodes[stop])
-    if page.state or not page.start <= start <= stop <= page.stop:
+        return record.state and record.stop == stop and _computes_alike(ledger, record.node, nodes[stop])
+    if record.state or not record.start <= start <= stop <= record.stop:
         return False
-    return _computes_alike(ledger, ledger.trie.ancestor(page.node, stop), nodes[stop])
+    return _computes_alike(ledger, ledger.trie.ancestor(record.node, stop), nodes[stop])
 
 
 def _computes_alike(ledger: Ledger, node: int, other: int) -> bool:

@@ -41,4 +41,4 @@ def _needed(group: Group, position: int, tier: TierRules) -> Iterable[int]:
 
 def _held(ledger: Ledger, groups: Iterable[int], book: Book, lengths: Iterable[int]) -> bool:
     keys = [ledger.keys[group] for group in groups]
-    return all(any(key.usable for slots in keys for key in slots.get(book.nodes[length], {}).values()) for length in lengths)
+    return all(any(key.usable for pages in keys for key in pages.get(book.nodes[length], {}).values()) for length in lengths)

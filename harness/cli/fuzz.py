@@ -27,7 +27,7 @@ _EXIT_INTERRUPTED = 130
 @click.option("--operations", type=click.IntRange(min=0), default=0, help="Stop after so many operations.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="What everything drawn depends on.")
 @click.option("--exhaustive", is_flag=True, help="Run every trace within a bound instead of random ones.")
-@click.option("--bound", default="", metavar="KEY=N,…", help="Requests, blocks of a prompt, slots, tokens generated.")
+@click.option("--bound", default="", metavar="KEY=N,…", help="Requests, blocks of a prompt, pages, tokens generated.")
 def fuzz(
     engine: str,
     policy: str,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 DRAFTS = 3
-TIER_SLOTS = 512
+TIER_PAGES = 512
 EVERYWHERE = ("prefix-end", "replay")
 
 
@@ -113,7 +113,7 @@ ARMS: tuple[Arm, ...] = (
         "tier",
         "the device's cache is reset, the second tier is kept",
         _from_tier,
-        {"tier_slots": TIER_SLOTS},
+        {"tier_pages": TIER_PAGES},
         evicts=True,
         places=(*EVERYWHERE, "together", "turns", "alike"),
     ),

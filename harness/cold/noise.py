@@ -18,7 +18,7 @@ from reference_impl.toy_model import dense, recurrent
 from reference_impl.toy_model.paged import Chunk, Pools, step
 
 State = list[list[Tensor]]
-"""By recurrent group its conv and memory [layers, ...] in one slot."""
+"""By recurrent group its conv and memory [layers, ...] in one page."""
 
 _ENDS = (16, 48, 64, 100, 111, 192)
 
@@ -57,13 +57,13 @@ def cold(model: Model, tokens: list[int], version: int) -> tuple[Tensor, State]:
 
 
 def states_of(pools: Pools, tables: Sequence[Sequence[int]], stop: int) -> State:
-    """Return the state after `stop` tokens; of a group whose table is too short, what the null slot holds."""
+    """Return the state after `stop` tokens; of a group whose table is too short, what the null page holds."""
     states = []
     for g, group in enumerate(pools.groups):
         if recurrent.is_recurrent(pools.kinds[g]):
             column = -(-stop // group.block_size) - 1
-            slot = tables[g][column] if column < len(tables[g]) else 0
-            states.append([view[:, slot].clone() for view in pools.views[g]])
+            page = tables[g][column] if column < len(tables[g]) else 0
+            states.append([view[:, page].clone() for view in pools.views[g]])
     return states
 
 

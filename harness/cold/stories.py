@@ -253,5 +253,5 @@ def write(shape: Shape, arm: Arm, where: str, seed: int) -> Trace:
     STORIES[where][1](story)
     lengths = [length_of(op.prompt) + 4 * shape.unit for op in story.script.ops if isinstance(op, Submit)]
     tokens = max(lengths) * 6 // 5 if where == SMALL_POOL else sum(lengths)
-    trace = story.script.trace(story.script.shape.slots(tokens) + 1)
+    trace = story.script.trace(story.script.shape.pages(tokens) + 1)
     return Trace(msgspec.structs.replace(trace.header, seed=seed), trace.ops)

@@ -1,11 +1,11 @@
 """Turns what a policy's books say into events.
 
-A policy is believed in nothing, and it needs no hooks: after each call its books (whose tables hold which slots, which keys
-name which slots, what the pools count) are compared with what they were before, and the difference becomes `unpublish`,
+A policy is believed in nothing, and it needs no hooks: after each call its books (whose tables hold which pages, which keys
+name which pages, what the pools count) are compared with what they were before, and the difference becomes `unpublish`,
 `drop`, `take`, `publish` and `counts`, in that order. One witness serves every reference policy whose adapter can show its
 `Books`; managers of vLLM's shape have one of their own (`observe.py`).
 
-A column that changed its slot is dropped and taken again. A key that changed its length is unpublished and published again.
+A column that changed its page is dropped and taken again. A key that changed its length is unpublished and published again.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import NamedTuple, Protocol
 from harness.history.events import Counts, Drop, Event, Group, Header, Hit, Publish, Take, Unpublish, UnpublishReason
 
 ABSENT = -1
-"""The slot of a column that is not there: never allocated, or given back."""
+"""The page of a column that is not there: never allocated, or given back."""
 
 Tables = list[list[int]]
-"""Slots by group and column."""
+"""Pages by group and column."""
 KeyId = tuple[int, int, Hashable]
-"""A group, a slot of its pool, and whatever the policy calls the key."""
+"""A group, a page of its pool, and whatever the policy calls the key."""
 
 
 class Claim(NamedTuple):
-    """What a key says: the slot holds what ends the first `length` tokens of `r`; empty: of the request that was served.
+    """What a key says: the page holds what ends the first `length` tokens of `r`; empty: of the request that was served.
 
-    `companions` are further slots that the same key occupies.
+    `companions` are further pages that the same key occupies.
     """
 
     length: int
@@ -36,7 +36,7 @@ class Claim(NamedTuple):
 
 
 class Count(NamedTuple):
-    """A pool's own books: slots free, held by somebody, kept for their key alone."""
+    """A pool's own books: pages free, held by somebody, kept for their key alone."""
 
     free: int
     held: int
@@ -47,7 +47,7 @@ class Books(Protocol):
     """What a policy shows of itself. Nothing it returns is changed, neither here nor by the policy afterwards."""
 
     def tables(self, r: str) -> Tables:
-        """Return the slots that a request holds, by group and column, ABSENT where there is none; [] if it is not known."""
+        """Return the pages that a request holds, by group and column, ABSENT where there is none; [] if it is not known."""
 
     def keys(self) -> Mapping[KeyId, Claim]:
         """Return every key that can be hit now; empty for a policy without keys."""
@@ -55,8 +55,8 @@ class Books(Protocol):
     def counts(self) -> Mapping[int, Count]:
         """Return the books of every pool that keeps some, by the pool's id."""
 
-    def references(self, pool: int, slot: int) -> int | None:
-        """Return how often the policy says that a slot is held; None if it does not count."""
+    def references(self, pool: int, page: int) -> int | None:
+        """Return how often the policy says that a page is held; None if it does not count."""
 
 
 class Witness:
@@ -73,35 +73,35 @@ class Witness:
 
     # --- what an adapter says ------------------------------------------------------------------------------------------
 
-    def hit(self, r: str, length: int, slots: Tables, *, resume: int | None = None, tier: str = "local") -> None:
+    def hit(self, r: str, length: int, pages: Tables, *, resume: int | None = None, tier: str = "local") -> None:
         """Report a look-up: r was told that `length` tokens are cached and starts at `resume` (`length` if left out).
 
-        `slots` by group and column; groups of another tier say from which of their slots each column was fetched.
+        `pages` by group and column; groups of another tier say from which of their pages each column was fetched.
         """
-        slots = slots + [[] for _ in self._groups[len(slots) :]]
+        pages = pages + [[] for _ in self._groups[len(pages) :]]
         start = length if resume is None else resume
-        self.events.append(Hit(step=self.step, r=r, reported=length, resume=start, slots=slots, tier=tier))
+        self.events.append(Hit(step=self.step, r=r, reported=length, resume=start, pages=pages, tier=tier))
 
-    def hold(self, group: int, slots: Iterable[int], holder: str) -> None:
-        """Report that something other than a request (`copy:N`, `capture:N`) holds these slots of a group now."""
-        self._moved(Take, self._groups[group], list(slots), holder)
+    def hold(self, group: int, pages: Iterable[int], holder: str) -> None:
+        """Report that something other than a request (`copy:N`, `capture:N`) holds these pages of a group now."""
+        self._moved(Take, self._groups[group], list(pages), holder)
 
-    def release(self, group: int, slots: Iterable[int], holder: str) -> None:
+    def release(self, group: int, pages: Iterable[int], holder: str) -> None:
         """Report that it holds them no more."""
-        self._moved(Drop, self._groups[group], list(slots), holder)
+        self._moved(Drop, self._groups[group], list(pages), holder)
 
     def settle(self, holders: Iterable[str] = (), *, served: str = "", reason: UnpublishReason = "evict") -> None:
         """Report how the books changed in the call that has just returned.
 
         `holders` are the requests whose tables may have changed; `served` is whom keys are published for. A key that ended
-        did so for `reason`; if that is eviction although its slot stays held, it was replaced.
+        did so for `reason`; if that is eviction although its page stays held, it was replaced.
         """
         lost, won = self._compare_keys(served)
         held = self._held(lost) if reason == "evict" else set()
         moves, touched = self._compare_tables(dict.fromkeys(holders))
-        for (group, slot, _), claim in lost.items():
-            why: UnpublishReason = "replace" if (self._groups[group].pool, slot) in held else reason
-            self.events.append(Unpublish(step=self.step, group=group, slot=slot, length=claim.length, reason=why))
+        for (group, page, _), claim in lost.items():
+            why: UnpublishReason = "replace" if (self._groups[group].pool, page) in held else reason
+            self.events.append(Unpublish(step=self.step, group=group, page=page, length=claim.length, reason=why))
         self.events += moves
         self.events += won
         self._count(touched)
@@ -109,7 +109,7 @@ class Witness:
     def forget(self, r: str) -> None:
         """Forget a request that has ended and given everything back."""
         rows = zip(self._groups, self._tables.get(r, []), strict=False)
-        if all(slot in self._null[group.pool] for group, row in rows for slot in row):
+        if all(page in self._null[group.pool] for group, row in rows for page in row):
             self._tables.pop(r, None)
 
     def tables(self, r: str) -> Tables:
@@ -128,16 +128,16 @@ class Witness:
             Publish(
                 step=self.step,
                 group=group,
-                slot=slot,
+                page=page,
                 r=claim.r or served,
                 length=claim.length,
                 companions=list(claim.companions),
             )
-            for (group, slot, name), claim in now.items()
-            if self._keys.get((group, slot, name)) != claim
+            for (group, page, name), claim in now.items()
+            if self._keys.get((group, page, name)) != claim
         ]
         self._keys = now
-        return lost, sorted(won, key=lambda event: (event.group, event.length, event.slot))
+        return lost, sorted(won, key=lambda event: (event.group, event.length, event.page))
 
     def _compare_tables(self, holders: Iterable[str]) -> tuple[list[Event], set[tuple[int, int]]]:
         drops: list[Event] = []
@@ -152,10 +152,10 @@ class Witness:
                 if old != new:
                     gone, come = _difference(old, new, self._null[group.pool])
                     if gone:
-                        drops.append(Drop(step=self.step, pool=group.pool, group=group.id, slots=gone, holder=r))
+                        drops.append(Drop(step=self.step, pool=group.pool, group=group.id, pages=gone, holder=r))
                     if come:
-                        takes.append(Take(step=self.step, pool=group.pool, group=group.id, slots=come, holder=r))
-                    touched.update((group.pool, slot) for slot in gone + come)
+                        takes.append(Take(step=self.step, pool=group.pool, group=group.id, pages=come, holder=r))
+                    touched.update((group.pool, page) for page in gone + come)
         return drops + takes, touched
 
     def _count(self, touched: set[tuple[int, int]]) -> None:
@@ -167,16 +167,16 @@ class Witness:
         self._counts = dict(now)
 
     def _references(self, pool: int, touched: set[tuple[int, int]]) -> list[tuple[int, int]]:
-        counted = [(slot, self._books.references(pool, slot)) for place, slot in sorted(touched) if place == pool]
-        return [(slot, count) for slot, count in counted if count is not None]
+        counted = [(page, self._books.references(pool, page)) for place, page in sorted(touched) if place == pool]
+        return [(page, count) for page, count in counted if count is not None]
 
-    def _moved(self, kind: type[Take] | type[Drop], group: Group, slots: list[int], holder: str) -> None:
-        if slots:
-            self.events.append(kind(step=self.step, pool=group.pool, group=group.id, slots=slots, holder=holder))
+    def _moved(self, kind: type[Take] | type[Drop], group: Group, pages: list[int], holder: str) -> None:
+        if pages:
+            self.events.append(kind(step=self.step, pool=group.pool, group=group.id, pages=pages, holder=holder))
 
     def _held(self, keys: Iterable[KeyId]) -> set[tuple[int, int]]:
-        """Return those of the keys' slots, with their pools, that were in somebody's table before this call."""
-        asked = {(self._groups[group].pool, slot) for group, slot, _ in keys}
+        """Return those of the keys' pages, with their pools, that were in somebody's table before this call."""
+        asked = {(self._groups[group].pool, page) for group, page, _ in keys}
         if not asked:
             return asked
         tables = self._tables.values()
@@ -184,15 +184,15 @@ class Witness:
             place
             for rows in tables
             for group, row in zip(self._groups, rows, strict=False)
-            for slot in row
-            if (place := (group.pool, slot)) in asked
+            for page in row
+            if (place := (group.pool, page)) in asked
         }
 
 
 def _difference(old: list[int], new: list[int], null: set[int]) -> tuple[list[int], list[int]]:
-    """Return (slots given back, slots taken); a slot that only changed its column is in both."""
+    """Return (pages given back, pages taken); a page that only changed its column is in both."""
     if new[: len(old)] == old:
-        return [], [slot for slot in new[len(old) :] if slot not in null]
+        return [], [page for page in new[len(old) :] if page not in null]
     columns = max(len(old), len(new))
     padded = zip(old + [ABSENT] * (columns - len(old)), new + [ABSENT] * (columns - len(new)), strict=True)
     pairs = [(a, b) for a, b in padded if a != b]

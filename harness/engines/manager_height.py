@@ -1,7 +1,7 @@
 """An engine at manager height: the harness plays vLLM's scheduler over an observed cache manager.
 
 A trace says who computes how many tokens in a step; this file does what vLLM's scheduler does around that. A request that
-waits is looked up, its chunk is cut where a recurrent state has to be kept, and it is given slots; if there are none it
+waits is looked up, its chunk is cut where a recurrent state has to be kept, and it is given pages; if there are none it
 does not run in this step. Nobody is preempted unless the trace says so. A request that has computed all its tokens
 samples one more, from the text that the trace scripts for it.
 
@@ -61,7 +61,7 @@ Split = Callable[[Any, int, int], int]
 
 
 def describe(trace: TraceHeader, engine: str, engine_version: str, rules: Rules, options: Options | None = None) -> Header:
-    """Return the history header of an engine of vLLM's shape: one pool that all groups alias, slot 0 the null block.
+    """Return the history header of an engine of vLLM's shape: one pool that all groups alias, page 0 the null block.
 
     `options` say how recurrent groups are run, in mode `align` if they are left out.
     """
@@ -76,7 +76,7 @@ def describe(trace: TraceHeader, engine: str, engine_version: str, rules: Rules,
     return Header(
         engine=engine,
         height="manager",
-        pools=[Pool(id=POOL, slots=trace.slots, null=[0])],
+        pools=[Pool(id=POOL, pages=trace.pages, null=[0])],
         groups=[_group(index, spec, options) for index, spec in enumerate(trace.layout.groups)],
         rules=rules,
         capabilities=CAPABILITIES,
@@ -285,7 +285,7 @@ class ManagerHeight:
         return withdrawn
 
     def _schedule(self, client: _Client, asked: int) -> tuple[int, int]:
-        """Give the request slots; return (the position where it starts, how many tokens it computes)."""
+        """Give the request pages; return (the position where it starts, how many tokens it computes)."""
         request, manager = client.request, self.manager
         hit, found = 0, None
         if not client.running:

@@ -80,13 +80,13 @@ class ObservedManager:
     # --- calls -------------------------------------------------------------------------------------------------------
 
     def get_computed_blocks(self, request: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Look the request up; the answer becomes a `hit` when the request is next given slots."""
+        """Look the request up; the answer becomes a `hit` when the request is next given pages."""
         answer: tuple[Any, ...] = self.manager.get_computed_blocks(request, *args, **kwargs)
         self._looked_up[request.request_id] = (answer[1], answer[0])
         return answer
 
     def allocate_slots(self, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
-        """Give the request slots for its new tokens, or None if there are none to give."""
+        """Give the request pages for its new tokens, or None if there are none to give."""
         blocks = self.manager.allocate_slots(request, num_new_tokens, *args, **kwargs)
         r = request.request_id
         if blocks is not None and r in self._looked_up:
@@ -95,7 +95,7 @@ class ObservedManager:
         return blocks
 
     def report_hit(self, request: Any) -> None:
-        """Report what the look-up found although no slots are asked for: it leaves nothing to compute."""
+        """Report what the look-up found although no pages are asked for: it leaves nothing to compute."""
         r = request.request_id
         self._hit(r, *self._looked_up.pop(r))
 
@@ -164,30 +164,30 @@ class ObservedManager:
         return copies, retained
 
     def tables(self, r: str) -> list[list[int]]:
-        """Return the request's slots per group by column, as of its last call. Not to be changed."""
+        """Return the request's pages per group by column, as of its last call. Not to be changed."""
         return self._tables.get(r, self._no_tables)
 
     def scratch(self, r: str) -> list[list[int]]:
-        """Return the request's slots per group for the states after drafts. Not to be changed."""
+        """Return the request's pages per group for the states after drafts. Not to be changed."""
         return self._scratch.get(r, self._no_tables)
 
     # --- differences -------------------------------------------------------------------------------------------------
 
     def _hit(self, r: str, length: int, found: Any) -> None:
-        slots = [[block.block_id for block in column] for column in found.blocks]
+        pages = [[block.block_id for block in column] for column in found.blocks]
         tier = "local"
         if self._tier:
             places = [[self._tier.place(block) for block in column] for column in found.blocks]
-            slots = [self._fetched(r, group, slots[group], columns) for group, columns in enumerate(places)] + places
+            pages = [self._fetched(r, group, pages[group], columns) for group, columns in enumerate(places)] + places
             tier = "cpu" if any(place >= 0 for columns in places for place in columns) else tier
-        self.events.append(Hit(step=self.step, r=r, reported=length, resume=length, slots=slots, tier=tier))
+        self.events.append(Hit(step=self.step, r=r, reported=length, resume=length, pages=pages, tier=tier))
 
-    def _fetched(self, r: str, group: int, slots: list[int], places: list[int]) -> list[int]:
+    def _fetched(self, r: str, group: int, pages: list[int], places: list[int]) -> list[int]:
         """Return the columns of a hit with the blocks that what the tier had was fetched into."""
         table = self._managers[group].req_to_blocks[r]
         return [
-            table[column].block_id if place >= 0 else slot
-            for column, (slot, place) in enumerate(zip(slots, places, strict=True))
+            table[column].block_id if place >= 0 else page
+            for column, (page, place) in enumerate(zip(pages, places, strict=True))
         ]
 
     def _let_go(self, gone: list[str], reason: UnpublishReason) -> None:
@@ -207,8 +207,8 @@ class ObservedManager:
             self._compare_tables(r, drops, come)
         # What was tied to a page that goes is asked before a page that comes, perhaps the same one, is tied anew.
         moves = drops
-        for r, group, slots in come:
-            moves.append(Take(step=self.step, pool=POOL, group=group, slots=self._tie_companions(slots), holder=r))
+        for r, group, pages in come:
+            moves.append(Take(step=self.step, pool=POOL, group=group, pages=self._tie_companions(pages), holder=r))
         if self._copies_expected and request is not None:
             moves += self._collect_copies(self._tables[request.request_id], self.scratch(request.request_id))
         self._account(request, reason, moves)
@@ -231,8 +231,8 @@ class ObservedManager:
                 gone, got = _difference(old, new, null)
                 self._touched.note(gone + got)
                 if gone:
-                    slots = self._with_tied(gone) if self._tied else gone
-                    drops.append(Drop(step=self.step, pool=POOL, group=group, slots=slots, holder=r))
+                    pages = self._with_tied(gone) if self._tied else gone
+                    drops.append(Drop(step=self.step, pool=POOL, group=group, pages=pages, holder=r))
                 if got:
                     come.append((r, group, got))
         self._tables[r] = tables
@@ -246,27 +246,27 @@ class ObservedManager:
         for group, (old, new) in enumerate(zip(before, after, strict=True)):
             if new != old:
                 if old:
-                    drops.append(Drop(step=self.step, pool=POOL, group=group, slots=old, holder=r))
+                    drops.append(Drop(step=self.step, pool=POOL, group=group, pages=old, holder=r))
                 if new:
                     come.append((r, group, new))
         self._scratch[r] = after
 
-    def _with_tied(self, slots: list[int]) -> list[int]:
-        return slots + [tied for slot in slots for tied in self._tied.get(slot, ())]
+    def _with_tied(self, pages: list[int]) -> list[int]:
+        return pages + [tied for page in pages for tied in self._tied.get(page, ())]
 
-    def _tie_companions(self, slots: list[int]) -> list[int]:
-        """Return the slots and those tied to them: a snapshot of several pages is in a table by its first page alone."""
+    def _tie_companions(self, pages: list[int]) -> list[int]:
+        """Return the pages and those tied to them: a snapshot of several pages is in a table by its first page alone."""
         if not self._has_companions:
-            return slots
+            return pages
         tied: list[int] = []
-        for slot in slots:
-            companions = self._blocks[slot].companions
+        for page in pages:
+            companions = self._blocks[page].companions
             if companions:
-                self._tied[slot] = [block.block_id for block in companions]
-                tied += self._tied[slot]
+                self._tied[page] = [block.block_id for block in companions]
+                tied += self._tied[page]
             elif self._tied:
-                self._tied.pop(slot, None)
-        return slots + tied if tied else slots
+                self._tied.pop(page, None)
+        return pages + tied if tied else pages
 
     def _collect_copies(self, tables: list[list[int]], scratch: list[list[int]]) -> list[Event]:
         """Note new copies. The manager keeps an extra reference to both ends; the copy itself is their holder here."""
@@ -317,25 +317,25 @@ class ObservedManager:
         taken: set[int] | None = None
         counted = False
         further = getattr(self._pool, "cached_block_hashes_by_block", ())
-        for slot in self._changed():
-            block = self._blocks[slot]
+        for page in self._changed():
+            block = self._blocks[page]
             ref, key = block.ref_cnt, block.block_hash
-            was, had = self._refs[slot], self._keys[slot]
-            if key != had or slot in further or slot in self._several:
+            was, had = self._refs[page], self._keys[page]
+            if key != had or page in further or page in self._several:
                 why = reason
                 if reason == "evict" and was > 0:
                     if taken is None:
                         taken = _taken_by(request, moves)
-                    why = "evict" if slot in taken else "replace"
-                published += self._rekey(slot, block, request, why)
-            if slot == self._null or (ref == was and (key is None) == (had is None)):
+                    why = "evict" if page in taken else "replace"
+                published += self._rekey(page, block, request, why)
+            if page == self._null or (ref == was and (key is None) == (had is None)):
                 continue
             counted = True
             self._held += (ref > 0) - (was > 0)
             self._cached += (ref <= 0 and key is not None) - (was <= 0 and had is not None)
             if ref != was:
-                self._refs[slot] = ref
-                refs.append((slot, ref))
+                self._refs[page] = ref
+                refs.append((page, ref))
         self.events += self._around(moves, published) if published else moves
         if counted:
             free = self._pool.get_num_free_blocks() - self._cached
@@ -346,48 +346,48 @@ class ObservedManager:
         left: list[Event] = []
         kept: list[Event] = []
         for event in sorted(published, key=_by_group_and_length):
-            nobodys = event.slot != self._null and self._refs[event.slot] <= 0
+            nobodys = event.page != self._null and self._refs[event.page] <= 0
             (left if nobodys else kept).append(event)
         return [*left, *moves, *kept]
 
-    def _rekey(self, slot: int, block: Any, request: Any, reason: UnpublishReason) -> list[Publish]:
+    def _rekey(self, page: int, block: Any, request: Any, reason: UnpublishReason) -> list[Publish]:
         """Report the keys that a block lost, and return what it gained."""
-        old = self._lengths.pop(slot, {})
+        old = self._lengths.pop(page, {})
         new: dict[Any, int] = {}
         if block.block_hash is not None and getattr(block, "primary", None) is None:
             new[block.block_hash] = block.block_hash_num_tokens
-        for key in getattr(self._pool, "cached_block_hashes_by_block", {}).get(slot, ()):
+        for key in getattr(self._pool, "cached_block_hashes_by_block", {}).get(page, ()):
             new[key] = old[key] if key in old else _length_in(request, key, self._pool.hash_block_size)
         for key, length in old.items():
             if new.get(key) != length:
                 group = self._group_of(key)
-                self.events.append(Unpublish(step=self.step, group=group, slot=slot, length=length, reason=reason))
-        self._keys[slot] = block.block_hash
+                self.events.append(Unpublish(step=self.step, group=group, page=page, length=length, reason=reason))
+        self._keys[page] = block.block_hash
         if new:
-            self._lengths[slot] = new
-        (self._several.add if len(new) > 1 else self._several.discard)(slot)
+            self._lengths[page] = new
+        (self._several.add if len(new) > 1 else self._several.discard)(page)
         tied = [companion.block_id for companion in block.companions] if self._has_companions else []
         published = []
         for key, length in new.items():
             if old.get(key) != length:
                 group, r = self._group_of(key), request.request_id
-                published.append(Publish(step=self.step, group=group, slot=slot, r=r, length=length, companions=tied))
+                published.append(Publish(step=self.step, group=group, page=page, r=r, length=length, companions=tied))
         return published
 
 
 def _difference(old: list[int], new: list[int], null: int) -> tuple[list[int], list[int]]:
-    """Return (slots given back, slots taken), column by column, without the null block."""
+    """Return (pages given back, pages taken), column by column, without the null block."""
     count = len(old)
     if new[:count] == old:
-        return [], [slot for slot in new[count:] if slot != null]
+        return [], [page for page in new[count:] if page != null]
     pairs = [(a, b) for a, b in zip_longest(old, new, fillvalue=null) if a != b]
     return [a for a, _ in pairs if a != null], [b for _, b in pairs if b != null]
 
 
 def _taken_by(request: Any, moves: list[Event]) -> set[int]:
-    """Return the slots that the request itself took: what it held before and took again went through the free queue."""
+    """Return the pages that the request itself took: what it held before and took again went through the free queue."""
     r = request.request_id if request is not None else ""
-    return {slot for move in moves if isinstance(move, Take) and move.holder == r for slot in move.slots}
+    return {page for move in moves if isinstance(move, Take) and move.holder == r for page in move.pages}
 
 
 def _by_group_and_length(event: Publish) -> tuple[int, int]:

@@ -23,19 +23,19 @@ class Pins:
         self._count += 1
         return f"copy:{self._count}"
 
-    def take(self, slot: int, group: int, copy: str, step: int) -> Event:
+    def take(self, page: int, group: int, copy: str, step: int) -> Event:
         """Note that a copy holds a page, and return the event."""
-        self._held.setdefault(slot, []).append((copy, group))
-        return Take(step=step, pool=POOL, group=group, slots=[slot], holder=copy)
+        self._held.setdefault(page, []).append((copy, group))
+        return Take(step=step, pool=POOL, group=group, pages=[page], holder=copy)
 
-    def drop(self, slots: Iterable[int], step: int) -> list[Event]:
+    def drop(self, pages: Iterable[int], step: int) -> list[Event]:
         """Note that pages were given back, each by one of the copies that held it, if any did; return the events."""
         drops: list[Event] = []
-        for slot in slots:
-            held = self._held.get(slot)
+        for page in pages:
+            held = self._held.get(page)
             if held:
                 copy, group = held.pop(0)
-                drops.append(Drop(step=step, pool=POOL, group=group, slots=[slot], holder=copy))
+                drops.append(Drop(step=step, pool=POOL, group=group, pages=[page], holder=copy))
         return drops
 
 

@@ -36,21 +36,21 @@ class ObservedTier:
 
     def place(self, block: Any) -> int:
         """Return which place of the tier a block of a hit is."""
-        slot: int = block.block_id
-        return slot if slot < len(self._places) and self._places[slot] is block else NOT_FROM_THERE
+        page: int = block.block_id
+        return page if page < len(self._places) and self._places[page] is block else NOT_FROM_THERE
 
     def hold(self, transfer: Any, holder: str, step: int) -> Event:
         """Note that a transfer holds its place, and return the event."""
-        slot, group = transfer.place.block_id, self._groups + self._group_of(transfer.key)
+        page, group = transfer.place.block_id, self._groups + self._group_of(transfer.key)
         self._holders[transfer.number] = holder
-        self._held[slot] += 1
-        return Take(step=step, pool=TIER, group=group, slots=[slot], holder=holder)
+        self._held[page] += 1
+        return Take(step=step, pool=TIER, group=group, pages=[page], holder=holder)
 
     def let_go(self, transfer: Any, step: int) -> Event:
         """Note that a transfer is over, and return the event."""
-        slot, group = transfer.place.block_id, self._groups + self._group_of(transfer.key)
-        self._held -= Counter((slot,))
-        return Drop(step=step, pool=TIER, group=group, slots=[slot], holder=self._holders.pop(transfer.number))
+        page, group = transfer.place.block_id, self._groups + self._group_of(transfer.key)
+        self._held -= Counter((page,))
+        return Drop(step=step, pool=TIER, group=group, pages=[page], holder=self._holders.pop(transfer.number))
 
     def changes(self, step: int, reason: UnpublishReason, moves: Sequence[Event] = ()) -> list[Event]:
         """Return what ended, for a reason, what began, and the counts, if anything did since the last call.
@@ -59,24 +59,24 @@ class ObservedTier:
         """
         ended: list[Event] = []
         begun: list[Event] = []
-        for slot in self._tier.drain_dirty() if self._tier is not None else ():
-            place, old = self._places[slot], self._keys.get(slot)
+        for page in self._tier.drain_dirty() if self._tier is not None else ():
+            place, old = self._places[page], self._keys.get(page)
             new = None if place.block_hash is None else (place.block_hash, place.block_hash_num_tokens)
             if new == old:
                 continue
             if new is None:
-                del self._keys[slot]
+                del self._keys[page]
             else:
-                self._keys[slot] = new
+                self._keys[page] = new
             if old is not None:
                 group = self._groups + self._group_of(old[0])
-                ended.append(Unpublish(step=step, group=group, slot=slot, length=old[1], reason=reason))
+                ended.append(Unpublish(step=step, group=group, page=page, length=old[1], reason=reason))
             if new is not None:
                 group = self._groups + self._group_of(new[0])
-                begun.append(Publish(step=step, group=group, slot=slot, r=place.request_id, length=new[1]))
+                begun.append(Publish(step=step, group=group, page=page, r=place.request_id, length=new[1]))
         if not ended and not begun and not moves:
             return []
         held = len(self._held)
-        cached = len(self._keys) - sum(slot in self._keys for slot in self._held)
+        cached = len(self._keys) - sum(page in self._keys for page in self._held)
         free = len(self._places) - held - cached
         return [*ended, *begun, *moves, Counts(step=step, pool=TIER, free=free, held=held, cached=cached)]

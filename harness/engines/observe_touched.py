@@ -36,9 +36,9 @@ class Touched:
             if self._listening and hasattr(type(pool), name):
                 setattr(pool, name, self._listen(name))
 
-    def note(self, slots: Iterable[int]) -> None:
+    def note(self, pages: Iterable[int]) -> None:
         """Note blocks that change by other ways."""
-        self._noted.update(slots)
+        self._noted.update(pages)
 
     def changed(self) -> list[int]:
         """Return in order the blocks whose references or primary key are not as they were reported last."""
@@ -58,16 +58,16 @@ class Touched:
         self._free = self._pool.get_num_free_blocks()
         return found
 
-    def _among(self, slots: Iterable[int]) -> list[int]:
+    def _among(self, pages: Iterable[int]) -> list[int]:
         blocks, refs, keys = self._blocks, self._refs, self._keys
-        return [s for s in sorted(slots) if blocks[s].ref_cnt != refs[s] or blocks[s].block_hash != keys[s]]
+        return [s for s in sorted(pages) if blocks[s].ref_cnt != refs[s] or blocks[s].block_hash != keys[s]]
 
     def _agrees(self, found: list[int]) -> bool:
         """Whether the pool's own numbers are what they were but for the blocks found."""
         uses = self._uses
-        for slot in found:
-            block, had = self._blocks[slot], self._keys[slot]
-            self._free += (block.ref_cnt <= 0) - (self._refs[slot] <= 0)
+        for page in found:
+            block, had = self._blocks[page], self._keys[page]
+            self._free += (block.ref_cnt <= 0) - (self._refs[page] <= 0)
             if block.block_hash != had:
                 if block.block_hash is not None:
                     uses[block.block_hash] += 1

@@ -50,14 +50,14 @@ class Serving:
     """How a policy is to be run for answering prompts; sizes as in `harness.engines.toy.service.ToyService`."""
 
     caching: bool
-    slots: int
+    pages: int
     batch: int
     budget: int
     model_len: int
     retention_interval: int | None = None
     drafts: int = 0
     in_flight: int = 0
-    tier_slots: int = 0
+    tier_pages: int = 0
 
 
 Serve = Callable[[Layout, Serving], TraceHeader]
@@ -143,7 +143,7 @@ def served_plainly(policy: str, layout: Layout, serving: Serving, **options: Any
     for what, asked in (
         ("drafts", serving.drafts),
         ("steps in flight", serving.in_flight),
-        ("a second tier", serving.tier_slots),
+        ("a second tier", serving.tier_pages),
     ):
         if asked:
             raise UsageError(f"--policy {policy}: has no {what.removeprefix('a ')}")
@@ -154,5 +154,5 @@ def served_plainly(policy: str, layout: Layout, serving: Serving, **options: Any
         "max_model_len": serving.model_len,
     }
     return TraceHeader(
-        name="service", layout=layout, slots=serving.slots, height="scheduler", policy=policy, options=common | options
+        name="service", layout=layout, pages=serving.pages, height="scheduler", policy=policy, options=common | options
     )

@@ -45,7 +45,7 @@ class Refused(ValueError):
 class Scheduled:
     """A step as a policy scheduled it: tokens [start, stop) of each request, and what has to be moved around them.
 
-    `zeros` are (pool, slots) to clear, then `copies` are made, then the runs, then `stores`.
+    `zeros` are (pool, pages) to clear, then `copies` are made, then the runs, then `stores`.
     """
 
     chunks: dict[str, tuple[int, int]] = field(default_factory=dict)

@@ -70,7 +70,7 @@ class SchedulerHeight:
         manager: ObservedManager,
         new_request: NewRequest,
     ) -> None:
-        self.header = with_tier(msgspec.structs.replace(header, height="scheduler"), config.options.tier_slots)
+        self.header = with_tier(msgspec.structs.replace(header, height="scheduler"), config.options.tier_pages)
         self.manager = manager
         self.new_request = new_request
         self.device: Device | None = None
@@ -254,13 +254,13 @@ def _move(transfer: Transfer) -> Move:
     return Move(transfer.place.block_id, transfer.block.block_id, TIER, POOL)
 
 
-def with_tier(header: Header, slots: int) -> Header:
-    """Return the header with a second tier of so many slots, and in it a group for each of the device's."""
-    if not slots:
+def with_tier(header: Header, pages: int) -> Header:
+    """Return the header with a second tier of so many pages, and in it a group for each of the device's."""
+    if not pages:
         return header
     count = len(header.groups)
     aside = [msgspec.structs.replace(group, id=count + group.id, pool=TIER, of=group.id) for group in header.groups]
-    pools = [*header.pools, Pool(id=TIER, slots=slots, tier=SECOND)]
+    pools = [*header.pools, Pool(id=TIER, pages=pages, tier=SECOND)]
     return msgspec.structs.replace(header, pools=pools, groups=[*header.groups, *aside])
 
 

@@ -74,7 +74,7 @@ CANARIES: Mapping[str, Fits] = {
     "reset-keeps-keys": _any,
     "drafts-published": _option("num_speculative_tokens"),
     "freed-while-in-flight": _option("async_depth"),
-    "stored-before-the-step": _option("tier_slots"),
+    "stored-before-the-step": _option("tier_pages"),
 }
 """Faults to choose from, and whether a configuration can express them; all do nothing where nothing is cached."""
 
@@ -119,7 +119,7 @@ def planted(plan: Plan, name: str) -> Sung:
 
 def sought() -> Sung:
     """Plant the fault of an exhaustive search, and search until it is reported or everything was seen."""
-    mutant, scope = all_mutants()[SOUGHT], Scope(CELLS[0], "scheduler", Bound(requests=1, blocks=1, slots=4, generated=2))
+    mutant, scope = all_mutants()[SOUGHT], Scope(CELLS[0], "scheduler", Bound(requests=1, blocks=1, pages=4, generated=2))
     found = explore(parse(f"reference:mutant={SOUGHT}"), scope)
     reported = found.failure is not None and _named(found.failure[1], SOUGHT)
     return Sung(SOUGHT, mutant.anomaly, mutant.checker, reported, found.operations)

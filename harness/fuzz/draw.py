@@ -24,7 +24,7 @@ from harness.trace.generate import Source
 UNIT_MAX = 48
 """The longest scheduler block that is drawn, in tokens: prompts are some times as long."""
 _SIZES = (2, 3, 4, 6, 8, 12, 16)
-_SLOTS = 512
+_PAGES = 512
 """A pool in which every configuration can be tried, whatever the pool it is run with."""
 Options = dict[str, Any]
 
@@ -90,7 +90,7 @@ def _with(cell: Cell, bundle: Options, height: Height) -> Cell:
 def _open(cell: Cell, height: Height) -> None:
     """Raise UsageError if the policy refuses the cell."""
     header = TraceHeader(
-        name="drawn", layout=cell.layout, slots=_SLOTS, height=height, policy=cell.policy, options=dict(cell.options)
+        name="drawn", layout=cell.layout, pages=_PAGES, height=height, policy=cell.policy, options=dict(cell.options)
     )
     kind = policies.get(cell.policy)
     if kind.refuse is not None:
@@ -171,7 +171,7 @@ def _scheduling(source: Source, unit: int) -> Iterator[Options]:
     elif draw < 55:
         yield {"async_depth": source.integer(1, 2)}
     if source.chance(35):
-        yield {"tier_slots": source.choice((4, 16, 48, 96))}
+        yield {"tier_pages": source.choice((4, 16, 48, 96))}
         yield {"tier_delay": source.choice((0, 1, 1, 2, 3))}
     if source.chance(40):
         yield {"max_num_seqs": source.integer(1, 3)}

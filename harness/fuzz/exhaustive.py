@@ -26,7 +26,7 @@ from harness.verdict.summary import Failure
 
 POLICY = "vllm"
 PROCESSES = 2
-UNTOLD = ("async_depth", "tier_slots", "tier_delay")
+UNTOLD = ("async_depth", "tier_pages", "tier_delay")
 """Options whose state the fingerprint does not read."""
 Told = Callable[[int, int], None]
 
@@ -70,7 +70,7 @@ class Coverage:
 
 
 def bound_of(text: str) -> Bound:
-    """Read `requests=2,blocks=3,slots=7`; what is not named stays as it is by default.
+    """Read `requests=2,blocks=3,pages=7`; what is not named stays as it is by default.
 
     Raises UsageError for anything else.
     """
@@ -79,7 +79,7 @@ def bound_of(text: str) -> Bound:
         name, equals, value = part.partition("=")
         if name not in Bound.__dataclass_fields__:
             raise UsageError(f"--bound: there is no bound {name!r}{nearest(name, list(Bound.__dataclass_fields__))}")
-        if not equals or not value.isdigit() or int(value) < (2 if name == "slots" else 1):
+        if not equals or not value.isdigit() or int(value) < (2 if name == "pages" else 1):
             raise UsageError(
                 f"--bound: {part!r} is not of the form {name}=N with a whole number N that leaves room for something"
             )

@@ -25,7 +25,7 @@ from harness.checkers.progress import Progress
 from harness.checkers.protocol import Checker
 from harness.checkers.retention import IntervalSparsity, ReplayBoundaryRetained, replay_needs
 from harness.ledger.ledger import Book, Ledger
-from harness.ledger.pages import NOTHING, Page
+from harness.ledger.records import NOTHING, PageRecord
 
 _FORGOTTEN_BY_A_STEP = {"cached_blocks_this_step", "new_block_ids"}
 _OF_A_REQUEST_ELSEWHERE = {"block_hashes", "num_preemptions"}
@@ -57,8 +57,8 @@ class _View:
         self._names: dict[int, int] = {self._pool.null_block.block_id: 0}
         self._nodes: dict[int, bytes] = {}
 
-    def _name(self, slot: int) -> int:
-        return self._names.setdefault(slot, len(self._names))
+    def _name(self, page: int) -> int:
+        return self._names.setdefault(page, len(self._names))
 
     def _rendered(self, value: Any) -> Any:
         """Return a value as plain data; blocks by their names."""
@@ -80,28 +80,28 @@ class _View:
         """Return what the policy keeps."""
         requests, queues = self._requests()
         tables = [self._single(single) for single in self._singles]
-        queue = [self._name(slot) for slot in self._pool.free_block_queue]
+        queue = [self._name(page) for page in self._pool.free_block_queue]
         index = self._pool.cached_block_hash_to_block
         found = [
-            (key, self._name(block.block_id), [self._name(slot) for slot in index._later.get(key, ())])
+            (key, self._name(block.block_id), [self._name(page) for page in index._later.get(key, ())])
             for key, block in sorted(index._first.items())
             if self._live is None or self._matters(block.block_id)
         ]
         further = self._pool.cached_block_hashes_by_block
         blocks = [
-            (name, block.ref_cnt, self._key(block), self._rendered(block.companions), list(further.get(slot, ())))
-            for slot, name in self._names.items()
-            for block in (self._pool.blocks[slot],)
+            (name, block.ref_cnt, self._key(block), self._rendered(block.companions), list(further.get(page, ())))
+            for page, name in self._names.items()
+            for block in (self._pool.blocks[page],)
         ]
         return requests, queues, tables, queue, found, blocks, self._rendered(self._manager._adopted_from)
 
     def _key(self, block: Any) -> Any:
         return block.block_hash if self._live is None or self._matters(block.block_id) else block.block_hash is not None
 
-    def _matters(self, slot: int) -> bool:
+    def _matters(self, page: int) -> bool:
         """Whether a page holds, or is named as, something that a live request has or may come to have."""
-        page = self._ledger.pages[0][slot]
-        return bool(page.holders) or any(self._comparable(node) for node in (page.node, *(key.node for key in page.keys)))
+        record = self._ledger.records[0][page]
+        return bool(record.holders) or any(self._comparable(node) for node in (record.node, *(key.node for key in record.keys)))
 
     def _comparable(self, node: int) -> bool:
         """Whether a prefix is of one line with one of a live request: it begins it, or goes on from it."""
@@ -133,9 +133,9 @@ class _View:
     def ledger(self) -> Any:
         """Return what is known of pages and of requests that live."""
         ledger = self._ledger
-        pages = [(name, self._page(ledger.pages[0][slot])) for slot, name in self._names.items()]
+        records = [(name, self._page(ledger.records[0][page])) for page, name in self._names.items()]
         books = [(book.r, self._book(book)) for book in ledger.books.values() if book.live]
-        return pages, books, self._lost(), len(ledger.books)
+        return records, books, self._lost(), len(ledger.books)
 
     def _lost(self) -> Any:
         """Return the keys that ended and whose absence is forgiven: those that a replay needs, and states at junctions."""
@@ -152,13 +152,13 @@ class _View:
             ended &= needed
         return sorted((group, self._node(node)) for group, node in ended)
 
-    def _page(self, page: Page) -> Any:
-        if not page.holders and not any(map(self._comparable, (page.node, *(key.node for key in page.keys)))):
-            return len(page.keys)
-        older = [(span.start, span.stop, self._node(span.node)) for span in page.older]
-        keys = sorted((key.group, self._node(key.node), key.length, key.state) for key in page.keys)
-        content = (self._node(page.node), page.start, page.stop, page.group, page.state, page.tainted)
-        return content, older, keys, sorted(page.holders.items())
+    def _page(self, record: PageRecord) -> Any:
+        if not record.holders and not any(map(self._comparable, (record.node, *(key.node for key in record.keys)))):
+            return len(record.keys)
+        older = [(span.start, span.stop, self._node(span.node)) for span in record.older]
+        keys = sorted((key.group, self._node(key.node), key.length, key.state) for key in record.keys)
+        content = (self._node(record.node), record.start, record.stop, record.group, record.state, record.tainted)
+        return content, older, keys, sorted(record.holders.items())
 
     def _book(self, book: Book) -> Any:
         states = sorted((group, sorted(lengths)) for group, lengths in book.states.items())
@@ -183,7 +183,7 @@ class _View:
 
 
 def _fields(kind: type) -> list[str]:
-    """Return the attributes that a class keeps in slots, less those that follow from others."""
+    """Return the attributes that a class keeps in pages, less those that follow from others."""
     if kind not in _FIELDS:
         _FIELDS[kind] = sorted({n for base in kind.__mro__ for n in getattr(base, "__slots__", ())} - _OF_A_REQUEST_ELSEWHERE)
     return _FIELDS[kind]

@@ -163,8 +163,8 @@ class Machine(RuleBasedStateMachine):
             cell = draw(source, self.policy, self.height, restriction)
             self.shape = cell.shape(self.height)
             longest = (UNITS_MAX + _ROOM[self.height]) * self.shape.unit
-            slots = max(self.shape.slots(longest) * source.choice(_FIFTHS_OF_POOL[self.height]) // 5 + 1, 4)
-            self._header = self._named(self.shape, slots)
+            pages = max(self.shape.pages(longest) * source.choice(_FIFTHS_OF_POOL[self.height]) // 5 + 1, 4)
+            self._header = self._named(self.shape, pages)
             self._engine = self.engine.open(self._header)
         except UsageError:
             reject()
@@ -172,11 +172,11 @@ class Machine(RuleBasedStateMachine):
         self.capabilities = frozenset(described.capabilities)
         self._worker, self._observer, self._applicable = Worker(described), Observer(described, keep=False), Applicable()
 
-    def _named(self, shape: Shape, slots: int) -> TraceHeader:
+    def _named(self, shape: Shape, pages: int) -> TraceHeader:
         return TraceHeader(
             name=f"machine-{self.policy}-{self.height}",
             layout=shape.layout,
-            slots=slots,
+            pages=pages,
             height=self.height,
             policy=self.policy,
             options=dict(shape.options),
@@ -234,7 +234,7 @@ class Machine(RuleBasedStateMachine):
     def forget(self, running: bool, tier: Any, weights: bool) -> None:
         """Forget what is cached, in one tier or in all, with or without those who run; or load new weights."""
         if "reset" in self.capabilities and not (weights and "update_weights" in self.capabilities):
-            self._do(Reset(running=running, tier=tier if self.shape.tier_slots else ""))
+            self._do(Reset(running=running, tier=tier if self.shape.tier_pages else ""))
         else:
             self._load("")
 

@@ -93,7 +93,7 @@ def _prefilled(history: History) -> tuple[set[tuple[int, int]], set[int]]:
 # --- capacity -------------------------------------------------------------------------------------------------------------
 
 
-def served_in_turn(trace: Trace, slots: int, chunk: int) -> Trace:
+def served_in_turn(trace: Trace, pages: int, chunk: int) -> Trace:
     """Return the requests of a trace one after the other, each computed in chunks that end at multiples of `chunk`, then over.
 
     Nobody waits for anybody, so what is found depends on what is cached alone.
@@ -103,21 +103,21 @@ def served_in_turn(trace: Trace, slots: int, chunk: int) -> Trace:
     for submit in [op for op in trace.ops if isinstance(op, Submit)]:
         steps = -(-length_of(submit.prompt) // chunk) + 2
         ops += [submit, *[Step(run=[(submit.r, chunk)]) if manager else Step(budget=chunk)] * steps, Finish(submit.r)]
-    return Trace(msgspec.structs.replace(trace.header, slots=slots, needs=[]), ops)
+    return Trace(msgspec.structs.replace(trace.header, pages=pages, needs=[]), ops)
 
 
-def capacity_never_lowers_a_hit(open_engine: Open, trace: Trace, slots: int) -> list[str]:
-    """Whether every request finds as much when the pool has so many slots as when it has the trace's own, which are fewer.
+def capacity_never_lowers_a_hit(open_engine: Open, trace: Trace, pages: int) -> list[str]:
+    """Whether every request finds as much when the pool has so many pages as when it has the trace's own, which are fewer.
 
     Requests are served in turn. It holds for attention alone, whatever the capacities: what is over is used from its first page
     on, so pages go in the order of their last use. With windows and states it does not have to: a longer hit computes less, and
     what was not computed again is not used, nor kept at boundaries that only another request makes reachable.
     """
-    assert slots > trace.header.slots
-    roomy = Trace(msgspec.structs.replace(trace.header, slots=slots), trace.ops)
+    assert pages > trace.header.pages
+    roomy = Trace(msgspec.structs.replace(trace.header, pages=pages), trace.ops)
     less, more = (_hits(run(open_engine, asked)) for asked in (trace, roomy))
     return [
-        f"{r} resumes at {less[r]} with {trace.header.slots} slots, at {more.get(r, 0)} with {slots}"
+        f"{r} resumes at {less[r]} with {trace.header.pages} pages, at {more.get(r, 0)} with {pages}"
         for r in less
         if less[r] > more.get(r, 0)
     ]

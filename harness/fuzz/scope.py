@@ -23,14 +23,14 @@ BLOCK = 2
 
 @dataclass(frozen=True)
 class Bound:
-    """How much is enumerated: `requests` are submitted at most, prompts have up to `blocks` blocks, the pool has `slots`.
+    """How much is enumerated: `requests` are submitted at most, prompts have up to `blocks` blocks, the pool has `pages`.
 
-    The null block is one of the slots. A request has up to `generated` tokens more than the longest prompt.
+    The null block is one of the pages. A request has up to `generated` tokens more than the longest prompt.
     """
 
     requests: int = 2
     blocks: int = 1
-    slots: int = 5
+    pages: int = 5
     generated: int = 1
 
     @property
@@ -63,7 +63,7 @@ class Scope:
         return TraceHeader(
             name="exhaustive",
             layout=self.cell.layout,
-            slots=self.bound.slots,
+            pages=self.bound.pages,
             height=self.height,
             policy=self.cell.policy,
             options=options,

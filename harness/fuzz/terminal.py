@@ -61,7 +61,7 @@ def print_coverage(coverage: Coverage, sung: Sung, engine: EngineSpec, stored: M
     It is that of a crash if the canary was missed.
     """
     b = coverage.bound
-    limits = f"{b.requests} requests, prompts of up to {b.longest} tokens, {b.model_len} tokens in all, {b.slots} slots"
+    limits = f"{b.requests} requests, prompts of up to {b.longest} tokens, {b.model_len} tokens in all, {b.pages} pages"
     _say(f"engine {engine.text}, every trace of {limits}; blocks of {BLOCK} tokens unless said otherwise", out, "bold")
     _say(f"canary: {canary_line(sung)}", out)
     table = new_table(out, ["configuration", "states", "transitions", "depth", ""])

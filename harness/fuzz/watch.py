@@ -34,7 +34,7 @@ from harness.history.events import (
     Version,
 )
 from harness.ledger.ledger import Book, Ledger
-from harness.ledger.pages import Page
+from harness.ledger.records import PageRecord
 
 _EVICTED = {
     "full": "attention evicted",
@@ -61,7 +61,7 @@ class Watch(Checker):
         self._aside = len(set(self._tiers.values())) > 1
         self._preempted: set[str] = set()
         self._owner: dict[tuple[int, int], int] = {}
-        """(pool, slot) -> the group that had the page last."""
+        """(pool, page) -> the group that had the page last."""
         self._drafting: dict[tuple[int, str], Run] = {}
         self._begun: dict[str, set[tuple[int, ...]]] = {}
         self._outdated: dict[str, set[tuple[int, ...]]] = {}
@@ -113,18 +113,18 @@ class Watch(Checker):
         self._mark("hit after a failed load", event.r in self._unlucky)
         self._mark("snapshot restored", any(group.kind == "recurrent" for group in ledger.local))
         self._mark("hit cut short by a group", any(self._more(ledger, group, book, at) for group in ledger.local))
-        for group, slots in zip(ledger.local, event.slots, strict=False):
+        for group, pages in zip(ledger.local, event.pages, strict=False):
             null = ledger.null[group.pool]
-            self._mark("null column skipped", any(slot in null or slot < 0 for slot in slots))
-            self._hit_pages(ledger, event, group, slots)
+            self._mark("null column skipped", any(page in null or page < 0 for page in pages))
+            self._hit_pages(ledger, event, group, pages)
 
-    def _hit_pages(self, ledger: Ledger, event: Hit, group: Group, slots: list[int]) -> None:
-        for slot in slots:
-            page = ledger.page(group.id, slot)
-            if page is None:
+    def _hit_pages(self, ledger: Ledger, event: Hit, group: Group, pages: list[int]) -> None:
+        for page in pages:
+            record = ledger.record(group.id, page)
+            if record is None:
                 continue
-            self._mark("hit of somebody running", page.holders)
-            for key in page.keys:
+            self._mark("hit of somebody running", record.holders)
+            for key in record.keys:
                 if key.state == "pending" and key.r != event.r:
                     self._mark("hit in flight" if key.step in ledger.open_steps else "hit in the same step")
                 publisher = ledger.books.get(key.r)
@@ -147,7 +147,7 @@ class Watch(Checker):
         self._mark("snapshot published", group.kind == "recurrent")
         self._mark("snapshot of several pages", event.companions)
         node = book.nodes[event.length] if event.length < len(book.nodes) else None
-        self._mark("duplicate key", any(slot != event.slot for slot in ledger.keys[event.group].get(node or -1, ())))
+        self._mark("duplicate key", any(page != event.page for page in ledger.keys[event.group].get(node or -1, ())))
         retention = self._rules.retention
         if event.group in retention.groups and retention.interval is not None and group.kind == "recurrent":
             last = (book.prompt_tokens - 1) // self._rules.alignment * self._rules.alignment - self._rules.give_back
@@ -167,10 +167,10 @@ class Watch(Checker):
 
     def on_take(self, ledger: Ledger, event: Take) -> None:
         """Look at who had the pages before."""
-        for slot in event.slots:
-            before = self._owner.get((event.pool, slot), event.group)
+        for page in event.pages:
+            before = self._owner.get((event.pool, page), event.group)
             self._mark("page changed groups", before != event.group)
-            self._owner[event.pool, slot] = event.group
+            self._owner[event.pool, page] = event.group
 
     def on_copy(self, ledger: Ledger, event: Copy) -> None:
         """Look how long a copy took, what came of it, and who waited for it."""
@@ -180,7 +180,7 @@ class Watch(Checker):
             later = event.step > self._copies_begun.pop(event.id, event.step)
             for move in event.moves:
                 load = self._tiers[move.dst_pool] == "local"
-                what, holders = "load" if load else "store", ledger.pages[move.dst_pool][move.dst].holders
+                what, holders = "load" if load else "store", ledger.records[move.dst_pool][move.dst].holders
                 if event.phase == "fail":
                     self._mark(f"{what} failed")
                     self._unlucky.update(holders)
@@ -208,7 +208,7 @@ class Watch(Checker):
         self._mark("step beside one in flight", ledger.open_steps)
         self._mark("step beside two in flight", len(ledger.open_steps) > 1)
         self._mark("ran beside a load", event.runs and any(self._filling(ledger)))
-        self._mark("page zeroed", any(slots for _, slots in event.zeros))
+        self._mark("page zeroed", any(pages for _, pages in event.zeros))
         self._mark("copy on write", any(move.src_pool == move.dst_pool for move in event.copies))
         self._mark("nobody ran", not event.runs and any(book.live for book in ledger.books.values()))
         prompts = [run.start < ledger.books[run.r].prompt_tokens for run in event.runs]
@@ -276,7 +276,7 @@ class Watch(Checker):
         self._mark("aborted before it ran", not book.computed)
         self._mark("aborted mid-prefill", 0 < book.computed < book.prompt_tokens)
         self._mark("aborted in flight", _in_flight(ledger, event.r))
-        self._mark("aborted while loading", any(event.r in page.holders for page in self._filling(ledger)))
+        self._mark("aborted while loading", any(event.r in record.holders for record in self._filling(ledger)))
 
     def on_finish(self, ledger: Ledger, event: Finished) -> None:
         """Look whether it still runs."""
@@ -302,11 +302,11 @@ class Watch(Checker):
             self._mark("weights updated")
             self._mark("weights updated midway", live)
 
-    def _filling(self, ledger: Ledger) -> Iterator[Page]:
+    def _filling(self, ledger: Ledger) -> Iterator[PageRecord]:
         """Yield the pages of the device that copies under way fill."""
-        for (pool, slot), copies in ledger.filling.items():
+        for (pool, page), copies in ledger.filling.items():
             if copies and self._tiers[pool] == "local":
-                yield ledger.pages[pool][slot]
+                yield ledger.records[pool][page]
 
 
 def _in_flight(ledger: Ledger, r: str) -> bool:

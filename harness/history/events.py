@@ -21,14 +21,14 @@ from harness._util.errors import UsageError
 from harness.trace.format import GroupKind, Height, Media
 
 FORMAT = "cachewitness.history"
-VERSION = 1
+VERSION = 2
 
 
 class Pool(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A set of physical pages. `null` slots are placeholders that nobody owns, writes or reads."""
+    """A set of physical pages. `null` pages are placeholders that nobody owns, writes or reads."""
 
     id: int
-    slots: int
+    pages: int
     null: list[int] = []
     tier: str = "local"
 
@@ -83,8 +83,8 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `alignment`: hits are multiples of this many tokens. `give_back`: tokens that a speculative look-up returns unused.
     `stores_logits`: a full hit may leave nothing to compute. `progress_steps`: in so many steps a feasible request advances.
-    `reserved_slots`: so many slots of a pool stay free when a waiting request joins others. `drafts`: so many drafts are
-    verified with a token at most; there are slots for so many more beyond them, and a page for the state after each. `tier` is
+    `reserved_pages`: so many pages of a pool stay free when a waiting request joins others. `drafts`: so many drafts are
+    verified with a token at most; there are pages for so many more beyond them, and a page for the state after each. `tier` is
     set if what a second tier has does not complete what the device has.
     """
 
@@ -94,7 +94,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     retention: Retention = Retention()
     stores_logits: bool = False
     progress_steps: int = 8
-    reserved_slots: int = 0
+    reserved_pages: int = 0
     drafts: int = 0
     tier: TierRules | None = None
 
@@ -129,32 +129,32 @@ class _Event(msgspec.Struct, omit_defaults=True, tag_field="e", kw_only=True, gc
 
 
 class Take(_Event, tag="take", gc=False):
-    """`holder` (a request, or `copy:N`) now holds these slots for a group; several holders share a page by taking it each."""
+    """`holder` (a request, or `copy:N`) now holds these pages for a group; several holders share a page by taking it each."""
 
     pool: int
     group: int
-    slots: list[int]
+    pages: list[int]
     holder: str
 
 
 class Drop(_Event, tag="drop", gc=False):
-    """`holder` gives these slots back."""
+    """`holder` gives these pages back."""
 
     pool: int
     group: int
-    slots: list[int]
+    pages: list[int]
     holder: str
 
 
 class Write(_Event, tag="write", gc=False):
-    """The worker wrote tokens [start, stop) of r; attention: `slots` are the columns start // b to (stop − 1) // b.
+    """The worker wrote tokens [start, stop) of r; attention: `pages` are the columns start // b to (stop − 1) // b.
 
-    Recurrent: the state after `stop` tokens, advanced from the state after `start`, is now in slots[0].
+    Recurrent: the state after `stop` tokens, advanced from the state after `start`, is now in pages[0].
     """
 
     pool: int
     group: int
-    slots: list[int]
+    pages: list[int]
     r: str
     start: int
     stop: int
@@ -165,7 +165,7 @@ class Read(_Event, tag="read", gc=False):
 
     pool: int
     group: int
-    slots: list[int]
+    pages: list[int]
     r: str
     start: int
     stop: int
@@ -192,20 +192,20 @@ class Zero(_Event, tag="zero", gc=False):
     """Pages overwritten with zeros."""
 
     pool: int
-    slots: list[int]
+    pages: list[int]
 
 
 # --- claims -------------------------------------------------------------------------------------------------------------
 
 
 class Publish(_Event, tag="publish", gc=False):
-    """The slot can be hit as the first `length` tokens of r, from now on; committed when the step that writes it ends.
+    """The page can be hit as the first `length` tokens of r, from now on; committed when the step that writes it ends.
 
-    `companions` are further slots that the same key occupies.
+    `companions` are further pages that the same key occupies.
     """
 
     group: int
-    slot: int
+    page: int
     r: str
     length: int
     companions: list[int] = []
@@ -215,32 +215,32 @@ UnpublishReason = Literal["evict", "reset", "replace", "withdraw", "retention", 
 
 
 class Unpublish(_Event, tag="unpublish", gc=False):
-    """The key that the slot carried can no longer be hit. `length` 0 names every key of the slot."""
+    """The key that the page carried can no longer be hit. `length` 0 names every key of the page."""
 
     group: int
-    slot: int
+    page: int
     length: int = 0
     reason: UnpublishReason = "evict"
 
 
 class Hit(_Event, tag="hit", gc=False):
-    """r was told that `reported` tokens are cached and starts computing at `resume`; `slots` are its columns per group.
+    """r was told that `reported` tokens are cached and starts computing at `resume`; `pages` are its columns per group.
 
-    A group in a pool of another tier says from which of its slots each column was fetched (−1: not from there); the column of
+    A group in a pool of another tier says from which of its pages each column was fetched (−1: not from there); the column of
     the local group is then the page that it was fetched into.
     """
 
     r: str
     reported: int
     resume: int
-    slots: list[list[int]]
+    pages: list[list[int]]
     tier: str = "local"
 
 
 class Counts(_Event, tag="counts", gc=False):
-    """The engine's own books: slots free, held by somebody, kept for their key alone. The null slots are in none of them.
+    """The engine's own books: pages free, held by somebody, kept for their key alone. The null pages are in none of them.
 
-    `refs` are (slot, reference count) for the slots whose count changed since the last `counts` of the pool.
+    `refs` are (page, reference count) for the pages whose count changed since the last `counts` of the pool.
     """
 
     pool: int
@@ -264,7 +264,7 @@ class Submitted(_Event, tag="submit", gc=False):
 
 
 class Run(msgspec.Struct, omit_defaults=True):
-    """One request in a step: tokens [start, stop) are computed over `tables`, the slots per group by column.
+    """One request in a step: tokens [start, stop) are computed over `tables`, the pages per group by column.
 
     The last of them may be guessed: `drafts` are their ids. A recurrent group then writes the state after the known tokens into
     its column, and the state after the i-th draft into `scratch[group][i − 1]`.

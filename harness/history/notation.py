@@ -2,20 +2,20 @@
 
 The header comes first::
 
-    pool 0: 10 slots, null 0
-    pool 1: 8 slots, tier cpu
+    pool 0: 10 pages, null 0
+    pool 1: 8 pages, tier cpu
     group 0: full block 4
     group 1: sliding block 4 window 6         chunked block 4 chunk 8 | recurrent block 4 [every-block]
     group 2: full block 4 pool 1
     rules: alignment 4, give-back 4, drafts 2, retention 0 on 1, junction, stores-logits, no-caching, progress 4
 
-Events follow. Slots stand behind bars, group 0 first; what follows `#` is a comment::
+Events follow. Pages stand behind bars, group 0 first; what follows `#` is a comment::
 
     submit r1 sys:8 a:2 salt=x adapter=tuned media=4+2:cat
     hit r1 8 | 3 4 | 0 5                      `hit r1 8 resume 7 tier cpu | …`
     take r1 | 3 4 | 5                         `drop r1 | 3`, or `drop r1` for all that it holds
-    publish 1/5 r1:8                          slot 5 of group 1 as the first 8 tokens of r1
-    unpublish 1/5 evict                       `unpublish 1/5:8 evict` if the slot has several keys
+    publish 1/5 r1:8                          page 5 of group 1 as the first 8 tokens of r1
+    unpublish 1/5 evict                       `unpublish 1/5:8 evict` if the page has several keys
     step 1: r1 0..8 | 3 4 | 0 5; r2 …         also `; asks r3 4; copy 7>8 1/2>0/3; zero 0/5; withdraw r2`
     step 1: r1 8..9 ~x:2 | 3 4 | 0 5 ~ 6 7    two drafts after the known tokens [8, 9); their states go to 6 and 7
     step 1: r1 8..9 | 3 4; store 0/4>1/0      copied to another tier when everybody has run
@@ -143,8 +143,8 @@ class _Reader:
     # --- header -----------------------------------------------------------------------------------------------------------
 
     def _read_pool(self, rest: str) -> None:
-        form = "pool 0: 10 slots, null 0, tier cpu"
-        match = _matched(r"(\d+): (\d+) slots(?:, null ([\d ]+))?(?:, tier (\w+))?", rest, form)
+        form = "pool 0: 10 pages, null 0, tier cpu"
+        match = _matched(r"(\d+): (\d+) pages(?:, null ([\d ]+))?(?:, tier (\w+))?", rest, form)
         self.pools.append(Pool(int(match[1]), int(match[2]), _numbers(match[3] or ""), match[4] or "local"))
 
     def _read_group(self, rest: str) -> None:
@@ -250,7 +250,7 @@ class _Reader:
             elif word in ("ended", "failed"):
                 getattr(begin, word).extend(_numbers(words))
             elif word == "zero":
-                begin.zeros += [(pool, [slot]) for pool, slot in self._places(words)]
+                begin.zeros += [(pool, [page]) for pool, page in self._places(words)]
             elif word != "withdraw":
                 run = self._run(clause)
                 begin.runs.append(run)
@@ -284,53 +284,53 @@ class _Reader:
         r, reported = self._request(match[1]), int(match[2])
         resume = int(match[3]) if match[3] else reported
         self.events.append(
-            Hit(r=r, reported=reported, resume=resume, slots=self._tables(match[5] or ""), tier=match[4] or "local")
+            Hit(r=r, reported=reported, resume=resume, pages=self._tables(match[5] or ""), tier=match[4] or "local")
         )
 
     def _read_publish(self, rest: str) -> None:
         match = _matched(r"(\d+)/(\d+) (\S+):(\d+)", rest, "publish 1/5 r1:8")
-        group, slot = self._slot(int(match[1]), int(match[2]))
+        group, page = self._page(int(match[1]), int(match[2]))
         r = self._request(match[3], int(match[4]))
-        self.events.append(Publish(group=group, slot=slot, r=r, length=int(match[4])))
+        self.events.append(Publish(group=group, page=page, r=r, length=int(match[4])))
 
     def _read_unpublish(self, rest: str) -> None:
         match = _matched(r"(\d+)/(\d+)(?::(\d+))? (\w+)", rest, "unpublish 1/5 evict")
-        group, slot = self._slot(int(match[1]), int(match[2]))
+        group, page = self._page(int(match[1]), int(match[2]))
         reason: Any = match[4]
         if reason not in UnpublishReason.__args__:  # type: ignore[attr-defined]
             raise UsageError(f"{reason!r} is no reason to unpublish")
-        self.events.append(Unpublish(group=group, slot=slot, length=int(match[3] or 0), reason=reason))
+        self.events.append(Unpublish(group=group, page=page, length=int(match[3] or 0), reason=reason))
 
     def _read_take(self, rest: str) -> None:
         holder, _, bars = rest.partition(" ")
         held = self._holds.setdefault(holder, [[] for _ in self.groups])
-        for group, slots in self._filled(self._tables(bars)):
-            held[group.id] += slots
-            self.events.append(Take(pool=group.pool, group=group.id, slots=slots, holder=holder))
+        for group, pages in self._filled(self._tables(bars)):
+            held[group.id] += pages
+            self.events.append(Take(pool=group.pool, group=group.id, pages=pages, holder=holder))
 
     def _read_drop(self, rest: str) -> None:
         holder, _, bars = rest.partition(" ")
         held = self._holds.get(holder, [])
-        for group, slots in self._filled(self._tables(bars) if bars else [list(slots) for slots in held]):
-            self.events.append(Drop(pool=group.pool, group=group.id, slots=slots, holder=holder))
-            for slot in slots:
-                if held and slot in held[group.id]:
-                    held[group.id].remove(slot)
+        for group, pages in self._filled(self._tables(bars) if bars else [list(pages) for pages in held]):
+            self.events.append(Drop(pool=group.pool, group=group.id, pages=pages, holder=holder))
+            for page in pages:
+                if held and page in held[group.id]:
+                    held[group.id].remove(page)
 
     def _read_counts(self, rest: str) -> None:
         form = "counts 0: free 5 held 3 cached 1 refs 3=2"
         match = _matched(r"(\d+): free (\d+) held (\d+) cached (\d+)(?: refs ((?:\d+=\d+ ?)+))?", rest, form)
         pool, free, held, cached = map(int, match.group(1, 2, 3, 4))
-        refs = [(int(slot), int(count)) for slot, count in re.findall(r"(\d+)=(\d+)", match[5] or "")]
+        refs = [(int(page), int(count)) for page, count in re.findall(r"(\d+)=(\d+)", match[5] or "")]
         self.events.append(Counts(pool=pool, free=free, held=held, cached=cached, refs=refs))
 
     def _read_write(self, rest: str) -> None:
-        group, r, start, stop, slots = self._access(rest)
-        self.events.append(Write(pool=group.pool, group=group.id, slots=slots, r=r, start=start, stop=stop))
+        group, r, start, stop, pages = self._access(rest)
+        self.events.append(Write(pool=group.pool, group=group.id, pages=pages, r=r, start=start, stop=stop))
 
     def _read_read(self, rest: str) -> None:
-        group, r, start, stop, slots = self._access(rest)
-        self.events.append(Read(pool=group.pool, group=group.id, slots=slots, r=r, start=start, stop=stop))
+        group, r, start, stop, pages = self._access(rest)
+        self.events.append(Read(pool=group.pool, group=group.id, pages=pages, r=r, start=start, stop=stop))
 
     def _read_copy(self, rest: str) -> None:
         match = _matched(r"(\d+) (begin|end|fail|whole) (.+)", rest, "copy 1 whole 3>4")
@@ -338,7 +338,7 @@ class _Reader:
         self.events.append(Copy(id=int(match[1]), moves=self._moves(match[3]), phase=phase))
 
     def _read_zero(self, rest: str) -> None:
-        self.events += [Zero(pool=pool, slots=[slot]) for pool, slot in self._places(rest)]
+        self.events += [Zero(pool=pool, pages=[page]) for pool, page in self._places(rest)]
 
     # --- parts of lines ---------------------------------------------------------------------------------------------------
 
@@ -351,32 +351,32 @@ class _Reader:
 
     def _access(self, rest: str) -> tuple[Group, str, int, int, list[int]]:
         match = _matched(r"(\d+) (\S+) (\d+)\.\.(\d+) \|([\d\s]*)", rest, "write 0 r1 0..8 | 3 4")
-        slots = [self._slot(int(match[1]), slot)[1] for slot in _numbers(match[5])]
+        pages = [self._page(int(match[1]), page)[1] for page in _numbers(match[5])]
         stop = int(match[4])
-        return self.groups[int(match[1])], self._request(match[2], stop), int(match[3]), stop, slots
+        return self.groups[int(match[1])], self._request(match[2], stop), int(match[3]), stop, pages
 
     def _tables(self, bars: str) -> list[list[int]]:
-        """Return the slots behind each bar, one list for every group."""
+        """Return the pages behind each bar, one list for every group."""
         before, *parts = bars.split("|")
         if before.strip() or len(parts) > len(self.groups):
-            raise UsageError(f"{bars.strip()!r} should be slots behind a bar for each of {len(self.groups)} groups")
+            raise UsageError(f"{bars.strip()!r} should be pages behind a bar for each of {len(self.groups)} groups")
         tables = [_numbers(part) for part in parts] + [[] for _ in self.groups[len(parts) :]]
-        return [[self._slot(group, slot)[1] for slot in table] for group, table in enumerate(tables)]
+        return [[self._page(group, page)[1] for page in table] for group, table in enumerate(tables)]
 
     def _filled(self, tables: list[list[int]]) -> Iterator[tuple[Group, list[int]]]:
-        return ((group, slots) for group, slots in zip(self.groups, tables, strict=False) if slots)
+        return ((group, pages) for group, pages in zip(self.groups, tables, strict=False) if pages)
 
-    def _slot(self, group: int, slot: int) -> tuple[int, int]:
+    def _page(self, group: int, page: int) -> tuple[int, int]:
         if group >= len(self.groups):
             raise UsageError(f"there is no group {group}")
-        self._place(self.groups[group].pool, slot)
-        return group, slot
+        self._place(self.groups[group].pool, page)
+        return group, page
 
-    def _place(self, pool: int, slot: int) -> tuple[int, int]:
-        slots = next((known.slots for known in self.pools if known.id == pool), 0)
-        if slot >= slots:
-            raise UsageError(f"pool {pool} has no slot {slot}")
-        return pool, slot
+    def _place(self, pool: int, page: int) -> tuple[int, int]:
+        pages = next((known.pages for known in self.pools if known.id == pool), 0)
+        if page >= pages:
+            raise UsageError(f"pool {pool} has no page {page}")
+        return pool, page
 
     def _places(self, words: str) -> list[tuple[int, int]]:
         matches = [_matched(r"(\d+)/(\d+)", word, "zero 0/5") for word in words.split()]

@@ -19,8 +19,8 @@ def restored(header: Header, hit: Hit) -> dict[str, int]:
     least: dict[str, int] = {}
     for group in header.local_groups():
         _, column = columns(group, 0, hit.resume)
-        slots = hit.slots[group.id]
-        there = 0 < column <= len(slots) and slots[column - 1] >= 0 and slots[column - 1] not in null[group.pool]
+        pages = hit.pages[group.id]
+        there = 0 < column <= len(pages) and pages[column - 1] >= 0 and pages[column - 1] not in null[group.pool]
         least[group.kind] = min(least.get(group.kind, hit.resume), hit.resume if there else 0)
     return least
 
@@ -33,7 +33,7 @@ def from_tier(header: Header, hit: Hit) -> dict[str, int]:
     least: dict[str, int] = {}
     for group in header.local_groups():
         _, column = columns(group, 0, hit.resume)
-        copies = [hit.slots[other.id] for other in header.groups if other.of == group.id]
-        there = any(0 < column <= len(slots) and slots[column - 1] != NOWHERE for slots in copies)
+        copies = [hit.pages[other.id] for other in header.groups if other.of == group.id]
+        there = any(0 < column <= len(pages) and pages[column - 1] != NOWHERE for pages in copies)
         least[group.kind] = min(least.get(group.kind, hit.resume), hit.resume if there else 0)
     return least

@@ -1,7 +1,7 @@
 """Says whether a stored file can be followed at all, before anybody runs or judges it.
 
 A history may come from anybody's engine. What is judged later is whether the engine did right; what is asked here is
-whether its record makes sense: every request was submitted before it is spoken of, every slot, group and pool exists in the
+whether its record makes sense: every request was submitted before it is spoken of, every page, group and pool exists in the
 header, every table has one column list for each group. A record that does not is an error of whoever wrote it, told with
 its line, and never a verdict.
 """
@@ -45,7 +45,7 @@ from harness.history.events import (
 from harness.trace import format as trace
 from harness.trace.format import Abort, Finish, GroupSpec, Media, Op, Preempt, Step, Submit, Trace, Vocabulary
 
-SLOTS_MAX = 1 << 22
+PAGES_MAX = 1 << 22
 TOKEN_MAX = (1 << 43) - 1
 NO_COLUMN = -1
 """What stands for a column that a table does not have."""
@@ -99,9 +99,9 @@ def load_trace(path: Path) -> Trace:
     for group in asked.header.layout.groups:
         if problem := _spans_problem(group, "at `$.layout.groups`"):
             raise UsageError(f"{path}:1: {problem}")
-    if not 2 <= asked.header.slots <= SLOTS_MAX:
+    if not 2 <= asked.header.pages <= PAGES_MAX:
         raise UsageError(
-            f"{path}:1: {asked.header.slots} - at `$.slots`; a pool has the null block and another, at most {SLOTS_MAX}"
+            f"{path}:1: {asked.header.pages} - at `$.pages`; a pool has the null block and another, at most {PAGES_MAX}"
         )
     known: set[str] = set()
     for number, op in zip(line_of, asked.ops, strict=True):
@@ -131,7 +131,7 @@ class Sense:
     def __init__(self, header: Header) -> None:
         _check_header(header)
         self._groups = header.groups
-        self._pools = {pool.id: pool.slots for pool in header.pools}
+        self._pools = {pool.id: pool.pages for pool in header.pools}
         self._tiers = {pool.tier for pool in header.pools}
         self._tokens: dict[str, int] = {}
         self._running: dict[int, dict[str, int]] = {}
@@ -143,7 +143,7 @@ class Sense:
             Read: self._access,
             Write: self._access,
             Copy: lambda e: self._moves(e.moves, "moves"),
-            Zero: lambda e: self._slots(e.slots, e.pool, "slots"),
+            Zero: lambda e: self._pages(e.pages, e.pool, "pages"),
             Publish: self._publish,
             Unpublish: self._unpublish,
             Hit: self._hit,
@@ -167,7 +167,7 @@ class Sense:
 
     def _holding(self, event: Take | Drop) -> None:
         self._group(event.group, event.pool)
-        self._slots(event.slots, event.pool, "slots")
+        self._pages(event.pages, event.pool, "pages")
         if not event.holder.startswith(NO_REQUEST):
             self._known([event.holder], "holder")
 
@@ -179,28 +179,28 @@ class Sense:
             raise Nonsense(f"tokens [{event.start}, {event.stop}) - at `$.start`; {event.r!r} has {tokens} tokens here")
         first, last = columns(group, event.start, event.stop)
         wanted = 1 if group.kind == "recurrent" else last - first
-        if len(event.slots) != wanted:
+        if len(event.pages) != wanted:
             span = f"tokens [{event.start}, {event.stop}) of group {event.group}"
-            raise Nonsense(f"{len(event.slots)} slots - at `$.slots`; {span} take {wanted}")
-        self._slots([slot for slot in event.slots if slot != NO_COLUMN], event.pool, "slots")
+            raise Nonsense(f"{len(event.pages)} pages - at `$.pages`; {span} take {wanted}")
+        self._pages([page for page in event.pages if page != NO_COLUMN], event.pool, "pages")
 
     def _moves(self, moves: list[Move], field: str) -> None:
         for move in moves:
-            self._slots([move.src], move.src_pool, field)
-            self._slots([move.dst], move.dst_pool, field)
+            self._pages([move.src], move.src_pool, field)
+            self._pages([move.dst], move.dst_pool, field)
 
     def _publish(self, event: Publish) -> None:
         self._known([event.r], "r")
-        self._slots([event.slot, *event.companions], self._pool_of(event.group), "slot")
+        self._pages([event.page, *event.companions], self._pool_of(event.group), "page")
         if event.length < 1:
             raise Nonsense(f"{event.length} - at `$.length`; a key stands for at least one token")
 
     def _unpublish(self, event: Unpublish) -> None:
-        self._slots([event.slot], self._pool_of(event.group), "slot")
+        self._pages([event.page], self._pool_of(event.group), "page")
         _at_least_nothing(event.length, "length")
 
     def _counts(self, event: Counts) -> None:
-        self._slots([slot for slot, _ in event.refs], event.pool, "refs")
+        self._pages([page for page, _ in event.refs], event.pool, "refs")
         if min(event.free, event.held, event.cached) < 0:
             raise Nonsense("less than nothing - at `$.free`, `$.held` or `$.cached`")
 
@@ -209,7 +209,7 @@ class Sense:
         self._tier(event.tier)
         if event.reported < 0 or event.resume < 0:
             raise Nonsense("less than nothing - at `$.reported` or `$.resume`")
-        self._columns(event.slots, "slots")
+        self._columns(event.pages, "pages")
 
     def _submit(self, event: Submitted) -> None:
         problem = _name_problem(event.r, self._tokens) or _media_problem(event.media)
@@ -235,8 +235,8 @@ class Sense:
         self._moves(event.copies, "copies")
         self._moves(event.stores, "stores")
         self._transfers(event)
-        for pool, slots in event.zeros:
-            self._slots(slots, pool, "zeros")
+        for pool, pages in event.zeros:
+            self._pages(pages, pool, "zeros")
 
     def _transfers(self, event: StepBegin) -> None:
         for number, move in event.begun:
@@ -298,21 +298,21 @@ class Sense:
         return self._groups[group].pool
 
     def _columns(self, tables: list[list[int]], field: str) -> None:
-        self._tables([[slot for slot in table if slot != NO_COLUMN] for table in tables], field)
+        self._tables([[page for page in table if page != NO_COLUMN] for table in tables], field)
 
     def _tables(self, tables: list[list[int]], field: str) -> None:
         if len(tables) != len(self._groups):
             raise Nonsense(f"{len(tables)} tables - at `$.{field}`; the header has {len(self._groups)} groups")
-        for group, slots in zip(self._groups, tables, strict=True):
-            self._slots(slots, group.pool, field)
+        for group, pages in zip(self._groups, tables, strict=True):
+            self._pages(pages, group.pool, field)
 
-    def _slots(self, slots: Iterable[int], pool: int, field: str) -> None:
+    def _pages(self, pages: Iterable[int], pool: int, field: str) -> None:
         if pool not in self._pools:
             raise Nonsense(f"pool {pool} does not exist - at `$.{field}`; the header has {_listed(self._pools)}")
-        for slot in slots:
-            if not 0 <= slot < self._pools[pool]:
+        for page in pages:
+            if not 0 <= page < self._pools[pool]:
                 raise Nonsense(
-                    f"slot {slot} does not exist - at `$.{field}`; pool {pool} has slots 0 to {self._pools[pool] - 1}"
+                    f"page {page} does not exist - at `$.{field}`; pool {pool} has pages 0 to {self._pools[pool] - 1}"
                 )
 
 
@@ -323,8 +323,8 @@ def _check_header(header: Header) -> None:
     if len(set(pools)) != len(pools):
         raise Nonsense(f"{_listed(pools)} - at `$.pools`; give every pool an id of its own")
     for pool in header.pools:
-        if not 1 <= pool.slots <= SLOTS_MAX or not all(0 <= slot < pool.slots for slot in pool.null):
-            raise Nonsense(f"pool {pool.id} - at `$.pools`; slots are 1 to {SLOTS_MAX}, null slots among them")
+        if not 1 <= pool.pages <= PAGES_MAX or not all(0 <= page < pool.pages for page in pool.null):
+            raise Nonsense(f"pool {pool.id} - at `$.pools`; pages are 1 to {PAGES_MAX}, null pages among them")
     for index, group in enumerate(header.groups):
         where = f"at `$.groups[{index}]`"
         if group.id != index:

@@ -25,7 +25,7 @@ from harness.history.attention_span import columns, first_needed
 from harness.history.events import Copy, Event, Group, Header, Move, Read, Run, StepBegin, StepEnd, Write, Zero
 
 NO_COLUMN = -1
-"""The slot that the worker names when the table is too short to have one."""
+"""The page that the worker names when the table is too short to have one."""
 
 
 class Worker:
@@ -56,8 +56,8 @@ class Worker:
     def _execute(self, begun: StepBegin, withdrawn: set[str], out: list[Event]) -> None:
         step = begun.step
         runs = [run for run in begun.runs if run.r not in withdrawn]
-        for pool, slots in begun.zeros:
-            out.append(Zero(pool=pool, slots=slots, step=step))
+        for pool, pages in begun.zeros:
+            out.append(Zero(pool=pool, pages=pages, step=step))
         self._copy(begun.copies, step, out)
         self._begin([entry for entry in begun.begun if entry[1].src_pool not in self._local], step, out)
         for run in runs:
@@ -96,15 +96,15 @@ class Worker:
             out.append(Copy(id=self._copies, moves=moves, step=step))
 
 
-def _slots(table: list[int], first: int, last: int) -> list[int]:
-    slots = table[first:last]
-    return slots if len(slots) == last - first else slots + [NO_COLUMN] * (last - first - len(slots))
+def _pages(table: list[int], first: int, last: int) -> list[int]:
+    pages = table[first:last]
+    return pages if len(pages) == last - first else pages + [NO_COLUMN] * (last - first - len(pages))
 
 
 def _read_state(group: Group, run: Run, step: int) -> Read:
     column = (run.start - 1) // group.block_size
-    slots = _slots(run.tables[group.id], column, column + 1)
-    return Read(pool=group.pool, group=group.id, slots=slots, r=run.r, start=0, stop=run.start, step=step)
+    pages = _pages(run.tables[group.id], column, column + 1)
+    return Read(pool=group.pool, group=group.id, pages=pages, r=run.r, start=0, stop=run.start, step=step)
 
 
 def _write_states(group: Group, run: Run, step: int) -> Iterable[Write]:
@@ -114,20 +114,20 @@ def _write_states(group: Group, run: Run, step: int) -> Iterable[Write]:
         stops = [*range((run.start // size + 1) * size, run.known, size), run.known]
     for stop in stops:
         column = -(-stop // group.block_size) - 1
-        slots = _slots(run.tables[group.id], column, column + 1)
-        yield Write(pool=group.pool, group=group.id, slots=slots, r=run.r, start=run.start, stop=stop, step=step)
+        pages = _pages(run.tables[group.id], column, column + 1)
+        yield Write(pool=group.pool, group=group.id, pages=pages, r=run.r, start=run.start, stop=stop, step=step)
     for index in range(len(run.drafts)):
-        slots = _slots(run.scratch[group.id], index, index + 1)
+        pages = _pages(run.scratch[group.id], index, index + 1)
         stop = run.known + index + 1
-        yield Write(pool=group.pool, group=group.id, slots=slots, r=run.r, start=run.start, stop=stop, step=step)
+        yield Write(pool=group.pool, group=group.id, pages=pages, r=run.r, start=run.start, stop=stop, step=step)
 
 
 def _write_tokens(group: Group, run: Run, step: int) -> Write:
-    slots = _slots(run.tables[group.id], *columns(group, run.start, run.stop))
-    return Write(pool=group.pool, group=group.id, slots=slots, r=run.r, start=run.start, stop=run.stop, step=step)
+    pages = _pages(run.tables[group.id], *columns(group, run.start, run.stop))
+    return Write(pool=group.pool, group=group.id, pages=pages, r=run.r, start=run.start, stop=run.stop, step=step)
 
 
 def _read_tokens(group: Group, run: Run, step: int) -> Read:
     start = first_needed(group, run.start)
-    slots = _slots(run.tables[group.id], *columns(group, start, run.stop))
-    return Read(pool=group.pool, group=group.id, slots=slots, r=run.r, start=start, stop=run.stop, step=step)
+    pages = _pages(run.tables[group.id], *columns(group, start, run.stop))
+    return Read(pool=group.pool, group=group.id, pages=pages, r=run.r, start=start, stop=run.stop, step=step)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from harness.ledger.ledger import Ledger
-from harness.ledger.pages import NOTHING, Page
+from harness.ledger.records import NOTHING, PageRecord
 
 PREFIXES = 1 << 17
 """Nothing is forgotten before so many prefixes have come."""
@@ -33,8 +33,8 @@ class Collector:
         """Forget requests that are over and prefixes that are nobody's; return the nodes that stand for nothing now."""
         ledger = self._ledger
         self._forget_requests()
-        pages = self._pages()
-        live = {node for page in pages for node in (page.node, *(span.node for span in page.older))}
+        records = self._pages()
+        live = {node for record in records for node in (record.node, *(span.node for span in record.older))}
         live.update(node for keys in ledger.keys for node in keys)
         live.update(book.nodes[-1] for book in ledger.books.values())
         live.update(nodes[-1] for nodes in ledger.guesses.values())
@@ -46,14 +46,16 @@ class Collector:
         self.limit = len(ledger.trie) + max(self._least, len(ledger.trie) - waiting)
         return gone
 
-    def _pages(self) -> list[Page]:
+    def _pages(self) -> list[PageRecord]:
         ledger = self._ledger
-        pages = [page for pool in ledger.pages.values() for page in pool]
-        return pages + [image for images in ledger.copying.values() for image in images]
+        records = [record for pool in ledger.records.values() for record in pool]
+        return records + [image for images in ledger.copying.values() for image in images]
 
     def _forget_requests(self) -> None:
-        ledger, pages = self._ledger, self._pages()
-        named = {key.r for page in pages for key in page.keys} | {page.writer for page in pages if page.node != NOTHING}
+        ledger, records = self._ledger, self._pages()
+        named = {key.r for record in records for key in record.keys} | {
+            record.writer for record in records if record.node != NOTHING
+        }
         named |= {run.r for begun in ledger.open_steps.values() for run in begun.runs}
         over = {r for r, book in ledger.books.items() if not (book.live or ledger.holdings.get(r) or r in named)}
         for r in over & self._over:

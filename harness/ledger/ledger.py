@@ -1,6 +1,6 @@
-"""The ghost ledger: what every physical slot truly holds.
+"""The ghost ledger: what every physical page truly holds.
 
-The record belongs to the page (pool, slot), never to a group, because groups alias one pool. It is kept from the worker's
+The record belongs to the page (pool, page), never to a group, because groups alias one pool. It is kept from the worker's
 writes alone; the engine's claims (keys, hits, counts) are remembered beside it and never believed. A page that nobody holds
 and no key names is poisoned. What a step writes after reading something invalid is tainted, so that one fault is reported
 once and not again by everything that follows from it.
@@ -35,7 +35,7 @@ from harness.history.events import (
     Write,
     Zero,
 )
-from harness.ledger.pages import NOTHING, Key, KeyState, Page, Span, write_tokens
+from harness.ledger.records import NOTHING, Key, KeyState, PageRecord, Span, write_tokens
 from harness.ledger.trie import Trie
 from harness.trace.format import Media
 
@@ -96,37 +96,37 @@ class Ledger:
         self.local: list[Group] = header.local_groups()
         self.stored: list[list[int]] = [[other.id for other in header.groups if other.of == g.id] for g in header.groups]
         """Per group: the groups of other tiers that keep copies of its pages."""
-        self.pages: dict[int, list[Page]] = {p.id: [Page() for _ in range(p.slots)] for p in header.pools}
+        self.records: dict[int, list[PageRecord]] = {p.id: [PageRecord() for _ in range(p.pages)] for p in header.pools}
         self.null: dict[int, frozenset[int]] = {p.id: frozenset(p.null) for p in header.pools}
-        self._usable: dict[int, dict[int, Page]] = {
-            pool: {slot: page for slot, page in enumerate(pages) if slot not in self.null[pool]}
-            for pool, pages in self.pages.items()
+        self._usable: dict[int, dict[int, PageRecord]] = {
+            pool: {page: record for page, record in enumerate(records) if page not in self.null[pool]}
+            for pool, records in self.records.items()
         }
         self.trie = Trie()
         self.books: dict[str, Book] = {}
         self.keys: list[dict[int, dict[int, Key]]] = [{} for _ in header.groups]
-        """Per group: node -> slot -> key, of everything published."""
+        """Per group: node -> page -> key, of everything published."""
         self.ended: list[dict[int, str]] = [{} for _ in header.groups]
         """Per group: node -> why its last key was unpublished."""
         self.held: dict[int, int] = {p.id: 0 for p in header.pools}
         self.idle_keyed: dict[int, int] = {p.id: 0 for p in header.pools}
-        """Slots that nobody holds and a key keeps."""
+        """Pages that nobody holds and a key keeps."""
         self.weights = 0
         self.adapters: dict[str, int] = {}
         self.open_steps: dict[int, StepBegin] = {}
         self.last_step_ended = 0
         self._orphans: set[tuple[int, str]] = set()
         self.guesses: dict[tuple[int, str], list[int]] = {}
-        self.copying: dict[int, list[Page]] = {}
+        self.copying: dict[int, list[PageRecord]] = {}
         self.filling: Counter[tuple[int, int]] = Counter()
-        """(pool, slot) -> how many copies under way fill the page."""
+        """(pool, page) -> how many copies under way fill the page."""
         self._pending: dict[int, list[Key]] = {}
-        self._written: dict[str, list[Page]] = {}
+        self._written: dict[str, list[PageRecord]] = {}
         self._any_taint = False
         self._invalid: tuple[Read, list[int]] | None = None
         self._unbacked: tuple[StepEnd, list[Key]] | None = None
         self.holdings: dict[str, int] = {}
-        """Per holder: how many slots it holds, counted with multiplicity."""
+        """Per holder: how many pages it holds, counted with multiplicity."""
         self._apply = {
             Take: self._take,
             Drop: self._drop,
@@ -176,35 +176,35 @@ class Ledger:
         self.guesses[event.step, event.r] = guessed
         return guessed
 
-    def page(self, group: int, slot: int) -> Page | None:
-        """Return the page behind a slot of a group; None for a null slot or a column that does not exist."""
-        return self._usable[self.groups[group].pool].get(slot)
+    def record(self, group: int, page: int) -> PageRecord | None:
+        """Return the record of a page of a group; None for a null page or a column that does not exist."""
+        return self._usable[self.groups[group].pool].get(page)
 
-    def covers(self, page: Page, node: int, start: int, stop: int) -> bool:
+    def covers(self, record: PageRecord, node: int, start: int, stop: int) -> bool:
         """Whether the page holds attention content of tokens [start, stop) of exactly the prefix `node` (`stop` or longer)."""
-        if page.state or page.node == NOTHING:
+        if record.state or record.node == NOTHING:
             return False
         ancestor = self.trie.ancestor
-        if not page.older:
-            within = page.start <= start and stop <= page.stop
-            return within and ancestor(page.node, stop) == ancestor(node, stop)
+        if not record.older:
+            within = record.start <= start and stop <= record.stop
+            return within and ancestor(record.node, stop) == ancestor(node, stop)
         missing = start
-        for span in sorted([*page.older, Span(page.start, page.stop, page.node)], key=lambda s: s.start):
+        for span in sorted([*record.older, Span(record.start, record.stop, record.node)], key=lambda s: s.start):
             upto = min(span.stop, stop)
             if span.start <= missing < upto and ancestor(span.node, upto) == ancestor(node, upto):
                 missing = upto
         return missing >= stop
 
-    def destroyed(self, page: Page, event: Write, start: int, stop: int) -> list[Span]:
+    def destroyed(self, record: PageRecord, event: Write, start: int, stop: int) -> list[Span]:
         """Return the content of the page that the write of tokens [start, stop) ends; what it repeats is not ended."""
-        if page.node == NOTHING:
+        if record.node == NOTHING:
             return []
         group, nodes, ancestor = self.groups[event.group], self.nodes(event), self.trie.ancestor
-        spans = [*page.older, Span(page.start, page.stop, page.node)]
-        if page.group != event.group:
+        spans = [*record.older, Span(record.start, record.stop, record.node)]
+        if record.group != event.group:
             return spans
         if group.kind == "recurrent":
-            return [] if page.stop == event.stop and page.node == nodes[event.stop] else spans
+            return [] if record.stop == event.stop and record.node == nodes[event.stop] else spans
         lost = []
         for span in spans:
             shift = (start // group.block_size - span.start // group.block_size) * group.block_size
@@ -213,25 +213,25 @@ class Ledger:
                 lost.append(Span(low, high, ancestor(span.node, high)))
         return lost
 
-    def holds_state(self, page: Page, node: int, length: int) -> bool:
+    def holds_state(self, record: PageRecord, node: int, length: int) -> bool:
         """Whether the page holds a recurrent state, taken after exactly the prefix `node` of `length` tokens."""
-        return page.state and page.node == node and page.stop == length
+        return record.state and record.node == node and record.stop == length
 
     def backs(self, key: Key) -> bool:
         """Whether the content of the key's page is what the key claims."""
-        page = self.page(key.group, key.slot)
-        if page is None or key.node == UNKNOWN:
+        record = self.record(key.group, key.page)
+        if record is None or key.node == UNKNOWN:
             return False
         group = self.groups[key.group]
-        if page.group != key.group and group in self.local:
+        if record.group != key.group and group in self.local:
             return False
         if group.kind == "recurrent":
-            return self.holds_state(page, key.node, key.length)
+            return self.holds_state(record, key.node, key.length)
         start = (key.length - 1) // group.block_size * group.block_size
-        return self.covers(page, key.node, start, key.length)
+        return self.covers(record, key.node, start, key.length)
 
     def invalid_columns(self, read: Read) -> list[int]:
-        """Return the indices into `read.slots` whose content is not what the read needs, or that r does not hold.
+        """Return the indices into `read.pages` whose content is not what the read needs, or that r does not hold.
 
         Judged against the ledger as it stands before the read; the answer is remembered for the read at hand.
         """
@@ -261,12 +261,12 @@ class Ledger:
         return event.step <= self.last_step_ended and event.step not in self.open_steps
 
     def stopped(self, event: Hit) -> list[Key]:
-        """Return the keys under the hit's slots that were withdrawn, reset or outdated, where no usable key backs the hit."""
+        """Return the keys under the hit's pages that were withdrawn, reset or outdated, where no usable key backs the hit."""
         nodes, found = self.books[event.r].nodes, []
-        for group, slots in enumerate(event.slots):
-            for slot in slots:
-                page = self.page(group, slot)
-                keys = page.keys if page is not None else []
+        for group, pages in enumerate(event.pages):
+            for page in pages:
+                record = self.record(group, page)
+                keys = record.keys if record is not None else []
                 if not any(k.usable and k.length < len(nodes) and nodes[k.length] == k.node for k in keys):
                     found += [k for k in keys if k.state in ("withdrawn", "reset", "outdated") and k.group == group]
         return found
@@ -289,90 +289,90 @@ class Ledger:
     # --- physical ---------------------------------------------------------------------------------------------------------
 
     def _take(self, event: Take) -> None:
-        pages, holder = self.pages[event.pool], event.holder
-        self.holdings[holder] = self.holdings.get(holder, 0) + len(event.slots)
-        for slot in event.slots:
-            page = pages[slot]
-            if not page.holders:
+        records, holder = self.records[event.pool], event.holder
+        self.holdings[holder] = self.holdings.get(holder, 0) + len(event.pages)
+        for page in event.pages:
+            record = records[page]
+            if not record.holders:
                 self.held[event.pool] += 1
-                if page.keys:
+                if record.keys:
                     self.idle_keyed[event.pool] -= 1
-            page.holders[holder] = page.holders.get(holder, 0) + 1
-            page.held_for[holder] = event.group
+            record.holders[holder] = record.holders.get(holder, 0) + 1
+            record.held_for[holder] = event.group
 
     def _drop(self, event: Drop) -> None:
-        pages, holder = self.pages[event.pool], event.holder
-        for slot in event.slots:
-            page = pages[slot]
-            count = page.holders.get(holder, 0)
+        records, holder = self.records[event.pool], event.holder
+        for page in event.pages:
+            record = records[page]
+            count = record.holders.get(holder, 0)
             if count:
                 self.holdings[holder] -= 1
             if count > 1:
-                page.holders[holder] = count - 1
+                record.holders[holder] = count - 1
             elif count == 1:
-                del page.holders[holder], page.held_for[holder]
-                if not page.holders:
+                del record.holders[holder], record.held_for[holder]
+                if not record.holders:
                     self.held[event.pool] -= 1
-                    if page.keys:
+                    if record.keys:
                         self.idle_keyed[event.pool] += 1
                     else:
-                        page.poison()
+                        record.poison()
 
     def _write(self, event: Write) -> None:
         group, book = self.groups[event.group], self.books[event.r]
-        page_of, nodes = self._usable[group.pool].get, self.nodes(event)
+        record_of, nodes = self._usable[group.pool].get, self.nodes(event)
         written = self._written.setdefault(event.r, [])
         if group.kind == "recurrent":
-            page = page_of(event.slots[0])
+            record = record_of(event.pages[0])
             if not self.orphaned(event.step, event.r) and event.stop < len(book.nodes):
                 book.states.setdefault(event.group, set()).add(event.stop)
-            if page is not None:
-                self._write_state(page, event, nodes[event.stop])
-                written.append(page)
+            if record is not None:
+                self._write_state(record, event, nodes[event.stop])
+                written.append(record)
             return
         size, start = group.block_size, event.start
-        for slot in event.slots:
+        for page in event.pages:
             stop = min(event.stop, (start // size + 1) * size)
-            page = page_of(slot)
-            if page is not None:
-                if page.group != event.group:
-                    page.poison()
-                    page.group = event.group
-                write_tokens(self.trie, page, nodes, start, stop, size)
-                page.writer, page.step, page.tainted = event.r, event.step, page.tainted or book.tainted
-                written.append(page)
+            record = record_of(page)
+            if record is not None:
+                if record.group != event.group:
+                    record.poison()
+                    record.group = event.group
+                write_tokens(self.trie, record, nodes, start, stop, size)
+                record.writer, record.step, record.tainted = event.r, event.step, record.tainted or book.tainted
+                written.append(record)
             start = stop
 
-    def _write_state(self, page: Page, event: Write, node: int) -> None:
-        page.poison()
-        page.state, page.node, page.start, page.stop, page.group = True, node, event.stop, event.stop, event.group
-        page.writer, page.step, page.tainted = event.r, event.step, self.books[event.r].tainted
+    def _write_state(self, record: PageRecord, event: Write, node: int) -> None:
+        record.poison()
+        record.state, record.node, record.start, record.stop, record.group = True, node, event.stop, event.stop, event.group
+        record.writer, record.step, record.tainted = event.r, event.step, self.books[event.r].tainted
 
     def _read(self, event: Read) -> None:
         if not self.invalid_columns(event) and not (self._any_taint and self._reads_taint(event)):
             return
         self._any_taint = self.books[event.r].tainted = True
-        for page in self._written.get(event.r, ()):
-            page.tainted = True
+        for record in self._written.get(event.r, ()):
+            record.tainted = True
 
     def _reads_taint(self, event: Read) -> bool:
-        pages = self.pages[event.pool]
-        return any(pages[slot].tainted for slot in event.slots)
+        records = self.records[event.pool]
+        return any(records[page].tainted for page in event.pages)
 
     def _copy(self, event: Copy) -> None:
         """Copy pages. Of an asynchronous copy nothing has arrived that failed, or that was not there from its begin to its end.
 
         Until it ends, the pages that it fills hold nothing. Tokens added behind those that were there at the begin do no harm.
         """
-        images = [Page() for _ in event.moves]
+        images = [PageRecord() for _ in event.moves]
         for move, image in zip(event.moves, images, strict=True):
-            image.copy_content(self.pages[move.src_pool][move.src])
+            image.copy_content(self.records[move.src_pool][move.src])
         targets = [(move.dst_pool, move.dst) for move in event.moves]
         if event.phase == "begin":
             self.copying[event.id] = images
             self.filling.update(targets)
-            for pool, slot in targets:
-                self.pages[pool][slot].poison()
+            for pool, page in targets:
+                self.records[pool][page].poison()
             return
         begun = self.copying.pop(event.id, images)
         if begun is not images:
@@ -382,9 +382,9 @@ class Ledger:
                 before.poison()
             elif not image.same_content(before):
                 self._keep_what_stayed(before, image)
-            self.pages[move.dst_pool][move.dst].copy_content(before)
+            self.records[move.dst_pool][move.dst].copy_content(before)
 
-    def _keep_what_stayed(self, before: Page, now: Page) -> None:
+    def _keep_what_stayed(self, before: PageRecord, now: PageRecord) -> None:
         """Leave of a page, as it was before, the runs that it still has now."""
         spans = [] if before.state or before.node == NOTHING else [*before.older, Span(before.start, before.stop, before.node)]
         stayed = [span for span in spans if before.group == now.group and self.covers(now, span.node, span.start, span.stop)]
@@ -395,10 +395,10 @@ class Ledger:
         before.start, before.stop, before.node = newest.start, newest.stop, newest.node
 
     def _zero(self, event: Zero) -> None:
-        for slot in event.slots:
-            page = self.pages[event.pool][slot]
-            page.poison()
-            page.zeroed = True
+        for page in event.pages:
+            record = self.records[event.pool][page]
+            record.poison()
+            record.zeroed = True
 
     # --- claims -----------------------------------------------------------------------------------------------------------
 
@@ -410,41 +410,41 @@ class Ledger:
             self._pending.setdefault(event.step, []).append(key)
         else:
             key.state = "committed" if self.backs(key) else "hollow"
-        self.keys[event.group].setdefault(node, {})[event.slot] = key
+        self.keys[event.group].setdefault(node, {})[event.page] = key
         pool = self.groups[event.group].pool
-        for slot in (event.slot, *event.companions):
-            if slot not in self.null[pool]:
-                page = self.pages[pool][slot]
-                if not page.keys and not page.holders:
+        for page in (event.page, *event.companions):
+            if page not in self.null[pool]:
+                record = self.records[pool][page]
+                if not record.keys and not record.holders:
                     self.idle_keyed[pool] += 1
-                page.keys.append(key)
+                record.keys.append(key)
 
     def _unpublish(self, event: Unpublish) -> None:
         pool = self.groups[event.group].pool
-        if event.slot in self.null[pool]:
+        if event.page in self.null[pool]:
             return
-        for key in list(self.pages[pool][event.slot].keys):
-            named = key.group == event.group and key.slot == event.slot
+        for key in list(self.records[pool][event.page].keys):
+            named = key.group == event.group and key.page == event.page
             if named and event.length in (0, key.length):
                 self._forget(key, event.reason)
 
     def _forget(self, key: Key, reason: str) -> None:
-        slots = self.keys[key.group].get(key.node, {})
-        if slots.get(key.slot) is key:
-            del slots[key.slot]
-            if not slots:
+        pages = self.keys[key.group].get(key.node, {})
+        if pages.get(key.page) is key:
+            del pages[key.page]
+            if not pages:
                 del self.keys[key.group][key.node]
                 self.ended[key.group][key.node] = reason
         pending = self._pending.get(key.step)
         if pending and key in pending:
             pending.remove(key)
         pool = self.groups[key.group].pool
-        for slot in (key.slot, *key.companions):
-            page = self.pages[pool][slot]
-            page.keys.remove(key)
-            if not page.keys and not page.holders:
+        for page in (key.page, *key.companions):
+            record = self.records[pool][page]
+            record.keys.remove(key)
+            if not record.keys and not record.holders:
                 self.idle_keyed[pool] -= 1
-                page.poison()
+                record.poison()
 
     def _hit(self, event: Hit) -> None:
         book = self.books[event.r]
@@ -545,8 +545,8 @@ class Ledger:
         else:
             self.weights = event.weights
         for keys in self.keys:
-            for slots in keys.values():
-                for key in slots.values():
+            for pages in keys.values():
+                for key in pages.values():
                     if not event.adapter or self.books[key.r].identity[2] == event.adapter:
                         key.state = "outdated"
         for book in self.books.values():
@@ -563,41 +563,41 @@ class Ledger:
     # --- reads ------------------------------------------------------------------------------------------------------------
 
     def _invalid_state(self, read: Read, book: Book) -> list[int]:
-        page = self.page(read.group, read.slots[0])
-        if page is None or book.r not in page.holders:
+        record = self.record(read.group, read.pages[0])
+        if record is None or book.r not in record.holders:
             return [0]
-        return [] if page.group == read.group and self.holds_state(page, self.nodes(read)[read.stop], read.stop) else [0]
+        return [] if record.group == read.group and self.holds_state(record, self.nodes(read)[read.stop], read.stop) else [0]
 
     def _invalid_blocks(self, read: Read, book: Book, group: Group) -> list[int]:
-        page_of, nodes, r, size, stop = self._usable[group.pool].get, self.nodes(read), book.r, group.block_size, read.stop
+        record_of, nodes, r, size, stop = self._usable[group.pool].get, self.nodes(read), book.r, group.block_size, read.stop
         owner, bad = group.id, []
         start, end = read.start, read.start - read.start % size + size
-        for index, slot in enumerate(read.slots):
+        for index, page in enumerate(read.pages):
             if end > stop:
                 end = stop
-            page = page_of(slot)
+            record = record_of(page)
             right = (
-                page is not None
-                and page.node == nodes[end]
-                and page.start <= start
-                and page.group == owner
-                and r in page.holders
+                record is not None
+                and record.node == nodes[end]
+                and record.start <= start
+                and record.group == owner
+                and r in record.holders
             )
-            if not right and self._wrong_block(page, group, read, start, end):
+            if not right and self._wrong_block(record, group, read, start, end):
                 bad.append(index)
             start, end = end, end + size
         return bad
 
-    def _wrong_block(self, page: Page | None, group: Group, read: Read, start: int, stop: int) -> bool:
+    def _wrong_block(self, record: PageRecord | None, group: Group, read: Read, start: int, stop: int) -> bool:
         """Look again at a page whose newest run is not just what tokens [start, stop) need."""
-        if page is None or read.r not in page.holders:
+        if record is None or read.r not in record.holders:
             return True
-        return page.group != group.id or not self.covers(page, self.nodes(read)[stop], start, stop)
+        return record.group != group.id or not self.covers(record, self.nodes(read)[stop], start, stop)
 
 
 def _mark(keys: dict[int, dict[int, Key]], state: KeyState) -> None:
-    for slots in keys.values():
-        for key in slots.values():
+    for pages in keys.values():
+        for key in pages.values():
             key.state = state
 
 

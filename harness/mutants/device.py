@@ -19,7 +19,7 @@ from harness.history.events import Run, StepBegin
 
 TOY = ("toy",)
 NULL = 0
-"""The slot of the device's space that stands for one that is not there."""
+"""The page of the device's space that stands for one that is not there."""
 
 
 def copies_left_out(engine: Any) -> None:
@@ -50,9 +50,9 @@ def conv_state_lost(engine: Any) -> None:
         for run in begin.runs:
             if run.start and run.r not in seen:
                 for group, view, table in zip(pools.groups, pools.views, engine.tensors.tables(run), strict=False):
-                    slot = table[-(-run.start // group.block_size) - 1]
-                    if len(view) > 1 and pools.writable(slot):
-                        view[0][:, slot] = 0.0
+                    page = table[-(-run.start // group.block_size) - 1]
+                    if len(view) > 1 and pools.writable(page):
+                        view[0][:, page] = 0.0
             seen.add(run.r)
         return original(begin, *args)
 
@@ -60,7 +60,7 @@ def conv_state_lost(engine: Any) -> None:
 
 
 def fresh_state_not_cleared(engine: Any) -> None:
-    """Let a request that starts from nothing go on from whatever its first slot holds."""
+    """Let a request that starts from nothing go on from whatever its first page holds."""
 
     def chunk(original: Any, run: Run, tokens: Any) -> Any:
         made = original(run, tokens)
@@ -85,8 +85,8 @@ class _Warm(int):
         return 0
 
 
-def pad_row_on_a_live_slot(engine: Any) -> None:
-    """Fill a batch up with a row that computes a token of padding into the last slots of the first request."""
+def pad_row_on_a_live_page(engine: Any) -> None:
+    """Fill a batch up with a row that computes a token of padding into the last pages of the first request."""
 
     def execute(original: Any, begin: StepBegin, withdrawn: Any, tokens: Any) -> Any:
         logits = original(begin, withdrawn, tokens)
@@ -101,7 +101,7 @@ def pad_row_on_a_live_slot(engine: Any) -> None:
 
 
 def rows_of_a_batch_swapped(engine: Any) -> None:
-    """Keep the states of the first two rows of a batch in one another's slots."""
+    """Keep the states of the first two rows of a batch in one another's pages."""
 
     def swap(states: list[_States]) -> None:
         for one, other in pairwise(states):
@@ -115,7 +115,7 @@ def rows_of_a_batch_swapped(engine: Any) -> None:
 
 
 def short_chunk_stores_where_it_read(engine: Any) -> None:
-    """Store the convolution's state of a chunk shorter than its history in the slot that it was read from."""
+    """Store the convolution's state of a chunk shorter than its history in the page that it was read from."""
 
     def put_back(states: list[_States], before: dict[int, list[Any]]) -> None:
         for state in states:
@@ -158,7 +158,7 @@ def continuation_from_nothing(engine: Any) -> None:
 
 @dataclass(eq=False)
 class _States:
-    """Where a run's state of one recurrent group is: `view` has its tensors by slot, `read` and `write` are slots."""
+    """Where a run's state of one recurrent group is: `view` has its tensors by page, `read` and `write` are pages."""
 
     run: Run
     group: int
@@ -166,12 +166,12 @@ class _States:
     read: int
     write: int
 
-    def content(self, slot: int) -> list[Any]:
-        return [tensor[:, slot].clone() for tensor in self.view]
+    def content(self, page: int) -> list[Any]:
+        return [tensor[:, page].clone() for tensor in self.view]
 
-    def put(self, slot: int, content: list[Any]) -> None:
+    def put(self, page: int, content: list[Any]) -> None:
         for tensor, value in zip(self.view, content, strict=True):
-            tensor[:, slot] = value
+            tensor[:, page] = value
 
 
 def _states(engine: Any, begin: StepBegin, withdrawn: Any) -> list[_States]:
@@ -188,7 +188,7 @@ def _states(engine: Any, begin: StepBegin, withdrawn: Any) -> list[_States]:
 
 
 def _after(engine: Any, change: Callable[[list[_States], dict[int, list[Any]]], None]) -> None:
-    """Change the states that a step leaves behind, knowing what was in their slots before."""
+    """Change the states that a step leaves behind, knowing what was in their pages before."""
 
     def execute(original: Any, begin: StepBegin, withdrawn: Any, tokens: Any) -> Any:
         states = _states(engine, begin, withdrawn)
@@ -237,7 +237,7 @@ MUTANTS = (
     ),
     Mutant(
         "fresh-state-not-cleared",
-        "a fresh prompt goes on from the state of whoever had its slot before",
+        "a fresh prompt goes on from the state of whoever had its page before",
         "vllm-project/tpu-inference#2431, vllm-project/vllm#56524",
         "silent-divergence",
         "tensors",
@@ -246,18 +246,18 @@ MUTANTS = (
         group="E",
     ),
     Mutant(
-        "pad-row-on-a-live-slot",
-        "a row of padding writes into a slot that a request has",
+        "pad-row-on-a-live-page",
+        "a row of padding writes into a page that a request has",
         "lightseekorg/tokenspeed#700, vllm-project/vllm#33937",
         "silent-divergence",
         "tensors",
-        pad_row_on_a_live_slot,
+        pad_row_on_a_live_page,
         TOY,
         group="F",
     ),
     Mutant(
         "rows-of-a-batch-swapped",
-        "two rows of a batch keep their states in one another's slots",
+        "two rows of a batch keep their states in one another's pages",
         "vllm-project/vllm#41841",
         "silent-divergence",
         "tensors",

@@ -86,8 +86,8 @@ def _facts(events: list[Event]) -> list[tuple[str, Any]]:
     for event in events:
         if isinstance(event, StepBegin):
             runs += [(run.r, run.start, run.stop) for run in event.runs]
-            prepared.append((sum(len(slots) for _, slots in event.zeros), len(event.copies)))
-            tables += [(run.r, [[slot != 0 for slot in table] for table in run.tables]) for run in event.runs]
+            prepared.append((sum(len(pages) for _, pages in event.zeros), len(event.copies)))
+            tables += [(run.r, [[page != 0 for page in table] for table in run.tables]) for run in event.runs]
     published = sorted((e.group, e.r, e.length) for e in events if isinstance(e, Publish))
     unpublished = sorted((e.group, e.length) for e in events if isinstance(e, Unpublish))
     counts = [(e.free, e.held, e.cached) for e in events if isinstance(e, Counts)][-1:]

@@ -15,7 +15,7 @@ from harness.trace import layouts
 from harness.trace.format import Height, Layout
 from harness.trace.scenarios.shape import Shape
 
-SCHEDULER_OPTIONS = ("num_speculative_tokens", "async_depth", "tier_slots", "tier_delay")
+SCHEDULER_OPTIONS = ("num_speculative_tokens", "async_depth", "tier_pages", "tier_delay")
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ def scheduler_cells() -> list[Cell]:
         Cell(three, {"retention_interval": None, "async_depth": 1}),
         Cell(mamba, {"retention_interval": 0, "hash_block_size": 4, "async_depth": 1}),
         Cell(three, {"retention_interval": 0, "async_depth": 2}),
-        Cell(full, {"tier_slots": 16}),
-        Cell(three, {"retention_interval": None, "tier_slots": 96}),
-        Cell(window, {"retention_interval": 0, "tier_slots": 24}),
-        Cell(mamba, {"retention_interval": None, "tier_slots": 96, "async_depth": 1}),
-        Cell(three, {"retention_interval": None, "tier_slots": 96, "num_speculative_tokens": 3}),
-        Cell(full, {"tier_slots": 16, "tier_delay": 3}),
-        Cell(mamba, {"retention_interval": None, "tier_slots": 48, "tier_delay": 2, "async_depth": 1}),
+        Cell(full, {"tier_pages": 16}),
+        Cell(three, {"retention_interval": None, "tier_pages": 96}),
+        Cell(window, {"retention_interval": 0, "tier_pages": 24}),
+        Cell(mamba, {"retention_interval": None, "tier_pages": 96, "async_depth": 1}),
+        Cell(three, {"retention_interval": None, "tier_pages": 96, "num_speculative_tokens": 3}),
+        Cell(full, {"tier_pages": 16, "tier_delay": 3}),
+        Cell(mamba, {"retention_interval": None, "tier_pages": 48, "tier_delay": 2, "async_depth": 1}),
     ]
 
 

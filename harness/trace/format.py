@@ -26,7 +26,7 @@ from harness._util import files, jsonl
 from harness._util.errors import UsageError
 
 FORMAT = "cachewitness.trace"
-VERSION = 1
+VERSION = 2
 
 Height = Literal["manager", "scheduler", "server"]
 GroupKind = Literal["full", "sliding", "chunked", "recurrent"]
@@ -132,13 +132,13 @@ Op = Submit | Step | Finish | Abort | Preempt | Reset | UpdateWeights
 class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first line of a trace: what the engine is built from.
 
-    `slots` is the number of blocks in the pool, the null block included; `options` are the policy's own (retention interval,
+    `pages` is the number of blocks in the pool, the null block included; `options` are the policy's own (retention interval,
     hash block size, ...), checked by the policy that reads them. `needs` names capabilities without which the trace is not run.
     """
 
     name: str
     layout: Layout
-    slots: int
+    pages: int
     height: Height = "manager"
     policy: str = "vllm"
     options: dict[str, Any] = {}

@@ -91,7 +91,7 @@ def write(shape: Shape, source: Source, *, withdraw: bool, operations: int, name
         script.needs.append("withdraw")
     _Workload(script, source, withdraw=withdraw).run(operations)
     longest = (_BLOCKS_MAX + (3 if shape.height == "scheduler" else 0)) * shape.unit
-    return script.trace(max(shape.slots(longest) * source.choice(_FIFTHS_OF_POOL[shape.height]) // 5 + 1, 4))
+    return script.trace(max(shape.pages(longest) * source.choice(_FIFTHS_OF_POOL[shape.height]) // 5 + 1, 4))
 
 
 class _Workload:
@@ -170,7 +170,7 @@ class _Workload:
         """Reset; where there is a second tier, mostly the device's cache alone."""
         running = self._source.chance(50)
         tiers: tuple[ResetTier, ...] = ("local", "local", "cpu", "")
-        self._script.reset(running=running, tier=self._source.choice(tiers) if self._script.shape.tier_slots else "")
+        self._script.reset(running=running, tier=self._source.choice(tiers) if self._script.shape.tier_pages else "")
 
     def _load(self) -> None:
         """Load new weights, or an adapter anew: one that requests had of late, or any; perhaps one of those comes again."""

@@ -76,10 +76,10 @@ class _Search:
     def _left(self) -> bool:
         return time.monotonic() < self._deadline
 
-    def _try(self, ops: list[Op], slots: int = 0, header: TraceHeader | None = None) -> bool:
+    def _try(self, ops: list[Op], pages: int = 0, header: TraceHeader | None = None) -> bool:
         """Keep a candidate if it fails; a configuration that the engine refuses does not."""
         header = header or self.best.header
-        candidate = Trace(msgspec.structs.replace(header, slots=slots) if slots else header, ops)
+        candidate = Trace(msgspec.structs.replace(header, pages=pages) if pages else header, ops)
         try:
             at = self._fails(candidate)
         except UsageError:
@@ -92,7 +92,7 @@ class _Search:
     def _shrink_pool(self) -> None:
         improved = True
         while improved and self._left():
-            improved = any(self._try(self.best.ops, slots) for slots in fewer(self.best.header.slots) if slots > 2)
+            improved = any(self._try(self.best.ops, pages) for pages in fewer(self.best.header.pages) if pages > 2)
 
     def _merge_steps(self) -> None:
         """Let one step do what several in a row ask of the same requests: all of a row at once, or pair by pair."""
@@ -110,9 +110,9 @@ class _Search:
         """Leave requests out; those that only fill the pool, together with the room that they took."""
         for submit in [op for op in self.best.ops if isinstance(op, Submit)]:
             if self._left():
-                ops, slots = list(without(self.best.ops, submit.r)), self.best.header.slots
+                ops, pages = list(without(self.best.ops, submit.r)), self.best.header.pages
                 room = length_of(submit.prompt) // min(group.block_size for group in self.best.header.layout.groups) + 1
-                any(self._try(ops, slots - less) for less in range(min(room + 1, slots - 2)) if self._left())
+                any(self._try(ops, pages - less) for less in range(min(room + 1, pages - 2)) if self._left())
 
     def _drop_operations(self) -> None:
         count = max(1, len(self.best.ops) // 2)

@@ -32,7 +32,7 @@ def size(header: TraceHeader, ops: list[Op]) -> tuple[int, int, int, int]:
             weight += sum(tokens + 1 for _, tokens in op.run)
         elif isinstance(op, Submit):
             weight += length_of(op.prompt) + len(op.prompt.split())
-    return len(ops), weight, header.slots, len(header.layout.groups) + len(header.options)
+    return len(ops), weight, header.pages, len(header.layout.groups) + len(header.options)
 
 
 def unit_of(header: TraceHeader) -> int:

@@ -1,6 +1,6 @@
 """The types of vectors. A file of vectors is a document of one kind; its JSON schema is made from these.
 
-Lengths, positions and block sizes are in tokens, columns and slots are counted in blocks, sizes of memory in bytes. A column is
+Lengths, positions and block sizes are in tokens, columns and pages are counted in blocks, sizes of memory in bytes. A column is
 the index of a block in a request's table. A prefix is named by its length, since a vector is about one sequence of tokens
 unless a trace says otherwise.
 
@@ -16,7 +16,7 @@ import msgspec
 from harness.trace.format import GroupSpec, Op, TraceHeader
 
 FORMAT = "cachewitness.vectors"
-VERSION = 1
+VERSION = 2
 
 ResultClass = Literal["valid", "acceptable", "invalid"]
 Kind = Literal["sizing", "lookup", "retention", "split", "lifecycle", "compaction"]

@@ -39,7 +39,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._facts: list[Facts] = []
-        self._slots: dict[tuple[int, int], dict[int, tuple[str, Any]]] = {}
+        self._pages: dict[tuple[int, int], dict[int, tuple[str, Any]]] = {}
         self._tokens: dict[str, list[int]] = {}
         self._identity: dict[str, Any] = {}
         self._live: dict[Any, int] = {}
@@ -110,22 +110,22 @@ class Recorder:
         for event in events:
             if isinstance(event, Take):
                 self._pool_of[event.group] = event.pool
-                taken[event.pool] += len(event.slots)
+                taken[event.pool] += len(event.pages)
         return {group for group, pool in self._pool_of.items() if taken[pool] <= self._unused.get(pool, 0)}
 
     def _notice_duplicates(self, event: Hit, index: int) -> None:
-        for group, column in enumerate(event.slots):
-            for slot in column:
-                if any(self._live[key] > 1 for _, key in self._slots.get((group, slot), {}).values()):
+        for group, column in enumerate(event.pages):
+            for page in column:
+                if any(self._live[key] > 1 for _, key in self._pages.get((group, page), {}).values()):
                     self._free.setdefault("duplicates", index)
 
     def _publish(self, event: Publish) -> None:
         key = self._key(event.group, event.r, event.length)
-        self._slots.setdefault((event.group, event.slot), {})[event.length] = (event.r, key)
+        self._pages.setdefault((event.group, event.page), {})[event.length] = (event.r, key)
         self._live[key] = self._live.get(key, 0) + 1
 
     def _unpublish(self, event: Unpublish) -> list[tuple[int, str, int]]:
-        keys = self._slots.get((event.group, event.slot), {})
+        keys = self._pages.get((event.group, event.page), {})
         out = []
         for length in [event.length] if event.length else list(keys):
             r, key = keys.pop(length, ("", None))

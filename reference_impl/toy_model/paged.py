@@ -5,7 +5,7 @@ The order within a step is that of a real worker, and matters where tables are w
 
 1. recurrent groups read the states that their chunks continue from: the state after `start` tokens is in column
    ceil(start / block) - 1. A state written in this very step is not there yet;
-2. slots about to be written become their new group's, noise to all others;
+2. pages about to be written become their new group's, noise to all others;
 3. layer by layer, attention groups write the chunk's keys and values and then read all that its queries see, and recurrent
    groups write the state after `stop` tokens to column ceil(stop / block) - 1.
 
@@ -47,8 +47,8 @@ class _Step:
         self.states = {
             (g, bucket.first): self._read_states(g, bucket) for bucket in plan.buckets for g in sorted(bucket.states)
         }
-        for g, slots in plan.claims:
-            pools.claim(g, slots)
+        for g, pages in plan.claims:
+            pools.claim(g, pages)
         self.visible = {(g, bucket.first): self._sees(g, bucket) for bucket in plan.buckets for g in bucket.keys}
 
     def run(self) -> Tensor:
@@ -72,7 +72,7 @@ class _Step:
     def _read_states(self, g: int, bucket: Bucket) -> list[Tensor]:
         """Return conv and memory [layers, rows, ...] that the rows continue from."""
         read = bucket.states[g]
-        states = [view.index_select(1, self.sent[read.slots]) for view in self.pools.views[g]]
+        states = [view.index_select(1, self.sent[read.pages]) for view in self.pools.views[g]]
         if read.cold is False:
             return states
         if read.cold is True:
@@ -96,10 +96,10 @@ class _Step:
                 outputs[-len(bucket.cuts) :] = [torch.cat(outputs[-len(bucket.cuts) :], dim=1)]
         return torch.cat([out.flatten(0, 1) for out in outputs])
 
-    def _save(self, g: int, index: int, state: RecurrentState, rows: Tensor, slots: Tensor) -> None:
+    def _save(self, g: int, index: int, state: RecurrentState, rows: Tensor, pages: Tensor) -> None:
         if len(rows):
             for view, value in zip(self.pools.views[g], state, strict=True):
-                view[index].index_copy_(0, slots, value.index_select(0, rows).to(view.dtype))
+                view[index].index_copy_(0, pages, value.index_select(0, rows).to(view.dtype))
 
     # --- attention groups ---------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 The tokens of all chunks lie flat behind one another, so that projections and feed-forward layers know no requests. What mixes
 tokens runs by *bucket*: chunks of equal length, without padding between them. Block tables become indices here, once a step for
-all layers of a group; a column that a table lacks, and a null column, is read as the null slot (poison) and never written.
+all layers of a group; a column that a table lacks, and a null column, is read as the null page (poison) and never written.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Handle = int
 NOWHERE = 1 << 40
 """The position of a key that nobody sees."""
 NULL = 0
-"""The slot that stands for one that is not there."""
+"""The page that stands for one that is not there."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Tokens at positions `start` ... of one request, over `tables`, its slots per group by column.
+    """Tokens at positions `start` ... of one request, over `tables`, its pages per group by column.
 
     The last `drafts` tokens are guesses: a recurrent group then writes the state after the last known token into its column and
     the state after the i-th guess into `scratch[group][i - 1]`. Logits are wanted of the last `outputs` positions.
@@ -76,11 +76,11 @@ class Keys:
 class States:
     """What a bucket continues from in a recurrent group, and what it leaves behind.
 
-    `slots` [rows]; `cold` [rows] says which rows have no state yet, True or False if all or none. `saves` are, for each cut,
-    the rows whose state is kept and the slots that it goes to.
+    `pages` [rows]; `cold` [rows] says which rows have no state yet, True or False if all or none. `saves` are, for each cut,
+    the rows whose state is kept and the pages that it goes to.
     """
 
-    slots: Handle
+    pages: Handle
     cold: Handle | bool
     saves: list[tuple[Handle, Handle]]
 
@@ -104,7 +104,7 @@ class Bucket:
 class Plan:
     """A step: flat `tokens` and `positions`, the flat rows `wanted` as logits, in the order of the chunks.
 
-    `writes[g]` are the flat tokens that attention group g keeps, and their places; `claims` the slots written, in the
+    `writes[g]` are the flat tokens that attention group g keeps, and their places; `claims` the pages written, in the
     worker's order.
     """
 
@@ -184,30 +184,30 @@ class _Planner:
 
     def _states(self, g: int, chunks: list[Chunk], starts: Tensor, cuts: tuple[int, ...]) -> States:
         size = self.pools.groups[g].block_size
-        slots = [_slot(chunk.tables[g], (chunk.start - 1) // size) if chunk.start else NULL for chunk in chunks]
-        inside = torch.tensor([slot if 0 <= slot < self.pools.slots else NULL for slot in slots])
+        pages = [_page(chunk.tables[g], (chunk.start - 1) // size) if chunk.start else NULL for chunk in chunks]
+        inside = torch.tensor([page if 0 <= page < self.pools.pages else NULL for page in pages])
         cold = [chunk.start == 0 for chunk in chunks]
         saves = [self._save([self._kept(g, chunk, cut) for chunk in chunks]) for cut in cuts]
         uniform = len(set(cold)) == 1
         return States(self.parcel.put(inside), cold[0] if uniform else self.parcel.put((starts == 0).long()), saves)
 
-    def _save(self, slots: list[int]) -> tuple[Handle, Handle]:
-        rows = [row for row, slot in enumerate(slots) if slot != NULL]
-        kept = [slots[row] for row in rows]
+    def _save(self, pages: list[int]) -> tuple[Handle, Handle]:
+        rows = [row for row, page in enumerate(pages) if page != NULL]
+        kept = [pages[row] for row in rows]
         return self.parcel.put(torch.tensor(rows, dtype=torch.long)), self.parcel.put(torch.tensor(kept, dtype=torch.long))
 
     def _kept(self, g: int, chunk: Chunk, cut: int) -> int:
-        """Return the slot that a group keeps the state after `cut` tokens of a chunk in; 0 if it keeps none."""
-        slot = self._target(g, chunk, cut)
-        return slot if self.pools.writable(slot) and slot not in self.lost.get(g, ()) else NULL
+        """Return the page that a group keeps the state after `cut` tokens of a chunk in; 0 if it keeps none."""
+        page = self._target(g, chunk, cut)
+        return page if self.pools.writable(page) and page not in self.lost.get(g, ()) else NULL
 
     def _target(self, g: int, chunk: Chunk, cut: int) -> int:
         group, stop = self.pools.groups[g], chunk.start + cut
         guess = cut - (len(chunk.tokens) - chunk.drafts)
         if guess > 0:
-            return _slot(chunk.scratch[g], guess - 1) if g < len(chunk.scratch) else NULL
+            return _page(chunk.scratch[g], guess - 1) if g < len(chunk.scratch) else NULL
         if guess == 0 or (group.every_block and stop % group.block_size == 0):
-            return _slot(chunk.tables[g], -(-stop // group.block_size) - 1)
+            return _page(chunk.tables[g], -(-stop // group.block_size) - 1)
         return NULL
 
     # --- attention groups ---------------------------------------------------------------------------------------------
@@ -226,45 +226,45 @@ class _Planner:
         return Keys(self.parcel.put(torch.where(there, keys, NOWHERE)), self.parcel.put(places))
 
     def _table(self, g: int, chunks: list[Chunk], columns: int) -> Tensor:
-        """Return the tables [rows, columns], the null slot where there is no column or no such slot."""
+        """Return the tables [rows, columns], the null page where there is no column or no such page."""
         rows = [chunk.tables[g][:columns] for chunk in chunks]
         table = torch.tensor([[*row, *[NULL] * (columns - len(row))] for row in rows])
-        return torch.where((table < 0) | (table >= self.pools.slots), NULL, table)
+        return torch.where((table < 0) | (table >= self.pools.pages), NULL, table)
 
     def _writes(self, g: int) -> tuple[Handle, Handle]:
         places = torch.cat(self.places[g])
-        slots = places // self.pools.groups[g].block_size
+        pages = places // self.pools.groups[g].block_size
         dropped = torch.tensor([NULL, *self.pools.null, *self.lost.get(g, ())])
-        sources = (~torch.isin(slots, dropped)).nonzero().flatten()
+        sources = (~torch.isin(pages, dropped)).nonzero().flatten()
         return self.parcel.put(sources), self.parcel.put(places[sources])
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
     def _written(self, g: int, chunk: Chunk) -> Iterator[int]:
-        """Yield the slots that a group writes of a chunk, in order."""
+        """Yield the pages that a group writes of a chunk, in order."""
         if g in self.recurrent:
-            slots = [self._target(g, chunk, cut) for cut in self._cuts(chunk)]
+            pages = [self._target(g, chunk, cut) for cut in self._cuts(chunk)]
         else:
             size = self.pools.groups[g].block_size
-            slots = [_slot(chunk.tables[g], column) for column in range(chunk.start // size, -(-chunk.stop // size))]
-        yield from filter(self.pools.writable, slots)
+            pages = [_page(chunk.tables[g], column) for column in range(chunk.start // size, -(-chunk.stop // size))]
+        yield from filter(self.pools.writable, pages)
 
 
 def _places(table: Tensor, positions: Tensor, size: int) -> Tensor:
-    """Return where tokens at `positions` [rows, n] lie, counted in tokens from slot 0."""
+    """Return where tokens at `positions` [rows, n] lie, counted in tokens from page 0."""
     return table.gather(1, positions // size) * size + positions % size
 
 
-def _slot(table: Sequence[int], column: int) -> int:
+def _page(table: Sequence[int], column: int) -> int:
     return table[column] if 0 <= column < len(table) else NULL
 
 
 def _lost(claims: list[tuple[int, list[int]]]) -> dict[int, set[int]]:
-    """Return per group the slots that it writes and that another group writes after it in the same step."""
+    """Return per group the pages that it writes and that another group writes after it in the same step."""
     last: dict[int, int] = {}
-    for g, slots in claims:
-        last |= dict.fromkeys(slots, g)
+    for g, pages in claims:
+        last |= dict.fromkeys(pages, g)
     lost: dict[int, set[int]] = {}
-    for g, slots in claims:
-        lost.setdefault(g, set()).update(slot for slot in slots if last[slot] != g)
-    return {g: slots for g, slots in lost.items() if slots}
+    for g, pages in claims:
+        lost.setdefault(g, set()).update(page for page in pages if last[page] != g)
+    return {g: pages for g, pages in lost.items() if pages}

@@ -1,11 +1,11 @@
-"""The memory of a paged execution: one space of slots, which every cache group sees in its own shape.
+"""The memory of a paged execution: one space of pages, which every cache group sees in its own shape.
 
-In a slot an attention group's layers keep the keys and values of a block of tokens, a recurrent group's layers one state.
-Groups alias the slots, as they do in vLLM: a slot's content belongs to the group whose layers wrote it and is noise to every
-other. Here noise is NaN, so that whoever reads it is found out at once: a slot that was never written, was given back or was
+In a page an attention group's layers keep the keys and values of a block of tokens, a recurrent group's layers one state.
+Groups alias the pages, as they do in vLLM: a page's content belongs to the group whose layers wrote it and is noise to every
+other. Here noise is NaN, so that whoever reads it is found out at once: a page that was never written, was given back or was
 last written for another group reads as NaN, and so does the part of a block that nobody has filled.
 
-Invariant: of a slot, every group's view but the owner's is NaN; of a zeroed slot, every view is zero where nobody has written.
+Invariant: of a page, every group's view but the owner's is NaN; of a zeroed page, every view is zero where nobody has written.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from reference_impl.toy_model import recurrent
 from reference_impl.toy_model.config import LayerType, ModelError, ToyConfig
 
 NOBODY, EVERYBODY = -1, -2
-"""Owners of a slot without content and of one that holds zeros."""
+"""Owners of a page without content and of one that holds zeros."""
 
 Image = tuple[int, list[list[Tensor]]]
-"""The owner of a slot and, for each group, its tensors of the slot; none for a group to which the slot is noise."""
+"""The owner of a page and, for each group, its tensors of the page; none for a group to which the page is noise."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,16 @@ def sent(whole: Tensor, device: torch.device) -> Tensor:
 
 
 class Pools:
-    """The tensors of all groups over `slots` slots; those in `null` are never written.
+    """The tensors of all groups over `pages` pages; those in `null` are never written.
 
-    `views[g]` of an attention group is [kv], kv [layers, slots, block, 2, KV, D]; of a recurrent one [conv, memory], conv
-    [layers, slots, K - 1, channels] and memory [layers, slots, H, ...]. Memories are kept in `state_dtype` if it is given.
+    `views[g]` of an attention group is [kv], kv [layers, pages, block, 2, KV, D]; of a recurrent one [conv, memory], conv
+    [layers, pages, K - 1, channels] and memory [layers, pages, H, ...]. Memories are kept in `state_dtype` if it is given.
     """
 
     def __init__(
         self,
         groups: Sequence[PagedGroup],
-        slots: int,
+        pages: int,
         config: ToyConfig,
         *,
         dtype: torch.dtype = torch.float32,
@@ -62,11 +62,11 @@ class Pools:
         device: str = "cpu",
         null: Iterable[int] = (0,),
     ) -> None:
-        self.groups, self.slots, self.config = tuple(groups), slots, config
+        self.groups, self.pages, self.config = tuple(groups), pages, config
         self.dtype, self.device, self.null = dtype, torch.device(device), frozenset(null)
         self.kinds = [_kind(group, config) for group in self.groups]
         self.place = _places(self.groups, config)
-        self.owner = [NOBODY] * slots
+        self.owner = [NOBODY] * pages
         like = torch.empty((), dtype=dtype, device=self.device)
         self.views = [self._view(g, like, state_dtype) for g in range(len(self.groups))]
 
@@ -74,62 +74,62 @@ class Pools:
         config, group, kind = self.config, self.groups[g], self.kinds[g]
         if recurrent.is_recurrent(kind):
             conv, memory = recurrent.empty_state(kind, 1, config, like)
-            pages = [conv[0], memory[0].to(state_dtype or memory.dtype)]
+            parts = [conv[0], memory[0].to(state_dtype or memory.dtype)]
         else:
-            pages = [like.new_empty(group.block_size, 2, config.num_key_value_heads, config.head_dim)]
-        return [page.new_full((len(group.layers), self.slots, *page.shape), float("nan")) for page in pages]
+            parts = [like.new_empty(group.block_size, 2, config.num_key_value_heads, config.head_dim)]
+        return [part.new_full((len(group.layers), self.pages, *part.shape), float("nan")) for part in parts]
 
-    def writable(self, slot: int) -> bool:
-        """Whether a slot exists and is no null slot."""
-        return 0 <= slot < self.slots and slot not in self.null
+    def writable(self, page: int) -> bool:
+        """Whether a page exists and is no null page."""
+        return 0 <= page < self.pages and page not in self.null
 
     # --- moves --------------------------------------------------------------------------------------------------------
 
-    def poison(self, slots: Iterable[int]) -> None:
-        """Forget what the slots hold."""
+    def poison(self, pages: Iterable[int]) -> None:
+        """Forget what the pages hold."""
         by_owner: dict[int, list[int]] = defaultdict(list)
-        for slot in slots:
-            by_owner[self.owner[slot]].append(slot)
-            self.owner[slot] = NOBODY
+        for page in pages:
+            by_owner[self.owner[page]].append(page)
+            self.owner[page] = NOBODY
         for owner, gone in by_owner.items():
             self._fill(owner, gone, float("nan"))
 
-    def zero(self, slots: Sequence[int]) -> None:
-        """Overwrite the slots with zeros, in every group's view."""
-        for slot in slots:
-            self.owner[slot] = EVERYBODY
-        self._fill(EVERYBODY, slots, 0.0)
+    def zero(self, pages: Sequence[int]) -> None:
+        """Overwrite the pages with zeros, in every group's view."""
+        for page in pages:
+            self.owner[page] = EVERYBODY
+        self._fill(EVERYBODY, pages, 0.0)
 
-    def claim(self, g: int, slots: Iterable[int]) -> None:
-        """Make the slots a group's, which is about to write them; to all others they are noise from now on."""
+    def claim(self, g: int, pages: Iterable[int]) -> None:
+        """Make the pages a group's, which is about to write them; to all others they are noise from now on."""
         foreign: dict[int, list[int]] = defaultdict(list)
-        for slot in slots:
-            owner = self.owner[slot]
+        for page in pages:
+            owner = self.owner[page]
             if owner != g:
-                self.owner[slot] = g
+                self.owner[page] = g
                 if owner != NOBODY:
-                    foreign[owner].append(slot)
+                    foreign[owner].append(page)
         for owner, taken in foreign.items():
             self._fill(owner, taken, float("nan"), besides=g)
 
-    def image(self, slot: int) -> Image:
-        """Return a copy of what a slot holds."""
-        owner = self.owner[slot]
+    def image(self, page: int) -> Image:
+        """Return a copy of what a page holds."""
+        owner = self.owner[page]
         held = [view if owner in (g, EVERYBODY) else [] for g, view in enumerate(self.views)]
-        return owner, [[tensor[:, slot].clone() for tensor in view] for view in held]
+        return owner, [[tensor[:, page].clone() for tensor in view] for view in held]
 
-    def put(self, slot: int, image: Image) -> None:
-        """Overwrite a slot by an image."""
-        self.poison([slot])
-        self.owner[slot], pages = image
-        for view, page in zip(self.views, pages, strict=False):
-            for tensor, content in zip(view, page, strict=False):
-                tensor[:, slot] = content.to(tensor.device, non_blocking=True)
+    def put(self, page: int, image: Image) -> None:
+        """Overwrite a page by an image."""
+        self.poison([page])
+        self.owner[page], parts = image
+        for view, part in zip(self.views, parts, strict=False):
+            for tensor, content in zip(view, part, strict=False):
+                tensor[:, page] = content.to(tensor.device, non_blocking=True)
 
-    def _fill(self, owner: int, slots: Sequence[int], value: float, besides: int = NOBODY) -> None:
-        if owner == NOBODY or not slots:
+    def _fill(self, owner: int, pages: Sequence[int], value: float, besides: int = NOBODY) -> None:
+        if owner == NOBODY or not pages:
             return
-        index = sent(torch.tensor(slots), self.device)
+        index = sent(torch.tensor(pages), self.device)
         for g, view in enumerate(self.views):
             if owner in (g, EVERYBODY) and g != besides:
                 for tensor in view:
@@ -137,29 +137,29 @@ class Pools:
 
 
 class Shelf:
-    """A tier of `slots` slots beside the pools: pages are kept one by one in host memory, only those that hold something."""
+    """A tier of `pages` pages beside the pools: pages are kept one by one in host memory, only those that hold something."""
 
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
         self._images: dict[int, Image] = {}
 
-    def poison(self, slots: Iterable[int]) -> None:
-        """Forget what the slots hold."""
-        for slot in slots:
-            self._images.pop(slot, None)
+    def poison(self, pages: Iterable[int]) -> None:
+        """Forget what the pages hold."""
+        for page in pages:
+            self._images.pop(page, None)
 
-    def image(self, slot: int) -> Image:
-        """Return a copy of what a slot holds."""
-        return self._images.get(slot, (NOBODY, []))
+    def image(self, page: int) -> Image:
+        """Return a copy of what a page holds."""
+        return self._images.get(page, (NOBODY, []))
 
-    def put(self, slot: int, image: Image) -> None:
-        """Overwrite a slot by an image."""
-        owner, pages = image
-        self._images[slot] = owner, [[page.cpu() for page in view] for view in pages]
+    def put(self, page: int, image: Image) -> None:
+        """Overwrite a page by an image."""
+        owner, parts = image
+        self._images[page] = owner, [[part.cpu() for part in view] for view in parts]
 
 
 def move(moves: Iterable[tuple[Pools | Shelf, int, Pools | Shelf, int]]) -> None:
-    """Copy pages (source, slot, destination, slot) as one simultaneous permutation, between pools and tiers of equal groups."""
+    """Copy pages (source, page, destination, page) as one simultaneous permutation, between pools and tiers of equal groups."""
     images = [(destination, dst, source.image(src)) for source, src, destination, dst in moves]
     for destination, dst, image in images:
         destination.put(dst, image)

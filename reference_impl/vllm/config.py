@@ -159,13 +159,13 @@ def _check_drafts(groups: Sequence[KVCacheGroupSpec], options: Options) -> None:
 
 def _check_tier(options: Options, partial_hits: bool) -> None:
     """Refuse a second tier where there is nothing to store, or where a key is more, or less, than one whole block."""
-    if options.tier_slots and not options.enable_caching:
-        raise ConfigError(f"option 'tier_slots' ({options.tier_slots}) needs 'enable_caching' true")
-    if options.tier_delay and not options.tier_slots:
-        raise ConfigError(f"option 'tier_delay' ({options.tier_delay}) needs 'tier_slots', a second tier to copy from and to")
-    if options.tier_slots and (partial_hits or options.pages_per_snapshot > 1):
+    if options.tier_pages and not options.enable_caching:
+        raise ConfigError(f"option 'tier_pages' ({options.tier_pages}) needs 'enable_caching' true")
+    if options.tier_delay and not options.tier_pages:
+        raise ConfigError(f"option 'tier_delay' ({options.tier_delay}) needs 'tier_pages', a second tier to copy from and to")
+    if options.tier_pages and (partial_hits or options.pages_per_snapshot > 1):
         raise AbsentRule(
-            "option 'tier_slots': hits inside a block and snapshots of several blocks are not in this specification of a tier; "
+            "option 'tier_pages': hits inside a block and snapshots of several blocks are not in this specification of a tier; "
             "set 'hash_block_size' to the block size and 'pages_per_snapshot' to 1"
         )
 

@@ -30,7 +30,7 @@ class Options:
     """Everything that can be chosen, vLLM's names where vLLM has them. Sizes are in tokens unless said otherwise.
 
     `num_speculative_tokens`: so many drafts are verified with each token at most. `async_depth`: so many steps may be scheduled
-    before the tokens of an earlier one are known. `tier_slots`: so many pages fit into the second tier, 0 without one.
+    before the tokens of an earlier one are known. `tier_pages`: so many pages fit into the second tier, 0 without one.
     `tier_delay`: a copy from or to it takes so many steps, 0 if it is part of one.
     `free_list`: in which order blocks that were given back are handed out again; `lru` as vLLM does it (see `block_pool`). The
     three marked `by release` take what that release of vLLM does when they are left alone.
@@ -50,7 +50,7 @@ class Options:
     enable_kv_cache_events: bool = False
     num_speculative_tokens: int = 0
     async_depth: int = 0
-    tier_slots: int = 0
+    tier_pages: int = 0
     free_list: FreeList = "lru"
     tier_delay: int = 0
     max_model_len: int = 4096
@@ -87,7 +87,7 @@ _ABSENT_OPTIONS = {
 _BOOLEANS = {"enable_caching", "use_eagle", "scheduler_reserve_full_isl", "enable_kv_cache_events"}
 _BY_RELEASE = {"junction_pinning", "eagle_replay_boundaries"}
 _COUNTS = {"pages_per_snapshot", "max_model_len", "max_num_batched_tokens", "max_num_seqs"}
-_OPTIONAL_COUNTS = {"num_speculative_tokens", "async_depth", "tier_slots", "tier_delay"}
+_OPTIONAL_COUNTS = {"num_speculative_tokens", "async_depth", "tier_pages", "tier_delay"}
 _MODES = ("none", "align", "all")
 _FREE_LISTS = ("lru", "fifo", "lifo")
 

@@ -101,9 +101,9 @@ class SlowTier(PlainTier):
 
 def tier_for(options: Options) -> PlainTier | None:
     """Return the tier that the options ask for."""
-    if not options.tier_slots:
+    if not options.tier_pages:
         return None
-    return SlowTier(options.tier_slots, options.tier_delay) if options.tier_delay else PlainTier(options.tier_slots)
+    return SlowTier(options.tier_pages, options.tier_delay) if options.tier_delay else PlainTier(options.tier_pages)
 
 
 def abandon(transfers: list[Transfer]) -> None:

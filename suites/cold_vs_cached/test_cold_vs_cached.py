@@ -44,7 +44,7 @@ def told(arm: str, where: str, cell: int = 0, seed: int = 0) -> Trace:
 def test_clean_engine_passes_every_arm_at_both_places(seed: int) -> None:
     cell = default_cells()[seed % len(default_cells())]
     for trace in traces(cell, seed, places=EVERYWHERE):
-        if trace.header.options.get("tier_slots") and cell.layout.name == "full-mamba-unequal":
+        if trace.header.options.get("tier_pages") and cell.layout.name == "full-mamba-unequal":
             continue
         row = compared(trace).row
         assert row.verdict == "pass", (trace.header.name, row)

@@ -31,10 +31,10 @@ def _shuffled(trace: Trace, seed: int) -> Engine:
     config = configure(trace.header)
     manager = KVCacheManager(config)
     queue = manager.block_pool.free_block_queue
-    slots = list(queue)
-    random.Random(seed).shuffle(slots)
-    for slot in slots:
-        queue.move_to_end(slot)
+    pages = list(queue)
+    random.Random(seed).shuffle(pages)
+    for page in pages:
+        queue.move_to_end(page)
     return assemble(trace.header, config, manager, "reference")
 
 
@@ -60,7 +60,7 @@ def test_other_blocks_and_victims_are_no_divergence(cell: Cell) -> None:
         plain = lockstep(trace, registry.parse("reference").open(trace.header)).history
         result = lockstep(trace, _shuffled(trace, seed))
         assert _diverged(result) == []
-        taken = [[event.slots for event in happened.events if isinstance(event, Take)] for happened in (plain, result.history)]
+        taken = [[event.pages for event in happened.events if isinstance(event, Take)] for happened in (plain, result.history)]
         assert taken[0] != taken[1]
 
 

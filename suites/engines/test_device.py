@@ -34,15 +34,15 @@ class Symbolic:
     def __init__(self, groups: list[Group]) -> None:
         self.recurrent = [group for group in groups if group.kind == "recurrent"]
         self.attention = [group for group in groups if group.kind != "recurrent"]
-        self.pages: dict[tuple[int, int], dict[int, int]] = {}
+        self.contents: dict[tuple[int, int], dict[int, int]] = {}
         self.steps: list[int] = []
         self.compared = 0
         self.under_way: dict[int, tuple[Move, dict[int, int]]] = {}
 
     def execute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]) -> None:
         self.steps.append(begin.step)
-        for pool, slots in begin.zeros:
-            self.pages |= {(pool, slot): {} for slot in slots}
+        for pool, pages in begin.zeros:
+            self.contents |= {(pool, page): {} for page in pages}
         self._copy(begin.copies)
         self._begin([entry for entry in begin.begun if entry[1].src_pool])
         runs = [(run, _digests(tokens[run.r])) for run in begin.runs if run.r not in withdrawn]
@@ -63,37 +63,39 @@ class Symbolic:
             del self.under_way[number]
         for number in begin.ended:
             move, image = self.under_way.pop(number)
-            now = self.pages.get((move.src_pool, move.src), {})
-            self.pages[move.dst_pool, move.dst] = {place: digest for place, digest in image.items() if now.get(place) == digest}
+            now = self.contents.get((move.src_pool, move.src), {})
+            self.contents[move.dst_pool, move.dst] = {
+                place: digest for place, digest in image.items() if now.get(place) == digest
+            }
 
     def _begin(self, begun: list[tuple[int, Move]]) -> None:
         """Begin copies: what they fill has nothing until they end, and then what was in the source all the time."""
         for number, move in begun:
-            self.under_way[number] = move, dict(self.pages.get((move.src_pool, move.src), {}))
-            self.pages[move.dst_pool, move.dst] = {}
+            self.under_way[number] = move, dict(self.contents.get((move.src_pool, move.src), {}))
+            self.contents[move.dst_pool, move.dst] = {}
 
     def _write(self, run: Run, spelt: list[int]) -> None:
         for group in self.recurrent:
             self._column(group, run, run.known - 1)[STATE] = spelt[run.known]
             for index in range(len(run.drafts)):
-                self.pages[group.pool, run.scratch[group.id][index]] = {STATE: spelt[run.known + index + 1]}
+                self.contents[group.pool, run.scratch[group.id][index]] = {STATE: spelt[run.known + index + 1]}
         for group in self.attention:
             for position in range(run.start, run.stop):
                 self._column(group, run, position)[position % group.block_size] = spelt[position + 1]
 
     def _column(self, group: Group, run: Run, position: int) -> dict[int, int]:
-        slot = run.tables[group.id][position // group.block_size]
-        assert slot != 0, "the null block is nobody's"
-        return self.pages.setdefault((group.pool, slot), {})
+        page = run.tables[group.id][position // group.block_size]
+        assert page != 0, "the null block is nobody's"
+        return self.contents.setdefault((group.pool, page), {})
 
     def _copy(self, moves: list[Move]) -> None:
-        images = [dict(self.pages.get((move.src_pool, move.src), {})) for move in moves]
+        images = [dict(self.contents.get((move.src_pool, move.src), {})) for move in moves]
         for move, image in zip(moves, images, strict=True):
-            self.pages[move.dst_pool, move.dst] = image
+            self.contents[move.dst_pool, move.dst] = image
 
-    def _expect(self, page: dict[int, int], place: int, digest: int) -> None:
+    def _expect(self, content: dict[int, int], place: int, digest: int) -> None:
         self.compared += 1
-        assert page.get(place) == digest
+        assert content.get(place) == digest
 
 
 def _digests(tokens: list[int]) -> list[int]:
@@ -152,7 +154,7 @@ class Repeating:
 def test_tokens_may_be_submitted_and_a_sampler_of_one_s_own_continues_them() -> None:
     """Token ids go in as they are; what the sampler says comes out, drafts that stand included."""
     header = TraceHeader(
-        name="service", layout=layouts.load("full-mamba"), slots=30, height="scheduler", options={"num_speculative_tokens": 2}
+        name="service", layout=layouts.load("full-mamba"), pages=30, height="scheduler", options={"num_speculative_tokens": 2}
     )
     sampler = Repeating()
     engine, device = _engine(header, sampler)

@@ -48,8 +48,8 @@ def traces() -> list[Trace]:
     return [random_trace(cell.shape("manager"), seed, withdraw=seed % 2 == 0) for cell in default_cells() for seed in range(3)]
 
 
-def small(layout: str, prompts: list[str], slots: int = 40, **options: Any) -> tuple[Any, TraceHeader]:
-    header = TraceHeader("small", layouts.load(layout), slots, options=options)
+def small(layout: str, prompts: list[str], pages: int = 40, **options: Any) -> tuple[Any, TraceHeader]:
+    header = TraceHeader("small", layouts.load(layout), pages, options=options)
     built = engine(header)
     for number, prompt in enumerate(prompts):
         built.apply(Submit(f"r{number}", prompt))
@@ -58,40 +58,40 @@ def small(layout: str, prompts: list[str], slots: int = 40, **options: Any) -> t
 
 @pytest.mark.parametrize("trace", traces(), ids=lambda trace: f"{trace.header.layout.name}-{trace.header.seed}")
 def test_takes_and_drops_add_up_to_reference_counts(trace: Trace) -> None:
-    """Whenever the engine states its counts, the takes less the drops of each slot are its reference count."""
+    """Whenever the engine states its counts, the takes less the drops of each page are its reference count."""
     holders: Counter[int] = Counter()
     refs: dict[int, int] = {}
     stated = 0
     for event in run(trace):
         if isinstance(event, Take):
-            holders.update(event.slots)
+            holders.update(event.pages)
         elif isinstance(event, Drop):
-            holders.subtract(event.slots)
+            holders.subtract(event.pages)
         elif isinstance(event, Counts):
             refs.update(event.refs)
             stated += 1
-            assert {slot: n for slot, n in holders.items() if n} == {slot: n for slot, n in refs.items() if n}
+            assert {page: n for page, n in holders.items() if n} == {page: n for page, n in refs.items() if n}
             assert event.held == sum(n > 0 for n in refs.values())
-            assert event.free + event.held + event.cached == trace.header.slots - 1
+            assert event.free + event.held + event.cached == trace.header.pages - 1
     assert stated > 5
 
 
 @pytest.mark.parametrize("trace", traces()[:9], ids=lambda trace: f"{trace.header.layout.name}-{trace.header.seed}")
 def test_published_keys_are_those_of_the_pool(trace: Trace) -> None:
-    """What was published and not unpublished is what the pool can be hit as, slot by slot and length by length."""
+    """What was published and not unpublished is what the pool can be hit as, page by page and length by length."""
     built = engine(trace.header)
     keys: set[tuple[int, int, int]] = set()
     for op in trace.ops:
         for event in built.apply(op):
             if isinstance(event, Publish):
-                assert (event.group, event.slot, event.length) not in keys
-                keys.add((event.group, event.slot, event.length))
+                assert (event.group, event.page, event.length) not in keys
+                keys.add((event.group, event.page, event.length))
             elif isinstance(event, Unpublish):
-                keys.remove((event.group, event.slot, event.length))
+                keys.remove((event.group, event.page, event.length))
     pool = built.manager.manager.block_pool
     cached = {(block.block_id, block.block_hash_num_tokens) for block in pool.blocks if block.block_hash is not None}
-    cached |= {(slot, length) for slot, more in pool.cached_block_hashes_by_block.items() for length in more.values()}
-    assert {(slot, length) for _, slot, length in keys} == cached
+    cached |= {(page, length) for page, more in pool.cached_block_hashes_by_block.items() for length in more.values()}
+    assert {(page, length) for _, page, length in keys} == cached
 
 
 @pytest.mark.parametrize("cell", default_cells()[::4], ids=lambda cell: cell.name)
@@ -103,7 +103,7 @@ def test_looking_at_every_block_tells_the_same(cell: Cell) -> None:
 
 def test_events_of_a_call_come_in_order() -> None:
     """One call that hits, evicts, takes and publishes says so in that order, and states its counts last."""
-    built, _ = small("full", ["a:64", "b:64", "a:32 c:32"], slots=10)
+    built, _ = small("full", ["a:64", "b:64", "a:32 c:32"], pages=10)
     for r in ("r0", "r1"):
         built.apply(Step([(r, 64)]))
         built.manager.free(built._clients[r].request)
@@ -113,17 +113,17 @@ def test_events_of_a_call_come_in_order() -> None:
     assert set(places) == {0, 1, 3, 4, 5}
 
 
-def test_hit_is_told_when_slots_are_given() -> None:
-    """A request that is looked up and gets no slots is not hit; the hit that counts is that of the successful look-up."""
-    built, _ = small("full", ["a:64", "b:64"], slots=6)
+def test_hit_is_told_when_pages_are_given() -> None:
+    """A request that is looked up and gets no pages is not hit; the hit that counts is that of the successful look-up."""
+    built, _ = small("full", ["a:64", "b:64"], pages=6)
     assert [e for e in built.apply(Step([("r0", 64), ("r1", 64)])) if isinstance(e, Hit)] == [
-        Hit(step=1, r="r0", reported=0, resume=0, slots=[[]])
+        Hit(step=1, r="r0", reported=0, resume=0, pages=[[]])
     ]
 
 
 def test_reasons_follow_the_call() -> None:
     """A key that a reset ends and one that new tokens push out are told apart."""
-    built, _ = small("full", ["a:64", "b:64"], slots=6)
+    built, _ = small("full", ["a:64", "b:64"], pages=6)
     built.apply(Step([("r0", 64)]))
     built.manager.free(built._clients["r0"].request)
     evicted = [e for e in built.apply(Step([("r1", 64)])) if isinstance(e, Unpublish)]
@@ -142,10 +142,10 @@ def test_both_ends_of_a_copy_are_held_until_it_is_made() -> None:
     events = built.apply(Step([("r1", 64)]))
     begin = next(e for e in events if type(e).__name__ == "StepBegin")
     assert len(begin.copies) == 2
-    ends = [slot for move in begin.copies for slot in (move.src, move.dst)]
+    ends = [page for move in begin.copies for page in (move.src, move.dst)]
     before, after = events[: events.index(begin)], events[events.index(begin) :]
-    held = [s for e in before if isinstance(e, Take) and e.holder.startswith("copy:") for s in e.slots]
-    given_back = [s for e in after if isinstance(e, Drop) and e.holder.startswith("copy:") for s in e.slots]
+    held = [s for e in before if isinstance(e, Take) and e.holder.startswith("copy:") for s in e.pages]
+    given_back = [s for e in after if isinstance(e, Drop) and e.holder.startswith("copy:") for s in e.pages]
     assert held == ends
     assert given_back == ends
 
@@ -169,26 +169,26 @@ def test_a_snapshot_of_several_pages_is_held_and_keyed_as_one() -> None:
     events = built.apply(Step([("r0", 32)]))
     (take,) = [e for e in events if isinstance(e, Take) and e.group == 1]
     (key,) = [e for e in events if isinstance(e, Publish) and e.group == 1]
-    assert len(take.slots) == 2
-    assert [key.slot, *key.companions] == take.slots
+    assert len(take.pages) == 2
+    assert [key.page, *key.companions] == take.pages
 
 
 def test_free_blocks_are_counted_by_the_queue() -> None:
     """A block that is queued twice shows: free, held and cached no longer add up to the pool."""
-    built, header = small("full", ["a:16"], slots=6)
+    built, header = small("full", ["a:16"], pages=6)
     pool = built.manager.manager.block_pool
     queued = pool.get_num_free_blocks
     pool.get_num_free_blocks = lambda: queued() + 1
     (counts,) = [e for e in built.apply(Step([("r0", 16)])) if isinstance(e, Counts)]
-    assert counts.free + counts.held + counts.cached == header.slots
+    assert counts.free + counts.held + counts.cached == header.pages
 
 
 def test_a_table_without_references_is_reported_as_it_is() -> None:
-    """The observer believes tables and counts apart: a slot that joins a table unreferenced is taken all the same."""
+    """The observer believes tables and counts apart: a page that joins a table unreferenced is taken all the same."""
     built, _ = small("full", ["a:16"])
     built.apply(Step([("r0", 16)]))
     observed: ObservedManager = built.manager
     observed.manager.coordinator.single_type_managers[0].req_to_blocks["r0"].append(observed.manager.block_pool.blocks[7])
     observed.events = events = []
     observed.cache_blocks(built._clients["r0"].request, 16)
-    assert events == [Take(pool=0, group=0, slots=[7], holder="r0", step=1)]
+    assert events == [Take(pool=0, group=0, pages=[7], holder="r0", step=1)]

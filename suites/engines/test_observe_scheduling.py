@@ -25,8 +25,8 @@ from harness.trace import layouts
 from harness.trace.format import Abort, Finish, Preempt, Reset, Step, Submit, TraceHeader, UpdateWeights, Vocabulary
 
 
-def engine(layout: str = "full", slots: int = 40, **options: Any) -> Any:
-    return open_engine(TraceHeader("t", layouts.load(layout), slots, options=options), {})
+def engine(layout: str = "full", pages: int = 40, **options: Any) -> Any:
+    return open_engine(TraceHeader("t", layouts.load(layout), pages, options=options), {})
 
 
 def begun(events: list[Event]) -> StepBegin:
@@ -73,9 +73,9 @@ def test_chunks_end_where_a_state_is_kept() -> None:
     assert [spans(built.apply(Step([("a", 40)])))[0][1:] for _ in range(3)] == [(0, 32), (32, 48), (48, 60)]
 
 
-def test_without_slots_a_request_does_not_run() -> None:
+def test_without_pages_a_request_does_not_run() -> None:
     """A request that does not fit waits; it is asked for, and does not run."""
-    built = engine(slots=5)
+    built = engine(pages=5)
     for r in ("a", "b"):
         built.apply(Submit(r, f"{r}:48"))
     begin = begun(built.apply(Step([("a", 48), ("b", 48)])))
@@ -93,8 +93,8 @@ def test_withdrawn_requests_hold_nothing_and_start_again() -> None:
     (end,) = [event for event in events if isinstance(event, StepEnd)]
     assert ([run.r for run in begin.runs], end.withdrawn) == (["a"], ["b"])
     before = events[: events.index(begin)]
-    taken = [slot for e in before if isinstance(e, Take) and e.holder == "b" for slot in e.slots]
-    dropped = [slot for e in before if isinstance(e, Drop) and e.holder == "b" for slot in e.slots]
+    taken = [page for e in before if isinstance(e, Take) and e.holder == "b" for page in e.pages]
+    dropped = [page for e in before if isinstance(e, Drop) and e.holder == "b" for page in e.pages]
     assert taken == dropped
     assert taken
     assert {e.reason for e in before if isinstance(e, Unpublish)} == {"withdraw"}

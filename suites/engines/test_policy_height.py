@@ -1,6 +1,6 @@
 """The witness and the engine around a policy, on a policy small enough to be checked by hand.
 
-`Bump` hands out slots 0, 1, 2, ... of two pools, one for attention and one for states, and keys whole blocks.
+`Bump` hands out pages 0, 1, 2, ... of two pools, one for attention and one for states, and keys whole blocks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Bump:
     max_model_len = LONGEST
 
     def __init__(self, header: Header) -> None:
-        self.free = {pool.id: list(range(pool.slots)) for pool in header.pools}
+        self.free = {pool.id: list(range(pool.pages)) for pool in header.pools}
         self.held: dict[str, Tables] = {}
         self.tokens: dict[str, list[int]] = {}
         self.done: dict[str, int] = {}
@@ -79,8 +79,8 @@ class Bump:
         self.witness.settle([r])
 
     def let_go(self, r: str) -> None:
-        for pool, slots in enumerate(self.held.pop(r, [])):
-            self.free[pool] += slots
+        for pool, pages in enumerate(self.held.pop(r, [])):
+            self.free[pool] += pages
 
     def running(self) -> list[str]:
         return list(self.held)
@@ -102,19 +102,19 @@ class Bump:
         return dict(self.claims)
 
     def counts(self) -> Mapping[int, Count]:
-        cached = {slot for _, slot, _ in self.claims} - {slot for tables in self.held.values() for slot in tables[0]}
+        cached = {page for _, page, _ in self.claims} - {page for tables in self.held.values() for page in tables[0]}
         held = [sum(len(tables[pool]) for tables in self.held.values()) for pool in (0, 1)]
         free = len(self.free[0]) - len(cached)
         return {0: Count(free, held[0], len(cached)), 1: Count(len(self.free[1]), held[1], 0)}
 
-    def references(self, pool: int, slot: int) -> int | None:
-        return sum(slot in tables[pool] for tables in self.held.values())
+    def references(self, pool: int, page: int) -> int | None:
+        return sum(page in tables[pool] for tables in self.held.values())
 
 
 def header(height: Height = "manager") -> Header:
     """Return two pools: eight blocks of attention, two states."""
     groups = [Group(id=0, kind="full", block_size=SIZE), Group(id=1, kind="recurrent", block_size=LONGEST, pool=1)]
-    return Header(engine="bump", height=height, pools=[Pool(id=0, slots=8), Pool(id=1, slots=2)], groups=groups)
+    return Header(engine="bump", height=height, pools=[Pool(id=0, pages=8), Pool(id=1, pages=2)], groups=groups)
 
 
 def engine(height: Height = "manager") -> PolicyHeight:
@@ -129,11 +129,11 @@ def test_a_step_is_told_as_hit_takes_keys_and_counts() -> None:
     events = bump.apply(Step(run=[("a", 5)]))
     kinds = [type(event).__name__ for event in events]
     assert kinds == ["Hit", "Take", "Take", "Counts", "Counts", "StepBegin", "StepEnd", "Publish", "Accept"]
-    takes = [(event.pool, event.group, event.slots) for event in events if isinstance(event, Take)]
+    takes = [(event.pool, event.group, event.pages) for event in events if isinstance(event, Take)]
     assert takes == [(0, 0, [0, 1]), (1, 1, [0])]
     books = [(e.pool, e.free, e.held, e.cached, e.refs) for e in events if isinstance(e, Counts)]
     assert books == [(0, 6, 2, 0, [(0, 1), (1, 1)]), (1, 1, 1, 0, [(0, 1)])]
-    published = [(event.group, event.slot, event.r, event.length) for event in events if isinstance(event, Publish)]
+    published = [(event.group, event.page, event.r, event.length) for event in events if isinstance(event, Publish)]
     assert published == [(0, 0, "a", 4)]
     assert [event.tokens for event in events if isinstance(event, Accept)] == [[2 * 65536]]
 
@@ -145,7 +145,7 @@ def test_a_request_that_ends_gives_back_what_it_held() -> None:
     bump.apply(Step(run=[("a", 5)]))
     events = bump.apply(Finish("a"))
     assert isinstance(events[0], Finished)
-    assert [(e.group, e.slots) for e in events if isinstance(e, Drop)] == [(0, [0, 1]), (1, [0])]
+    assert [(e.group, e.pages) for e in events if isinstance(e, Drop)] == [(0, [0, 1]), (1, [0])]
     assert [(e.free, e.held, e.cached) for e in events if isinstance(e, Counts)] == [(7, 0, 1), (2, 0, 0)]
 
 
@@ -168,8 +168,8 @@ def test_keys_end_for_the_reason_at_hand(op: Any, reason: str) -> None:
     assert [(e.length, e.reason) for e in bump.apply(op) if isinstance(e, Unpublish)] == [(4, reason), (8, reason)]
 
 
-def test_a_key_that_ends_over_a_held_slot_was_replaced() -> None:
-    """Eviction is for want of room; whoever holds the slot still has it."""
+def test_a_key_that_ends_over_a_held_page_was_replaced() -> None:
+    """Eviction is for want of room; whoever holds the page still has it."""
     bump = engine()
     bump.apply(Submit("a", "doc:5"))
     bump.apply(Step(run=[("a", 5)]))
@@ -202,5 +202,5 @@ def test_a_request_that_can_never_run_is_aborted_at_once() -> None:
 def test_several_pools_are_lawful_to_all_checkers() -> None:
     """A whole trace over two pools of different sizes raises nothing."""
     ops = [Submit("a", "doc:9"), Step(run=[("a", 9)]), Step(run=[("a", 1)]), Submit("b", "doc:5"), Step(run=[("b", 5)])]
-    trace = Trace(TraceHeader("two pools", Layout("two", []), slots=8), [*ops, Finish("a"), Finish("b")])
+    trace = Trace(TraceHeader("two pools", Layout("two", []), pages=8), [*ops, Finish("a"), Finish("b")])
     assert drive(trace, engine()).findings == []

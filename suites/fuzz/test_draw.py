@@ -64,7 +64,7 @@ def test_options_of_every_kind_are_drawn() -> None:
     assert None in intervals and 0 in intervals and any(interval for interval in intervals)
     for name in ("hash_block_size", "use_eagle", "pages_per_snapshot", "release", "watermark", "junction_pinning"):
         assert sum(name in cell.options for cell in manager) >= 5, name
-    for name in ("num_speculative_tokens", "async_depth", "tier_slots", "max_num_seqs", "max_num_batched_tokens"):
+    for name in ("num_speculative_tokens", "async_depth", "tier_pages", "max_num_seqs", "max_num_batched_tokens"):
         assert sum(name in cell.options for cell in scheduler) >= 20, name
     assert not any(cell.options.get(name) for cell in manager for name in SCHEDULER_OPTIONS)
     assert {cell.options.get("num_speculative_tokens", 0) for cell in scheduler} == {0, 1, 2, 3, 4, 5}

@@ -12,8 +12,8 @@ from harness.fuzz.explore import Path, explore, reached
 from harness.fuzz.scope import CELLS, Bound, Scope
 from harness.verdict.result import EXIT_FAIL, EXIT_PASS, EXIT_UNKNOWN, EXIT_USAGE
 
-SMALL = Bound(requests=1, blocks=1, slots=4, generated=2)
-HYBRID = Scope(CELLS[4], "manager", Bound(requests=1, blocks=2, slots=7, generated=2))
+SMALL = Bound(requests=1, blocks=1, pages=4, generated=2)
+HYBRID = Scope(CELLS[4], "manager", Bound(requests=1, blocks=2, pages=7, generated=2))
 
 
 def test_the_clean_reference_is_complete_within_a_bound() -> None:
@@ -73,16 +73,16 @@ def test_a_path_can_be_walked_without_meeting_the_end_of_time() -> None:
 
 def test_bound_is_read_and_refused() -> None:
     """Named parts replace the defaults; anything else is one line that names it."""
-    assert bound_of("requests=3,slots=9") == Bound(requests=3, slots=9)
+    assert bound_of("requests=3,pages=9") == Bound(requests=3, pages=9)
     assert bound_of("") == Bound()
-    for text in ("request=3", "requests", "slots=1", "blocks=0", "blocks=-1", "blocks=two"):
+    for text in ("request=3", "requests", "pages=1", "blocks=0", "blocks=-1", "blocks=two"):
         with pytest.raises(UsageError, match="--bound"):
             bound_of(text)
 
 
 def test_command_says_that_it_was_complete(capsys: pytest.CaptureFixture[str]) -> None:
     """And how many states there were."""
-    assert invoke(["fuzz", "--exhaustive", "--bound", "requests=1,blocks=1,slots=4,generated=2"]) == EXIT_PASS
+    assert invoke(["fuzz", "--exhaustive", "--bound", "requests=1,blocks=1,pages=4,generated=2"]) == EXIT_PASS
     output = capsys.readouterr().out
     assert "complete: nothing within the bound contradicts a rule" in output and "states" in output
     assert invoke(["fuzz", "--exhaustive", "--seconds", "0.01"]) == EXIT_UNKNOWN
@@ -94,9 +94,9 @@ def test_command_says_that_it_was_complete(capsys: pytest.CaptureFixture[str]) -
         ["--exhaustive", "--seed", "3"],
         ["--exhaustive", "--operations", "3"],
         ["--exhaustive", "--bound", "cats=3"],
-        ["--exhaustive", "--option", "tier_slots=4"],
+        ["--exhaustive", "--option", "tier_pages=4"],
         ["--exhaustive", "--policy", "furiosa"],
-        ["--bound", "slots=4"],
+        ["--bound", "pages=4"],
         ["--engine", "nothing"],
     ],
 )
@@ -108,7 +108,7 @@ def test_what_does_not_go_together_is_refused(words: list[str], capsys: pytest.C
 
 def test_command_fails_on_a_planted_fault(capsys: pytest.CaptureFixture[str]) -> None:
     """With a witness and a command that replays it."""
-    words = ["--engine", "reference:mutant=resumed-request-refused", "--bound", "requests=1,blocks=1,slots=4,generated=2"]
+    words = ["--engine", "reference:mutant=resumed-request-refused", "--bound", "requests=1,blocks=1,pages=4,generated=2"]
     assert invoke(["fuzz", "--exhaustive", *words]) == EXIT_FAIL
     output = capsys.readouterr().out
     assert "FAIL  stuck" in output and "replay: cachewitness replay" in output

@@ -33,10 +33,10 @@ FULL, STATE = GroupSpec(kind="full", block_size=4), GroupSpec(kind="recurrent", 
 WINDOW = GroupSpec(kind="sliding", block_size=4, window=5)
 
 
-def _seen(ops: list[Op], *groups: GroupSpec, height: Height = "manager", slots: int = 40, **options: object) -> Counter[str]:
+def _seen(ops: list[Op], *groups: GroupSpec, height: Height = "manager", pages: int = 40, **options: object) -> Counter[str]:
     """Run a trace on the reference and return the marks of its history."""
     header = TraceHeader(
-        name="marks", layout=Layout(name="marks", groups=[*(groups or (FULL,))]), slots=slots, height=height, options=options
+        name="marks", layout=Layout(name="marks", groups=[*(groups or (FULL,))]), pages=pages, height=height, options=options
     )
     engine, seen = engine_of("reference").open(header), Counter[str]()
     result = drive(Trace(header, ops), engine, [*fresh(), Watch(engine.describe(), seen)])
@@ -128,7 +128,7 @@ def test_marks_of_room_and_of_a_tier() -> None:
     """A pool for one request alone: the second takes pages from the first; what was stored is fetched."""
     ops: list[Op] = [Submit("r1", "A:9"), Step(budget=9), Step(budget=9), Finish("r1"), Submit("r2", "B:13")]
     ops += [Step(budget=13), Step(budget=13), Finish("r2"), Submit("r3", "A:9"), Step(budget=9)]
-    seen = _seen(ops, height="scheduler", slots=6, tier_slots=16)
+    seen = _seen(ops, height="scheduler", pages=6, tier_pages=16)
     assert all(seen[mark] for mark in ("attention evicted", "stored in tier", "fetched from tier"))
 
 
@@ -147,7 +147,7 @@ def test_marks_of_drafts_and_of_steps_in_flight() -> None:
 
 def test_a_recorded_history_has_marks_too() -> None:
     """Nothing of an engine is asked."""
-    history = parse("pool 0: 8 slots, null 0\ngroup 0: full block 4\nsubmit r1 a:5\ntake r1 | 1 2\nstep 1: r1 0..5 | 1 2\n")
+    history = parse("pool 0: 8 pages, null 0\ngroup 0: full block 4\nsubmit r1 a:5\ntake r1 | 1 2\nstep 1: r1 0..5 | 1 2\n")
     seen = Counter[str]()
     check(history, [Watch(history.header, seen)])
     assert seen["prompt one over"] == 1

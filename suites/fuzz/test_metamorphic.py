@@ -45,7 +45,7 @@ EVERYWHERE = [(policy, height) for policy in policies.names() for height in poli
 HYBRID = Shape(policies.get("vllm").cells()[7].layout, {"retention_interval": None})
 ROOMY: Mapping[str, dict[str, Any]] = {
     "tensorrt_edge": {"system_prompts": 16, "max_batch_size": 8},
-    "lmcache": {"tier_slots": 1024},
+    "lmcache": {"tier_pages": 1024},
 }
 """Options that give each policy room for everything that a test runs; the pool is not all of it."""
 INTERVALS: Mapping[str, tuple[str, list[tuple[int | None, int | None]]]] = {
@@ -70,8 +70,8 @@ def traces(policy: str, height: Height) -> Iterator[tuple[Cell, Shape, Trace]]:
 def roomy(trace: Trace, shape: Shape, policy: str) -> Trace:
     """Return the trace with room for several of the longest requests, in whatever the policy has to keep them."""
     options = trace.header.options | ROOMY.get(policy, {})
-    slots = 8 * shape.slots(12 * shape.unit) + 1
-    return Trace(msgspec.structs.replace(trace.header, slots=slots, options=options, needs=[]), trace.ops)
+    pages = 8 * shape.pages(12 * shape.unit) + 1
+    return Trace(msgspec.structs.replace(trace.header, pages=pages, options=options, needs=[]), trace.ops)
 
 
 def longest(trace: Trace) -> int:
@@ -175,22 +175,22 @@ def test_capacity_never_lowers_a_hit_on_attention(policy: str, height: Height) -
     for cell, shape, trace in traces(policy, height):
         if any(group.kind != "full" for group in cell.layout.groups):
             continue
-        slots = shape.slots(longest(trace) + shape.unit) + 2
-        served = served_in_turn(trace, slots, shape.unit)
-        for more in (slots + 1, slots * 2, slots * 10):
-            assert capacity_never_lowers_a_hit(REFERENCE, served, more) == [], (cell.name, slots, more)
+        pages = shape.pages(longest(trace) + shape.unit) + 2
+        served = served_in_turn(trace, pages, shape.unit)
+        for more in (pages + 1, pages * 2, pages * 10):
+            assert capacity_never_lowers_a_hit(REFERENCE, served, more) == [], (cell.name, pages, more)
         hits += sum(isinstance(event, Hit) and event.resume > 0 for event in run(REFERENCE, served).events)
     assert hits > 0
 
 
 def test_a_hit_that_more_capacity_shortens_is_a_difference() -> None:
     def shorter(header: TraceHeader) -> Engine:
-        return doctored(every_other)(header) if header.slots > 40 else REFERENCE(header)
+        return doctored(every_other)(header) if header.pages > 40 else REFERENCE(header)
 
     trace = Trace(TraceHeader("two", HYBRID.layout, 40, options={"retention_interval": None}), [Submit("r1", "A:40")])
     served = served_in_turn(trace.with_ops([*trace.ops, Submit("r2", "A:40 B:8")]), 40, 16)
     assert capacity_never_lowers_a_hit(REFERENCE, served, 400) == []
-    assert capacity_never_lowers_a_hit(shorter, served, 400) == ["r2 resumes at 32 with 40 slots, at 0 with 400"]
+    assert capacity_never_lowers_a_hit(shorter, served, 400) == ["r2 resumes at 32 with 40 pages, at 0 with 400"]
 
 
 # --- names, order, repetition --------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def test_a_larger_interval_never_adds_a_key(policy: str) -> None:
         option, pairs = INTERVALS[policy]
         if not (option in cell.options or (policy == "openvino_genai" and shape.has("recurrent"))):
             continue
-        together = served_in_turn(roomy(trace, shape, policy), roomy(trace, shape, policy).header.slots, shape.unit)
+        together = served_in_turn(roomy(trace, shape, policy), roomy(trace, shape, policy).header.pages, shape.unit)
         if policy == "vllm":
             together = Trace(
                 msgspec.structs.replace(together.header, options=together.header.options | {"junction_pinning": False}),
@@ -364,7 +364,7 @@ def test_the_order_of_the_free_queue_decides_victims_alone(seed: int) -> None:
     for free_list in ("lru", "fifo"):
         shape = replace(HYBRID, options={**HYBRID.options, "free_list": free_list})
         trace = random_trace(shape, seed, withdraw=True, operations=3 * OPERATIONS)
-        roomy = Trace(msgspec.structs.replace(trace.header, slots=4000), trace.ops)
+        roomy = Trace(msgspec.structs.replace(trace.header, pages=4000), trace.ops)
         events = run(REFERENCE, roomy).events
         hits.append([(event.r, event.resume) for event in events if isinstance(event, Hit)])
     assert hits[0] == hits[1] and any(resume for _, resume in hits[0])

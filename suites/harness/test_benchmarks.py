@@ -19,11 +19,11 @@ from harness.trace import layouts
 from harness.trace.format import Finish, Step, Submit, Trace, TraceHeader
 
 PLAN = Plan(talkers=3, turns=3, running=2, system=32, words=12, thoughts=32, answer=20, chunk=16)
-SLOTS = 61
+PAGES = 61
 
 
 def served(**options: object) -> Served:
-    header = TraceHeader(name="talk", layout=layouts.load("full-mamba"), slots=SLOTS, options=options)
+    header = TraceHeader(name="talk", layout=layouts.load("full-mamba"), pages=PAGES, options=options)
     return Loop(header, parse("reference").open(header), PLAN).run()
 
 
@@ -47,7 +47,7 @@ def test_every_prompt_is_looked_up_once_with_all_its_tokens(dense: Served) -> No
 
 def test_census_accounts_for_every_page_but_the_null_block(dense: Served) -> None:
     assert dense.samples
-    assert all(len(pages) == len(KINDS) and sum(pages) == SLOTS - 1 for _, pages in dense.samples)
+    assert all(len(pages) == len(KINDS) and sum(pages) == PAGES - 1 for _, pages in dense.samples)
 
 
 def test_conversations_are_clean_and_repeatable(dense: Served) -> None:

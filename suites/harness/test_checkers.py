@@ -16,7 +16,7 @@ from harness.run.execute import check
 from harness.verdict.result import Result, merge
 
 HYBRID = """\
-pool 0: 12 slots, null 0
+pool 0: 12 pages, null 0
 group 0: full block 4
 group 1: recurrent block 4
 rules: alignment 4, retention 0 on 1
@@ -131,7 +131,7 @@ def test_a_finding_is_signed() -> None:
     finding = check(parse(DENSE)).findings[0]
     event = parse(DENSE).events[finding.seq]
     assert finding.checker == "interval-sparsity"
-    assert isinstance(event, Publish) and (event.slot, event.length) == (4, 4)
+    assert isinstance(event, Publish) and (event.page, event.length) == (4, 4)
 
 
 # --- not applicable -----------------------------------------------------------------------------------------------------------

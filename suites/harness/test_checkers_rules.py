@@ -10,8 +10,8 @@ from harness.run.execute import check, drive
 from harness.trace import layouts
 from harness.trace.format import Preempt, Step, Submit, Trace, TraceHeader
 
-FULL = "pool 0: 8 slots, null 0\ngroup 0: full block 4\nrules: alignment 4, progress 2\n"
-HYBRID = "pool 0: 12 slots, null 0\ngroup 0: full block 4\ngroup 1: recurrent block 4\n"
+FULL = "pool 0: 8 pages, null 0\ngroup 0: full block 4\nrules: alignment 4, progress 2\n"
+HYBRID = "pool 0: 12 pages, null 0\ngroup 0: full block 4\ngroup 1: recurrent block 4\n"
 
 
 def _found(text: str) -> list[str]:
@@ -111,15 +111,15 @@ def test_one_place_for_two_tokens_is_an_aliased_write() -> None:
 
 
 def test_a_state_may_move_on_in_its_page() -> None:
-    """All columns of the recurrent table are one slot: a batch row."""
-    text = "pool 0: 4 slots\ngroup 0: recurrent block 4\nrules: no-caching\nsubmit r1 a:9\ntake r1 | 3 3 3\n"
+    """All columns of the recurrent table are one page: a batch row."""
+    text = "pool 0: 4 pages\ngroup 0: recurrent block 4\nrules: no-caching\nsubmit r1 a:9\ntake r1 | 3 3 3\n"
     assert _found(text + "step 1: r1 0..4 | 3 3 3\nstep 2: r1 4..9 | 3 3 3\n") == []
 
 
 def test_another_holders_state_may_not_be_moved_on() -> None:
     """r2 was hit on the state that r1 resumes from, and advances it in place."""
     text = (
-        "pool 0: 4 slots\ngroup 0: recurrent block 16\nrules: alignment 4\nsubmit r1 a:9\ntake r1 | 3\npublish 0/3 r1:8\n"
+        "pool 0: 4 pages\ngroup 0: recurrent block 16\nrules: alignment 4\nsubmit r1 a:9\ntake r1 | 3\npublish 0/3 r1:8\n"
         "step 1: r1 0..8 | 3\nsubmit r2 a:8 b:1\nhit r2 8 | 3\ntake r2 | 3\nstep 2: r2 8..9 | 3\n"
     )
     assert _found(text) == ["aliased-write"]
@@ -175,7 +175,7 @@ def test_the_boundary_is_owed_only_if_its_state_was_written() -> None:
 @pytest.mark.parametrize("rule", ["lost-hit", "lost-replay-boundary"])
 def test_a_group_of_another_tier_takes_no_part(rule: str) -> None:
     """What is cached on the device is judged by the device's groups; a store that has nothing excuses nobody."""
-    tier = "pool 1: 4 slots, tier cpu\ngroup 2: recurrent block 4 pool 1\n"
+    tier = "pool 1: 4 pages, tier cpu\ngroup 2: recurrent block 4 pool 1\n"
     if rule == "lost-hit":
         text = DENSE + tier + FIRST + "publish 1/4 r1:4\n" + CROSSED + "submit r2 a:9\nhit r2 0\n"
     else:
@@ -205,7 +205,7 @@ def test_a_key_that_was_ended_is_told_once(line: str, expected: str) -> None:
 
 
 def test_a_hit_on_a_duplicate_that_still_counts_is_sound() -> None:
-    """Under new weights the block was computed and keyed again in the same slot: the old key beside it harms nobody."""
+    """Under new weights the block was computed and keyed again in the same page: the old key beside it harms nobody."""
     again = "version 1\nunpublish 0/1 version\nsubmit r2 a:5\ntake r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..5 | 3 4\n"
     assert _found(HELD + again + "submit r3 a:5\nhit r3 4 | 3\ntake r3 | 3 5\nstep 3: r3 4..5 | 3 5\n") == []
 
@@ -216,7 +216,7 @@ def test_a_page_that_changed_groups_is_needed_by_nobody_for_what_it_held() -> No
     header = TraceHeader(
         "moved page",
         layouts.load("full-swa-unequal"),
-        slots=10,
+        pages=10,
         height="scheduler",
         options={"async_depth": 1, "max_num_batched_tokens": 2048, "retention_interval": None},
     )

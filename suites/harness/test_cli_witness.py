@@ -126,7 +126,7 @@ def test_annotations_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> No
     assert "group-misalignment in invariants%3Aexact-replay" in lines[0] and "%0Acachewitness replay" in lines[0]
 
 
-HEADER = '{"name":"t","layout":{"name":"l","groups":[{"kind":"full","block_size":16}]},"slots":9,"needs":[]}\n'
+HEADER = '{"name":"t","layout":{"name":"l","groups":[{"kind":"full","block_size":16}]},"pages":9,"needs":[]}\n'
 BAD_TRACES = {
     "not JSON": (HEADER + "submit\n", ":2: JSON is malformed"),
     "no such operation": (HEADER + '{"op":"jump"}\n', ":2: Invalid value 'jump'"),
@@ -135,7 +135,7 @@ BAD_TRACES = {
     "a prompt of nothing": (HEADER + '{"op":"submit","r":"a","prompt":"x:0"}\n', ":2: no tokens - at `$.prompt`"),
     "a step of nothing": (HEADER + '\n{"op":"step","run":[["a",0]]}\n', ":3: less than one token - at `$.run`"),
     "a place before the first": (HEADER + '{"op":"step","fail":[2,-1]}\n', ":2: -1 - at `$.fail`"),
-    "no pool": (HEADER.replace(":9", ":0"), ":1: 0 - at `$.slots`"),
+    "no pool": (HEADER.replace(":9", ":0"), ":1: 0 - at `$.pages`"),
     "no block": (HEADER.replace(":16", ":0"), ":1: block_size 0"),
     "another version": (HEADER.replace('"needs"', '"version":9,"needs"'), ":1: format 'cachewitness.trace' version 9"),
 }
@@ -156,22 +156,22 @@ def test_a_trace_that_needs_more_than_the_engine_has_is_not_run(capsys: pytest.C
 
 
 MACHINE = (
-    '{"e":"header","engine":"mine","height":"manager","pools":[{"id":0,"slots":4,"null":[0]}],'
+    '{"e":"header","engine":"mine","height":"manager","pools":[{"id":0,"pages":4,"null":[0]}],'
     '"groups":[{"id":0,"kind":"full","block_size":4}]}\n'
 )
 SUBMIT = '{"e":"submit","r":"a","tokens":[1,2,3,4]}\n'
 BAD_HISTORIES = {
     "an unknown request": ('{"e":"finish","r":"b"}\n', ":3: request 'b' was never submitted - at `$.r`"),
-    "an unknown holder": ('{"e":"take","pool":0,"group":0,"slots":[1],"holder":"b"}\n', ":3: request 'b'"),
-    "an unknown slot": ('{"e":"take","pool":0,"group":0,"slots":[4],"holder":"a"}\n', ":3: slot 4 does not exist"),
-    "an unknown group": ('{"e":"publish","group":1,"slot":1,"r":"a","length":4}\n', ":3: group 1 does not exist"),
+    "an unknown holder": ('{"e":"take","pool":0,"group":0,"pages":[1],"holder":"b"}\n', ":3: request 'b'"),
+    "an unknown page": ('{"e":"take","pool":0,"group":0,"pages":[4],"holder":"a"}\n', ":3: page 4 does not exist"),
+    "an unknown group": ('{"e":"publish","group":1,"page":1,"r":"a","length":4}\n', ":3: group 1 does not exist"),
     "an unknown pool": ('{"e":"counts","pool":7,"free":1,"held":1,"cached":1}\n', ":3: pool 7 does not exist"),
-    "too many tables": ('{"e":"hit","r":"a","reported":0,"resume":0,"slots":[[],[]]}\n', ":3: 2 tables - at `$.slots`"),
+    "too many tables": ('{"e":"hit","r":"a","reported":0,"resume":0,"pages":[[],[]]}\n', ":3: 2 tables - at `$.pages`"),
     "tokens that are not there": (
-        '{"e":"read","pool":0,"group":0,"slots":[1,2],"r":"a","start":0,"stop":8}\n',
+        '{"e":"read","pool":0,"group":0,"pages":[1,2],"r":"a","start":0,"stop":8}\n',
         ":3: tokens [0, 8) - at `$.start`",
     ),
-    "a column too few": ('{"e":"write","pool":0,"group":0,"slots":[],"r":"a","start":0,"stop":4}\n', ":3: 0 slots"),
+    "a column too few": ('{"e":"write","pool":0,"group":0,"pages":[],"r":"a","start":0,"stop":4}\n', ":3: 0 pages"),
     "tokens accepted from nowhere": ('{"e":"accept","r":"a","upto":9,"tokens":[5]}\n', ":3: 9 - at `$.upto`"),
     "a request twice": (SUBMIT, ":3: request 'a' is submitted twice"),
     "a copy twice": (

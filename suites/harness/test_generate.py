@@ -94,5 +94,5 @@ def test_a_trace_is_well_formed() -> None:
                 live.remove(op.r)
             elif isinstance(op, Step):
                 assert {r for r, _ in op.run} | set(op.withdraw) <= live
-        assert not live and one.header.slots > 4
+        assert not live and one.header.pages > 4
         assert len(one.ops) >= OPERATIONS

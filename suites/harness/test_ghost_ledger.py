@@ -10,19 +10,19 @@ from harness.engines import registry
 from harness.history.events import Aborted, Counts, Run, StepBegin, StepEnd, Write
 from harness.history.notation import parse
 from harness.ledger.ledger import Ledger
-from harness.ledger.pages import NOTHING, Key
+from harness.ledger.records import NOTHING, Key
 from harness.run.execute import check, drive
 from harness.trace import layouts
 from harness.trace.configurations import Cell
 from harness.trace.generate import random_trace
 
 FULL = """\
-pool 0: 10 slots, null 0
+pool 0: 10 pages, null 0
 group 0: full block 4
 rules: alignment 4
 """
 HYBRID = """\
-pool 0: 12 slots, null 0
+pool 0: 12 pages, null 0
 group 0: full block 4
 group 1: recurrent block 4
 rules: alignment 4
@@ -48,7 +48,7 @@ def _found(text: str) -> list[str]:
 
 
 def _keys(ledger: Ledger, group: int = 0) -> list[Key]:
-    return [key for slots in ledger.keys[group].values() for key in slots.values()]
+    return [key for pages in ledger.keys[group].values() for key in pages.values()]
 
 
 # --- poison and holders -------------------------------------------------------------------------------------------------------
@@ -56,9 +56,9 @@ def _keys(ledger: Ledger, group: int = 0) -> list[Key]:
 
 def test_a_page_without_holder_and_key_is_poisoned() -> None:
     """Of two pages given back, the one with a key keeps its content."""
-    pages = _ledger(FULL + R1 + "drop r1").pages[0]
-    assert pages[2].node == NOTHING
-    assert (pages[1].node != NOTHING, pages[1].stop) == (True, 4)
+    records = _ledger(FULL + R1 + "drop r1").records[0]
+    assert records[2].node == NOTHING
+    assert (records[1].node != NOTHING, records[1].stop) == (True, 4)
 
 
 @pytest.mark.parametrize(("before", "after"), [("drop r1", ""), ("", "drop r1")], ids=["key last", "holder last"])
@@ -66,22 +66,22 @@ def test_the_last_of_key_and_holder_poisons(before: str, after: str) -> None:
     """The order in which a page loses its key and its holder does not matter."""
     text = f"{FULL}{R1}{before}\nunpublish 0/1 evict\n"
     held = _ledger(text)
-    assert (held.pages[0][1].node == NOTHING) == (not after)
-    assert _ledger(text + after).pages[0][1].node == NOTHING
+    assert (held.records[0][1].node == NOTHING) == (not after)
+    assert _ledger(text + after).records[0][1].node == NOTHING
 
 
 def test_zeros_are_not_content() -> None:
     """A page that was zeroed holds nothing, and says that it is zeroed."""
-    page = _ledger(FULL + R1 + "zero 0/1").pages[0][1]
-    assert (page.node, page.zeroed) == (NOTHING, True)
+    record = _ledger(FULL + R1 + "zero 0/1").records[0][1]
+    assert (record.node, record.zeroed) == (NOTHING, True)
 
 
 def test_holders_are_counted_with_multiplicity() -> None:
     """A page that a request takes twice is given back after the second drop, and counts once."""
     twice = _ledger(FULL + "submit r1 a:4\ntake r1 | 3 3\ndrop r1 | 3")
-    assert (twice.pages[0][3].holders, twice.held[0], twice.holdings["r1"]) == ({"r1": 1}, 1, 1)
+    assert (twice.records[0][3].holders, twice.held[0], twice.holdings["r1"]) == ({"r1": 1}, 1, 1)
     none = _ledger(FULL + "submit r1 a:4\ntake r1 | 3 3\ndrop r1")
-    assert (none.pages[0][3].holders, none.held[0], none.holdings["r1"]) == ({}, 0, 0)
+    assert (none.records[0][3].holders, none.held[0], none.holdings["r1"]) == ({}, 0, 0)
 
 
 @pytest.mark.parametrize("name", ["full", "full-mamba", "full-swa-mamba", "full-mamba-unequal"])
@@ -94,10 +94,10 @@ def test_counts_are_those_of_a_recount(name: str) -> None:
         ledger.apply(event)
         if isinstance(event, Counts):
             counts += 1
-            pages = ledger.pages[0]
-            assert ledger.held[0] == sum(bool(page.holders) for page in pages)
-            assert ledger.idle_keyed[0] == sum(bool(page.keys) and not page.holders for page in pages)
-            assert all(page.node == NOTHING for page in pages if not page.holders and not page.keys)
+            records = ledger.records[0]
+            assert ledger.held[0] == sum(bool(record.holders) for record in records)
+            assert ledger.idle_keyed[0] == sum(bool(record.keys) and not record.holders for record in records)
+            assert all(record.node == NOTHING for record in records if not record.holders and not record.keys)
     assert counts > 20
 
 
@@ -107,7 +107,7 @@ def test_counts_are_those_of_a_recount(name: str) -> None:
 def test_a_copy_is_one_permutation() -> None:
     """Two pages that are copied onto each other change places."""
     ledger = _ledger(FULL + R1 + "copy 1 whole 1>2 2>1")
-    one, two = ledger.pages[0][1:3]
+    one, two = ledger.records[0][1:3]
     assert (one.start, one.stop, two.start, two.stop) == (4, 8, 0, 4)
 
 
@@ -125,24 +125,24 @@ def test_a_copy_is_one_permutation() -> None:
 )
 def test_an_asynchronous_copy_arrives_when_it_ends_and_its_source_stayed(lines: str, arrived: bool) -> None:
     """Nothing is there before the end, after a failure, or if the source changed in between."""
-    assert (_ledger(FULL + R1 + "take copy:1 | 5\n" + lines).pages[0][5].node != NOTHING) == arrived
+    assert (_ledger(FULL + R1 + "take copy:1 | 5\n" + lines).records[0][5].node != NOTHING) == arrived
 
 
 def test_tokens_behind_those_that_were_there_do_not_disturb_a_copy() -> None:
     """What has arrived is what the source held at the begin, and no more."""
     grown = "submit r2 b:4\ntake r2 | 4\nwrite 0 r2 0..2 | 4\ncopy 1 begin 4>5\nwrite 0 r2 2..4 | 4\ncopy 1 end 4>5"
-    page = _ledger(FULL + "take copy:1 | 5\n" + grown).pages[0][5]
-    assert (page.start, page.stop) == (0, 2)
+    record = _ledger(FULL + "take copy:1 | 5\n" + grown).records[0][5]
+    assert (record.start, record.stop) == (0, 2)
 
 
 def test_what_a_copy_fills_holds_nothing_until_it_ends() -> None:
-    page = _ledger(FULL + R1 + "copy 1 begin 1>2").pages[0][2]
-    assert page.node == NOTHING
+    record = _ledger(FULL + R1 + "copy 1 begin 1>2").records[0][2]
+    assert record.node == NOTHING
 
 
 def test_a_failed_copy_leaves_nothing_behind() -> None:
     """Whatever the destination held may be half overwritten."""
-    assert _ledger(FULL + R1 + "copy 1 begin 1>2\ncopy 1 fail 1>2").pages[0][2].node == NOTHING
+    assert _ledger(FULL + R1 + "copy 1 begin 1>2\ncopy 1 fail 1>2").records[0][2].node == NOTHING
 
 
 # --- keys ---------------------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_a_key_is_pending_until_its_step_ends() -> None:
 
 @pytest.mark.parametrize(("length", "state"), [(4, "committed"), (8, "hollow")])
 def test_a_key_published_afterwards_is_committed_if_its_content_is_there(length: int, state: str) -> None:
-    """Slot 1 holds the first block, and not the second."""
+    """Page 1 holds the first block, and not the second."""
     ledger = _ledger(FULL + R1.replace("publish 0/1 r1:4\n", "") + f"publish 0/1 r1:{length} @1")
     assert [key.state for key in _keys(ledger)] == [state]
 
@@ -169,11 +169,11 @@ def test_a_key_is_backed_by_its_own_groups_content() -> None:
     assert [key.state for key in _keys(ledger, 1)] == ["hollow"]
 
 
-def test_of_two_slots_with_one_key_either_is_left() -> None:
+def test_of_two_pages_with_one_key_either_is_left() -> None:
     """Unpublishing one duplicate leaves the other; unpublishing both remembers why the last went."""
     text = f"{FULL}{R1}submit r2 a:5\ntake r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..5 | 3 4\nunpublish 0/1 evict\n"
     one = _ledger(text)
-    assert [key.slot for key in _keys(one)] == [3]
+    assert [key.page for key in _keys(one)] == [3]
     none = _ledger(text + "unpublish 0/3 reset")
     assert (_keys(none), list(none.ended[0].values())) == ([], ["reset"])
 
@@ -231,13 +231,13 @@ def test_drafts_are_a_branch_of_their_own_until_they_stand() -> None:
     """Of three guesses the first is what the request goes on with: a page keeps it, and the rest is nobody's prefix."""
     step = "take r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 4..5 ~@r1:1 x:2 | 1 2\n"
     ledger = _ledger(FULL + "submit r1 a:5\n" + step)
-    page, book = ledger.pages[0][2], ledger.books["r1"]
-    assert (book.computed, book.drafted, len(book.nodes), page.stop) == (5, 8, 6, 8)
+    record, book = ledger.records[0][2], ledger.books["r1"]
+    assert (book.computed, book.drafted, len(book.nodes), record.stop) == (5, 8, 6, 8)
     ledger = _ledger(FULL + "submit r1 a:5\n" + step + "accept r1 7 @r1:2")
-    page, book = ledger.pages[0][2], ledger.books["r1"]
+    record, book = ledger.records[0][2], ledger.books["r1"]
     assert book.computed == 6
-    assert ledger.covers(page, book.nodes[6], 4, 6)
-    assert ledger.trie.ancestor(page.node, 7) != book.nodes[7]
+    assert ledger.covers(record, book.nodes[6], 4, 6)
+    assert ledger.trie.ancestor(record.node, 7) != book.nodes[7]
 
 
 def test_a_run_whose_request_ended_before_its_token_was_known_computes_nobody_s_prefix() -> None:
@@ -248,12 +248,12 @@ def test_a_run_whose_request_ended_before_its_token_was_known_computes_nobody_s_
         StepBegin(step=3, runs=[Run("r1", 5, 6, [[1, 2]])]),
         StepEnd(step=2),
         Aborted(r="r1", step=3),
-        Write(pool=0, group=0, slots=[2], r="r1", start=5, stop=6, step=3),
+        Write(pool=0, group=0, pages=[2], r="r1", start=5, stop=6, step=3),
     ):
         ledger.apply(event)
-    page, book = ledger.pages[0][2], ledger.books["r1"]
-    assert ledger.trie.depth[page.node] == 6
-    assert page.node not in book.nodes and ledger.trie.ancestor(page.node, 5) == book.nodes[5]
+    record, book = ledger.records[0][2], ledger.books["r1"]
+    assert ledger.trie.depth[record.node] == 6
+    assert record.node not in book.nodes and ledger.trie.ancestor(record.node, 5) == book.nodes[5]
 
 
 # --- taint --------------------------------------------------------------------------------------------------------------------
@@ -277,20 +277,20 @@ def test_a_fault_is_reported_once_and_not_by_what_follows() -> None:
     later = "step 3: r2 9..12 | 1 3 4\nsubmit r3 b:4 c:8\nhit r3 8 | 1 3\ntake r3 | 1 3 5\n"
     assert _found(FULL + FAULT + later + "step 4: r2 11..12 | 1 3 4") == ["stale-hit"]
     ledger = _ledger(FULL + FAULT)
-    assert [ledger.pages[0][slot].tainted for slot in (1, 2, 3, 4)] == [False, False, True, True]
+    assert [ledger.records[0][page].tainted for page in (1, 2, 3, 4)] == [False, False, True, True]
 
 
 def test_what_was_written_before_the_fault_is_sound() -> None:
     """A step taints what it writes itself, not the pages of earlier steps."""
     ledger = _ledger(FULL + "submit r1 a:8\ntake r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 4..8 | 0 2")
-    assert [ledger.pages[0][slot].tainted for slot in (1, 2)] == [False, True]
+    assert [ledger.records[0][page].tainted for page in (1, 2)] == [False, True]
 
 
 def test_whoever_reads_tainted_content_is_tainted() -> None:
     """The taint goes on to a reader of the page, and to what it writes."""
     reader = "submit r3 b:4 c:5\nhit r3 8 | 1 3\ntake r3 | 1 3 5\nstep 3: r3 8..9 | 1 3 5"
     ledger = _ledger(FULL + FAULT + reader)
-    assert (ledger.books["r1"].tainted, ledger.books["r3"].tainted, ledger.pages[0][5].tainted) == (False, True, True)
+    assert (ledger.books["r1"].tainted, ledger.books["r3"].tainted, ledger.records[0][5].tainted) == (False, True, True)
 
 
 def test_another_request_over_sound_pages_is_judged_as_ever() -> None:
@@ -308,7 +308,7 @@ def test_a_request_that_starts_again_is_judged_again() -> None:
 def test_content_written_anew_is_sound() -> None:
     """A tainted page that somebody else gets is clean once it is written."""
     ledger = _ledger(FULL + FAULT + "finish r2\ndrop r2\nsubmit r3 d:4\ntake r3 | 4\nstep 3: r3 0..4 | 4")
-    assert not ledger.pages[0][4].tainted
+    assert not ledger.records[0][4].tainted
 
 
 # --- runs that outlive their request ------------------------------------------------------------------------------------------
@@ -365,19 +365,19 @@ def test_what_a_run_left_behind_in_another_column_is_nobody_s_loss(tables: str, 
 
 def test_a_state_that_two_runs_left_behind_in_another_column_is_nobody_s_loss() -> None:
     """r2 goes on from its state after three tokens in page 4; page 3, which it took for what comes, had been r1's."""
-    pages = "pool 0: 9 slots, null 0\ngroup 0: recurrent block 4\n"
+    records = "pool 0: 9 pages, null 0\ngroup 0: recurrent block 4\n"
     both = "submit r1 a:6\nsubmit r2 a:6\ntake r1 | 3\ntake r2 | 4\nbegin 1: r1 0..3 | 3; r2 0..3 | 4\n"
     again = "begin 2: r1 3..4 | 3; r2 3..4 | 4\nabort r1\ndrop r1\ntake r2 | 3\nbegin 3: r2 4..5 | 4 3\n"
-    assert _found(pages + both + again + "end 1\nend 2\nend 3\n") == []
+    assert _found(records + both + again + "end 1\nend 2\nend 3\n") == []
 
 
 def test_what_a_copy_fills_before_its_reader_runs_is_nobody_s_loss() -> None:
     """r2's first attempt has page 2 filled, r1 writes into it, and both are gone; r2 comes back, and it is filled anew."""
-    pages = "pool 0: 9 slots, null 0\ngroup 0: full block 4\nsubmit r0 a:4\ntake r0 | 1\nstep 1: r0 0..4 | 1\n"
+    records = "pool 0: 9 pages, null 0\ngroup 0: full block 4\nsubmit r0 a:4\ntake r0 | 1\nstep 1: r0 0..4 | 1\n"
     reader = "hit r2 4 | 2\ntake r2 | 2 3\nbegin {}: r2 4..5 | 2 3; copy 1>2\n"
     between = "preempt r2\ndrop r2\nsubmit r1 b:4\ntake r1 | 2\nbegin 3: r1 0..4 | 2\nabort r1\ndrop r1\n"
     ends = "end 2\nend 3\nend 4\n"
-    filled = pages + "submit r2 a:5\n" + reader.format(2) + between + reader.format(4)
+    filled = records + "submit r2 a:5\n" + reader.format(2) + between + reader.format(4)
     assert "aliased-write" not in _found(filled + ends)
     assert "aliased-write" in _found(filled.replace("begin 4: r2 4..5 | 2 3; copy 1>2", "begin 4: r2 4..5 | 2 3") + ends)
 

@@ -17,7 +17,7 @@ TEXTS = [tuple(int(bit) for bit in f"{number:03b}") for number in range(8)]
 ZERO, ONE = TEXTS[0], TEXTS[4]
 """Two texts that share nothing."""
 TOKENS = 3 * SIZE
-SLOT = 1
+PAGE = 1
 
 
 def _tokens(text: tuple[int, ...]) -> list[int]:
@@ -67,7 +67,7 @@ def _ledger() -> Ledger:
         r = _name(text)
         ledger.apply(Submitted(r=r, tokens=_tokens(text)))
         for group in HEADER.groups:
-            ledger.apply(Take(pool=0, group=group.id, slots=[SLOT, 2], holder=r))
+            ledger.apply(Take(pool=0, group=group.id, pages=[PAGE, 2], holder=r))
     return ledger
 
 
@@ -97,7 +97,7 @@ RANGES = [
 
 
 def _write(group: int, text: tuple[int, ...], start: int, stop: int) -> Write:
-    return Write(pool=0, group=group, slots=[SLOT], r=_name(text), start=start, stop=stop)
+    return Write(pool=0, group=group, pages=[PAGE], r=_name(text), start=start, stop=stop)
 
 
 @settings(max_examples=150, deadline=None)
@@ -111,7 +111,7 @@ def test_a_page_holds_what_its_places_hold(script: list[tuple[int, tuple[int, ..
         ledger.apply(_write(group, text, start, stop))
         naive.write(group, _tokens(text), start, stop)
     for group, text, (start, stop) in product(range(3), TEXTS, RANGES):
-        read = Read(pool=0, group=group, slots=[SLOT], r=_name(text), start=start, stop=stop)
+        read = Read(pool=0, group=group, pages=[PAGE], r=_name(text), start=start, stop=stop)
         right = naive.reads(group, _tokens(text), start, stop)
         assert (ledger.invalid_columns(read) == []) == right, (group, text, start, stop)
 
@@ -123,8 +123,8 @@ def test_destroyed_is_what_the_write_changes(script: list[tuple[int, tuple[int, 
     ledger, naive = _ledger(), NaivePage()
     for group, text, start, stop in script:
         event = _write(group, text, start, stop)
-        page = ledger.pages[0][SLOT]
-        lost = [position for span in ledger.destroyed(page, event, start, stop) for position in range(span.start, span.stop)]
+        record = ledger.records[0][PAGE]
+        lost = [position for span in ledger.destroyed(record, event, start, stop) for position in range(span.start, span.stop)]
         was_state, before = naive.state, naive.held()
         naive.write(group, _tokens(text), start, stop)
         if was_state is None:
@@ -133,7 +133,7 @@ def test_destroyed_is_what_the_write_changes(script: list[tuple[int, tuple[int, 
             assert sorted(lost) == sorted(expected)
         else:
             unchanged = group == 1 and naive.state == was_state
-            assert bool(ledger.destroyed(page, event, start, stop)) != unchanged
+            assert bool(ledger.destroyed(record, event, start, stop)) != unchanged
         ledger.apply(event)
 
 
@@ -144,10 +144,10 @@ def test_a_copy_holds_what_its_source_holds(script: list[tuple[int, tuple[int, .
     ledger = _ledger()
     for group, text, start, stop in script:
         ledger.apply(_write(group, text, start, stop))
-    ledger.apply(Copy(id=1, moves=[Move(SLOT, 2)]))
+    ledger.apply(Copy(id=1, moves=[Move(PAGE, 2)]))
     for group, text, (start, stop) in product(range(3), TEXTS, RANGES):
         answers = [
-            ledger.invalid_columns(Read(pool=0, group=group, slots=[slot], r=_name(text), start=start, stop=stop))
-            for slot in (SLOT, 2)
+            ledger.invalid_columns(Read(pool=0, group=group, pages=[page], r=_name(text), start=start, stop=stop))
+            for page in (PAGE, 2)
         ]
         assert answers[0] == answers[1]

@@ -88,7 +88,7 @@ def test_a_twin_differs_by_few_lines() -> None:
 
 
 BAD = {
-    "no source": ("looks like: leak\nlegal: x\n\npool 0: 4 slots\n", "look at source"),
+    "no source": ("looks like: leak\nlegal: x\n\npool 0: 4 pages\n", "look at source"),
     "a field that does not exist": ("looks like: leak\nlegal: x\nsource: y\nmoral: z\n", "look at moral"),
     "no such anomaly": ("looks like: leek\nlegal: x\nsource: y\n", "no anomaly is called 'leek'"),
     "no such checker": ("looks like: leak\nlegal: x\nsource: y\ntempts: fate\n", "no checker is called 'fate'"),
@@ -107,7 +107,7 @@ def test_a_bad_story_is_refused_with_its_file(tmp_path: Path, fault: str) -> Non
 
 def test_a_bad_line_of_a_story_is_named_by_its_number_in_the_file(tmp_path: Path) -> None:
     """The head of the file counts."""
-    (tmp_path / "mine.txt").write_text("looks like: leak\nlegal: x\nsource: y\n\npool 0: 4 slots\n+ grup 0: full block 4\n")
+    (tmp_path / "mine.txt").write_text("looks like: leak\nlegal: x\nsource: y\n\npool 0: 4 pages\n+ grup 0: full block 4\n")
     with pytest.raises(UsageError, match=r"mine\.txt:6: 'grup' begins no line"):
         catalogue.load(tmp_path)[0].history("legal")
 

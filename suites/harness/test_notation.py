@@ -35,8 +35,8 @@ from harness.history.notation import parse
 from harness.trace.format import Media, Vocabulary
 
 HEAD = """\
-pool 0: 10 slots, null 0
-pool 1: 8 slots, tier cpu
+pool 0: 10 pages, null 0
+pool 1: 8 pages, tier cpu
 group 0: full block 4
 group 1: recurrent block 8 every-block
 group 2: full block 4 pool 1
@@ -89,24 +89,24 @@ LINES: dict[str, Event] = {
     "submit r2 a:8 b:2 salt=x adapter=tuned media=4+2:cat,7+1:dog": Submitted(
         r="r2", tokens=TOKENS, salt="x", adapter="tuned", media=[Media(4, 2, "cat"), Media(7, 1, "dog")]
     ),
-    "hit r1 8 | 3 4 | 0": Hit(r="r1", reported=8, resume=8, slots=[[3, 4], [0], []]),
-    "hit r1 8 resume 7 tier cpu | 3 4": Hit(r="r1", reported=8, resume=7, slots=[[3, 4], [], []], tier="cpu"),
-    "take r1 | | 5": Take(pool=0, group=1, slots=[5], holder="r1"),
-    "take copy:1 | | | 5": Take(pool=1, group=2, slots=[5], holder="copy:1"),
-    "drop r1 | 3 4": Drop(pool=0, group=0, slots=[3, 4], holder="r1"),
-    "publish 1/5 r1:8": Publish(group=1, slot=5, r="r1", length=8),
-    "unpublish 1/5 evict": Unpublish(group=1, slot=5, reason="evict"),
-    "unpublish 1/5:8 retention": Unpublish(group=1, slot=5, length=8, reason="retention"),
+    "hit r1 8 | 3 4 | 0": Hit(r="r1", reported=8, resume=8, pages=[[3, 4], [0], []]),
+    "hit r1 8 resume 7 tier cpu | 3 4": Hit(r="r1", reported=8, resume=7, pages=[[3, 4], [], []], tier="cpu"),
+    "take r1 | | 5": Take(pool=0, group=1, pages=[5], holder="r1"),
+    "take copy:1 | | | 5": Take(pool=1, group=2, pages=[5], holder="copy:1"),
+    "drop r1 | 3 4": Drop(pool=0, group=0, pages=[3, 4], holder="r1"),
+    "publish 1/5 r1:8": Publish(group=1, page=5, r="r1", length=8),
+    "unpublish 1/5 evict": Unpublish(group=1, page=5, reason="evict"),
+    "unpublish 1/5:8 retention": Unpublish(group=1, page=5, length=8, reason="retention"),
     "accept r1 9 c:2": Accept(r="r1", upto=9, tokens=[3 * 65536, 3 * 65536 + 1]),
     "reset failed": ResetDone(ok=False),
     "reset ok tier cpu": ResetDone(ok=True, tier="cpu"),
     "version 3 adapter tuned": Version(weights=3, adapter="tuned"),
     "counts 0: free 5 held 3 cached 1 refs 3=2 4=1": Counts(pool=0, free=5, held=3, cached=1, refs=[(3, 2), (4, 1)]),
     "died 4 AssertionError: no block": Died(operation=4, message="AssertionError: no block"),
-    "write 1 r1 0..8 | 5": Write(pool=0, group=1, slots=[5], r="r1", start=0, stop=8),
-    "read 0 r1 2..6 | 3 4": Read(pool=0, group=0, slots=[3, 4], r="r1", start=2, stop=6),
+    "write 1 r1 0..8 | 5": Write(pool=0, group=1, pages=[5], r="r1", start=0, stop=8),
+    "read 0 r1 2..6 | 3 4": Read(pool=0, group=0, pages=[3, 4], r="r1", start=2, stop=6),
     "copy 7 begin 3>4 1/2>0/3": Copy(id=7, moves=[Move(3, 4), Move(2, 3, 1, 0)], phase="begin"),
-    "zero 1/5": Zero(pool=1, slots=[5]),
+    "zero 1/5": Zero(pool=1, pages=[5]),
     "end 1 withdraw r1": StepEnd(withdrawn=["r1"]),
 }
 
@@ -144,8 +144,8 @@ def test_a_run_has_its_drafts_and_a_step_its_stores() -> None:
 
 
 HEADER_OF_TIERS = """\
-pool 0: 10 slots, null 0
-pool 1: 4 slots, tier cpu
+pool 0: 10 pages, null 0
+pool 1: 4 pages, tier cpu
 group 0: full block 4
 group 1: recurrent block 4
 group 2: full block 4 pool 1
@@ -160,10 +160,10 @@ def test_the_worker_executes_a_step_where_it_ends() -> None:
     assert withdrawn == ["Submitted", "StepBegin", "StepEnd"]
 
 
-def test_drop_without_slots_gives_everything_back() -> None:
+def test_drop_without_pages_gives_everything_back() -> None:
     """What was taken and not yet given back, group by group."""
     lines = "take r1 | 3 4 | 5\ndrop r1 | 3\ndrop r1\n"
-    dropped = [(event.group, event.slots) for event in _events(R1 + lines) if isinstance(event, Drop)]
+    dropped = [(event.group, event.pages) for event in _events(R1 + lines) if isinstance(event, Drop)]
     assert dropped == [(0, [3]), (0, [4]), (1, [5])]
 
 
@@ -183,7 +183,7 @@ def test_events_are_numbered_and_comments_ignored() -> None:
 
 
 BAD = {
-    "take r1 | 99": "pool 0 has no slot 99",
+    "take r1 | 99": "pool 0 has no page 99",
     "take r1 | 1 | 2 | 3 | 4": "behind a bar for each of 3 groups",
     "take r1 3": "behind a bar",
     "take r1 | x": "should be numbers",
@@ -204,7 +204,7 @@ BAD = {
     "group 5: full block 4": "group 5 comes as number 3",
     "group 3: full block 4 pool 9": "group 3 lies in pool 9, which no line before declares",
     "rules: kindness 4": "no rule is called 'kindness 4'",
-    "zero 9/1": "pool 9 has no slot 1",
+    "zero 9/1": "pool 9 has no page 1",
     "reset maybe": "is not of the form `reset ok",
 }
 

@@ -27,7 +27,7 @@ FINDING = Finding(anomaly="leak", sentence="Let a\x00 be 100% wrong;\nhowever: a
 
 
 def _trace(steps: int) -> Trace:
-    header = TraceHeader(name="t", layout=LAYOUT, slots=9, options={"retention_interval": None, "use_eagle": True})
+    header = TraceHeader(name="t", layout=LAYOUT, pages=9, options={"retention_interval": None, "use_eagle": True})
     return Trace(header, [Submit("a", "x:64"), *(Step(run=[("a", 1)]) for _ in range(steps))])
 
 
@@ -80,7 +80,7 @@ def test_a_witness_reads_as_it_ran() -> None:
     """Operations are numbered from 1, the offending one is marked, and what lies far before and behind is counted."""
     lines = witness.witness(FINDING, _trace(1), whole=10, replay="cachewitness replay x")
     assert "trace t, shrunk from 10 operations to 2" in lines
-    assert "  layout mine (full 16 + 2 × sliding 8 window 32), 9 slots, retention_interval=none, use_eagle=true" in lines
+    assert "  layout mine (full 16 + 2 × sliding 8 window 32), 9 pages, retention_interval=none, use_eagle=true" in lines
     assert "  1  submit a  x:64" in lines and "> 2  step a+1" in lines
     assert any(BY_NAME["leak"].implies in line for line in lines) and lines[-1] == "replay: cachewitness replay x"
     long = witness.witness(msgspec.structs.replace(FINDING, op=80), _trace(99))

@@ -1,4 +1,4 @@
-"""What a hit brought back, group by group, against slots written by hand."""
+"""What a hit brought back, group by group, against pages written by hand."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ WIDE = Group(id=2, kind="full", block_size=8)
 
 
 def header(*groups: Group) -> Header:
-    """Return a device whose slot 0 is the null block, and a tier beside it."""
-    pools = [Pool(id=0, slots=10, null=[0]), Pool(id=1, slots=10, tier="cpu")]
+    """Return a device whose page 0 is the null block, and a tier beside it."""
+    pools = [Pool(id=0, pages=10, null=[0]), Pool(id=1, pages=10, tier="cpu")]
     return Header(engine="by hand", height="scheduler", pools=pools, groups=list(groups))
 
 
 @pytest.mark.parametrize(
-    ("resume", "slots", "expected"),
+    ("resume", "pages", "expected"),
     [
         (8, [[3, 4], [5], [6]], {"full": 8, "recurrent": 8}),
         (8, [[3, 4], [0], [6]], {"full": 8, "recurrent": 0}),
@@ -31,10 +31,10 @@ def header(*groups: Group) -> Header:
     ],
 )
 def test_group_restores_up_to_the_hit_if_its_last_column_is_there(
-    resume: int, slots: list[list[int]], expected: dict[str, int]
+    resume: int, pages: list[list[int]], expected: dict[str, int]
 ) -> None:
     """Of two groups of a kind, the one that got least counts; columns further left may be null."""
-    hit = Hit(r="a", reported=resume, resume=resume, slots=slots)
+    hit = Hit(r="a", reported=resume, resume=resume, pages=pages)
     assert restored(header(FULL, STATE, WIDE), hit) == expected
 
 
@@ -53,5 +53,5 @@ def test_group_comes_from_a_tier_if_its_last_column_was_fetched_there(
 ) -> None:
     """Pages of the device beside it are not counted, whatever they hold."""
     copies = [Group(id=2, kind="full", block_size=4, pool=1, of=0), Group(id=3, kind="recurrent", block_size=8, pool=1, of=1)]
-    hit = Hit(r="a", reported=resume, resume=resume, slots=[[6, 7], [8], *aside], tier="cpu")
+    hit = Hit(r="a", reported=resume, resume=resume, pages=[[6, 7], [8], *aside], tier="cpu")
     assert from_tier(header(FULL, STATE, *copies), hit) == expected

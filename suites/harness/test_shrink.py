@@ -29,7 +29,7 @@ def _two_in_a_step(trace: Trace) -> int:
     for index, op in enumerate(trace.ops):
         if isinstance(op, Submit):
             known.add(op.r)
-        elif isinstance(op, Step) and trace.header.slots >= 6 and len(known) > 2:
+        elif isinstance(op, Step) and trace.header.pages >= 6 and len(known) > 2:
             run = [(r, tokens) for r, tokens in op.run if r in known]
             if len(run) > 1 and sum(tokens for _, tokens in run) >= 7:
                 return index
@@ -70,7 +70,7 @@ def test_a_preemption_shrinks_to_its_two_operations(seed: int) -> None:
     shrunk = shrink(_failing(_preempted_with_five_tokens, seed), _preempted_with_five_tokens)
     assert [type(op) for op in shrunk.ops] == [Submit, Preempt]
     assert _prompts(shrunk.ops) == 5
-    assert shrunk.header.slots <= 3
+    assert shrunk.header.pages <= 3
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -78,7 +78,7 @@ def test_a_step_of_two_shrinks_to_three_requests_and_seven_tokens(seed: int) -> 
     """Three prompts of one token, one step of seven tokens for two of them, and the least pool that matters."""
     shrunk = shrink(_failing(_two_in_a_step, seed), _two_in_a_step)
     assert [type(op) for op in shrunk.ops] == [Submit, Submit, Submit, Step]
-    assert (_prompts(shrunk.ops), _asked(shrunk.ops), shrunk.header.slots) == (3, 7, 6)
+    assert (_prompts(shrunk.ops), _asked(shrunk.ops), shrunk.header.pages) == (3, 7, 6)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -93,7 +93,7 @@ def test_what_does_not_matter_of_an_identity_goes(seed: int) -> None:
 
 @pytest.mark.parametrize("fails", [_preempted_with_five_tokens, _two_in_a_step, _salted])
 def test_the_result_fails_at_its_last_operation_and_is_no_larger(fails: object) -> None:
-    """Whatever the seed: not more operations, prompts or slots, and nothing after the operation that fails."""
+    """Whatever the seed: not more operations, prompts or pages, and nothing after the operation that fails."""
     assert callable(fails)
     for seed in SEEDS:
         trace = _failing(fails, seed)
@@ -101,7 +101,7 @@ def test_the_result_fails_at_its_last_operation_and_is_no_larger(fails: object) 
         assert fails(shrunk) == len(shrunk.ops) - 1
         assert len(shrunk.ops) <= len(trace.ops)
         assert _prompts(shrunk.ops) <= _prompts(trace.ops)
-        assert shrunk.header.slots <= trace.header.slots
+        assert shrunk.header.pages <= trace.header.pages
 
 
 def test_the_same_failure_shrinks_to_the_same_trace() -> None:

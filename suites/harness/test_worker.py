@@ -79,20 +79,20 @@ def test_a_run_writes_its_tokens_and_reads_what_its_queries_see(group: Group, st
     table = [column + 1 if (column + 1) * size > min(seen) else 0 for column in range(-(-stop // size))]
     write, read = _executed(group, start, stop, table)
     assert isinstance(write, Write) and (write.start, write.stop) == (start, stop)
-    assert write.slots == [position // size + 1 for position in range(start, stop) if position == start or position % size == 0]
+    assert write.pages == [position // size + 1 for position in range(start, stop) if position == start or position % size == 0]
     assert isinstance(read, Read) and set(range(read.start, read.stop)) == seen
-    assert read.slots == sorted({position // size + 1 for position in seen})
-    assert 0 not in read.slots + write.slots
+    assert read.pages == sorted({position // size + 1 for position in seen})
+    assert 0 not in read.pages + write.pages
 
 
 def test_a_state_is_read_behind_the_last_token_and_written_behind_the_last_of_the_chunk() -> None:
     """Column ⌈n / block⌉ − 1 has the state after n tokens; every-block layers write one at each boundary on the way."""
     group, table = Group(0, "recurrent", 4), [11, 12, 13, 14]
     read, write = _executed(group, 4, 10, table)
-    assert isinstance(read, Read) and (read.slots, read.start, read.stop) == ([11], 0, 4)
-    assert isinstance(write, Write) and (write.slots, write.start, write.stop) == ([13], 4, 10)
+    assert isinstance(read, Read) and (read.pages, read.start, read.stop) == ([11], 0, 4)
+    assert isinstance(write, Write) and (write.pages, write.start, write.stop) == ([13], 4, 10)
     every = _executed(Group(0, "recurrent", 4, snapshots="every-block"), 3, 12, table)
-    assert [(event.slots, event.stop) for event in every if isinstance(event, Write)] == [([11], 4), ([12], 8), ([13], 12)]
+    assert [(event.pages, event.stop) for event in every if isinstance(event, Write)] == [([11], 4), ([12], 8), ([13], 12)]
     first = _executed(group, 0, 4, table)
     assert [type(event) for event in first] == [Write]
 
@@ -106,10 +106,10 @@ def test_the_state_after_each_draft_is_written_to_a_page_of_its_own() -> None:
     for one in (run, guessing):
         header = Header("test", "scheduler", [Pool(0, 100, [0])], groups)
         steps.append(Worker(header).extend([StepBegin(step=1, runs=[one]), StepEnd(step=1)])[1:-1])
-    writes = [[(e.group, e.slots, e.stop) for e in step if isinstance(e, Write)] for step in steps]
+    writes = [[(e.group, e.pages, e.stop) for e in step if isinstance(e, Write)] for step in steps]
     assert writes[0] == [(0, [12], 7), (1, [22], 7)]
     assert writes[1] == [(0, [12], 7), (0, [31], 8), (0, [32], 9), (1, [22, 23], 9)]
-    reads = [[(e.group, e.slots, e.stop) for e in step if isinstance(e, Read)] for step in steps]
+    reads = [[(e.group, e.pages, e.stop) for e in step if isinstance(e, Read)] for step in steps]
     assert reads[0] == [(0, [12], 6), (1, [21, 22], 7)]
     assert reads[1] == [(0, [12], 6), (1, [21, 22, 23], 9)]
 
@@ -140,17 +140,17 @@ def test_copies_that_take_time_begin_around_the_runs_and_end_behind_them() -> No
 
 
 def test_a_table_that_is_too_short_is_said_to_have_no_column() -> None:
-    """The worker does not hide it, and does not take another column's slot."""
+    """The worker does not hide it, and does not take another column's page."""
     write, read = _executed(Group(0, "full", 4), 0, 10, [5])
-    assert isinstance(write, Write) and write.slots == [5, NO_COLUMN, NO_COLUMN]
-    assert isinstance(read, Read) and read.slots == [5, NO_COLUMN, NO_COLUMN]
+    assert isinstance(write, Write) and write.pages == [5, NO_COLUMN, NO_COLUMN]
+    assert isinstance(read, Read) and read.pages == [5, NO_COLUMN, NO_COLUMN]
 
 
 # --- a step -------------------------------------------------------------------------------------------------------------------
 
 HYBRID = """\
-pool 0: 20 slots, null 0
-pool 1: 4 slots, tier cpu
+pool 0: 20 pages, null 0
+pool 1: 4 pages, tier cpu
 group 0: full block 4
 group 1: recurrent block 4
 group 2: full block 4 pool 1

@@ -71,7 +71,7 @@ def test_every_rule_holds_with_drafts_steps_in_flight_and_a_second_tier(cell: Ce
 SIGNS = {
     "num_speculative_tokens": ("draft stood", "draft fell"),
     "async_depth": ("begun before the last has ended", "ended while in flight"),
-    "tier_slots": ("stored", "fetched"),
+    "tier_pages": ("stored", "fetched"),
     "tier_delay": ("waited", "failed"),
 }
 

@@ -60,7 +60,7 @@ def test_a_window_of_one_token_that_wants_a_block_all_the_same_is_acceptable() -
 def test_who_waits_for_what_is_reserved_is_not_stuck() -> None:
     """The pool has room for the second request beside the first, but not beside what is reserved as well."""
     groups = [GroupSpec("sliding", 4, window=9), GroupSpec("sliding", 8, window=9)]
-    header = TraceHeader(name="reserved", layout=Layout("windows", groups), slots=16, options={"watermark": 0.3})
+    header = TraceHeader(name="reserved", layout=Layout("windows", groups), pages=16, options={"watermark": 0.3})
     ops = [Submit("first", "a:1"), Submit("second", "b:25"), Step([("first", 1), ("second", 8)])]
     trace = Trace(header, [*ops, *[Step([("second", 8)])] * 6])
     result = drive(trace, open_engine(header, {}))

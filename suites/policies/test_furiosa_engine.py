@@ -86,7 +86,7 @@ def test_rules_that_do_not_apply_say_why() -> None:
 )
 def test_what_the_policy_has_not_is_refused_in_one_line(name: str, options: dict[str, Any], message: str) -> None:
     """A recurrent group among them."""
-    header = TraceHeader(name="t", layout=layouts.load(name), slots=50, options=options, policy="furiosa")
+    header = TraceHeader(name="t", layout=layouts.load(name), pages=50, options=options, policy="furiosa")
     with pytest.raises(UsageError, match=message) as caught:
         open_engine(header, {})
     assert "\n" not in str(caught.value)

@@ -28,7 +28,7 @@ APART = {"separate_object_groups": True}
 
 def script(layout: str, options: dict[str, Any]) -> Script:
     """Begin a trace on a layout."""
-    shape = Shape(layouts.load(layout), {"tier_slots": 200, **options}, "scheduler", "lmcache")
+    shape = Shape(layouts.load(layout), {"tier_pages": 200, **options}, "scheduler", "lmcache")
     return Script(shape, "by-hand", "", "")
 
 
@@ -79,7 +79,7 @@ def test_a_run_is_not_vacuous() -> None:
 
 def test_evictions_of_the_tier_are_told() -> None:
     """With room for two prompts, the third evicts; keys of the tier end, and nobody finds them."""
-    s = script("full-mamba", {**APART, "tier_slots": 20})
+    s = script("full-mamba", {**APART, "tier_pages": 20})
     for index in range(4):
         s.serve(f"r{index}", f"doc{index}:80")
     s.reset(tier="local")
@@ -274,7 +274,7 @@ def test_what_device_and_tier_hold_only_together_is_within_the_latitude() -> Non
     [
         ("full", {"chunk_size": 24}, "lmcache_tokens_per_chunk 24 must be a multiple of tokens_per_block 16"),
         ("full", {"chunk_size": 0}, "'chunk_size' (0) must be a positive whole number"),
-        ("full", {"tier_slots": 0}, "'tier_slots' (0) must be a positive whole number"),
+        ("full", {"tier_pages": 0}, "'tier_pages' (0) must be a positive whole number"),
         ("full", {"trigger_watermark": 2}, "'trigger_watermark' (2) must be in (0, 1]"),
         ("full", {"eviction_ratio": 0}, "'eviction_ratio' (0) must be in (0, 1]"),
         ("full", {"save_decode_cache": "yes"}, "'save_decode_cache' cannot be 'yes'"),

@@ -121,7 +121,7 @@ def test_a_window_longer_than_a_chunk_needs_no_whole_blocks() -> None:
 
 
 def test_compressed_pages_are_served_not_refused() -> None:
-    """Different from the document's "not yet handled": blocks of 256 tokens in 64 slots pass."""
+    """Different from the document's "not yet handled": blocks of 256 tokens in 64 pages pass."""
     assert groups(LayerSpec("full", 256, slots_per_block=64), chunk=256).windows == [-1]
 
 

@@ -30,7 +30,7 @@ def procedure(layout: str, **options: Any) -> Trace:
     """Return the procedure as a trace, a budget and a chunk of one block each, as the document recommends."""
     chosen = layouts.load(layout)
     unit = Shape(chosen).unit
-    given = {"tier_slots": 400, "separate_object_groups": True, "max_num_batched_tokens": unit, "chunk_size": unit, **options}
+    given = {"tier_pages": 400, "separate_object_groups": True, "max_num_batched_tokens": unit, "chunk_size": unit, **options}
     (scenario,) = [scenario for scenario in SCENARIOS if scenario.name == "cold-then-from-tier"]
     return scenario.trace(Shape(chosen, given, "scheduler", "lmcache"))
 
@@ -72,7 +72,7 @@ def test_second_run_is_served_by_the_tier_in_every_group(layout: str, apart: boo
 @pytest.mark.parametrize("layout", ["gpt-oss-20b", "gemma-4-31b", "qwen3.5-0.8b", "deepseek-v4-flash"])
 def test_second_run_is_served_on_published_models(layout: str) -> None:
     """Windows, unequal blocks, states (chunk and budget are N), compressed pages: with the models' own groups."""
-    result = judged(procedure(layout, tier_slots=2000))
+    result = judged(procedure(layout, tier_pages=2000))
     assert result.findings == []
     assert all(aside >= SHARE_MIN for _, aside in shares(result).values())
 
@@ -80,7 +80,7 @@ def test_second_run_is_served_on_published_models(layout: str) -> None:
 def test_control_without_the_reset_the_device_serves() -> None:
     """A second run that never left the device proves nothing of the tier, though it hits as much."""
     trace = procedure("full-swa-mamba", retention_interval=None)
-    kept = Trace(msgspec.structs.replace(trace.header, slots=400), [op for op in trace.ops if not isinstance(op, Reset)])
+    kept = Trace(msgspec.structs.replace(trace.header, pages=400), [op for op in trace.ops if not isinstance(op, Reset)])
     for everywhere, aside in shares(judged(kept)).values():
         assert everywhere >= SHARE_MIN and aside == 0
 

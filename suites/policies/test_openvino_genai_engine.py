@@ -35,8 +35,8 @@ def cell(layout: str = "full-mamba", **options: Any) -> Cell:
     return Cell(layouts.load(layout), options, "openvino_genai")
 
 
-def built(layout: Layout, slots: int = 64, height: Any = "scheduler", **options: Any) -> PolicyHeight:
-    header = TraceHeader("t", layout, slots, height=height, policy="openvino_genai", options=options)
+def built(layout: Layout, pages: int = 64, height: Any = "scheduler", **options: Any) -> PolicyHeight:
+    header = TraceHeader("t", layout, pages, height=height, policy="openvino_genai", options=options)
     return open_engine(header, {})
 
 
@@ -163,11 +163,11 @@ def test_openvinos_own_ways_are_found(
 
 
 def pools(engine: PolicyHeight) -> list[int]:
-    return [pool.slots for pool in engine.describe().pools]
+    return [pool.pages for pool in engine.describe().pools]
 
 
-def test_slots_are_a_budget_that_openvinos_rule_splits() -> None:
-    """64 slots, a state every 1, 2 or 4 KV blocks: 32 + 32, 42 + 21 with one over, 51 + 13."""
+def test_pages_are_a_budget_that_openvinos_rule_splits() -> None:
+    """64 pages, a state every 1, 2 or 4 KV blocks: 32 + 32, 42 + 21 with one over, 51 + 13."""
     layout = layouts.load("full-mamba")
     assert pools(built(layout)) == [32, 32]
     assert pools(built(layout, cache_interval_multiplier=2)) == [42, 21]
@@ -216,13 +216,13 @@ def test_a_request_that_does_not_fit_is_dropped_and_said_to_be_aborted() -> None
 
 
 @pytest.mark.parametrize(
-    ("layout", "slots", "options", "message"),
+    ("layout", "pages", "options", "message"),
     [
         ([GroupSpec("full", 16), GroupSpec("sliding", 8, 9)], 64, {}, "one block table for all attention groups"),
         ([GroupSpec("recurrent", 16)], 64, {}, "one block table for all attention groups"),
         ([GroupSpec("full", 16), GroupSpec("recurrent", 24)], 64, {}, "a multiple of the KV block size"),
         ([GroupSpec("full", 16), GroupSpec("recurrent", 16), GroupSpec("recurrent", 32)], 64, {}, "all recurrent groups"),
-        ([GroupSpec("full", 16), GroupSpec("recurrent", 16)], 1, {}, "1 slots leave no KV block"),
+        ([GroupSpec("full", 16), GroupSpec("recurrent", 16)], 1, {}, "1 pages leave no KV block"),
         ([GroupSpec("full", 16)], 64, {"retention_interval": 0}, "option 'retention_interval' is unknown"),
         ([GroupSpec("full", 16)], 64, {"max_num_seqs": -1}, "max_num_seqs: "),
         ([GroupSpec("full", 16)], 64, {"max_model_len": "long"}, "option 'max_model_len'"),
@@ -237,10 +237,10 @@ def test_a_request_that_does_not_fit_is_dropped_and_said_to_be_aborted() -> None
     ],
 )
 def test_what_openvino_has_no_place_for_is_refused_in_one_line(
-    layout: list[GroupSpec], slots: int, options: dict[str, Any], message: str
+    layout: list[GroupSpec], pages: int, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        built(Layout("odd", layout), slots, **options)
+        built(Layout("odd", layout), pages, **options)
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 

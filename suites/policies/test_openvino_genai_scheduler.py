@@ -127,7 +127,7 @@ def test_with_prefix_caching_a_state_stays_at_every_interval(prompt: int) -> Non
         seen = list(table)
 
 
-def test_a_prompt_is_cut_to_the_slots_that_both_pools_have() -> None:
+def test_a_prompt_is_cut_to_the_pages_that_both_pools_have() -> None:
     """Eight KV blocks hold 256 tokens: of 300, no more are admitted; with one state of 128 tokens, 128."""
     s = scheduler(num_kv_blocks=8, max_num_batched_tokens=1000, max_num_seqs=2)
     add(s, "a", 300)

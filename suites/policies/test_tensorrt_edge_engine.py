@@ -150,17 +150,17 @@ def test_captures_of_old_weights_are_found() -> None:
 
 
 def header(**options: Any) -> TraceHeader:
-    return TraceHeader(name="t", layout=layouts.load("full-mamba"), slots=20, policy="tensorrt_edge", options=options)
+    return TraceHeader(name="t", layout=layouts.load("full-mamba"), pages=20, policy="tensorrt_edge", options=options)
 
 
 def described(**options: Any) -> Header:
     return assemble(header(**options)).describe()
 
 
-def test_slots_are_batch_rows() -> None:
+def test_pages_are_batch_rows() -> None:
     """A pool of rows for each group, one column as long as a row, and as many places for captures in another tier."""
     told = described(max_batch_size=3, max_sequence_length=100, system_prompts=2)
-    assert [(pool.slots, pool.tier, pool.null) for pool in told.pools] == [(3, "local", [])] * 2 + [(2, "cpu", [])] * 2
+    assert [(pool.pages, pool.tier, pool.null) for pool in told.pools] == [(3, "local", [])] * 2 + [(2, "cpu", [])] * 2
     assert [(g.kind, g.block_size, g.pool, g.of) for g in told.groups] == [
         ("full", 100, 0, -1),
         ("recurrent", 100, 1, -1),
@@ -169,7 +169,7 @@ def test_slots_are_batch_rows() -> None:
     ]
 
 
-def test_a_row_is_twice_as_long_as_what_the_slots_hold() -> None:
+def test_a_row_is_twice_as_long_as_what_the_pages_hold() -> None:
     """20 slots of 16 tokens for two groups are ten blocks each, 160 tokens, and as many to generate."""
     assert row_length(layouts.load("full-mamba"), 20) == 320
     assert described().groups[0].block_size == 320
@@ -193,8 +193,8 @@ def test_without_captures_there_is_no_tier(off: dict[str, Any]) -> None:
 
 
 def test_the_harness_s_names_of_options_are_known() -> None:
-    told = described(max_num_seqs=2, max_model_len=50, tier_slots=1)
-    assert [pool.slots for pool in told.pools] == [2, 2, 1, 1] and told.groups[0].block_size == 50
+    told = described(max_num_seqs=2, max_model_len=50, tier_pages=1)
+    assert [pool.pages for pool in told.pools] == [2, 2, 1, 1] and told.groups[0].block_size == 50
 
 
 def test_a_release_compacts_in_place() -> None:
@@ -237,10 +237,10 @@ def test_a_move_is_one_copy_over_rows_that_stay_held() -> None:
     events = engine.apply(Step(run=[("b", 1)]))
     begin = next(event for event in events if isinstance(event, StepBegin))
     assert [(move.src, move.dst, move.src_pool, move.dst_pool) for move in begin.copies] == [(1, 0, 0, 0), (1, 0, 1, 1)]
-    taken = {(event.holder, event.pool, *event.slots) for event in events if isinstance(event, Take)}
+    taken = {(event.holder, event.pool, *event.pages) for event in events if isinstance(event, Take)}
     assert {holder.partition(":")[0] for holder, *_ in taken} == {"b", "copy"}
     assert {("b", 0, 0), ("b", 1, 0)} <= taken
-    assert [(event.holder[:4], event.slots) for event in events if type(event).__name__ == "Drop" and event.holder != "b"] == [
+    assert [(event.holder[:4], event.pages) for event in events if type(event).__name__ == "Drop" and event.holder != "b"] == [
         ("copy", [1]),
         ("copy", [1]),
     ]
@@ -254,7 +254,7 @@ def test_a_hit_is_served_by_the_tier_of_captures() -> None:
     engine.apply(Step(run=[("a", 20)]))
     events = engine.apply(Step(run=[("b", 20)]))
     hit = next(event for event in events if isinstance(event, Hit))
-    assert (hit.reported, hit.resume, hit.slots, hit.tier) == (16, 16, [[1], [1], [0], [0]], "cpu")
+    assert (hit.reported, hit.resume, hit.pages, hit.tier) == (16, 16, [[1], [1], [0], [0]], "cpu")
     begin = next(event for event in events if isinstance(event, StepBegin))
     assert [(move.src, move.dst, move.src_pool, move.dst_pool) for move in begin.copies] == [(0, 1, 2, 0), (0, 1, 3, 1)]
     assert [(run.r, run.start, run.stop) for run in begin.runs] == [("b", 16, 20)]

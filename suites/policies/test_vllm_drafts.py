@@ -92,7 +92,7 @@ def test_no_draft_is_scheduled_for_the_last_place_of_the_model() -> None:
     assert request.num_tokens == 16 and request.status.is_finished
 
 
-def test_slots_are_given_out_ahead_of_the_drafts() -> None:
+def test_pages_are_given_out_ahead_of_the_drafts() -> None:
     """Six tokens and three ahead take three blocks of four; one more and six ahead (drafts, and the drafter's) take four."""
     engine = scheduler([FULL], 0)
     add(engine, PROMPT[:6])
@@ -176,8 +176,8 @@ def test_a_request_that_is_preempted_guesses_again_from_the_start() -> None:
         ([FULL], {"num_speculative_tokens": 2, "async_depth": 1}, AbsentRule, "in flight"),
         ([FULL], {"num_speculative_tokens": 2, "async_depth": 2}, AbsentRule, "in flight"),
         ([FULL], {"async_depth": 3}, ConfigError, "from 0 to 2"),
-        ([FULL], {"tier_slots": 4, "enable_caching": False}, ConfigError, "enable_caching"),
-        ([FULL, MAMBA], {"tier_slots": 4, "hash_block_size": 2}, AbsentRule, "hash_block_size"),
+        ([FULL], {"tier_pages": 4, "enable_caching": False}, ConfigError, "enable_caching"),
+        ([FULL, MAMBA], {"tier_pages": 4, "hash_block_size": 2}, AbsentRule, "hash_block_size"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

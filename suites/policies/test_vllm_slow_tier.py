@@ -29,7 +29,7 @@ class Counting:
 
 
 def scheduler(groups: list[dict[str, Any]], num_blocks: int = 60, **options: Any) -> LoadingScheduler:
-    config = build(groups, num_blocks, {"tier_slots": 40, "tier_delay": DELAY, **options})
+    config = build(groups, num_blocks, {"tier_pages": 40, "tier_delay": DELAY, **options})
     return LoadingScheduler(config, KVCacheManager(config), Counting())
 
 
@@ -112,7 +112,7 @@ def test_all_groups_agree_on_what_is_left_after_a_failure() -> None:
 
 
 def test_a_failed_store_is_never_found_and_its_place_is_free() -> None:
-    engine = scheduler([FULL], tier_slots=1)
+    engine = scheduler([FULL], tier_pages=1)
     ask(engine, "cold", PROMPT[:5])
     assert [transfer.failed for transfer in step(engine, 0).ended] == [True]
     engine.finish_requests(["cold"])
@@ -149,7 +149,7 @@ def test_a_block_is_held_until_it_has_been_stored() -> None:
 
 def test_a_place_does_not_give_way_while_it_is_loaded() -> None:
     """The tier has two places, both under load: what somebody else computes finds none."""
-    engine = scheduler([FULL], tier_slots=2)
+    engine = scheduler([FULL], tier_pages=2)
     kept_aside(engine, PROMPT[:10])
     ask(engine, "warm", PROMPT[:10])
     ask(engine, "other", PROMPT[50:55])
@@ -158,7 +158,7 @@ def test_a_place_does_not_give_way_while_it_is_loaded() -> None:
 
 def test_a_reset_of_the_tier_lets_its_loads_fail() -> None:
     """What comes after it is computed, and no place is lost."""
-    engine = scheduler([FULL], tier_slots=2)
+    engine = scheduler([FULL], tier_pages=2)
     kept_aside(engine, PROMPT[:10])
     ask(engine, "warm", PROMPT[:10])
     step(engine)
@@ -191,7 +191,7 @@ def test_who_was_loaded_last_gives_way_if_nobody_runs() -> None:
 
 
 def test_a_delay_without_a_tier_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'tier_delay' \(2\) needs 'tier_slots'"):
+    with pytest.raises(ConfigError, match=r"'tier_delay' \(2\) needs 'tier_pages'"):
         build([FULL], 9, {"tier_delay": 2})
     with pytest.raises(ConfigError, match="'tier_delay'"):
-        build([FULL], 9, {"tier_slots": 4, "tier_delay": -1})
+        build([FULL], 9, {"tier_pages": 4, "tier_delay": -1})

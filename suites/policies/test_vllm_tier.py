@@ -27,8 +27,8 @@ class Counting:
         return [5000 + request.num_output_tokens]
 
 
-def scheduler(groups: list[dict[str, Any]], tier_slots: int, num_blocks: int = 60, **options: Any) -> Scheduler:
-    config = build(groups, num_blocks, {"tier_slots": tier_slots, "max_num_batched_tokens": 8, **options})
+def scheduler(groups: list[dict[str, Any]], tier_pages: int, num_blocks: int = 60, **options: Any) -> Scheduler:
+    config = build(groups, num_blocks, {"tier_pages": tier_pages, "max_num_batched_tokens": 8, **options})
     return Scheduler(config, KVCacheManager(config), Counting())
 
 

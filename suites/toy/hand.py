@@ -36,7 +36,7 @@ BLOCKS = (4, 4, 8, 8)
 
 
 class Hand:
-    """A model, its pools and requests whose tables are dealt by hand, scattered over the slots."""
+    """A model, its pools and requests whose tables are dealt by hand, scattered over the pages."""
 
     def __init__(self, dtype: torch.dtype = torch.float64, *, seed: int = 1, every_block: bool = False, **options: Any) -> None:
         self.config = ToyConfig(layer_types=LAYERS, **SIZES)  # type: ignore[arg-type]

@@ -72,5 +72,5 @@ def test_answers_on_the_gpu_are_those_on_the_cpu(tmp_path: Path) -> None:
     from harness.engines.toy.service import ToyService
 
     folder = random_checkpoint(tmp_path)
-    answers = [ToyService(folder, slots=600, dtype="float64", device=device).answer(asks()) for device in ("cpu", "cuda")]
+    answers = [ToyService(folder, pages=600, dtype="float64", device=device).answer(asks()) for device in ("cpu", "cuda")]
     assert tokens(answers[0]) == tokens(answers[1])

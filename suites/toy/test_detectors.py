@@ -25,8 +25,8 @@ STORIES: dict[str, Trace] = {
     "device-rows-grow": story("full", {}, "preempt-and-resume"),
     "conv-state-lost": story("full-mamba", DENSE, "exact-replay"),
 }
-FULL = "pool 0: 12 slots, null 0\ngroup 0: full block 4\nrules: alignment 4\n"
-STATE = "pool 0: 12 slots, null 0\ngroup 0: recurrent block 4\nrules: alignment 4\n"
+FULL = "pool 0: 12 pages, null 0\ngroup 0: full block 4\nrules: alignment 4\n"
+STATE = "pool 0: 12 pages, null 0\ngroup 0: recurrent block 4\nrules: alignment 4\n"
 
 
 @pytest.mark.parametrize("mutant", STORIES)

@@ -34,7 +34,7 @@ CELLS: list[tuple[str, dict[str, Any], str]] = [
     ("full-swa-mamba", DENSE | {"num_speculative_tokens": 4}, "generated-and-shared"),
     ("full-swa-mamba", DENSE | {"async_depth": 1}, "siblings-at-a-block"),
     ("full-mamba", {"retention_interval": 0, "hash_block_size": 4, "async_depth": 1}, "preempt-and-resume"),
-    ("full-swa-mamba", DENSE | {"tier_slots": 40}, "second-tier"),
+    ("full-swa-mamba", DENSE | {"tier_pages": 40}, "second-tier"),
 ]
 
 
@@ -161,19 +161,19 @@ def test_page_is_free_when_nobody_holds_it_and_no_key_names_it() -> None:
     def freed(*events: Any) -> list[tuple[int, int]]:
         for event in events:
             holdings.follow(event)
-        slots, holdings.freed = holdings.freed, []
-        return slots
+        pages, holdings.freed = holdings.freed, []
+        return pages
 
-    take, drop = Take(pool=0, group=0, slots=[3], holder="a"), Drop(pool=0, group=0, slots=[3], holder="a")
+    take, drop = Take(pool=0, group=0, pages=[3], holder="a"), Drop(pool=0, group=0, pages=[3], holder="a")
     assert freed(take, take, drop) == [] and freed(drop) == [(0, 3)]
-    key = Publish(group=0, slot=3, r="a", length=4, companions=[5])
+    key = Publish(group=0, page=3, r="a", length=4, companions=[5])
     assert freed(take, key, drop) == []
-    assert freed(Unpublish(group=0, slot=3, length=8)) == []
-    assert freed(Unpublish(group=0, slot=3, length=4)) == [(0, 3), (0, 5)]
+    assert freed(Unpublish(group=0, page=3, length=8)) == []
+    assert freed(Unpublish(group=0, page=3, length=4)) == [(0, 3), (0, 5)]
 
 
 def test_model_gets_a_second_attention_layer_where_none_stands_before_it() -> None:
     layout = Layout("l", [GroupSpec("full", 4), GroupSpec("sliding", 4, window=8)])
-    engine = parse("toy").open(TraceHeader(name="t", layout=layout, slots=20, height="scheduler"))
+    engine = parse("toy").open(TraceHeader(name="t", layout=layout, pages=20, height="scheduler"))
     types = engine.tensors.model.config.layer_types  # type: ignore[attr-defined]
     assert types == ("sliding_attention", "full_attention", "sliding_attention")

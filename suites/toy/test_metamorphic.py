@@ -24,7 +24,7 @@ EXACT = 1e-10
 def pages(hand: Hand, tables: list[list[int]]) -> list[torch.Tensor]:
     """Return the content that a request is left with: keys and values of all its tokens, and its last states."""
     last = {FULL: tables[FULL], WINDOW: tables[WINDOW], DELTA: tables[DELTA][-1:], MAMBA: tables[MAMBA][-1:]}
-    return [view[:, slots] for g, slots in last.items() for view in hand.pools.views[g]]
+    return [view[:, pages] for g, pages in last.items() for view in hand.pools.views[g]]
 
 
 def prefilled(stops: list[int], *, forget: int = -1) -> list[torch.Tensor]:
@@ -60,10 +60,10 @@ def twice(policy: str, engine: str) -> Result:
     """Let a prompt be served, and again when it is cached, on the first configuration on which a policy's tensors compare."""
     cell = policies.get(policy).cold_cells()[0]
     shape: Shape = cell.shape("scheduler")
-    header = TraceHeader("twice", cell.layout, 8 * shape.slots(8 * shape.unit), "scheduler", policy, dict(cell.options))
+    header = TraceHeader("twice", cell.layout, 8 * shape.pages(8 * shape.unit), "scheduler", policy, dict(cell.options))
     prompt = f"A:{4 * shape.unit} B:3"
     asked = Trace(header, [Submit("r1", prompt), Submit("r2", prompt)])
-    trace = served_in_turn(asked, header.slots, 5 * shape.unit)
+    trace = served_in_turn(asked, header.pages, 5 * shape.unit)
     return drive(trace, parse(engine).open(trace.header))
 
 

@@ -68,7 +68,7 @@ def test_preempted_request_computes_again_elsewhere_although_its_pages_are_gone(
     hand = Hand()
     text, first = hand.tokens(30), hand.deal(30)
     hand.run((text, 0, 20, first))
-    hand.pools.poison([slot for row in first for slot in row])
+    hand.pools.poison([page for row in first for page in row])
     second = hand.deal(30)
     hand.run((text, 0, 20, second))
     (logits,) = hand.run((text, 20, 30, second))
@@ -79,10 +79,10 @@ def test_moving_pages_and_their_entries_in_the_tables_changes_nothing() -> None:
     hand = Hand()
     text, tables = hand.tokens(30), hand.deal(30)
     hand.run((text, 0, 20, tables))
-    slots = [slot for row in tables for slot in row]
-    goes = dict(zip(slots, slots[1:] + slots[:1], strict=True))
+    pages = [page for row in tables for page in row]
+    goes = dict(zip(pages, pages[1:] + pages[:1], strict=True))
     move([(hand.pools, src, hand.pools, dst) for src, dst in goes.items()])
-    (logits,) = hand.run((text, 20, 30, [[goes[slot] for slot in row] for row in tables]))
+    (logits,) = hand.run((text, 20, 30, [[goes[page] for page in row] for row in tables]))
     assert far(logits, hand.cold(text)[20:]) <= EXACT
 
 
@@ -92,11 +92,11 @@ def test_pages_kept_in_another_tier_and_brought_back_are_the_same() -> None:
     hand.run((text, 0, 24, tables))
     (before,) = hand.run((text, 24, 30, tables))
     tier = Shelf(60)
-    slots = [slot for row, block in zip(tables, BLOCKS, strict=True) for slot in row[: 24 // block]]
-    move([(hand.pools, slot, tier, place) for place, slot in enumerate(slots)])
+    pages = [page for row, block in zip(tables, BLOCKS, strict=True) for page in row[: 24 // block]]
+    move([(hand.pools, page, tier, place) for place, page in enumerate(pages)])
     fresh = hand.deal(30)
-    back = [slot for row, block in zip(fresh, BLOCKS, strict=True) for slot in row[: 24 // block]]
-    move([(tier, place, hand.pools, slot) for place, slot in enumerate(back)])
+    back = [page for row, block in zip(fresh, BLOCKS, strict=True) for page in row[: 24 // block]]
+    move([(tier, place, hand.pools, page) for place, page in enumerate(back)])
     (after,) = hand.run((text, 24, 30, fresh))
     assert torch.equal(before, after)
 
@@ -117,16 +117,16 @@ def test_reading_poison_shows(group: int, damage: str) -> None:
     text, tables = hand.tokens(30), hand.deal(30)
     hand.run((text, 0, 24, tables))
     column = 24 // BLOCKS[group] - 1
-    slot = tables[group][column]
+    page = tables[group][column]
     if damage == "null":
         tables[group][column] = 0
     elif damage == "missing":
         del tables[group][column:]
     elif damage == "freed":
-        hand.pools.poison([slot])
+        hand.pools.poison([page])
     else:
         other = hand.deal(8)
-        other[(group + 1) % 4][0] = slot
+        other[(group + 1) % 4][0] = page
         hand.run((text, 0, 4, other))
     (logits,) = hand.run((text, 24, 28, tables))
     assert math.isnan(float(logits[-1].sum()))
@@ -210,6 +210,6 @@ def test_groups_must_hold_each_layer_once_and_one_type_each() -> None:
 
 
 def _after(hand: Hand, tables: list[list[int]], boundary: int) -> list[list[int]]:
-    """Return recurrent tables that continue from a kept state into fresh slots."""
+    """Return recurrent tables that continue from a kept state into fresh pages."""
     fresh = hand.deal(32)
     return [tables[g][: boundary // 8] + fresh[g][boundary // 8 :] for g in (DELTA, MAMBA)]

@@ -29,7 +29,7 @@ def asks(max_tokens: int = 6, salt: str = "", ends: tuple[str, ...] = ENDS) -> l
 def service(folder: Path, **options: Any) -> Any:
     from harness.engines.toy.service import ToyService
 
-    return ToyService(folder, slots=600, dtype="float64", **options)
+    return ToyService(folder, pages=600, dtype="float64", **options)
 
 
 def tokens(answers: list[Answer]) -> list[tuple[int, ...]]:
@@ -66,7 +66,7 @@ def test_cached_answers_are_the_cold_ones(folder: Path, cold: list[Answer], opti
 
 
 def test_replay_comes_from_the_second_tier_after_a_reset_of_the_first(folder: Path, cold: list[Answer]) -> None:
-    engine = service(folder, tier_slots=600)
+    engine = service(folder, tier_pages=600)
     engine.answer(asks())
     assert engine.reset()
     answers = engine.answer(asks())
@@ -126,4 +126,4 @@ def test_what_cannot_run_is_said_in_one_line(folder: Path, tmp_path: Path) -> No
     with pytest.raises(BackendError, match="nothing was computed"):
         from harness.engines.toy.service import ToyService
 
-        ToyService(folder, slots=20).answer(asks()[:1])
+        ToyService(folder, pages=20).answer(asks()[:1])

@@ -223,7 +223,7 @@ def test_reset_touches_neither_kv_nor_states(device: str) -> None:
 
 
 def mappings(old: int) -> list[list[int]]:
-    """Return every mapping of `old` slots that takes survivors one to one onto the first rows."""
+    """Return every mapping of `old` pages that takes survivors one to one onto the first rows."""
     every = (list(mapping) for mapping in product(range(-1, old), repeat=old))
     return [m for m in every if sorted(row for row in m if row >= 0) == list(range(sum(row >= 0 for row in m)))]
 
@@ -231,12 +231,12 @@ def mappings(old: int) -> list[list[int]]:
 def expected(before: dict[str, Tensor], mapping: list[int], sizes: list[int]) -> dict[str, Tensor]:
     """Return every tensor after a compaction, row by row from copies: KV as far as a row is filled, states whole."""
     after = {name: tensor.clone() for name, tensor in before.items()}
-    for slot, row in enumerate(mapping):
+    for page, row in enumerate(mapping):
         for name, tensor in after.items():
             if row >= 0 and name.startswith("kv"):
-                tensor[row, :, :, : sizes[slot]] = before[name][slot, :, :, : sizes[slot]]
+                tensor[row, :, :, : sizes[page]] = before[name][page, :, :, : sizes[page]]
             elif row >= 0:
-                tensor[row] = before[name][slot]
+                tensor[row] = before[name][page]
     return after
 
 
@@ -425,7 +425,7 @@ def test_the_releases_pairing_applies_a_token_twice() -> None:
     cache.reset_for_new_sequences(host([0]))
     model.run({0: tokens}, [0])
     right = model.shows(0, 3)
-    with pytest.raises(CacheError, match="slot 0 has KV length 2; its recurrent states are of position 3"):
+    with pytest.raises(CacheError, match="page 0 has KV length 2; its recurrent states are of position 3"):
         cache.reset_for_new_sequences(host([2]))
     saved = cache.capture_recurrent_states(0)
     cache.restore_recurrent_states(replace(saved, position=2), 0)  # type: ignore[arg-type]

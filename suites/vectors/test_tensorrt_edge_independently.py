@@ -17,7 +17,7 @@ def test_rows_go_where_the_mapping_sends_them(vector: Any) -> None:
     mapping, lengths = vector.input.mapping, vector.input.lengths
     sent = [mapping.index(row) for row in range(vector.input.new_batch)]
     assert vector.expected.kv_rows == vector.expected.state_rows == sent
-    assert vector.expected.lengths == [lengths[slot] for slot in sent]
+    assert vector.expected.lengths == [lengths[page] for page in sent]
 
 
 @pytest.mark.parametrize("vector", vectors("tensorrt_edge", "compaction", "invalid"), ids=ids)
@@ -46,15 +46,15 @@ def test_tensors_move_as_expected(vector: Any) -> None:
     )
     manager.reset_for_new_sequences(torch.zeros(batch, dtype=torch.int32))
     kv, state = manager.get_combined_kv_cache(0), manager.get_recurrent_state(1)
-    for slot in range(batch):
-        kv[slot], state[slot] = slot + 1, slot + 1
+    for page in range(batch):
+        kv[page], state[page] = page + 1, page + 1
     if batch:
         manager.commit_sequence_length(torch.tensor(asked.lengths, dtype=torch.int32))
     manager.compact_batch(torch.tensor(asked.mapping, dtype=torch.int32), batch, asked.new_batch)
     manager.set_active_batch_size(asked.new_batch)
     expected = vector.expected
-    for row, (slot, tokens) in enumerate(zip(expected.kv_rows, expected.lengths, strict=True)):
-        assert (kv[row, :, :, :tokens] == slot + 1).all()
+    for row, (page, tokens) in enumerate(zip(expected.kv_rows, expected.lengths, strict=True)):
+        assert (kv[row, :, :, :tokens] == page + 1).all()
         assert (state[row] == expected.state_rows[row] + 1).all()
     assert manager.get_kv_cache_lengths().tolist() == expected.lengths
 

@@ -16,7 +16,7 @@ from suites.vectors.published import ids, vectors
 from suites.vectors.test_vllm_independently import holds, sizes
 
 ALL = vectors("vllm", "lifecycle")
-PLAIN = [v for v in ALL if not {"use_eagle", "num_speculative_tokens", "tier_slots"} & set(v.input.header.options)]
+PLAIN = [v for v in ALL if not {"use_eagle", "num_speculative_tokens", "tier_pages"} & set(v.input.header.options)]
 
 
 def story(vector: Any) -> Iterator[tuple[dict[str, Life], Facts]]:
@@ -124,6 +124,6 @@ def test_every_block_is_free_held_or_cached(vector: Any) -> None:
     for _, fact in story(vector):
         for pool, free, held, cached in fact.counts:
             assert free >= 0 and held >= 0 and cached >= 0
-            assert free + held + cached == (header.slots - 1 if pool == 0 else header.options["tier_slots"])
+            assert free + held + cached == (header.pages - 1 if pool == 0 else header.options["tier_pages"])
             last[pool] = held
     assert last[0] == 0

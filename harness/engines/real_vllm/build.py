@@ -86,7 +86,7 @@ def cache_config(source: Source, header: TraceHeader, options: Options, interval
         )
         for index, group in enumerate(header.layout.groups)
     ]
-    offered: dict[str, Any] = {"num_blocks": header.slots, "kv_cache_tensors": [], "kv_cache_groups": groups}
+    offered: dict[str, Any] = {"num_blocks": header.pages, "kv_cache_tensors": [], "kv_cache_groups": groups}
     if has_retention_field(source):
         offered["prefix_cache_retention_interval"] = interval
     return fill(source, source.interface.KVCacheConfig, offered)

@@ -166,7 +166,7 @@ def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmMana
             lowered=_lowers_boundaries(source),
         ),
         progress_steps=PROGRESS_STEPS,
-        reserved_slots=int(options.watermark * header.slots),
+        reserved_pages=int(options.watermark * header.pages),
     )
     timed = TimedManager(core)
     return VllmManager(

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from harness.engines.answers import Backend, Opening
 
-TIER_SLOTS = 1 << 16
+TIER_PAGES = 1 << 16
 """Enough for every prompt of a score, each under a salt of its own."""
 PREEMPT_EVERY = 8
 """Steps after which the request that came last loses its place, in an arm under preemption."""
 
 DRAFTS = 3
 """Tokens that are guessed with each one, in an arm with drafts."""
-SCARCE_SLOTS = 256
+SCARCE_PAGES = 256
 """Room for the blocks of a few contexts of the problems, not of all, in an arm where space is scarce."""
 
 
@@ -26,7 +26,7 @@ def open_service(options: Mapping[str, str], opening: Opening) -> Backend:
     from harness.engines.toy.kind import need_torch
 
     need_torch()
-    from harness.engines.toy.service import SLOTS, ToyService
+    from harness.engines.toy.service import PAGES, ToyService
 
     checkpoint = options.get("checkpoint") or opening.checkpoint
     return ToyService(
@@ -35,9 +35,9 @@ def open_service(options: Mapping[str, str], opening: Opening) -> Backend:
         caching=opening.caching,
         mutant=options.get("mutant", ""),
         release=options.get("release", ""),
-        tier_slots=TIER_SLOTS if opening.tier else 0,
+        tier_pages=TIER_PAGES if opening.tier else 0,
         drafts=DRAFTS if opening.drafts else 0,
-        slots=SCARCE_SLOTS if opening.scarce else SLOTS,
+        pages=SCARCE_PAGES if opening.scarce else PAGES,
         preempt_every=PREEMPT_EVERY if opening.preempt else 0,
         dtype=options.get("dtype") or opening.dtype or "float32",
         device=options.get("device") or opening.device,

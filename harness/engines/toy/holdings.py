@@ -1,4 +1,4 @@
-"""Which slots have content that somebody may still read, from what the engine says of them.
+"""Which pages have content that somebody may still read, from what the engine says of them.
 
 A page that nobody holds and no key names is free, and what a free page holds is poison. This is the rule by which the ledger
 forgets a page, kept a second time from the same events, so that the tensors forget it at the same moment.
@@ -10,46 +10,46 @@ from collections import Counter, defaultdict
 
 from harness.history.events import Drop, Event, Header, Publish, Take, Unpublish
 
-Slot = tuple[int, int]
-"""A pool and a slot of it."""
+Page = tuple[int, int]
+"""A pool and a page of it."""
 Key = tuple[int, int, int, tuple[int, ...]]
-"""A group, the first slot of a key, its length, its further slots."""
+"""A group, the first page of a key, its length, its further pages."""
 
 
 class Holdings:
-    """Follows takes, drops, publications and their ends; `freed` gathers the slots that became free."""
+    """Follows takes, drops, publications and their ends; `freed` gathers the pages that became free."""
 
     def __init__(self, header: Header) -> None:
         self._pool_of = {group.id: group.pool for group in header.groups}
-        self._null = {(pool.id, slot) for pool in header.pools for slot in pool.null}
-        self._holders: dict[Slot, Counter[str]] = defaultdict(Counter)
-        self._keys: dict[Slot, list[Key]] = defaultdict(list)
-        self.freed: list[Slot] = []
+        self._null = {(pool.id, page) for pool in header.pools for page in pool.null}
+        self._holders: dict[Page, Counter[str]] = defaultdict(Counter)
+        self._keys: dict[Page, list[Key]] = defaultdict(list)
+        self.freed: list[Page] = []
 
     def follow(self, event: Event) -> None:
         """Take in one event."""
         if isinstance(event, Take):
-            for slot in event.slots:
-                self._holders[event.pool, slot][event.holder] += 1
+            for page in event.pages:
+                self._holders[event.pool, page][event.holder] += 1
         elif isinstance(event, Drop):
-            for slot in event.slots:
-                self._drop((event.pool, slot), event.holder)
+            for page in event.pages:
+                self._drop((event.pool, page), event.holder)
         elif isinstance(event, Publish):
-            key = (event.group, event.slot, event.length, tuple(event.companions))
+            key = (event.group, event.page, event.length, tuple(event.companions))
             for place in self._places(key):
                 self._keys[place].append(key)
         elif isinstance(event, Unpublish):
-            place = (self._pool_of[event.group], event.slot)
+            place = (self._pool_of[event.group], event.page)
             for key in list(self._keys[place]):
-                if key[:2] == (event.group, event.slot) and event.length in (0, key[2]):
+                if key[:2] == (event.group, event.page) and event.length in (0, key[2]):
                     self._forget(key)
 
-    def _places(self, key: Key) -> list[Slot]:
-        group, slot, _, companions = key
-        places = [(self._pool_of[group], s) for s in (slot, *companions)]
+    def _places(self, key: Key) -> list[Page]:
+        group, page, _, companions = key
+        places = [(self._pool_of[group], s) for s in (page, *companions)]
         return [place for place in places if place not in self._null]
 
-    def _drop(self, place: Slot, holder: str) -> None:
+    def _drop(self, place: Page, holder: str) -> None:
         holders = self._holders[place]
         if holders[holder]:
             holders[holder] -= 1

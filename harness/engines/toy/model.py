@@ -53,16 +53,16 @@ class Model:
             self._versions[number] = {name: tensor + _noise(tensor, generator) for name, tensor in self.weights.items()}
         return self._versions[number]
 
-    def pools(self, slots: int, null: Sequence[int] = (0,)) -> Pools:
-        """Return empty pools of so many slots."""
+    def pools(self, pages: int, null: Sequence[int] = (0,)) -> Pools:
+        """Return empty pools of so many pages."""
         dtype, state_dtype = PRECISIONS[self.precision]
-        return Pools(self.groups, slots, self.config, dtype=dtype, state_dtype=state_dtype, device=self.device, null=null)
+        return Pools(self.groups, pages, self.config, dtype=dtype, state_dtype=state_dtype, device=self.device, null=null)
 
     def fresh(self, length: int, texts: int = 1) -> tuple[Pools, list[list[list[int]]]]:
         """Return empty pools with room for texts of so many tokens, and the tables of each text."""
         columns = [-(-length // group.block_size) for group in self.groups]
         pools = self.pools(1 + texts * sum(columns))
-        free = iter(range(1, pools.slots))
+        free = iter(range(1, pools.pages))
         return pools, [[[next(free) for _ in range(count)] for count in columns] for _ in range(texts)]
 
 

@@ -31,7 +31,7 @@ from reference_impl.toy_model import config as configs
 from reference_impl.toy_model.config import ModelError, ToyConfig
 from reference_impl.toy_model.tokenizer import END, Tokenizer
 
-SLOTS = 4096
+PAGES = 4096
 MODEL_LEN = 4096
 STALLED_STEPS = 64
 """So many steps in which nobody computed anything, and the engine is stuck."""
@@ -41,8 +41,8 @@ class ToyService:
     """A `Backend` over the toy model of a checkpoint folder.
 
     It follows a `policy`, of a `release`; `caching` turns prefix caching on; `mutant` plants a seeded fault.
-    The pool has `slots` blocks of `block_size` tokens, at most `batch` requests run at a time, and a step computes at most
-    `budget` tokens; `retention_interval` is the policy's option. `tier_slots` > 0 adds a second tier. With `preempt_every`
+    The pool has `pages` blocks of `block_size` tokens, at most `batch` requests run at a time, and a step computes at most
+    `budget` tokens; `retention_interval` is the policy's option. `tier_pages` > 0 adds a second tier. With `preempt_every`
     n > 0 each n-th step takes its place from the request that came last, once for each request. So many `drafts` are verified
     with each token; so many steps are `in_flight` when the next one is scheduled (0 to 2). `dtype` is float32, float64 or
     bf16-state (float32, recurrent memories in bfloat16); `device` is cpu or cuda. `engine` is what carries the requests out.
@@ -61,11 +61,11 @@ class ToyService:
         mutant: str = "",
         release: str = "",
         block_size: int = 16,
-        slots: int = SLOTS,
+        pages: int = PAGES,
         batch: int = 16,
         budget: int = 1024,
         retention_interval: int | None = None,
-        tier_slots: int = 0,
+        tier_pages: int = 0,
         preempt_every: int = 0,
         drafts: int = 0,
         in_flight: int = 0,
@@ -82,14 +82,14 @@ class ToyService:
             raise UsageError(f"--checkpoint: {error}") from None
         serving = Serving(
             caching=caching,
-            slots=slots,
+            pages=pages,
             batch=batch,
             budget=budget,
             model_len=MODEL_LEN,
             retention_interval=retention_interval,
             drafts=drafts,
             in_flight=in_flight,
-            tier_slots=tier_slots,
+            tier_pages=tier_pages,
         )
         header = kind.serve(layout, serving)
         engine: Any = kind.open(header, {"release": release})
@@ -186,7 +186,7 @@ class ToyService:
         fetched = {(move.dst_pool, move.dst) for move in begin.copies if move.src_pool != move.dst_pool}
         most = 0
         for group in self._header.local_groups():
-            columns = [column for column, slot in enumerate(hit.slots[group.id]) if (group.pool, slot) in fetched]
+            columns = [column for column, page in enumerate(hit.pages[group.id]) if (group.pool, page) in fetched]
             if columns:
                 tokens = (max(columns) + 1 if group.kind == "recurrent" else len(columns)) * group.block_size
                 most = max(most, min(hit.resume, tokens))

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
-from harness.engines.toy.holdings import Holdings, Slot
+from harness.engines.toy.holdings import Holdings, Page
 from harness.engines.toy.model import Model
 from harness.history.events import Aborted, Event, Finished, Header, Move, Preempted, Run, StepBegin, Version
 from reference_impl.toy_model.paged import Chunk, Pools, Shelf, move, step
@@ -24,19 +24,19 @@ UNKNOWN = 0
 class Tensors:
     """A model and the pools of every tier. `every_position`: logits of whole chunks are kept, not of what is sampled from.
 
-    All pools of the device lie in one space of slots, one behind another; slot 0 of the space stands for whatever is not there.
+    All pools of the device lie in one space of pages, one behind another; page 0 of the space stands for whatever is not there.
     """
 
     def __init__(self, header: Header, model: Model, *, every_position: bool = False, pad_rows: int = 1) -> None:
         self.model, self.every_position, self.pad_rows = model, every_position, pad_rows
         self.weights = model.weights
         self.version = 0
-        self._first, slots, null = laid_out(header)
-        self.pools = model.pools(slots, null=null)
-        self._shelves = {pool.id: Shelf(pool.slots) for pool in header.pools if pool.id not in self._first}
+        self._first, pages, null = laid_out(header)
+        self.pools = model.pools(pages, null=null)
+        self._shelves = {pool.id: Shelf(pool.pages) for pool in header.pools if pool.id not in self._first}
         self._of_group = [self._first.get(group.pool, 0) for group in header.groups]
         self._holdings = Holdings(header)
-        self._freed: dict[int, list[Slot]] = {}
+        self._freed: dict[int, list[Page]] = {}
         self._open: dict[int, set[str]] = {}
         self._under_way: dict[int, Move] = {}
         """Copies that go on beside steps, by number."""
@@ -65,8 +65,8 @@ class Tensors:
         the drafts behind it.
         """
         self._poison(self._freed.pop(begin.step, []))
-        for pool, slots in begin.zeros:
-            self.pools.zero([self._place((pool, slot))[1] for slot in slots])
+        for pool, pages in begin.zeros:
+            self.pools.zero([self._place((pool, page))[1] for page in pages])
         self._move(begin.copies)
         self._begin([entry for entry in begin.begun if entry[1].src_pool not in self._first])
         runs = [run for run in begin.runs if run.r not in withdrawn]
@@ -96,15 +96,15 @@ class Tensors:
         self._under_way.update(begun)
         self._poison([(move.dst_pool, move.dst) for _, move in begun])
 
-    def _poison(self, freed: Collection[Slot]) -> None:
-        gone = [self._place(slot) for slot in dict.fromkeys(freed)]
+    def _poison(self, freed: Collection[Page]) -> None:
+        gone = [self._place(page) for page in dict.fromkeys(freed)]
         places: list[Pools | Shelf] = [self.pools, *self._shelves.values()]
         for pages in places:
-            pages.poison([slot for place, slot in gone if place is pages])
+            pages.poison([page for place, page in gone if place is pages])
 
-    def _place(self, slot: Slot) -> tuple[Pools | Shelf, int]:
-        """Return where a slot lies: in the device's space or on a shelf."""
-        pool, number = slot
+    def _place(self, page: Page) -> tuple[Pools | Shelf, int]:
+        """Return where a page lies: in the device's space or on a shelf."""
+        pool, number = page
         first = self._first.get(pool)
         return (self._shelves[pool], number) if first is None else (self.pools, first + number)
 
@@ -114,7 +114,7 @@ class Tensors:
 
     def _moved(self, tables: Sequence[Sequence[int]]) -> list[list[int]]:
         moved = zip(tables, self._of_group, strict=True)
-        return [[first + slot if slot >= 0 else NULL for slot in row] for row, first in moved]
+        return [[first + page if page >= 0 else NULL for page in row] for row, first in moved]
 
     def _chunk(self, run: Run, tokens: Sequence[int]) -> Chunk:
         known = list(tokens[run.start : run.stop])
@@ -125,16 +125,16 @@ class Tensors:
 
 
 def laid_out(header: Header) -> tuple[dict[int, int], int, list[int]]:
-    """Return where in one space each pool of the device begins, how many slots the space has, and those that hold nothing.
+    """Return where in one space each pool of the device begins, how many pages the space has, and those that hold nothing.
 
-    A single pool whose slot 0 is a null slot is the space; otherwise slot 0 of the space is nobody's.
+    A single pool whose page 0 is a null page is the space; otherwise page 0 of the space is nobody's.
     """
     local = [pool for pool in header.pools if pool.tier == "local"]
     if len(local) == 1 and NULL in local[0].null:
-        return {local[0].id: 0}, local[0].slots, list(local[0].null)
-    first, slots, null = {}, 1, [NULL]
+        return {local[0].id: 0}, local[0].pages, list(local[0].null)
+    first, pages, null = {}, 1, [NULL]
     for pool in local:
-        first[pool.id] = slots
-        null += [slots + slot for slot in pool.null]
-        slots += pool.slots
-    return first, slots, null
+        first[pool.id] = pages
+        null += [pages + page for page in pool.null]
+        pages += pool.pages
+    return first, pages, null

@@ -1,7 +1,7 @@
 """The policy `furiosa`: the reference of Furiosa-LLM's two pools and radix tree, at manager and at scheduler height.
 
 A trace's layout gives the kinds of attention; groups of one kind are one group here, because one block of a pool has the
-tokens of all layers of its kind. A trace's `slots` are so many blocks of average weight, which the policy's own rule
+tokens of all layers of its kind. A trace's `pages` are so many blocks of average weight, which the policy's own rule
 splits between the pools. Group 0 is global and lives in pool 0, group 1 slides and lives in pool 1.
 """
 
@@ -50,7 +50,7 @@ def configure(header: TraceHeader) -> CacheConfig:
         layers = layers_of(
             [{"kind": g.kind, "block_size": g.block_size, "window": g.window, "layers": g.layers} for g in header.layout.groups]
         )
-        kv_bytes = header.slots * layers.block_size * (layers.global_layers + layers.sliding_layers)
+        kv_bytes = header.pages * layers.block_size * (layers.global_layers + layers.sliding_layers)
         return cache_config(layers, kv_bytes, Options.parse(header.options), bytes_per_token=2)
     except ConfigError as error:
         raise UsageError(f"layout {header.layout.name!r}: {error}") from None
@@ -74,7 +74,7 @@ def describe(trace: TraceHeader, config: CacheConfig) -> Header:
     return Header(
         engine="reference",
         height=trace.height,
-        pools=[Pool(id=GLOBAL, slots=config.global_blocks), Pool(id=SLIDING, slots=config.sliding_blocks)],
+        pools=[Pool(id=GLOBAL, pages=config.global_blocks), Pool(id=SLIDING, pages=config.sliding_blocks)],
         groups=[
             Group(id=GLOBAL, kind="full", block_size=layers.block_size, pool=GLOBAL),
             Group(id=SLIDING, kind="sliding", block_size=layers.block_size, pool=SLIDING, window=window),
@@ -212,9 +212,9 @@ class Furiosa:
             for index, pool in pools.items()
         }
 
-    def references(self, pool: int, slot: int) -> int:
+    def references(self, pool: int, page: int) -> int:
         """Return how many requests, and copies, hold a block."""
-        return (self.manager.sliding_pool if pool == SLIDING else self.manager.global_pool).holds(BlockId(slot))
+        return (self.manager.sliding_pool if pool == SLIDING else self.manager.global_pool).holds(BlockId(page))
 
 
 class Told(HybridCacheManager):

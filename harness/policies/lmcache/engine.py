@@ -1,8 +1,8 @@
 """The policy `lmcache`: vLLM's reference scheduler with LMCache's reference store behind it, as a connector.
 
-vLLM's cache is the device's; LMCache's first level is a pool of tier `cpu`, whose slots are pages. A reset of the device's
+vLLM's cache is the device's; LMCache's first level is a pool of tier `cpu`, whose pages are pages. A reset of the device's
 cache leaves it alone. Options of vLLM are vLLM's own, `vllm_release` among them; LMCache's are `release`, `chunk_size` (in
-tokens; by default the least that every group's block divides), `separate_object_groups`, `save_decode_cache`, `tier_slots`
+tokens; by default the least that every group's block divides), `separate_object_groups`, `save_decode_cache`, `tier_pages`
 (pages of the first level), `trigger_watermark` and `eviction_ratio`.
 """
 
@@ -42,7 +42,7 @@ from reference_impl.vllm.scheduler import RefusedRequest, SchedulerOutput
 from reference_impl.vllm.tier import TierBlock, TierCopy
 
 NAME = "lmcache"
-DEFAULT_TIER_SLOTS = 128
+DEFAULT_TIER_PAGES = 128
 WHOLE_BLOCKS = "0.25"
 """The last release of vLLM that hits whole blocks alone, whatever their sizes."""
 _KINDS: dict[str, LayerKind] = {"full": "full", "sliding": "sliding", "recurrent": "mamba"}
@@ -56,7 +56,7 @@ class StoreOptions:
     chunk_size: int | None = None
     separate_object_groups: bool | None = None
     save_decode_cache: bool = False
-    tier_slots: int = DEFAULT_TIER_SLOTS
+    tier_pages: int = DEFAULT_TIER_PAGES
     trigger_watermark: float = spec.EVICTION_TRIGGER_WATERMARK
     eviction_ratio: float = spec.EVICTION_RATIO
 
@@ -182,7 +182,7 @@ def _checked(own: StoreOptions) -> StoreOptions:
     release = spec.RELEASES[own.release]
     if own.separate_object_groups is not None and not release.separable:
         raise UsageError(f"option 'separate_object_groups': LMCache {own.release} has no such flag; it came with 0.5.1")
-    for name in ("chunk_size", "tier_slots"):
+    for name in ("chunk_size", "tier_pages"):
         value = getattr(own, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
             raise UsageError(f"option {name!r} ({value}) must be a positive whole number")
@@ -236,7 +236,7 @@ def build_connector(layout: Layout, config: KVCacheConfig, own: StoreOptions) ->
         validate_kv_cache_groups([list(group.values()) for group in specs], own.release)
         validate_mamba_step_alignment(config.options.max_num_batched_tokens, states, mode, own.release)
         groups = KVLayerGroups(create_engine_group_infos(specs), chunk, separate_object_groups=separate)
-        server = LMCacheServer(groups, own.tier_slots, watermark=own.trigger_watermark, ratio=own.eviction_ratio)
+        server = LMCacheServer(groups, own.tier_pages, watermark=own.trigger_watermark, ratio=own.eviction_ratio)
         reserve = release.reserves_last_token and bool(states)
         return LMCacheMPConnector(server, reserve_last_token=reserve, save_decode_cache=own.save_decode_cache)
     except (StartupError, RegistrationError) as error:
@@ -266,9 +266,9 @@ def assemble(header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name
 
 def serve(layout: Layout, serving: Serving) -> TraceHeader:
     """Return the header of vLLM with LMCache behind it that answers prompts; LMCache stores the generated tokens too."""
-    header = reference_vllm.serve(layout, replace(serving, tier_slots=0))
-    options = {name: value for name, value in header.options.items() if name != "tier_slots"}
-    options |= {"tier_slots": serving.tier_slots or DEFAULT_TIER_SLOTS, "separate_object_groups": True}
+    header = reference_vllm.serve(layout, replace(serving, tier_pages=0))
+    options = {name: value for name, value in header.options.items() if name != "tier_pages"}
+    options |= {"tier_pages": serving.tier_pages or DEFAULT_TIER_PAGES, "separate_object_groups": True}
     return msgspec.structs.replace(header, policy=NAME, options=options)
 
 
@@ -311,11 +311,11 @@ def variants(layout: Layout) -> list[Cell]:
     sizes = {group.block_size for group in layout.groups}
     states = [group.block_size for group in layout.groups if group.kind == "recurrent"]
     whole = {"vllm_release": WHOLE_BLOCKS} if states and max(states) > math.gcd(*sizes) else {}
-    return [_cell(layout, DEFAULT_TIER_SLOTS, separate_object_groups=apart, **whole) for apart in (True, False)]
+    return [_cell(layout, DEFAULT_TIER_PAGES, separate_object_groups=apart, **whole) for apart in (True, False)]
 
 
-def _cell(layout: Layout, tier_slots: int, **options: Any) -> Cell:
-    return Cell(layout, {"tier_slots": tier_slots, **options}, NAME)
+def _cell(layout: Layout, tier_pages: int, **options: Any) -> Cell:
+    return Cell(layout, {"tier_pages": tier_pages, **options}, NAME)
 
 
 def _mutants() -> Sequence[Mutant]:

@@ -73,12 +73,12 @@ class ObservedStore:
         now = self._l1.staging
         for name in [name for name in self._staged if name not in now]:
             memory, holder = self._staged.pop(name)
-            drops += [Drop(step=step, pool=TIER, group=self._ends[p][0], slots=[p], holder=holder) for p in memory.pages]
+            drops += [Drop(step=step, pool=TIER, group=self._ends[p][0], pages=[p], holder=holder) for p in memory.pages]
         for name in [name for name in now if name not in self._staged]:
             self._stores += 1
             memory, holder = now[name], f"store:{self._stores}"
             self._staged[name] = (memory, holder)
-            takes += [Take(step=step, pool=TIER, group=self._ends[p][0], slots=[p], holder=holder) for p in memory.pages]
+            takes += [Take(step=step, pool=TIER, group=self._ends[p][0], pages=[p], holder=holder) for p in memory.pages]
         return takes, drops
 
     def _keys(self, step: int, reason: UnpublishReason) -> tuple[list[Event], list[Event]]:
@@ -91,13 +91,13 @@ class ObservedStore:
                 self._found[key] = new
             if new is old:
                 continue
-            for page in old.pages if old is not None else ():
-                group, length = self._ends[page]
-                ended.append(Unpublish(step=step, group=group, slot=page, length=length, reason=reason))
-            for page in new.pages if new is not None else ():
+            for stored in old.pages if old is not None else ():
+                group, length = self._ends[stored]
+                ended.append(Unpublish(step=step, group=group, page=stored, length=length, reason=reason))
+            for stored in new.pages if new is not None else ():
                 assert new is not None
-                group, length = self._ends[page]
-                begun.append(Publish(step=step, group=group, slot=page, r=new.writer, length=length))
+                group, length = self._ends[stored]
+                begun.append(Publish(step=step, group=group, page=stored, r=new.writer, length=length))
         self._changed.clear()
         return ended, begun
 
@@ -112,7 +112,7 @@ class ObservedFront(ObservedManager):
         self._external: dict[str, int] = {}
 
     def expect(self, r: str, num_external_tokens: int) -> None:
-        """Take note of how many tokens a look-up found beyond the device's hit, until the request is next given slots."""
+        """Take note of how many tokens a look-up found beyond the device's hit, until the request is next given pages."""
         self._external[r] = num_external_tokens
 
     def block(self, block_id: int) -> Any:
@@ -134,26 +134,26 @@ class ObservedFront(ObservedManager):
     def _hit(self, r: str, length: int, found: Any) -> None:
         external = self._external.pop(r, 0)
         if not external:
-            slots = [[block.block_id for block in column] for column in found.blocks]
-            nothing: list[list[int]] = [[] for _ in slots]
-            self.events.append(Hit(step=self.step, r=r, reported=length, resume=length, slots=slots + nothing))
+            pages = [[block.block_id for block in column] for column in found.blocks]
+            nothing: list[list[int]] = [[] for _ in pages]
+            self.events.append(Hit(step=self.step, r=r, reported=length, resume=length, pages=pages + nothing))
             return
         tracker, resume = self._connector.trackers[r], length + external
         tables = [[block.block_id for block in single.req_to_blocks[r]] for single in self._managers]
-        slots = [table[: -(-resume // size)] for table, size in zip(tables, self._sizes, strict=True)]
-        places = self._places(r, slots, tracker.num_vllm_hit_tokens)
+        pages = [table[: -(-resume // size)] for table, size in zip(tables, self._sizes, strict=True)]
+        places = self._places(r, pages, tracker.num_vllm_hit_tokens)
         reported = max(length, tracker.num_lmcache_hit_tokens)
-        self.events.append(Hit(step=self.step, r=r, reported=reported, resume=resume, slots=slots + places, tier="cpu"))
+        self.events.append(Hit(step=self.step, r=r, reported=reported, resume=resume, pages=pages + places, tier="cpu"))
 
-    def _places(self, r: str, slots: list[list[int]], on_device: int) -> list[list[int]]:
+    def _places(self, r: str, pages: list[list[int]], on_device: int) -> list[list[int]]:
         """Return by group and column which page of the first level a block is filled from."""
         server = self._connector.server
-        places = [[NOT_FROM_THERE] * len(row) for row in slots]
+        places = [[NOT_FROM_THERE] * len(row) for row in pages]
         for key, chunk in server.sessions[r].locked.items():
             placed = server.groups.placed_blocks(key.object_group_id)
-            for page, (kernel_group, column) in zip(server.l1.objects[key].memory.pages, placed, strict=True):
+            for stored, (kernel_group, column) in zip(server.l1.objects[key].memory.pages, placed, strict=True):
                 info = self._connector.infos[kernel_group]
                 group, at = info.engine_group_id, chunk * server.groups.blocks_per_chunk(kernel_group) + column
-                if at * info.tokens_per_block >= on_device and slots[group][at] != self._null:
-                    places[group][at] = page
+                if at * info.tokens_per_block >= on_device and pages[group][at] != self._null:
+                    places[group][at] = stored
         return places

@@ -2,7 +2,7 @@
 
 OpenVINO has one block table for all attention layers and one for all linear-attention layers. A page of the ledger has one
 content, so each group of a layout has a pool of its own here, and groups of a kind show the same table. A trace names
-`slots`, as if there were one pool of equally large pages; they are the shared budget, in which a KV block weighs one page
+`pages`, as if there were one pool of equally large pages; they are the shared budget, in which a KV block weighs one page
 for each attention group and a state one for each recurrent group, and OpenVINO's own rule splits it. The checkpoint
 interval is the layout's recurrent block size unless `cache_interval_multiplier` is set.
 
@@ -79,13 +79,13 @@ class Built:
         config = SchedulerConfig(**options)
         config.validate()
         if recurrent and config.enable_prefix_caching:
-            kv, _ = split_budget(header.slots, layout, config.get_cache_interval(self.kv_block_size))
+            kv, _ = split_budget(header.pages, layout, config.get_cache_interval(self.kv_block_size))
         else:
             states = config.num_linear_attention_blocks or (1 if config.unlimited else config.max_num_seqs)
-            kv = max(header.slots - states * len(recurrent), 0) // attention
+            kv = max(header.pages - states * len(recurrent), 0) // attention
         if kv == 0:
             raise UsageError(
-                f"policy openvino_genai: {header.slots} slots leave no KV block beside the states; give more slots"
+                f"policy openvino_genai: {header.pages} pages leave no KV block beside the states; give more pages"
             )
         config = SchedulerConfig(num_kv_blocks=kv, **options)
         return config, derive(config, layout, self.release)
@@ -114,7 +114,7 @@ class Built:
             engine="reference",
             engine_version=self.release,
             height=header.height,
-            pools=[Pool(id=group.pool, slots=blocks[group.kind == "recurrent"]) for group in self.groups],
+            pools=[Pool(id=group.pool, pages=blocks[group.kind == "recurrent"]) for group in self.groups],
             groups=self.groups,
             rules=Rules(caching=caching, alignment=1 if self.hybrid else self.kv_block_size, progress_steps=PROGRESS_STEPS),
             capabilities=CAPABILITIES,
@@ -162,7 +162,7 @@ def _multiplier(header: TraceHeader, recurrent: list[GroupSpec], kv_block_size: 
 
 
 class TwoPools:
-    """The adapter: OpenVINO's scheduler, and what its books mean in slots."""
+    """The adapter: OpenVINO's scheduler, and what its books mean in pages."""
 
     def __init__(self, built: Built) -> None:
         self.scheduler = built.scheduler()
@@ -245,7 +245,7 @@ class TwoPools:
         self._witness.settle(starts)
         for r in output.dropped:
             self._witness.forget(r)
-        zeros = [int(slot) for slot in output.zeros]
+        zeros = [int(page) for page in output.zeros]
         return Scheduled(
             chunks={r: (starts[r], starts[r] + tokens) for r, tokens in output.scheduled.items()},
             copies=copies,
@@ -255,16 +255,16 @@ class TwoPools:
     def complete(self, scheduled: Scheduled) -> None:
         """Let go of what was copied, and take note of what was processed."""
         self.scheduler.complete(self._output)
-        for group, slot, holder in self._holding:
-            self._witness.release(group, [slot], holder)
+        for group, page, holder in self._holding:
+            self._witness.release(group, [page], holder)
         self._holding.clear()
         self._witness.settle()
 
     def _report(self, r: str, restored: Restored) -> None:
         if not self.scheduler.config.enable_prefix_caching:
             return
-        slots = [_slots(restored.blocks.get(kind, [])) for kind in self._kind]
-        self._witness.hit(r, restored.cached, slots, resume=restored.processed)
+        pages = [_pages(restored.blocks.get(kind, [])) for kind in self._kind]
+        self._witness.hit(r, restored.cached, pages, resume=restored.processed)
 
     def _copies_of(self, output: SchedulerOutput) -> list[Move]:
         """Return the moves of every group, and hold their sources until the step has run."""
@@ -282,7 +282,7 @@ class TwoPools:
 
     def tables(self, r: str) -> Tables:
         """Return the blocks of a request by column; columns before the oldest checkpoint that it holds are absent."""
-        return [_slots(self.scheduler.cache.table(kind, r)) for kind in self._kind]
+        return [_pages(self.scheduler.cache.table(kind, r)) for kind in self._kind]
 
     def keys(self) -> Mapping[KeyId, Claim]:
         """Return what every key names."""
@@ -300,9 +300,9 @@ class TwoPools:
             books[group.pool] = Count(free, pool.num_blocks - pool.num_free_blocks, pool.num_overwritable)
         return books
 
-    def references(self, pool: int, slot: int) -> int | None:
+    def references(self, pool: int, page: int) -> int | None:
         """Return how often a block is held, by copies under way too."""
-        return self._manager(self._groups[pool]).pool.blocks[slot].references
+        return self._manager(self._groups[pool]).pool.blocks[page].references
 
     def _manager(self, group: Group) -> BlockManager:
         return self.scheduler.cache.managers[self._kind[group.id]]
@@ -316,7 +316,7 @@ class TwoPools:
         return claims
 
 
-def _slots(blocks: Sequence[int | None]) -> list[int]:
+def _pages(blocks: Sequence[int | None]) -> list[int]:
     return [ABSENT if block is None else int(block) for block in blocks]
 
 

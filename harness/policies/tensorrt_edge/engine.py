@@ -63,7 +63,7 @@ def checked(header: TraceHeader) -> dict[str, Any]:
     """Return the options of a trace, by their names here, with defaults. Raises UsageError naming what does not fit."""
     options: dict[str, Any] = {
         "max_batch_size": spec.MAX_BATCH_SIZE_DEFAULT,
-        "max_sequence_length": row_length(header.layout, header.slots),
+        "max_sequence_length": row_length(header.layout, header.pages),
         "system_prompts": spec.SYSTEM_PROMPTS_DEFAULT,
         "max_num_batched_tokens": 0,
         **{name: choices[0] for name, choices in CHOICES.items()},
@@ -92,11 +92,11 @@ def _check(given: str, name: str, value: object) -> None:
             raise UsageError(f"{where} must be a whole number in [{low}, {high}]")
 
 
-def row_length(layout: Layout, slots: int) -> int:
+def row_length(layout: Layout, pages: int) -> int:
     """Return how many tokens a row holds: twice what `slots` blocks of the layout could hold of one request."""
     unit = lcm(*(group.block_size for group in layout.groups))
     blocks_per_unit = sum(unit // group.block_size for group in layout.groups)
-    return min(max(2 * slots * unit // blocks_per_unit, 1), TOKENS_MAX)
+    return min(max(2 * pages * unit // blocks_per_unit, 1), TOKENS_MAX)
 
 
 def configure(layout: Layout, options: Mapping[str, Any]) -> Config:
@@ -121,13 +121,13 @@ def describe(header: TraceHeader, options: Mapping[str, Any]) -> Header:
     layout, places = header.layout, _places(options)
     length, count_of = options["max_sequence_length"], len(layout.groups)
     groups = [Group(i, g.kind, length, pool=i, window=g.window, chunk=g.chunk) for i, g in enumerate(layout.groups)]
-    pools = [Pool(id=i, slots=options["max_batch_size"]) for i in range(count_of)]
+    pools = [Pool(id=i, pages=options["max_batch_size"]) for i in range(count_of)]
     if places:
         aside = [
             Group(count_of + g.id, g.kind, length, pool=count_of + g.id, window=g.window, chunk=g.chunk, of=g.id)
             for g in groups
         ]
-        pools += [Pool(id=group.pool, slots=places, tier=TIER) for group in aside]
+        pools += [Pool(id=group.pool, pages=places, tier=TIER) for group in aside]
         groups += aside
     recurrent = any(group.kind == "recurrent" for group in layout.groups)
     not_applicable = dict(NOT_APPLICABLE)
@@ -205,8 +205,8 @@ def serve(layout: Layout, serving: Serving) -> TraceHeader:
 
     A second tier, if there is one, says how many captures there are.
     """
-    places = serving.tier_slots or max(1, serving.slots // BLOCKS_PER_CAPTURE)
-    return served_plainly(NAME, layout, replace(serving, tier_slots=0), system_prompts=places)
+    places = serving.tier_pages or max(1, serving.pages // BLOCKS_PER_CAPTURE)
+    return served_plainly(NAME, layout, replace(serving, tier_pages=0), system_prompts=places)
 
 
 def _mutants() -> Sequence[Mutant]:

@@ -178,7 +178,7 @@ class Rows:
                 books[self._aside[group.id].pool] = Count(self._places - captured, captured, 0)
         return books
 
-    def references(self, pool: int, slot: int) -> int | None:
+    def references(self, pool: int, page: int) -> int | None:
         """Return nothing: rows are not counted."""
         return None
 

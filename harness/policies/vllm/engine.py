@@ -63,7 +63,7 @@ def configure(header: TraceHeader, release: str = "") -> KVCacheConfig:
         options.setdefault("release", release)
     groups = [{"kind": g.kind, "block_size": g.block_size, "window": g.window} for g in header.layout.groups]
     try:
-        return build(groups, header.slots, options)
+        return build(groups, header.pages, options)
     except ConfigError as error:
         raise UsageError(f"layout {header.layout.name!r}: {error}") from None
 
@@ -84,7 +84,7 @@ def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
             lowered=config.eagle_replay_boundaries,
         ),
         progress_steps=PROGRESS_STEPS + TRANSFERS_AWAITED * options.tier_delay,
-        reserved_slots=int(options.watermark * config.num_blocks),
+        reserved_pages=int(options.watermark * config.num_blocks),
         drafts=options.num_speculative_tokens,
     )
 
@@ -115,11 +115,11 @@ def serve(layout: Layout, serving: Serving) -> TraceHeader:
         "max_model_len": serving.model_len,
         "num_speculative_tokens": serving.drafts,
         "async_depth": serving.in_flight,
-        "tier_slots": serving.tier_slots if serving.caching else 0,
+        "tier_pages": serving.tier_pages if serving.caching else 0,
     }
     if serving.caching and any(group.kind != "full" for group in layout.groups):
         options["retention_interval"] = serving.retention_interval
-    return TraceHeader(name="service", layout=layout, slots=serving.slots, height="scheduler", options=options)
+    return TraceHeader(name="service", layout=layout, pages=serving.pages, height="scheduler", options=options)
 
 
 def _cells() -> list[Cell]:

@@ -36,20 +36,20 @@ class Follower:
 
         Raises AssertionError or ValueError if the engine's choices are none that the reference can take.
         """
-        self._wanted = list(_fresh_slots(theirs, self._companions))
-        self._companions |= {e.slot: e.companions for e in theirs if isinstance(e, Publish)}
+        self._wanted = list(_fresh_pages(theirs, self._companions))
+        self._companions |= {e.page: e.companions for e in theirs if isinstance(e, Publish)}
         return self._engine.apply(op)
 
     def _get_new_blocks(self, num_blocks: int) -> Any:
         wanted, self._wanted = self._wanted[:num_blocks], self._wanted[num_blocks:]
-        for slot in reversed(wanted):
-            if slot in self._queue:
-                self._queue.move_to_end(slot, last=False)  # type: ignore[arg-type]
+        for page in reversed(wanted):
+            if page in self._queue:
+                self._queue.move_to_end(page, last=False)  # type: ignore[arg-type]
         return self._own_choice(num_blocks)
 
 
-def _fresh_slots(events: list[Event], companions: dict[int, list[int]]) -> Iterator[int]:
-    """Yield the slots that were newly allocated, in the order in which the reference asks for them.
+def _fresh_pages(events: list[Event], companions: dict[int, list[int]]) -> Iterator[int]:
+    """Yield the pages that were newly allocated, in the order in which the reference asks for them.
 
     That is call by call, group by group, and within a group the target of a copy before further columns. A call ends with
     `counts` unless it left the counts alone, so a `hit` and another holder tell of a new one too. What was hit is not new; of
@@ -65,21 +65,21 @@ def _fresh_slots(events: list[Event], companions: dict[int, list[int]]) -> Itera
             yield from _in_group_order(batch)
             batch, holder, shared = {}, "", set()
             if isinstance(event, Hit):
-                hit = [slot for column in event.slots for slot in column]
-                holder, shared = event.r, {page for slot in hit for page in (slot, *companions.get(slot, ()))}
+                hit = [page for column in event.pages for page in column]
+                holder, shared = event.r, {member for page in hit for member in (page, *companions.get(page, ()))}
         if not isinstance(event, Take):
             continue
         fresh = batch.setdefault(event.group, [])
         if taker:
             holder = taker
-            fresh.extend(slot for slot in event.slots if slot not in shared)
+            fresh.extend(page for page in event.pages if page not in shared)
             continue
-        if source_seen and event.slots[0] not in fresh:
-            fresh.insert(0, event.slots[0])
+        if source_seen and event.pages[0] not in fresh:
+            fresh.insert(0, event.pages[0])
         source_seen = not source_seen
     yield from _in_group_order(batch)
 
 
 def _in_group_order(batch: dict[int, list[int]]) -> Iterator[int]:
-    for _, slots in sorted(batch.items()):
-        yield from slots
+    for _, pages in sorted(batch.items()):
+        yield from pages

@@ -59,9 +59,9 @@ class Shape:
         return int(self.options.get("retention_interval") or 0)
 
     @property
-    def tier_slots(self) -> int:
+    def tier_pages(self) -> int:
         """The places of the second tier; 0 without one."""
-        return int(self.options.get("tier_slots", 0))
+        return int(self.options.get("tier_pages", 0))
 
     @property
     def tier_delay(self) -> int:
@@ -72,8 +72,8 @@ class Shape:
         """Whether some group of the layout is of that kind."""
         return any(group.kind == kind for group in self.layout.groups)
 
-    def slots(self, tokens: int) -> int:
-        """Return how many slots a request of so many tokens takes at most, drafts counted, one spare block for every group."""
+    def pages(self, tokens: int) -> int:
+        """Return how many pages a request of so many tokens takes at most, drafts counted, one spare block for every group."""
         return sum(self._blocks(group, tokens) for group in self.layout.groups)
 
     def _blocks(self, group: GroupSpec, tokens: int) -> int:
@@ -89,7 +89,7 @@ class Script:
     def __init__(self, shape: Shape, name: str, story: str, source: str) -> None:
         self.shape = shape
         self.ops: list[Op] = []
-        self.slots = 0
+        self.pages = 0
         self.needs: list[str] = []
         self._name, self._story, self._source = name, story, source
         self._lengths: dict[str, int] = {}
@@ -150,14 +150,14 @@ class Script:
         """Load new weights, of one adapter if it is named."""
         self.ops.append(UpdateWeights(version, adapter))
 
-    def trace(self, slots: int = 0) -> Trace:
-        """Return the trace over a pool of so many slots (by default enough for two of the longest request)."""
+    def trace(self, pages: int = 0) -> Trace:
+        """Return the trace over a pool of so many pages (by default enough for two of the longest request)."""
         longest = 2 * max(self._lengths.values(), default=self.shape.unit)
-        roomy = 2 * self.shape.slots(longest) + 1
+        roomy = 2 * self.shape.pages(longest) + 1
         header = TraceHeader(
             name=self._name,
             layout=self.shape.layout,
-            slots=slots or roomy,
+            pages=pages or roomy,
             height=self.shape.height,
             policy=self.shape.policy,
             options={**_room(longest, self.shape.unit), **self.shape.options},

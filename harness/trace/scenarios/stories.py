@@ -30,7 +30,7 @@ class Scenario:
 
     def applies(self, shape: Shape) -> bool:
         """Whether the layout has the kinds of groups, the height and the second tier, slow or not, that the story is about."""
-        if (self.tiered and not shape.tier_slots) or (self.slow and not shape.tier_delay):
+        if (self.tiered and not shape.tier_pages) or (self.slow and not shape.tier_delay):
             return False
         return shape.height in self.heights and all(shape.has(kind) for kind in self.kinds)
 
@@ -94,7 +94,7 @@ def multi_turn(s: Script, shape: Shape) -> int:
             s.serve(r, said[talker], chunk=u, decode=2 * u)
             said[talker] += f" @{r}:{2 * u} more{talker}.{turn}:{u // 2 + turn}"
     longest = 3 * u + 3 + turns * (3 * u)
-    return shape.slots(longest) * 2
+    return shape.pages(longest) * 2
 
 
 def preempt_and_resume(s: Script, shape: Shape) -> int:
@@ -153,7 +153,7 @@ def one_group_evicted(s: Script, shape: Shape) -> int:
     for index in range(6):
         s.serve(f"fill{index}", f"fill{index}:{u + 1}", chunk=u)
         s.serve(f"probe{index}", f"doc:{6 * u + 1} probe{index}:3", chunk=2 * u)
-    return shape.slots(6 * u + 1) + shape.slots(3 * u)
+    return shape.pages(6 * u + 1) + shape.pages(3 * u)
 
 
 def reset_with_running(s: Script, shape: Shape) -> int:
@@ -248,7 +248,7 @@ def crowded(s: Script, shape: Shape) -> int:
     for name in names[2:]:
         s.finish(name)
     s.serve("last", f"sys:{2 * u} kind0:{u + 1} last:{u}", chunk=2 * u)
-    return shape.slots(6 * u) * 3 // 2
+    return shape.pages(6 * u) * 3 // 2
 
 
 def generated_and_shared(s: Script, shape: Shape) -> int:

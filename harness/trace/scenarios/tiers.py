@@ -26,7 +26,7 @@ def second_tier(s: Script, shape: Shape) -> int:
     s.serve("e", f"doc:{4 * u + 1} e:{u}", chunk=2 * u)
     s.reset()
     s.serve("f", f"doc:{4 * u + 1}", chunk=2 * u)
-    return shape.slots(5 * u + 9) * 2
+    return shape.pages(5 * u + 9) * 2
 
 
 def cold_then_from_tier(s: Script, shape: Shape) -> int:
@@ -37,7 +37,7 @@ def cold_then_from_tier(s: Script, shape: Shape) -> int:
             s.serve(f"{run}{index}", f"question{index}:{length}", chunk=2 * u, decode=2)
         if run == "cold":
             s.reset(tier="local")
-    return shape.slots(4 * u) * 2
+    return shape.pages(4 * u) * 2
 
 
 def loads_take_time(s: Script, shape: Shape) -> int:
@@ -64,7 +64,7 @@ def loads_take_time(s: Script, shape: Shape) -> int:
     s.decode(2, "e", "f")
     s.finish("e")
     s.finish("f")
-    return shape.slots(5 * u + 9) * 2
+    return shape.pages(5 * u + 9) * 2
 
 
 def loads_fill_the_pool(s: Script, shape: Shape) -> int:
@@ -81,4 +81,4 @@ def loads_fill_the_pool(s: Script, shape: Shape) -> int:
     for name in known:
         s.decode(2, *(f"{other}2" for other in known if other >= name))
         s.finish(f"{name}2")
-    return shape.slots(10 * u)
+    return shape.pages(10 * u)

@@ -80,7 +80,7 @@ def describe(trace: Trace) -> str:
     header = trace.header
     options = "".join(f", {key}={_plain(value)}" for key, value in header.options.items())
     height = "" if header.height == "manager" else f", {header.height} height"
-    return f"layout {header.layout.name} ({describe_layout(header.layout)}), {header.slots} slots{options}{height}"
+    return f"layout {header.layout.name} ({describe_layout(header.layout)}), {header.pages} pages{options}{height}"
 
 
 def describe_layout(layout: Layout) -> str:

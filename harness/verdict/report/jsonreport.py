@@ -13,7 +13,7 @@ from harness.verdict.result import Activity, Outcome
 from harness.verdict.summary import Failure, NotRun, Report, Stored
 
 FORMAT = "cachewitness.report"
-VERSION = 1
+VERSION = 2
 
 
 class FailureEntry(msgspec.Struct, kw_only=True):

@@ -34,5 +34,5 @@ def cases() -> list[Case]:
 
 
 def _cell(layout: str, **options: Any) -> Cell:
-    apart = {"separate_object_groups": True, "tier_slots": 96}
+    apart = {"separate_object_groups": True, "tier_pages": 96}
     return Cell(layouts.load(layout), apart | options, "lmcache")

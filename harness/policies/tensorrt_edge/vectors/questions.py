@@ -74,8 +74,8 @@ def _policy(rows: int, length: int) -> HybridCachePolicy:
 def answer_compaction(question: CompactionInput) -> CompactionExpected:
     """Give the batch its lengths, compact it, and say who is where."""
     policy = _policy(question.max_batch, max([1, *question.lengths]))
-    for slot in range(len(question.lengths)):
-        policy.zero_recurrent_states(slot)
+    for page in range(len(question.lengths)):
+        policy.zero_recurrent_states(page)
     policy.reset_for_new_sequences([0] * len(question.lengths))
     try:
         if question.lengths:

@@ -10,7 +10,7 @@ from harness.engines.mutant import Mutant
 
 
 def resumed_request_refused(engine: ManagerHeight) -> None:
-    """Never again give slots to a request that was preempted."""
+    """Never again give pages to a request that was preempted."""
 
     def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         return None if request.num_preemptions else original(request, *args, **kwargs)

@@ -66,7 +66,7 @@ def stored_a_step_late(engine: SchedulerHeight) -> None:
 
 def loads_the_place_beside(engine: SchedulerHeight) -> None:
     """Read one place further than the one that was found."""
-    places = next((pool.slots for pool in engine.header.pools if pool.id == TIER), 0)
+    places = next((pool.pages for pool in engine.header.pools if pool.id == TIER), 0)
 
     def beside(move: Move) -> Move:
         return msgspec.structs.replace(move, src=(move.src + 1) % places)

@@ -30,7 +30,7 @@ from harness.vectors.form import (
     SplitInput,
 )
 
-SLOTS = 512
+PAGES = 512
 """Blocks in the pool where a vector says nothing of it: enough for any of them."""
 
 
@@ -52,8 +52,8 @@ class _Asked:
     def sizing(self, question: SizingInput) -> SizingExpected:
         """Return the sizes that the manager settles on, and the blocks that a new request of `tokens` tokens needs."""
         config = dict(question.config)
-        slots, tokens = config.pop("slots", SLOTS), config.pop("tokens", 0)
-        engine = self._engine(question.groups, config, slots)
+        pages, tokens = config.pop("pages", PAGES), config.pop("tokens", 0)
+        engine = self._engine(question.groups, config, pages)
         rules, coordinator = engine.header.rules, core(engine).coordinator
         values = {
             "alignment": rules.alignment,
@@ -125,19 +125,19 @@ class _Asked:
         request.shared_prefix_boundary = question.junction
         return SplitExpected(engine.split(request, question.asked, 0))
 
-    def _engine(self, groups: list[GroupSpec], config: Mapping[str, Any], slots: int = SLOTS) -> ManagerHeight:
+    def _engine(self, groups: list[GroupSpec], config: Mapping[str, Any], pages: int = PAGES) -> ManagerHeight:
         if self._one_release and "release" in config:
             raise CannotAsk(f"questions about release {config['release']}, which this engine may not be")
-        if self._one_release and _out_of_range(groups, config, slots):
+        if self._one_release and _out_of_range(groups, config, pages):
             raise CannotAsk("numbers out of range, which vLLM's configuration refuses before there is a cache to ask")
-        header = TraceHeader("vector", Layout("vector", list(groups)), slots, options=dict(config))
+        header = TraceHeader("vector", Layout("vector", list(groups)), pages, options=dict(config))
         engine = self._open(header)
         assert isinstance(engine, ManagerHeight)
         return engine
 
 
-def _out_of_range(groups: list[GroupSpec], config: Mapping[str, Any], slots: int) -> bool:
-    numbers = [slots - 1, *(group.block_size for group in groups)]
+def _out_of_range(groups: list[GroupSpec], config: Mapping[str, Any], pages: int) -> bool:
+    numbers = [pages - 1, *(group.block_size for group in groups)]
     numbers += [group.window for group in groups if group.kind == "sliding"]
     numbers += [config.get("max_num_batched_tokens", 1), config.get("hash_block_size", 1), 1 - config.get("watermark", 0)]
     return min(numbers) <= 0

@@ -56,7 +56,7 @@ SCHEDULER: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
     ("full-mamba", {"retention_interval": 0, "num_speculative_tokens": 3}, ("generated-and-shared", "exact-replay")),
     ("full-swa-mamba", {"retention_interval": None, "num_speculative_tokens": 4}, ("long-decode", "abort-and-retry")),
     ("full-swa-mamba", {"retention_interval": None, "async_depth": 1}, ("long-decode", "reset-with-running")),
-    ("full-swa-mamba", {"retention_interval": None, "tier_slots": 96}, ("second-tier", "new-weights")),
+    ("full-swa-mamba", {"retention_interval": None, "tier_pages": 96}, ("second-tier", "new-weights")),
 )
 """And on these the named ones at scheduler height: plain, with drafts, with a step in flight, with a second tier."""
 

@@ -1,6 +1,6 @@
 """Sizes that a configuration leads to, and configurations that are refused.
 
-`config` holds the options of the policy, the `slots` of the pool, and `tokens`, the length of a new request whose need of
+`config` holds the options of the policy, the `pages` of the pool, and `tokens`, the length of a new request whose need of
 blocks is asked. A window's share of that need is capped by what it holds at once: W − 1 tokens, those of a step, and a block
 for the offset.
 """
@@ -99,7 +99,7 @@ def _refusals() -> list[Case]:
             [recurrent(16), recurrent(32)],
             "block_size block",
         ),
-        _case("one-slot", "the null block alone", "bad-config", hybrid, "num_blocks", slots=1),
+        _case("one-page", "the null block alone", "bad-config", hybrid, "num_blocks", pages=1),
         _case(
             "interval-off-the-block",
             "24 is no multiple of 16",

@@ -29,12 +29,12 @@ class Span:
 
 
 class Key:
-    """A published prefix: `slot` of `group` can be hit as the prefix `node` of `length` tokens."""
+    """A published prefix: `page` of `group` can be hit as the prefix `node` of `length` tokens."""
 
-    __slots__ = ("companions", "group", "length", "node", "r", "slot", "state", "step")
+    __slots__ = ("companions", "group", "length", "node", "page", "r", "state", "step")
 
     def __init__(self, event: Publish, node: int, state: KeyState) -> None:
-        self.group, self.slot, self.r, self.length = event.group, event.slot, event.r, event.length
+        self.group, self.page, self.r, self.length = event.group, event.page, event.r, event.length
         self.step, self.companions = event.step, event.companions
         self.node, self.state = node, state
 
@@ -44,8 +44,8 @@ class Key:
         return self.state == "committed" or self.state == "pending"
 
 
-class Page:
-    """One physical slot. `node`, `start`, `stop` describe the newest run; `older` the rest, if runs disagree.
+class PageRecord:
+    """One physical page. `node`, `start`, `stop` describe the newest run; `older` the rest, if runs disagree.
 
     `group` is the group whose layers wrote it: to another one it is noise. `held_for` says for which group a holder took it.
     `state` tells a recurrent state from attention content, `zeroed` marks explicit zeros, `step` the step that wrote last.
@@ -83,44 +83,44 @@ class Page:
         self.older: list[Span] = []
         self.state = self.tainted = self.zeroed = False
 
-    def copy_content(self, other: Page) -> None:
+    def copy_content(self, other: PageRecord) -> None:
         """Take over the content of another page."""
         self.node, self.start, self.stop, self.group = other.node, other.start, other.stop, other.group
         self.older = list(other.older)
         self.state, self.tainted, self.zeroed = other.state, other.tainted, other.zeroed
         self.writer, self.step = other.writer, other.step
 
-    def same_content(self, other: Page) -> bool:
+    def same_content(self, other: PageRecord) -> bool:
         """Whether two pages hold the same, as far as the newest run tells."""
         return (self.node, self.start, self.stop, self.group) == (other.node, other.start, other.stop, other.group)
 
 
-def write_tokens(trie: Trie, page: Page, nodes: list[int], start: int, stop: int, size: int) -> None:
+def write_tokens(trie: Trie, record: PageRecord, nodes: list[int], start: int, stop: int, size: int) -> None:
     """Write tokens [start, stop) of the prefix that `nodes` spells into a page of `size` tokens of attention."""
-    node = page.node
+    node = record.node
     if node == NOTHING:
-        page.start, page.stop, page.node, page.zeroed = start, stop, nodes[stop], False
-    elif page.older or page.start // size != start // size:
-        _overwrite(trie, page, nodes, start, stop, size)
-    elif start <= page.start and stop >= page.stop:
-        page.start, page.stop, page.node, page.tainted = start, stop, nodes[stop], False
-    elif page.start <= start <= page.stop and trie.ancestor(node, start) == nodes[start]:
-        if stop >= page.stop:
-            page.stop, page.node = stop, nodes[stop]
+        record.start, record.stop, record.node, record.zeroed = start, stop, nodes[stop], False
+    elif record.older or record.start // size != start // size:
+        _overwrite(trie, record, nodes, start, stop, size)
+    elif start <= record.start and stop >= record.stop:
+        record.start, record.stop, record.node, record.tainted = start, stop, nodes[stop], False
+    elif record.start <= start <= record.stop and trie.ancestor(node, start) == nodes[start]:
+        if stop >= record.stop:
+            record.stop, record.node = stop, nodes[stop]
         elif trie.ancestor(node, stop) != nodes[stop]:
-            _overwrite(trie, page, nodes, start, stop, size)
+            _overwrite(trie, record, nodes, start, stop, size)
     else:
-        _overwrite(trie, page, nodes, start, stop, size)
+        _overwrite(trie, record, nodes, start, stop, size)
 
 
-def _overwrite(trie: Trie, page: Page, nodes: list[int], start: int, stop: int, size: int) -> None:
+def _overwrite(trie: Trie, record: PageRecord, nodes: list[int], start: int, stop: int, size: int) -> None:
     """Lay a run over other content; what is left of that content on either side stays, joined to the run where it fits.
 
     A token lies in the page at its position modulo `size`, so a run of another column destroys what lies at its places.
     """
     low, high, node = start, stop, nodes[stop]
     rest = []
-    for span in [*page.older, Span(page.start, page.stop, page.node)]:
+    for span in [*record.older, Span(record.start, record.stop, record.node)]:
         shift = (start // size - span.start // size) * size
         first, last = start - shift, stop - shift
         if span.start < first:
@@ -135,4 +135,4 @@ def _overwrite(trie: Trie, page: Page, nodes: list[int], start: int, stop: int, 
                 high, node = span.stop, span.node
             else:
                 rest.append(Span(max(span.start, last), span.stop, span.node))
-    page.older, page.start, page.stop, page.node = rest, low, high, node
+    record.older, record.start, record.stop, record.node = rest, low, high, node
