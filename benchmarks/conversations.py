@@ -219,7 +219,7 @@ class Loop:
     def _note(self, event: Event) -> None:
         if isinstance(event, Hit):
             turn = self.served.turns[self._turn_of[event.r]]
-            turn.looked_up += self._observer.panel.ledger.books[event.r].prompt_tokens
+            turn.looked_up += self._observer.panel.ledger.requests[event.r].prompt_tokens
             turn.hit += event.resume
             turn.hits_nothing += event.resume == 0
         elif isinstance(event, Accept):

@@ -69,7 +69,7 @@ def main() -> int:
         if whole.operations >= given.operations:
             break
         try:
-            cell, trace = plan.draw(number)
+            configuration, trace = plan.draw(number)
             engine = spec.open(trace.header)
         except UsageError:
             refused += 1
@@ -83,7 +83,7 @@ def main() -> int:
         if result.findings:
             why = _sort(trace, spec.open(trace.header))
             alarms[why] += 1
-            print(f"alarm {number} {cell.name}: {result.findings[0].anomaly}: {why}", flush=True)
+            print(f"alarm {number} {configuration.name}: {result.findings[0].anomaly}: {why}", flush=True)
             if given.keep:
                 given.keep.mkdir(parents=True, exist_ok=True)
                 (given.keep / f"{number}.jsonl").write_bytes(traces.dump(trace))

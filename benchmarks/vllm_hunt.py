@@ -21,7 +21,7 @@ from harness.engines.registry import parse
 from harness.fuzz.campaign import Plan
 from harness.fuzz.draw import Restriction
 from harness.run.execute import drive
-from harness.trace.configurations import default_cells
+from harness.trace.configurations import default_configurations
 from harness.trace.format import Trace
 from harness.trace.generate import random_trace
 from harness.trace.scenarios import SCENARIOS
@@ -43,13 +43,13 @@ class Hunt:
 
 def workloads(seed: int = 0) -> Iterator[Trace]:
     """Yield traces at manager height without end; none of them withdraws a request."""
-    cells = [cell for cell in default_cells() if cell.runs_at("manager")]
-    for cell in cells:
-        shape = cell.shape("manager")
+    configurations = [configuration for configuration in default_configurations() if configuration.runs_at("manager")]
+    for configuration in configurations:
+        shape = configuration.shape("manager")
         yield from (story.trace(shape) for story in SCENARIOS if story.applies(shape) and not story.needs)
     for number in range(ROUNDS):
-        for cell in cells:
-            yield random_trace(cell.shape("manager"), seed * ROUNDS + number, withdraw=False)
+        for configuration in configurations:
+            yield random_trace(configuration.shape("manager"), seed * ROUNDS + number, withdraw=False)
     plan = Plan("vllm", ("manager",), Restriction([], {}, historic=False), seed, stream="kills")
     for number in count():
         try:

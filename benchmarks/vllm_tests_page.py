@@ -120,7 +120,7 @@ def _table(rows: list[list[str]], parts: list[str]) -> list[str]:
     head = ["fault `vllm-…`", "what is wrong", "kind", "mirrors", "anomaly, checker", "trace", "operations", "CPU s"]
     head += [f"vLLM's tests, {part}" for part in parts]
     head.append("names that stood at the report")
-    return ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
+    return ["| " + " | ".join(configurations) + " |" for configurations in (head, ["---"] * len(head), *rows)]
 
 
 def _killers(fault: Mutant, known: dict[str, Any], part: str) -> list[str]:

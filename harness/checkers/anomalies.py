@@ -70,8 +70,8 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "an exact replay computes everything again",
     ),
     Anomaly(
-        "lost-junction",
-        "where an engine declares that it keeps shared-prefix junctions, retention never drops a state that was written at one",
+        "lost-shared-prefix-boundary",
+        "where an engine declares that it keeps states at shared-prefix boundaries, retention drops none that was written",
         "every sibling behind the first computes the shared prefix again",
     ),
     Anomaly(

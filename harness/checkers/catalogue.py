@@ -113,9 +113,9 @@ in the anomalous history alone, those with `+` in the lawful one alone."""
 def _row(story: Story) -> str:
     folder = "../fixtures/histories"
     told = {"legal": story.legal, "anomalous": story.anomalous}
-    cells = [f"{told[kind]} ([history]({folder}/{kind}/{story.name}.jsonl))" for kind in story.kinds]
-    cells += [""] * (2 - len(cells))
-    return f"| [{story.name}]({folder}/{story.name}.txt) | {cells[0]} | {cells[1]} | {story.source} |"
+    configurations = [f"{told[kind]} ([history]({folder}/{kind}/{story.name}.jsonl))" for kind in story.kinds]
+    configurations += [""] * (2 - len(configurations))
+    return f"| [{story.name}]({folder}/{story.name}.txt) | {configurations[0]} | {configurations[1]} | {story.source} |"
 
 
 def _folder() -> Path:

@@ -10,15 +10,15 @@ from __future__ import annotations
 from harness.checkers.finding import Finding
 from harness.history.events import Group, Read
 from harness.history.worker import NO_COLUMN
-from harness.ledger.ledger import Book, Ledger
+from harness.ledger.ledger import Ledger, RequestRecord
 from harness.ledger.records import NOTHING, Key, PageRecord
 
 
 def diagnose(ledger: Ledger, read: Read) -> Finding | None:
     """Return the finding for the first invalid column of a read; None if the read is right or follows from an earlier fault."""
     bad = ledger.invalid_columns(read)
-    book = ledger.books[read.r]
-    if not bad or book.tainted:
+    request = ledger.requests[read.r]
+    if not bad or request.tainted:
         return None
     case = _Case(ledger, read, bad[0])
     anomaly = case.anomaly()
@@ -31,7 +31,7 @@ class _Case:
     def __init__(self, ledger: Ledger, read: Read, index: int) -> None:
         self.ledger, self.read = ledger, read
         self.group: Group = ledger.groups[read.group]
-        self.book: Book = ledger.books[read.r]
+        self.request: RequestRecord = ledger.requests[read.r]
         self.nodes = ledger.nodes(read)
         self.page = read.pages[index]
         self.record: PageRecord | None = ledger.record(read.group, self.page)
@@ -46,17 +46,17 @@ class _Case:
     def restored(self) -> bool:
         """Whether the content was to come from the hit rather than from the request's own computation."""
         if self.group.kind == "recurrent":
-            return self.stop == self.book.resume and self.book.ran_steps == 0
-        return self.start < self.book.resume
+            return self.stop == self.request.resume and self.request.ran_steps == 0
+        return self.start < self.request.resume
 
     def anomaly(self) -> str:
         if self.record is None:
             return self._missing()
-        if self.book.r not in self.record.holders:
+        if self.request.r not in self.record.holders:
             return "use-after-free"
         key = self._key()
         if key is not None and self.restored:
-            if key.state == "withdrawn" or (key.state == "pending" and key.step == self.read.step and key.r != self.book.r):
+            if key.state == "withdrawn" or (key.state == "pending" and key.step == self.read.step and key.r != self.request.r):
                 return "uncommitted-hit"
             if key.state == "hollow":
                 return "fabricated-snapshot" if self.group.kind == "recurrent" else "partial-commit"
@@ -65,7 +65,7 @@ class _Case:
     def _missing(self) -> str:
         if not self.restored:
             return "premature-release"
-        hit = self.book.hit
+        hit = self.request.hit
         table = hit.pages[self.group.id] if hit else []
         null = {*self.ledger.null[self.group.pool], NO_COLUMN}
         if self.group.kind == "recurrent":
@@ -102,8 +102,8 @@ class _Case:
         return "stale-hit"
 
     def sentence(self) -> str:
-        r, read = self.book.r, self.read
-        origin = f"resumed at {self.book.resume}" if self.book.resume else "started cold"
+        r, read = self.request.r, self.read
+        origin = f"resumed at {self.request.resume}" if self.request.resume else "started cold"
         want = (
             f"its state after {self.stop} tokens"
             if self.group.kind == "recurrent"
@@ -122,9 +122,9 @@ class _Case:
         record = self.record
         if record is None:
             return "is the null block, where nothing is ever stored"
-        if self.book.r not in record.holders:
+        if self.request.r not in record.holders:
             owner = ", ".join(record.holders) or "nobody"
-            return f"is held by {owner}, not by {self.book.r}"
+            return f"is held by {owner}, not by {self.request.r}"
         other = f", for group {record.group}" if record.node != NOTHING and record.group != self.group.id else ""
         return f"holds {content_of(record)}{other}"
 

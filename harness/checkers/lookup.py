@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from harness.history.attention_span import needed_lengths
 from harness.history.events import Group
-from harness.ledger.ledger import Book, Ledger
+from harness.ledger.ledger import Ledger, RequestRecord
 from harness.trace.format import GroupKind
 
 
@@ -22,15 +22,15 @@ def held(ledger: Ledger, group: int, node: int, *, device_alone: bool = False) -
 class Lookup:
     """Answers, for one request at one moment, where each group could resume. All lengths are in tokens."""
 
-    def __init__(self, ledger: Ledger, book: Book, *, last_block: bool = False, device_alone: bool = False) -> None:
+    def __init__(self, ledger: Ledger, request: RequestRecord, *, last_block: bool = False, device_alone: bool = False) -> None:
         """With `last_block`, a window of one token, which reads nothing cached, asks for its last block all the same.
 
         With `device_alone`, copies in other tiers do not count.
         """
-        self._ledger, self._book, self._rules = ledger, book, ledger.header.rules
+        self._ledger, self._book, self._rules = ledger, request, ledger.header.rules
         self._device_alone = device_alone
         self._last_block = last_block
-        limit = len(book.tokens) if self._rules.stores_logits else len(book.tokens) - 1
+        limit = len(request.tokens) if self._rules.stores_logits else len(request.tokens) - 1
         self._limit = limit // self._rules.alignment * self._rules.alignment
         self._runs = {group.id: self._run(group) for group in ledger.local if group.kind == "full"}
 
@@ -40,9 +40,9 @@ class Lookup:
         A multiple of the declared alignment that leaves a token to compute; where speculation gives tokens back, attention
         must be held so many tokens further than the request resumes.
         """
-        position = self._limit - self._rules.give_back
+        position = self._limit - self._rules.eagle_drop_tokens
         while position > 0:
-            if all(self._resumes(group, position, self._rules.give_back) for group in self._ledger.local):
+            if all(self._resumes(group, position, self._rules.eagle_drop_tokens) for group in self._ledger.local):
                 return position
             position -= self._rules.alignment
         return 0
@@ -64,11 +64,11 @@ class Lookup:
             length += size
         return length
 
-    def _resumes(self, group: Group, position: int, give_back: int) -> bool:
+    def _resumes(self, group: Group, position: int, eagle_drop_tokens: int) -> bool:
         nodes = self._book.nodes
         if group.kind == "recurrent":
             return self._held(group, nodes[position])
-        upto = position + min(give_back, group.block_size)
+        upto = position + min(eagle_drop_tokens, group.block_size)
         if upto >= len(nodes):
             return False
         if group.kind == "full":

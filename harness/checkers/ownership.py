@@ -9,7 +9,7 @@ from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.attention_span import first_needed
 from harness.history.events import Aborted, Counts, Drop, Finished, Group, Preempted, StepEnd, Take, Write
-from harness.ledger.ledger import Book, Ledger
+from harness.ledger.ledger import Ledger, RequestRecord
 from harness.ledger.records import PageRecord, Span
 
 
@@ -94,10 +94,10 @@ class Ownership(Checker):
         total = len(ledger.records[event.pool]) - len(ledger.null[event.pool])
         summed = event.free + event.held + event.cached
         held, cached = ledger.held[event.pool], ledger.idle_keyed[event.pool]
-        books = f"free {event.free}, held {event.held}, cached {event.cached}"
+        requests = f"free {event.free}, held {event.held}, cached {event.cached}"
         if summed != total:
             what = "counts a page twice" if summed > total else "has lost a page"
-            sentence = f"Let pool {event.pool} have {total} pages. The engine's books ({books}) {what}: a contradiction."
+            sentence = f"Let pool {event.pool} have {total} pages. The engine's books ({requests}) {what}: a contradiction."
             return (Finding(anomaly="double-free" if summed > total else "leak", sentence=sentence),)
         for page, count in event.refs:
             holders = ledger.records[event.pool][page].holders
@@ -106,7 +106,7 @@ class Ownership(Checker):
         if event.held != held:
             sentence = (
                 f"Let pool {event.pool} be as the tables say: {held} pages held, {cached} cached. However the engine's books "
-                f"say {books}: a contradiction."
+                f"say {requests}: a contradiction."
             )
             return (Finding(anomaly="leak" if event.held > held else "double-free", sentence=sentence),)
         return None
@@ -193,23 +193,23 @@ def _harmed(ledger: Ledger, page: int, record: PageRecord, event: Write, start: 
     if lost and _filled_later(ledger, page, event):
         return ""
     for holder in record.holders if lost else ():
-        book = ledger.books.get(holder) if holder != event.r and record.held_for[holder] == record.group else None
-        if book is not None and _needed(ledger, page, record, book, lost):
+        request = ledger.requests.get(holder) if holder != event.r and record.held_for[holder] == record.group else None
+        if request is not None and _needed(ledger, page, record, request, lost):
             return holder
     return ""
 
 
-def _needed(ledger: Ledger, page: int, record: PageRecord, book: Book, lost: list[Span]) -> bool:
+def _needed(ledger: Ledger, page: int, record: PageRecord, request: RequestRecord, lost: list[Span]) -> bool:
     """Whether the request's next query, at the position up to which it has computed, reads any of the lost content."""
-    upto = book.computed
+    upto = request.computed
     if record.state:
-        same = upto == record.stop and book.nodes[upto] == record.node
-        return same and _in_place(ledger, page, record.group, book.r, upto)
+        same = upto == record.stop and request.nodes[upto] == record.node
+        return same and _in_place(ledger, page, record.group, request.r, upto)
     first = first_needed(ledger.groups[record.group], upto)
     for span in lost:
         low, high = max(span.start, first), min(span.stop, upto)
-        same = low < high and ledger.trie.ancestor(span.node, high) == book.nodes[high]
-        if same and _in_place(ledger, page, record.group, book.r, high):
+        same = low < high and ledger.trie.ancestor(span.node, high) == request.nodes[high]
+        if same and _in_place(ledger, page, record.group, request.r, high):
             return True
     return False
 

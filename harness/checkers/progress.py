@@ -62,7 +62,7 @@ class Progress(Checker):
         return None
 
     def _nobody(self, ledger: Ledger, event: StepBegin, ran: set[str], limit: int) -> Found:
-        waiting = [book.r for book in ledger.books.values() if book.live]
+        waiting = [request.r for request in ledger.requests.values() if request.live]
         if not all(_fits_alone(ledger, r) for r in waiting):
             waiting = []  # a queue in order of arrival may stand still behind a request that can never run
         self._idle = 0 if ran or not waiting else self._idle + 1
@@ -97,12 +97,12 @@ def _feasible(ledger: Ledger, r: str, tokens: int) -> bool:
 
     Room is room for all of its tokens, beside what is reserved: an engine may admit a request only if the whole of it fits.
     """
-    book = ledger.books[r]
-    left = len(book.tokens) - book.computed
+    request = ledger.requests[r]
+    left = len(request.tokens) - request.computed
     whole = lcm(*(group.block_size for group in ledger.local))
     if left <= 0 or tokens < min(left, whole):
         return False
-    upto, reserved = len(book.tokens), ledger.header.rules.reserved_pages
+    upto, reserved = len(request.tokens), ledger.header.rules.reserved_pages
     return all(
         len(records) - len(ledger.null[pool]) - ledger.held[pool] - reserved >= _blocks(ledger, r, pool, upto)
         for pool, records in ledger.records.items()
@@ -110,7 +110,7 @@ def _feasible(ledger: Ledger, r: str, tokens: int) -> bool:
 
 
 def _fits_alone(ledger: Ledger, r: str) -> bool:
-    upto = len(ledger.books[r].tokens)
+    upto = len(ledger.requests[r].tokens)
     return all(
         len(records) - len(ledger.null[pool]) >= _blocks(ledger, r, pool, upto) for pool, records in ledger.records.items()
     )

@@ -1,7 +1,7 @@
-"""What retention may drop and what it must keep: the replay boundary, declared junctions, and the sparsity of the rest.
+"""What retention may drop and what it must keep: replay boundaries, shared-prefix boundaries where declared, and a sparse rest.
 
 The rules are stated in lengths of prefixes and in what the engine declares of itself (interval, alignment, whether shared
-junctions count), so no mask of any engine is consulted.
+shared-prefix boundaries count), so no mask of any engine is consulted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from harness.checkers.lookup import Lookup
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.attention_span import needed_lengths
 from harness.history.events import Group, Header, Hit, Publish, StepEnd, Unpublish
-from harness.ledger.ledger import Book, Ledger
+from harness.ledger.ledger import Ledger, RequestRecord
 
 Lost = Callable[[str, int, int, str], Finding]
 """Says of a request, a length in tokens and a group what was lost there, and how."""
@@ -23,22 +23,22 @@ Lost = Callable[[str, int, int, str], Finding]
 class ReplayBoundaryRetained(Checker):
     """Replay boundary retained: an exact replay of a prefilled prompt resumes at the latest aligned boundary.
 
-    Where the engine declares that shared-prefix junctions are kept, a state written at one is held to the same rule: somebody
+    Where the engine declares that shared-prefix boundaries are kept, a state written at one is held to the same rule: somebody
     was there before, so somebody will come again.
     """
 
     name = "replay-boundary-retained"
     summary = (
         "when a prompt was prefilled and its last aligned state written, retention never drops it, whatever the interval; nor "
-        "a state at a shared-prefix junction, where the engine declares that it keeps those"
+        "a state at a shared-prefix boundary, where the engine declares that it keeps those"
     )
-    anomalies = ("lost-replay-boundary", "lost-junction")
+    anomalies = ("lost-replay-boundary", "lost-shared-prefix-boundary")
 
     def __init__(self) -> None:
         super().__init__()
         self._owed: dict[tuple[int, int], tuple[str, Lost]] = {}
         """Per group and prefix that must stay: for whom, and what it is to drop it."""
-        self._junctions: dict[str, int] = {}
+        self._shared_prefix_boundaries: dict[str, int] = {}
 
     def not_applicable(self, header: Header) -> str:
         return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
@@ -50,19 +50,22 @@ class ReplayBoundaryRetained(Checker):
         """Note where the request leaves a prefix that full attention still holds, if the engine says that it keeps that.
 
         Where groups of full attention end at different lengths, or not at the end of a block of every group, where exactly the
-        junction lies is the engine's to choose. What a second tier has counts if it is asked key by key, as the device is.
+        shared-prefix boundary lies is the engine's to choose. What a second tier has counts if it is asked key by key, as the
+        device is.
         """
         rules = ledger.header.rules
-        if rules.retention.junction and rules.retention.interval is not None and not rules.give_back:
-            ends = Lookup(ledger, ledger.books[event.r], device_alone=rules.tier is not None).longest_of_each("full")
+        if rules.retention.shared_prefix_boundary and rules.retention.interval is not None and not rules.eagle_drop_tokens:
+            ends = Lookup(ledger, ledger.requests[event.r], device_alone=rules.tier is not None).longest_of_each("full")
             end = ends.pop() if len(ends) == 1 else 0
-            self._junctions[event.r] = 0 if end % lcm(*(group.block_size for group in ledger.local)) else end
+            self._shared_prefix_boundaries[event.r] = 0 if end % lcm(*(group.block_size for group in ledger.local)) else end
         return None
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
-        """Owe nothing at prefixes without a key, which retention cannot drop; forget junctions of requests that are over."""
+        """Owe nothing at prefixes without a key, which retention cannot drop; forget boundaries of requests that are over."""
         self._owed = {place: owed for place, owed in self._owed.items() if place[1] not in gone}
-        self._junctions = {r: point for r, point in self._junctions.items() if r in ledger.books}
+        self._shared_prefix_boundaries = {
+            r: point for r, point in self._shared_prefix_boundaries.items() if r in ledger.requests
+        }
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         """When a prompt is complete, look for the keys that its replay needs."""
@@ -71,25 +74,27 @@ class ReplayBoundaryRetained(Checker):
         for run in begun.runs if begun else ():
             if run.r in event.withdrawn or ledger.orphaned(event.step, run.r):
                 continue
-            book = ledger.books[run.r]
-            if run.start < book.prompt_tokens <= run.stop and (finding := self._judge(ledger, book, event)):
+            request = ledger.requests[run.r]
+            if run.start < request.prompt_tokens <= run.stop and (finding := self._judge(ledger, request, event)):
                 found.append(finding)
-            if run.start < self._junctions.get(run.r, 0) <= run.known and (finding := self._junction(ledger, book)):
+            if run.start < self._shared_prefix_boundaries.get(run.r, 0) <= run.known and (
+                finding := self._shared_prefix_boundary(ledger, request)
+            ):
                 found.append(finding)
         return found
 
-    def _junction(self, ledger: Ledger, book: Book) -> Finding | None:
-        """Judge the states at a request's junction, once it is past: those that were written are kept."""
-        length = self._junctions[book.r]
+    def _shared_prefix_boundary(self, ledger: Ledger, request: RequestRecord) -> Finding | None:
+        """Judge the states at a request's shared-prefix boundary, once it is past: those that were written are kept."""
+        length = self._shared_prefix_boundaries[request.r]
         for group in ledger.local:
-            written = group.kind == "recurrent" and length in book.states.get(group.id, ())
+            written = group.kind == "recurrent" and length in request.states.get(group.id, ())
             if not written or group.id not in ledger.header.rules.retention.groups:
                 continue
             self.opportunities += 1
-            node = book.nodes[length]
-            self._owed.setdefault((group.id, node), (book.r, _lost_junction))
+            node = request.nodes[length]
+            self._owed.setdefault((group.id, node), (request.r, _lost_shared_prefix_boundary))
             if node not in ledger.keys[group.id] and ledger.ended[group.id].get(node, "retention") == "retention":
-                return _lost_junction(book.r, length, group.id, "no key for it was kept")
+                return _lost_shared_prefix_boundary(request.r, length, group.id, "no key for it was kept")
         return None
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
@@ -105,18 +110,18 @@ class ReplayBoundaryRetained(Checker):
                 return (lost(r, key.length, event.group, f"retention dropped it in step {event.step}"),)
         return None
 
-    def _judge(self, ledger: Ledger, book: Book, event: StepEnd) -> Finding | None:
-        boundary, needed = replay_needs(ledger, book)
-        if boundary <= book.resume or not _states_written(ledger, book, boundary):
+    def _judge(self, ledger: Ledger, request: RequestRecord, event: StepEnd) -> Finding | None:
+        boundary, needed = replay_needs(ledger, request)
+        if boundary <= request.resume or not _states_written(ledger, request, boundary):
             return None
         self.opportunities += 1
         for group, node in needed:
             length = ledger.trie.depth[node]
-            self._owed[group, node] = book.r, _lost
-            if node in ledger.keys[group] or length <= book.resume or _matched_beyond(ledger, book, group, length):
+            self._owed[group, node] = request.r, _lost
+            if node in ledger.keys[group] or length <= request.resume or _matched_beyond(ledger, request, group, length):
                 continue
             if ledger.ended[group].get(node, "retention") == "retention":
-                return _lost(book.r, boundary, group, f"no key for its first {length} tokens was kept")
+                return _lost(request.r, boundary, group, f"no key for its first {length} tokens was kept")
         return None
 
 
@@ -124,12 +129,12 @@ class IntervalSparsity(Checker):
     """Interval sparsity: of what was written, only the interval and the reachable boundaries are kept."""
 
     name = "interval-sparsity"
-    summary = "kept = written ∩ (one boundary in each retention interval ∪ replay boundary ∪ shared-prefix junction)"
+    summary = "kept = written ∩ (one boundary in each retention interval ∪ replay boundary ∪ shared-prefix boundary)"
     anomalies = ("over-dense-retention",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._junctions: dict[str, set[int]] = {}
+        self._shared_prefix_boundaries: dict[str, set[int]] = {}
         self._units: set[int] = set()
 
     def not_applicable(self, header: Header) -> str:
@@ -143,17 +148,19 @@ class IntervalSparsity(Checker):
         return {Hit: self.on_hit, Publish: self.on_publish}
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
-        """Forget the junctions of requests that are over, which publish nothing any more."""
-        self._junctions = {r: points for r, points in self._junctions.items() if r in ledger.books}
+        """Forget the shared-prefix boundaries of requests that are over, which publish nothing any more."""
+        self._shared_prefix_boundaries = {
+            r: points for r, points in self._shared_prefix_boundaries.items() if r in ledger.requests
+        }
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
-        """Note where the request leaves a prefix that one group still holds: that junction is reachable."""
+        """Note where the request leaves a prefix that one group still holds: that shared-prefix boundary is reachable."""
         retention = ledger.header.rules.retention
-        if retention.junction and retention.interval is not None:
-            book = ledger.books[event.r]
-            self._junctions[event.r] = Lookup(ledger, book).longest_of_each()
+        if retention.shared_prefix_boundary and retention.interval is not None:
+            request = ledger.requests[event.r]
+            self._shared_prefix_boundaries[event.r] = Lookup(ledger, request).longest_of_each()
             if ledger.header.rules.tier is not None:
-                self._junctions[event.r] |= Lookup(ledger, book, device_alone=True).longest_of_each()
+                self._shared_prefix_boundaries[event.r] |= Lookup(ledger, request, device_alone=True).longest_of_each()
         return None
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
@@ -162,52 +169,52 @@ class IntervalSparsity(Checker):
         if retention.interval is None or event.group not in retention.groups:
             return None
         self.opportunities += 1
-        book, group = ledger.books[event.r], ledger.groups[event.group]
-        if _on_interval(ledger, group, event.length, retention.interval) or _kept_aside(ledger, book, event):
+        request, group = ledger.requests[event.r], ledger.groups[event.group]
+        if _on_interval(ledger, group, event.length, retention.interval) or _kept_aside(ledger, request, event):
             return None
-        boundaries = self._reachable(ledger, book, group)
+        boundaries = self._reachable(ledger, request, group)
         if any(event.length in needed_lengths(group, boundary) for boundary in boundaries):
             return None
-        if group.kind == "sliding" and event.length - group.block_size in self._looked_beyond(ledger, book, group):
+        if group.kind == "sliding" and event.length - group.block_size in self._looked_beyond(ledger, request, group):
             return None
         sentence = (
-            f"Let {event.r} have a prompt of {book.prompt_tokens} tokens under a retention interval of {retention.interval}: "
-            f"it can be resumed at {sorted(boundaries)} besides. However a key for its first {event.length} tokens was kept in "
-            f"group {event.group} ({group.kind}): a contradiction."
+            f"Let {event.r} have a prompt of {request.prompt_tokens} tokens under a retention interval of "
+            f"{retention.interval}: it can be resumed at {sorted(boundaries)} besides. However a key for its "
+            f"first {event.length} tokens was kept in group {event.group} ({group.kind}): a contradiction."
         )
         return (Finding(anomaly="over-dense-retention", r=event.r, sentence=sentence),)
 
-    def _reachable(self, ledger: Ledger, book: Book, group: Group) -> set[int]:
+    def _reachable(self, ledger: Ledger, request: RequestRecord, group: Group) -> set[int]:
         """Return the boundaries, in tokens, at which the request itself, a longer one or a sibling can be resumed."""
         rules = ledger.header.rules
-        ends = {book.prompt_tokens - 1}
-        if rules.give_back or rules.retention.extension:
-            ends.add(book.prompt_tokens)
+        ends = {request.prompt_tokens - 1}
+        if rules.eagle_drop_tokens or rules.retention.extension:
+            ends.add(request.prompt_tokens)
         reachable = set()
-        for boundary, unit in self._boundaries(ledger, ends | self._parted(ledger, book, group)):
-            reachable |= {boundary, max(boundary - rules.give_back, 0), max(boundary, rules.give_back)}
-            if rules.give_back:
+        for boundary, unit in self._boundaries(ledger, ends | self._parted(ledger, request, group)):
+            reachable |= {boundary, max(boundary - rules.eagle_drop_tokens, 0), max(boundary, rules.eagle_drop_tokens)}
+            if rules.eagle_drop_tokens:
                 reachable.add(boundary - unit)
             if not rules.retention.lowered:
-                reachable.add(boundary + rules.give_back)
+                reachable.add(boundary + rules.eagle_drop_tokens)
         return {boundary for boundary in reachable if boundary > 0}
 
-    def _parted(self, ledger: Ledger, book: Book, group: Group) -> set[int]:
+    def _parted(self, ledger: Ledger, request: RequestRecord, group: Group) -> set[int]:
         """Return where the request left a prefix that others share, in tokens, and how much lower a sibling can resume."""
-        give_back, parted = ledger.header.rules.give_back, self._junctions.get(book.r, set())
-        if not give_back:
+        eagle_drop_tokens, parted = ledger.header.rules.eagle_drop_tokens, self._shared_prefix_boundaries.get(request.r, set())
+        if not eagle_drop_tokens:
             return parted
-        parted = parted | {point - give_back for point in parted}
+        parted = parted | {point - eagle_drop_tokens for point in parted}
         return {point for point in parted | {point - group.block_size for point in parted} if point >= 0}
 
-    def _looked_beyond(self, ledger: Ledger, book: Book, group: Group) -> set[int]:
+    def _looked_beyond(self, ledger: Ledger, request: RequestRecord, group: Group) -> set[int]:
         """Return where the block begins that a speculative look-up matches beyond a resume position, and gives back."""
-        if not ledger.header.rules.give_back:
+        if not ledger.header.rules.eagle_drop_tokens:
             return set()
         lowered = ledger.header.rules.retention.lowered
-        ends = self._boundaries(ledger, {book.prompt_tokens - 1, book.prompt_tokens})
+        ends = self._boundaries(ledger, {request.prompt_tokens - 1, request.prompt_tokens})
         positions = {max(boundary - unit, 0) if lowered else boundary for boundary, unit in ends}
-        positions |= {boundary for boundary, _ in self._boundaries(ledger, self._parted(ledger, book, group))}
+        positions |= {boundary for boundary, _ in self._boundaries(ledger, self._parted(ledger, request, group))}
         return {position // group.block_size * group.block_size for position in positions}
 
     def _boundaries(self, ledger: Ledger, points: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -218,13 +225,13 @@ class IntervalSparsity(Checker):
         yield from ((point // unit * unit, unit) for point in points for unit in self._units)
 
 
-def replay_needs(ledger: Ledger, book: Book) -> tuple[int, list[tuple[int, int]]]:
+def replay_needs(ledger: Ledger, request: RequestRecord) -> tuple[int, list[tuple[int, int]]]:
     """Return where an exact replay of a prompt resumes, in tokens, and the (group, prefix) whose keys it needs there."""
     rules = ledger.header.rules
     # A speculative look-up may match the last token too: it gives back what it matches beyond.
-    limit = book.prompt_tokens if rules.give_back else book.prompt_tokens - 1
-    boundary = max(limit // rules.alignment * rules.alignment - rules.give_back, 0)
-    return boundary, [(group.id, book.nodes[n]) for group in ledger.local for n in needed_lengths(group, boundary)]
+    limit = request.prompt_tokens if rules.eagle_drop_tokens else request.prompt_tokens - 1
+    boundary = max(limit // rules.alignment * rules.alignment - rules.eagle_drop_tokens, 0)
+    return boundary, [(group.id, request.nodes[n]) for group in ledger.local for n in needed_lengths(group, boundary)]
 
 
 def _on_interval(ledger: Ledger, group: Group, length: int, interval: int) -> bool:
@@ -234,21 +241,21 @@ def _on_interval(ledger: Ledger, group: Group, length: int, interval: int) -> bo
     if group.kind == "recurrent":
         return interval <= group.block_size or length % interval == 0
     window_blocks = -(-(group.window - 1) // group.block_size)
-    peeked = group.block_size if ledger.header.rules.give_back else 0
+    peeked = group.block_size if ledger.header.rules.eagle_drop_tokens else 0
     if window_blocks * group.block_size + peeked >= interval:
         return True
     before = -(length - peeked) % interval
     return length > peeked and before < window_blocks * group.block_size + peeked
 
 
-def _kept_aside(ledger: Ledger, book: Book, event: Publish) -> bool:
+def _kept_aside(ledger: Ledger, request: RequestRecord, event: Publish) -> bool:
     """Whether another tier has the key already: whoever published it first could be resumed there, and it is brought back.
 
     It may have lost the key since the page was hit there, if bringing it back took time.
     """
-    node = book.nodes[event.length] if event.length < len(book.nodes) else None
+    node = request.nodes[event.length] if event.length < len(request.nodes) else None
     return any(
-        node in ledger.keys[other] or (book.hit is not None and _fetched(book.hit, event, other))
+        node in ledger.keys[other] or (request.hit is not None and _fetched(request.hit, event, other))
         for other in ledger.stored[event.group]
     )
 
@@ -259,15 +266,15 @@ def _fetched(hit: Hit, event: Publish, other: int) -> bool:
     return any(page == event.page and place >= 0 for page, place in columns)
 
 
-def _matched_beyond(ledger: Ledger, book: Book, owner: int, length: int) -> bool:
+def _matched_beyond(ledger: Ledger, request: RequestRecord, owner: int, length: int) -> bool:
     """Whether a length inside a block of full attention is matched by the key that a speculative look-up gives back from."""
-    group, beyond = ledger.groups[owner], length + ledger.header.rules.give_back
-    inside = group.kind == "full" and length % group.block_size > 0 and beyond < len(book.nodes)
-    return inside and book.nodes[beyond] in ledger.keys[owner]
+    group, beyond = ledger.groups[owner], length + ledger.header.rules.eagle_drop_tokens
+    inside = group.kind == "full" and length % group.block_size > 0 and beyond < len(request.nodes)
+    return inside and request.nodes[beyond] in ledger.keys[owner]
 
 
-def _states_written(ledger: Ledger, book: Book, boundary: int) -> bool:
-    return all(boundary in book.states.get(group.id, ()) for group in ledger.local if group.kind == "recurrent")
+def _states_written(ledger: Ledger, request: RequestRecord, boundary: int) -> bool:
+    return all(boundary in request.states.get(group.id, ()) for group in ledger.local if group.kind == "recurrent")
 
 
 def _lost(r: str, boundary: int, group: int, why: str) -> Finding:
@@ -278,9 +285,9 @@ def _lost(r: str, boundary: int, group: int, why: str) -> Finding:
     return Finding(anomaly="lost-replay-boundary", r=r, sentence=sentence)
 
 
-def _lost_junction(r: str, length: int, group: int, why: str) -> Finding:
+def _lost_shared_prefix_boundary(r: str, length: int, group: int, why: str) -> Finding:
     sentence = (
-        f"Let {r} have left, after {length} tokens, a prefix that somebody else shares: a junction, which the engine declares "
-        f"that it keeps. The state there was written; however in group {group} {why}: a contradiction."
+        f"Let {r} have left, after {length} tokens, a prefix that somebody else shares: a shared-prefix boundary, which the "
+        f"engine declares that it keeps. The state there was written; however in group {group} {why}: a contradiction."
     )
-    return Finding(anomaly="lost-junction", r=r, sentence=sentence)
+    return Finding(anomaly="lost-shared-prefix-boundary", r=r, sentence=sentence)

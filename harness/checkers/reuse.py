@@ -29,17 +29,17 @@ class ReuseFloor(Checker):
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Compare where the request resumes with the longest common prefix."""
-        floor = Lookup(ledger, ledger.books[event.r]).longest_common()
+        floor = Lookup(ledger, ledger.requests[event.r]).longest_common()
         if floor == 0:
             return None
         self.opportunities += 1
         if event.resume >= floor:
             return None
         tier = ledger.header.rules.tier
-        if tier is not None and event.resume >= longest_apart(ledger, ledger.books[event.r], tier):
+        if tier is not None and event.resume >= longest_apart(ledger, ledger.requests[event.r], tier):
             self.acceptable += 1
             return None
-        if event.resume >= Lookup(ledger, ledger.books[event.r], last_block=True).longest_common():
+        if event.resume >= Lookup(ledger, ledger.requests[event.r], last_block=True).longest_common():
             self.acceptable += 1
             return None
         sentence = (

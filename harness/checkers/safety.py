@@ -34,16 +34,16 @@ class SafetyLaw(_ReadChecker):
 
     def on_read(self, ledger: Ledger, event: Read) -> Found:
         """Count reads of what a hit restored; every read where nothing is ever cached."""
-        hit = ledger.books[event.r].hit
+        hit = ledger.requests[event.r].hit
         if (hit is not None and event.start < hit.resume) or not ledger.header.rules.caching:
             self.opportunities += 1
         return None
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
-        book = ledger.books[event.r]
-        if event.resume >= len(book.tokens) and not ledger.header.rules.stores_logits:
+        request = ledger.requests[event.r]
+        if event.resume >= len(request.tokens) and not ledger.header.rules.stores_logits:
             sentence = (
-                f"Let {event.r} have {len(book.tokens)} tokens. The engine stores no logits, so one token must be left to "
+                f"Let {event.r} have {len(request.tokens)} tokens. The engine stores no logits, so one token must be left to "
                 f"compute; however {event.r} was told to resume at {event.resume}: a contradiction."
             )
             return (Finding(anomaly="nothing-to-compute", r=event.r, sentence=sentence),)
@@ -90,8 +90,8 @@ class NoFabricatedSnapshots(_ReadChecker):
 
     def on_read(self, ledger: Ledger, event: Read) -> Found:
         """Count states that a hit restored."""
-        book = ledger.books[event.r]
-        if book.ran_steps == 0 and ledger.groups[event.group].kind == "recurrent" and event.stop == book.resume:
+        request = ledger.requests[event.r]
+        if request.ran_steps == 0 and ledger.groups[event.group].kind == "recurrent" and event.stop == request.resume:
             self.opportunities += 1
         return None
 

@@ -64,7 +64,7 @@ class TensorsAgree(Checker):
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Count what is restored."""
         self.measured.restored += event.resume
-        self.measured.asked += len(ledger.books[event.r].tokens)
+        self.measured.asked += len(ledger.requests[event.r].tokens)
         return None
 
     def wrong_read(self, ledger: Ledger, event: Read) -> Found:
@@ -74,8 +74,8 @@ class TensorsAgree(Checker):
         return None
 
     def on_compare(self, ledger: Ledger, event: Compare) -> Found:
-        book, where = ledger.books[event.r], self._felt.pop((event.step, event.r), "")
-        restored = book.hit is not None and book.hit.resume > 0
+        request, where = ledger.requests[event.r], self._felt.pop((event.step, event.r), "")
+        restored = request.hit is not None and request.hit.resume > 0
         rows = event.stop - event.start
         self.opportunities += rows
         self.measured.add(
@@ -90,7 +90,7 @@ class TensorsAgree(Checker):
         )
         if event.r in self._told:
             return None
-        if event.beyond and not book.tainted:
+        if event.beyond and not request.tainted:
             self._told.add(event.r)
             return (_silent(event, restored=restored),)
         if where and not event.beyond and event.tolerance <= RESOLUTION:

@@ -11,18 +11,18 @@ from collections.abc import Iterable
 
 from harness.checkers.lookup import Lookup
 from harness.history.events import Group, TierRules
-from harness.ledger.ledger import Book, Ledger
+from harness.ledger.ledger import Ledger, RequestRecord
 
 
-def longest_apart(ledger: Ledger, book: Book, tier: TierRules) -> int:
+def longest_apart(ledger: Ledger, request: RequestRecord, tier: TierRules) -> int:
     """Return the longest length, in tokens, that the device alone or the tier alone serves; 0 if there is none."""
-    return max(Lookup(ledger, book, device_alone=True).longest_common(), _longest_in_tier(ledger, book, tier))
+    return max(Lookup(ledger, request, device_alone=True).longest_common(), _longest_in_tier(ledger, request, tier))
 
 
-def _longest_in_tier(ledger: Ledger, book: Book, tier: TierRules) -> int:
-    limit = len(book.tokens) - 1
+def _longest_in_tier(ledger: Ledger, request: RequestRecord, tier: TierRules) -> int:
+    limit = len(request.tokens) - 1
     for position in range(limit // tier.chunk * tier.chunk, 0, -tier.chunk):
-        if all(_held(ledger, ledger.stored[g.id], book, _needed(g, position, tier)) for g in ledger.local):
+        if all(_held(ledger, ledger.stored[g.id], request, _needed(g, position, tier)) for g in ledger.local):
             return position
     return 0
 
@@ -39,6 +39,6 @@ def _needed(group: Group, position: int, tier: TierRules) -> Iterable[int]:
     return {length for end in ends for length in range(max(end - kept, 0) + size, end + 1, size)}
 
 
-def _held(ledger: Ledger, groups: Iterable[int], book: Book, lengths: Iterable[int]) -> bool:
+def _held(ledger: Ledger, groups: Iterable[int], request: RequestRecord, lengths: Iterable[int]) -> bool:
     keys = [ledger.keys[group] for group in groups]
-    return all(any(key.usable for pages in keys for key in pages.get(book.nodes[length], {}).values()) for length in lengths)
+    return all(any(key.usable for pages in keys for key in pages.get(request.nodes[length], {}).values()) for length in lengths)

@@ -52,13 +52,13 @@ def fuzz(
         raise UsageError("--bound: belongs to --exhaustive")
     from harness.fuzz import terminal as told
     from harness.fuzz.campaign import Campaign
-    from harness.fuzz.canary import POLICY, sing
+    from harness.fuzz.canary import POLICY, run_canary
     from harness.run import store
     from harness.verdict.report import terminal
 
     spec = engine_of(engine, policy)
     plan = _plan(spec, policy, layouts, options, seed)
-    sung = sing(plan if policy == POLICY else _plan(engine_of("reference"), POLICY, (), (), seed))
+    canary = run_canary(plan if policy == POLICY else _plan(engine_of("reference"), POLICY, (), (), seed))
     progress = _Progress()
     campaign = Campaign(spec, plan, told=progress.tell)
     try:
@@ -67,8 +67,8 @@ def fuzz(
         progress.clear()
     stored = store.keep_failures(campaign.report, spec, store.DEFAULT_FOLDER, everything=False)
     again = told.command(engine, policy, layouts, options, campaign.operations, seed)
-    told.print_campaign(campaign, sung, stored, again, terminal.console())
-    return _EXIT_INTERRUPTED if campaign.interrupted else told.exit_code(campaign, sung)
+    told.print_campaign(campaign, canary, stored, again, terminal.console())
+    return _EXIT_INTERRUPTED if campaign.interrupted else told.exit_code(campaign, canary)
 
 
 def _plan(spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequence[str], seed: int) -> Plan:
@@ -92,25 +92,27 @@ def _exhaustive(
     from harness.fuzz import terminal as told
     from harness.fuzz.canary import sought
     from harness.fuzz.exhaustive import bound_of, check, search
-    from harness.fuzz.scope import CELLS
+    from harness.fuzz.scope import CONFIGURATIONS
     from harness.run import store
-    from harness.trace.configurations import Cell
+    from harness.trace.configurations import Configuration
     from harness.trace.layouts import load
     from harness.verdict.report import terminal
 
     chosen = options_of(options)
-    cells = [Cell(load(name), chosen) for name in dict.fromkeys(layouts)]
-    cells = cells or [Cell(cell.layout, cell.options | chosen) for cell in CELLS]
-    check(spec, policy, cells)
-    limits, sung = bound_of(bound), sought()
+    configurations = [Configuration(load(name), chosen) for name in dict.fromkeys(layouts)]
+    configurations = configurations or [
+        Configuration(configuration.layout, configuration.options | chosen) for configuration in CONFIGURATIONS
+    ]
+    check(spec, policy, configurations)
+    limits, canary = bound_of(bound), sought()
     progress = _Progress()
     try:
-        coverage = search(spec, limits, cells, seconds=seconds, told=progress.states)
+        coverage = search(spec, limits, configurations, seconds=seconds, told=progress.states)
     finally:
         progress.clear()
     report = told.report_of(coverage, spec)
     stored = store.keep_failures(report, spec, store.DEFAULT_FOLDER, everything=False)
-    return told.print_coverage(coverage, sung, spec, stored, terminal.console())
+    return told.print_coverage(coverage, canary, spec, stored, terminal.console())
 
 
 class _Progress:

@@ -12,7 +12,7 @@ from harness._util.errors import UsageError
 if TYPE_CHECKING:
     from harness.engines.registry import EngineSpec
     from harness.run.suites import Suite
-    from harness.trace.configurations import Cell
+    from harness.trace.configurations import Configuration
 
 _MEASURES = ("retention_interval", "pages_per_snapshot")
 """Options that traces are measured by, so they are checked before an engine sees them."""
@@ -47,25 +47,27 @@ def engine_of(text: str, policy: str = "", device: str = "") -> EngineSpec:
     return spec
 
 
-def cells_of(policy: str, layouts: Sequence[str], options: Sequence[str]) -> tuple[list[Cell], bool]:
+def configurations_of(policy: str, layouts: Sequence[str], options: Sequence[str]) -> tuple[list[Configuration], bool]:
     """Return the configurations of a policy to run on, and whether the user named them.
 
     Options without a layout apply to the layouts of a default run; those that refuse them are left out and told, since an
     option such as a retention interval has no effect on some layouts.
     """
     from harness.engines import policy as policies
-    from harness.trace.configurations import Cell
+    from harness.trace.configurations import Configuration
     from harness.trace.layouts import load
 
     kind, chosen = policies.get(policy), options_of(options)
     if layouts:
         named = [load(name) for name in dict.fromkeys(layouts)]
         if chosen or kind.variants is None:
-            return [Cell(layout, chosen, policy) for layout in named], True
-        return [cell for layout in named for cell in kind.variants(layout)], True
+            return [Configuration(layout, chosen, policy) for layout in named], True
+        return [configuration for layout in named for configuration in kind.variants(layout)], True
     if not chosen:
-        return kind.cells(), False
-    return [Cell(layout, chosen, policy) for layout in {c.layout.name: c.layout for c in kind.cells()}.values()], False
+        return kind.configurations(), False
+    return [
+        Configuration(layout, chosen, policy) for layout in {c.layout.name: c.layout for c in kind.configurations()}.values()
+    ], False
 
 
 def options_of(texts: Sequence[str]) -> dict[str, Any]:

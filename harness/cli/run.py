@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.options import cells_of, engine_of, engine_option, suites_of
+from harness.cli.options import configurations_of, engine_of, engine_option, suites_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from harness.run.suites import Suite
-    from harness.trace.configurations import Cell
+    from harness.trace.configurations import Configuration
     from harness.trace.format import Trace
     from harness.verdict.summary import Report, Stored
 
@@ -70,7 +70,7 @@ def run(
 
     spec = engine_of(engine, policy, device or "")
     interval = [f"retention_interval={retention_interval}"] if retention_interval is not None else []
-    cells, chosen = cells_of(policy, layouts, [*options, *interval])
+    configurations, chosen = configurations_of(policy, layouts, [*options, *interval])
     if junit:
         store.ready(junit, "--junit")
     if folder:
@@ -78,12 +78,12 @@ def run(
     progress = _Progress(shown=not quiet and not as_json)
     runner = Runner(
         spec,
-        cells,
+        configurations,
         seed=seed,
         seconds=seconds,
         expected=expected_failures.load(expected) if expected else {},
         policy=policy,
-        chosen_cells=chosen,
+        chosen_configurations=chosen,
         fail_fast=fail_fast,
         on_trace=progress.tell,
     )
@@ -95,7 +95,7 @@ def run(
     stored = store.keep_failures(
         report, spec, (folder or store.DEFAULT_FOLDER.parent) / "failures", everything=folder is not None
     )
-    _deliver(report, stored, cells, policy, as_json=as_json, junit=junit, folder=folder, github=github, quiet=quiet)
+    _deliver(report, stored, configurations, policy, as_json=as_json, junit=junit, folder=folder, github=github, quiet=quiet)
     return report.exit_code
 
 
@@ -108,7 +108,7 @@ def _demand(report: Report, asked: list[Suite]) -> None:
 def _deliver(
     report: Report,
     stored: Mapping[str, Stored],
-    cells: list[Cell],
+    configurations: list[Configuration],
     policy: str,
     *,
     as_json: bool,
@@ -122,7 +122,9 @@ def _deliver(
     if as_json or folder:
         from harness.verdict.report import jsonreport
 
-        content = jsonreport.render(jsonreport.document(report, stored, [cell.name for cell in cells], policy))
+        content = jsonreport.render(
+            jsonreport.document(report, stored, [configuration.name for configuration in configurations], policy)
+        )
         if folder:
             files.write(folder / "report.json", [content])
         if as_json:
@@ -142,7 +144,7 @@ def _deliver(
     if not as_json:
         from harness.verdict.report import terminal
 
-        terminal.print_report(report, stored, terminal.console(), configurations=len(cells), quiet=quiet)
+        terminal.print_report(report, stored, terminal.console(), configurations=len(configurations), quiet=quiet)
         if folder and not quiet:
             click.echo(f"written to {folder}: report.json, junit.xml" + (", failures/" if stored else ""))
 

@@ -90,13 +90,12 @@ def score(**options: Any) -> int:
     finally:
         told.clear()
     from harness._util import files
-    from harness.score import document, frames
-    from harness.score import kept as kept_answers
+    from harness.score import answer_store, document, frames
 
     whole = document.document(engine, outcome, rules, settings)
     content = document.render(whole)
     frames.write(outcome, engine, options["seed"], folder)
-    files.write(folder / kept_answers.REPORT, [content])
+    files.write(folder / answer_store.REPORT, [content])
     told.deliver(whole, content, folder)
     return whole.exit_code
 
@@ -152,7 +151,7 @@ def _task(options: dict[str, Any]) -> Task:
 
 def _folder(engine: str, task: Task, options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     """Return the folder of the run, and everything that its answers depend on, by which it is named."""
-    from harness.score import kept
+    from harness.score import answer_store
     from harness.score.run import installed
 
     settings = {
@@ -167,7 +166,7 @@ def _folder(engine: str, task: Task, options: dict[str, Any]) -> tuple[Path, dic
         "max_tokens": task.max_tokens,
         "installed": installed(),
     } | {key: options[key] for key in ("policy", "device", "dtype", "checkpoint", "seed")}
-    return kept.folder_of(options["out"] or kept.DEFAULT_FOLDER, engine, settings), settings
+    return answer_store.folder_of(options["out"] or answer_store.DEFAULT_FOLDER, engine, settings), settings
 
 
 def _nonce() -> str:
@@ -183,7 +182,7 @@ class _Told:
     def __init__(self, engine: str, task: Task, rules: Rules, seed: int, *, as_json: bool) -> None:
         import sys
 
-        from harness.score import forecast, terminal
+        from harness.score import power_analysis, terminal
         from harness.verdict.report.terminal import console
 
         self._json = as_json
@@ -193,7 +192,7 @@ class _Told:
         self._line = ("", 0, 0)
         if not as_json:
             terminal.heading(engine, f"{task.name} ({task.source})", len(task.asked), seed, self._out)
-            terminal.told(forecast.before(len(task.asked), rules), self._out)
+            terminal.told(power_analysis.before(len(task.asked), rules), self._out)
 
     def begins(self, arm: str, questions: int, reused: int) -> None:
         """Note the arm that begins."""
@@ -214,13 +213,13 @@ class _Told:
 
     def measured(self, cold: Scores, again: Scores | None) -> None:
         """Say what the rest can show, now that the noise floor is known."""
-        from harness.score import forecast, terminal
+        from harness.score import power_analysis, terminal
         from harness.score.gate import noise_floor
 
         if not self._json:
             self.clear()
             noise: Noise = noise_floor(cold, again, self._rules)
-            terminal.told(forecast.measured(noise, self._rules), self._out)
+            terminal.told(power_analysis.measured(noise, self._rules), self._out)
 
     def clear(self) -> None:
         """Wipe the line."""

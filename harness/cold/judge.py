@@ -14,9 +14,9 @@ from torch import Tensor
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding, Measured, Tally
 from harness.cold.arms import arm_of
-from harness.cold.chains import Chains, again
+from harness.cold.chunk_history import ChunkHistory, again
 from harness.cold.noise import Floors, State, cold, floors, furthest
-from harness.cold.record import Life, Piece, Recorder
+from harness.cold.record import ComputedChunk, Recorder, RequestLifetime
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.engines.toy.engine import ToyEngine
@@ -103,7 +103,7 @@ class _Judge:
             self._state(life)
         self.happened.restored_rows = self.row.restored_rows
 
-    def _piece(self, life: Life, piece: Piece) -> None:
+    def _piece(self, life: RequestLifetime, piece: ComputedChunk) -> None:
         row, tolerance = self.row, self.floors.logits.tolerance
         right = self._cold(life, piece)[piece.start : piece.stop]
         differences = (piece.logits - right).abs().amax(-1)
@@ -126,7 +126,7 @@ class _Judge:
                 f"{near + hard} sampled tokens change, {hard} of them by more than a near-tie",
             )
 
-    def _flips(self, life: Life, piece: Piece, right: Tensor) -> tuple[int, int]:
+    def _flips(self, life: RequestLifetime, piece: ComputedChunk, right: Tensor) -> tuple[int, int]:
         """Return how many tokens are chosen otherwise: near-ties of the cold run, and others."""
         first = max(life.prompt - 1 - piece.start, 0)
         ours, cold_rows = piece.logits[first:], right[first:]
@@ -138,7 +138,7 @@ class _Judge:
         near = int(((best[:, 0] - best[:, 1]) <= 2 * self.floors.logits.tolerance).sum())
         return near, int(changed.sum()) - near
 
-    def _cold(self, life: Life, piece: Piece) -> Tensor:
+    def _cold(self, life: RequestLifetime, piece: ComputedChunk) -> Tensor:
         """Return the dense logits of what a piece was given; one run serves all pieces without wrong drafts."""
         whole = life.pieces[-1]
         same = whole.version == piece.version and whole.tokens[: piece.stop] == piece.tokens
@@ -149,7 +149,7 @@ class _Judge:
             self._held[tokens, version] = cold(self.model, list(tokens), version)
         return self._held[tokens, version]
 
-    def _state(self, life: Life) -> None:
+    def _state(self, life: RequestLifetime) -> None:
         piece, (floor, tolerance) = life.pieces[-1], self.floors.states
         if not piece.states:
             return
@@ -171,9 +171,9 @@ class _Judge:
 
     def against_alike(self) -> None:
         """Compare what was computed after a hit, bit by bit, with a cold run in the same chunks, where they are known."""
-        chains = Chains()
+        chunk_history = ChunkHistory()
         for life in self.lives:
-            chain = chains.chain(life)
+            chain = chunk_history.chain(life)
             if chain is not None and life.resume:
                 logits, states = again(self.model, life.pieces, chain)
                 self._bits(life, logits, states, "a cold run in the same chunks")
@@ -183,7 +183,7 @@ class _Judge:
         for life, its in zip(self.lives, other.lives, strict=True):
             self._bits(life, [piece.logits for piece in its.pieces], its.pieces[-1].states, "another run of the same trace")
 
-    def _bits(self, life: Life, logits: list[Tensor], states: list[list[Tensor]], of: str) -> None:
+    def _bits(self, life: RequestLifetime, logits: list[Tensor], states: list[list[Tensor]], of: str) -> None:
         row = self.row
         for piece, its in zip(life.pieces, logits, strict=True):
             same = torch.equal(piece.logits, its)
@@ -202,7 +202,7 @@ class _Judge:
         if not all(torch.equal(a, b) for a, b in pairs):
             self._find(UNEQUAL, life, last, f"its recurrent state must be that of {of}, bit by bit; however it is not")
 
-    def _find(self, anomaly: str, life: Life, piece: Piece, says: str) -> None:
+    def _find(self, anomaly: str, life: RequestLifetime, piece: ComputedChunk, says: str) -> None:
         """Report a request's first difference of a kind."""
         if any(finding.r == life.r and finding.anomaly == anomaly for finding in self.findings):
             return

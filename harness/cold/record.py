@@ -22,7 +22,7 @@ from harness.trace.format import Op
 
 
 @dataclass
-class Piece:
+class ComputedChunk:
     """Tokens [start, stop) of a request, the last `drafts` of them guesses, computed in one step.
 
     `tokens` are the model's from 0 to `stop`; `logits` [stop - start, vocab]. `states` are those after the known tokens,
@@ -47,13 +47,13 @@ class Piece:
 
 
 @dataclass
-class Life:
+class RequestLifetime:
     """A request from its admission on: it resumed at `resume`, and computed `pieces`."""
 
     r: str
     prompt: int
     resume: int
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[ComputedChunk] = field(default_factory=list)
 
 
 class Recorder:
@@ -64,12 +64,12 @@ class Recorder:
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
-        self.lives: list[Life] = []
+        self.lives: list[RequestLifetime] = []
         self.happened = Happened(restored={group.kind: 0 for group in engine.header.local_groups()})
         self._prompts: dict[str, int] = {}
         self._aborted: set[str] = set()
-        self._living: dict[str, Life] = {}
-        self._pieces: dict[int, list[tuple[str, Piece]]] = {}
+        self._living: dict[str, RequestLifetime] = {}
+        self._pieces: dict[int, list[tuple[str, ComputedChunk]]] = {}
         self._outstanding, self._op = 0, -1
         wrap(engine.tensors, "execute", self._execute)
         wrap(engine.oracle, "compare", _left_out)
@@ -102,8 +102,8 @@ class Recorder:
         reached = {life.r for life in self.lives if life.pieces and life.pieces[-1].known >= life.prompt}
         self.happened.unanswered = sorted(set(self._prompts) - reached - self._aborted)
 
-    def _life(self, r: str, resume: int) -> Life:
-        return Life(r, self._prompts[r], resume)
+    def _life(self, r: str, resume: int) -> RequestLifetime:
+        return RequestLifetime(r, self._prompts[r], resume)
 
     def _looked_up(self, event: Hit) -> None:
         h = self.happened
@@ -120,7 +120,7 @@ class Recorder:
             self.happened.mid_prefill += done < life.prompt
             self.happened.mid_decode += done >= life.prompt
 
-    def _computed(self, r: str, piece: Piece) -> None:
+    def _computed(self, r: str, piece: ComputedChunk) -> None:
         life = self._living.setdefault(r, self._life(r, 0))
         if not life.pieces:
             self.lives.append(life)
@@ -138,7 +138,7 @@ class Recorder:
         tensors = self.engine.tensors
         for run in begin.runs:
             if run.r in logits and not tensors.orphaned(begin.step, run.r):
-                piece = Piece(
+                piece = ComputedChunk(
                     step=begin.step,
                     start=run.start,
                     stop=run.stop,

@@ -15,7 +15,7 @@ from harness.cold.stories import write
 from harness.engines.registry import EngineSpec
 from harness.run.suites import Stream
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
 
 EXACT, ROUNDED = "float64", ("float32", "bf16-state")
@@ -23,31 +23,31 @@ ROUNDED_ARMS = tuple(BY_NAME[name] for name in ("off-again", "hit", "tier", "pre
 DTYPE = "dtype"
 
 
-def default_cells() -> list[Cell]:
+def default_configurations() -> list[Configuration]:
     """Return the configurations of a run in which the user chose none."""
     return [
-        Cell(layouts.load("full-swa-mamba"), {"retention_interval": None}),
-        Cell(layouts.load("full-mamba"), {"retention_interval": 0}),
-        Cell(layouts.load("full-swa"), {"retention_interval": 64}),
-        Cell(layouts.load("full-mamba-unequal"), {"retention_interval": None}),
+        Configuration(layouts.load("full-swa-mamba"), {"retention_interval": None}),
+        Configuration(layouts.load("full-mamba"), {"retention_interval": 0}),
+        Configuration(layouts.load("full-swa"), {"retention_interval": 64}),
+        Configuration(layouts.load("full-mamba-unequal"), {"retention_interval": None}),
     ]
 
 
-def streams(engine: EngineSpec, cells: Sequence[Cell], seed: int) -> list[Stream]:
+def streams(engine: EngineSpec, configurations: Sequence[Configuration], seed: int) -> list[Stream]:
     """Return the traces of a seed: in the precision that the user named, or in all of them."""
     if engine.options.get(DTYPE) or DTYPE not in engine.kind.options:
-        return [Stream(cell, engine, traces(cell, seed)) for cell in cells]
-    exact = [Stream(cell, _in(engine, EXACT), traces(cell, seed)) for cell in cells]
+        return [Stream(configuration, engine, traces(configuration, seed)) for configuration in configurations]
+    exact = [Stream(configuration, _in(engine, EXACT), traces(configuration, seed)) for configuration in configurations]
     return exact + [
-        Stream(cell, _in(engine, dtype), traces(cell, seed, ROUNDED_ARMS, EVERYWHERE))
+        Stream(configuration, _in(engine, dtype), traces(configuration, seed, ROUNDED_ARMS, EVERYWHERE))
         for dtype in ROUNDED
-        for cell in cells[:1]
+        for configuration in configurations[:1]
     ]
 
 
-def traces(cell: Cell, seed: int, arms: Sequence[Arm] = ARMS, places: Sequence[str] = ()) -> Iterator[Trace]:
+def traces(configuration: Configuration, seed: int, arms: Sequence[Arm] = ARMS, places: Sequence[str] = ()) -> Iterator[Trace]:
     """Yield a trace for each arm at each of its places, or at the places named."""
-    shape = cell.shape("scheduler")
+    shape = configuration.shape("scheduler")
     for arm in arms:
         for where in places or arm.places:
             yield write(shape, arm, where, seed)

@@ -43,7 +43,7 @@ class Count(NamedTuple):
     cached: int
 
 
-class Books(Protocol):
+class CacheState(Protocol):
     """What a policy shows of itself. Nothing it returns is changed, neither here nor by the policy afterwards."""
 
     def tables(self, r: str) -> Tables:
@@ -62,7 +62,7 @@ class Books(Protocol):
 class Witness:
     """Compares books and gathers `events`, stamped with `step`."""
 
-    def __init__(self, header: Header, books: Books) -> None:
+    def __init__(self, header: Header, books: CacheState) -> None:
         self.events: list[Event] = []
         self.step = 0
         self._books, self._groups = books, header.groups

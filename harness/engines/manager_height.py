@@ -291,7 +291,7 @@ class ManagerHeight:
         if not client.running:
             answer = manager.get_computed_blocks(request)
             found, hit = answer[0], answer[1]
-            request.shared_prefix_boundary = _junction(manager, answer)
+            request.shared_prefix_boundary = _shared_prefix_boundary(manager, answer)
             if hit >= request.num_tokens:
                 manager.report_hit(request)
         start = request.num_computed_tokens + hit
@@ -342,10 +342,10 @@ def _set_status(request: Any, name: str) -> None:
     request.status = type(request.status)[name]
 
 
-def _junction(manager: Any, answer: tuple[Any, ...]) -> int:
+def _shared_prefix_boundary(manager: Any, answer: tuple[Any, ...]) -> int:
     """Return where a prefix shared with other requests goes on beyond the hit, in tokens; 0 if it does not.
 
-    The look-up answers this since 0.26; before, the coordinator kept how far the junction is beyond the hit (0.24, 0.25).
+    The look-up answers this since 0.26; before (0.24, 0.25), the coordinator kept how far beyond the hit the boundary is.
     """
     if len(answer) > 2:
         return int(answer[2])

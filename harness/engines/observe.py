@@ -25,7 +25,7 @@ from typing import Any
 
 from harness.engines.observe_pins import POOL, ObservedPool, Pins
 from harness.engines.observe_tier import ObservedTier
-from harness.engines.observe_touched import Touched
+from harness.engines.observe_touched import DirtyBlocks
 from harness.history.events import Counts, Drop, Event, Hit, Publish, Take, Unpublish, UnpublishReason
 
 _NO_BLOCKS: list[Any] = []
@@ -57,7 +57,7 @@ class ObservedManager:
         self._drain_dirty = getattr(self._pool, "drain_dirty", None)
         self._refs: list[int] = [block.ref_cnt for block in self._blocks]
         self._keys: list[Any] = [block.block_hash for block in self._blocks]
-        self._touched = Touched(self._pool, self._refs, self._keys)
+        self._touched = DirtyBlocks(self._pool, self._refs, self._keys)
         self._lengths: dict[int, dict[Any, int]] = {}
         self._several: set[int] = set()
         self._tied: dict[int, list[int]] = {}

@@ -19,7 +19,7 @@ LOOK_EVERY = 256
 """Calls between two looks at every block."""
 
 
-class Touched:
+class DirtyBlocks:
     """Listens to a pool. `refs` and `keys` are by block as they were reported last; whoever has them keeps them up."""
 
     def __init__(self, pool: Any, refs: list[int], keys: list[Any]) -> None:

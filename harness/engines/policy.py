@@ -17,7 +17,7 @@ from harness._util.names import nearest
 from harness.engines.mutant import Mutant
 from harness.engines.protocol import Engine
 from harness.history.events import Event
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Layout, Op, Trace, TraceHeader
 
 GROUP = "cachewitness.policies"
@@ -91,10 +91,10 @@ class PolicyKind:
     rules: Sequence[Rule]
     axes: Mapping[str, str]
     open: Callable[[TraceHeader, Mapping[str, str]], Engine]
-    cells: Callable[[], list[Cell]]
-    cold_cells: Callable[[], list[Cell]]
+    configurations: Callable[[], list[Configuration]]
+    cold_configurations: Callable[[], list[Configuration]]
     serve: Serve
-    variants: Callable[[Layout], list[Cell]] | None = None
+    variants: Callable[[Layout], list[Configuration]] | None = None
     heights: tuple[Height, ...] = ("manager", "scheduler")
     not_applicable: Mapping[str, str] = field(default_factory=dict)
     checkpoint: str = "toy"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from harness._util.errors import UsageError
-from harness.engines.block_table_diff import Books, Witness
+from harness.engines.block_table_diff import CacheState, Witness
 from harness.engines.protocol import Device
 from harness.engines.scripted import Sampler, Scripted
 from harness.history.events import (
@@ -54,7 +54,7 @@ class Scheduled:
     stores: list[Move] = field(default_factory=list)
 
 
-class Adapter(Books, Protocol):
+class Adapter(CacheState, Protocol):
     """A policy as the harness drives it.
 
     An adapter settles the witness after each call that it makes on the policy, and says in between what cannot be read off

@@ -27,7 +27,7 @@ from harness.run.execute import drive
 from harness.run.runner import SHRINK_SECONDS
 from harness.trace import format as traces
 from harness.trace.capabilities import lacking, within
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
 from harness.trace.generate import Seeded, write
 from harness.trace.shrink import shrink
@@ -51,18 +51,18 @@ class Plan:
     seed: int
     stream: str = "campaign"
 
-    def draw(self, number: int) -> tuple[Cell, Trace]:
+    def draw(self, number: int) -> tuple[Configuration, Trace]:
         """Return configuration and trace number so many.
 
         Raises UsageError if the policy refuses what the user chose.
         """
         source = Seeded(f"{self.stream}/{self.seed}/{number}")
         height = source.choice(self.heights)
-        cell = draw(source, self.policy, height, self.chosen)
+        configuration = draw(source, self.policy, height, self.chosen)
         withdraw = source.chance(20)
         name = f"fuzz-{self.seed}-{number}"
-        trace = write(cell.shape(height), source, withdraw=withdraw, operations=source.choice(LENGTHS), name=name)
-        return cell, Trace(msgspec.structs.replace(trace.header, seed=self.seed), trace.ops)
+        trace = write(configuration.shape(height), source, withdraw=withdraw, operations=source.choice(LENGTHS), name=name)
+        return configuration, Trace(msgspec.structs.replace(trace.header, seed=self.seed), trace.ops)
 
 
 def heights_of(engine: EngineSpec, policy: str) -> tuple[Height, ...]:
@@ -129,7 +129,7 @@ class Campaign:
         """Run one trace; note why if it is left out."""
         began = time.perf_counter()
         try:
-            cell, trace = self.plan.draw(number)
+            configuration, trace = self.plan.draw(number)
             engine = self.engine.open(trace.header)
         except UsageError as error:
             self._leave_out("configurations", str(error))
@@ -148,7 +148,7 @@ class Campaign:
         if spent := getattr(engine, "engine_seconds", 0.0):
             self.report.engine_seconds = (self.report.engine_seconds or 0.0) + spent
         if result.findings:
-            self._fail(cell, trace, min(result.findings, key=lambda found: found.anomaly not in _DISAGREEMENTS))
+            self._fail(configuration, trace, min(result.findings, key=lambda found: found.anomaly not in _DISAGREEMENTS))
 
     def _leave_out(self, what: str, why: str) -> None:
         self._left_out.setdefault((what, why), NotRun(what, why, 0)).count += 1
@@ -164,8 +164,8 @@ class Campaign:
         self._digest.update(traces.dump(trace))
         self._digest.update(msgspec.json.encode([activity, [(t.checker, t.opportunities, t.findings) for t in result.tallies]]))
 
-    def _fail(self, cell: Cell, trace: Trace, finding: Finding) -> None:
-        name = f"fuzz:{trace.header.name}@{cell.layout.name}"
+    def _fail(self, configuration: Configuration, trace: Trace, finding: Finding) -> None:
+        name = f"fuzz:{trace.header.name}@{configuration.layout.name}"
         self._suites[trace.header.height].failures.append(failure_of(self.engine, name, trace, finding))
 
     def _conclude(self) -> None:

@@ -20,9 +20,9 @@ from harness.engines.faults import all_mutants
 from harness.engines.registry import parse
 from harness.fuzz.campaign import Plan
 from harness.fuzz.explore import explore
-from harness.fuzz.scope import CELLS, Bound, Scope
+from harness.fuzz.scope import CONFIGURATIONS, Bound, Scope
 from harness.run.execute import drive
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
 from harness.trace.generate import Seeded
 
@@ -35,25 +35,25 @@ DRAWN_MAX = 100
 SOUGHT = "reset-keeps-keys"
 """The fault of an exhaustive search."""
 
-Fits = Callable[[Cell], bool]
+Fits = Callable[[Configuration], bool]
 
 
 def _has(kind: str) -> Fits:
-    return lambda cell: any(group.kind == kind for group in cell.layout.groups)
+    return lambda configuration: any(group.kind == kind for group in configuration.layout.groups)
 
 
 def _option(name: str) -> Fits:
-    return lambda cell: bool(cell.options.get(name))
+    return lambda configuration: bool(configuration.options.get(name))
 
 
-def _pruned(cell: Cell) -> bool:
+def _pruned(configuration: Configuration) -> bool:
     """Whether retention drops something: of the newest releases it does unless told otherwise."""
-    if "release" in cell.options or cell.options.get("retention_interval", 0) is None:
+    if "release" in configuration.options or configuration.options.get("retention_interval", 0) is None:
         return False
-    return any(group.kind in ("sliding", "recurrent") for group in cell.layout.groups)
+    return any(group.kind in ("sliding", "recurrent") for group in configuration.layout.groups)
 
 
-def _any(cell: Cell) -> bool:
+def _any(configuration: Configuration) -> bool:
     return True
 
 
@@ -64,7 +64,7 @@ CANARIES: Mapping[str, Fits] = {
     "window-looked-up-short": _has("sliding"),
     "replay-boundary-masked": _pruned,
     "denser-than-interval": _pruned,
-    "hit-is-maximum-over-groups": lambda cell: len(cell.layout.groups) > 1,
+    "hit-is-maximum-over-groups": lambda configuration: len(configuration.layout.groups) > 1,
     "tail-published-early": _any,
     "lookup-one-unit-short": _any,
     "block-leaked": _any,
@@ -80,7 +80,7 @@ CANARIES: Mapping[str, Fits] = {
 
 
 @dataclass(frozen=True)
-class Sung:
+class CanaryResult:
     """What became of the canary: the fault, the anomaly that it was to raise, and the operations until it was reported."""
 
     mutant: str
@@ -90,7 +90,7 @@ class Sung:
     operations: int
 
 
-def sing(plan: Plan) -> Sung | None:
+def run_canary(plan: Plan) -> CanaryResult | None:
     """Plant the fault that the plan's seed chooses and say whether it was reported; None if no configuration expresses one."""
     plan = replace(plan, stream="canary")
     source, names = Seeded(f"canary/{plan.seed}"), sorted(CANARIES)
@@ -102,7 +102,7 @@ def sing(plan: Plan) -> Sung | None:
     return None
 
 
-def planted(plan: Plan, name: str) -> Sung:
+def planted(plan: Plan, name: str) -> CanaryResult:
     """Plant one fault, and run what can express it until it is reported or the canary's operations are spent."""
     mutant, operations = all_mutants()[name], 0
     expressing = filter(None, (_expresses(name, _drawn(plan, number)) for number in count()))
@@ -111,18 +111,21 @@ def planted(plan: Plan, name: str) -> Sung:
         result = drive(trace, engine, until=lambda found: _named(found, name), keep=False)
         operations += result.activity.operations
         if any(_named(found, name) for found in result.findings):
-            return Sung(name, mutant.anomaly, mutant.checker, True, operations)
+            return CanaryResult(name, mutant.anomaly, mutant.checker, True, operations)
         if operations >= OPERATIONS_MAX:
             break
-    return Sung(name, mutant.anomaly, mutant.checker, False, operations)
+    return CanaryResult(name, mutant.anomaly, mutant.checker, False, operations)
 
 
-def sought() -> Sung:
+def sought() -> CanaryResult:
     """Plant the fault of an exhaustive search, and search until it is reported or everything was seen."""
-    mutant, scope = all_mutants()[SOUGHT], Scope(CELLS[0], "scheduler", Bound(requests=1, blocks=1, pages=4, generated=2))
+    mutant, scope = (
+        all_mutants()[SOUGHT],
+        Scope(CONFIGURATIONS[0], "scheduler", Bound(requests=1, blocks=1, pages=4, generated=2)),
+    )
     found = explore(parse(f"reference:mutant={SOUGHT}"), scope)
     reported = found.failure is not None and _named(found.failure[1], SOUGHT)
-    return Sung(SOUGHT, mutant.anomaly, mutant.checker, reported, found.operations)
+    return CanaryResult(SOUGHT, mutant.anomaly, mutant.checker, reported, found.operations)
 
 
 def _named(found: Finding, name: str) -> bool:
@@ -130,7 +133,7 @@ def _named(found: Finding, name: str) -> bool:
     return (found.anomaly, found.checker) == (mutant.anomaly, mutant.checker)
 
 
-def _drawn(plan: Plan, number: int) -> tuple[Cell, Trace] | None:
+def _drawn(plan: Plan, number: int) -> tuple[Configuration, Trace] | None:
     """Return what the plan draws; None if the policy refuses it."""
     try:
         return plan.draw(number)
@@ -138,10 +141,10 @@ def _drawn(plan: Plan, number: int) -> tuple[Cell, Trace] | None:
         return None
 
 
-def _expresses(name: str, drawn: tuple[Cell, Trace] | None) -> Trace | None:
+def _expresses(name: str, drawn: tuple[Configuration, Trace] | None) -> Trace | None:
     """Return the trace if the fault can show in it."""
     if drawn is None:
         return None
-    cell, trace = drawn
-    fits = cell.options.get("enable_caching", True) and CANARIES[name](cell)
+    configuration, trace = drawn
+    fits = configuration.options.get("enable_caching", True) and CANARIES[name](configuration)
     return trace if fits and all_mutants()[name].height in ("manager", trace.header.height) else None

@@ -17,7 +17,7 @@ from typing import Any
 
 from harness._util.errors import UsageError
 from harness.engines import policy as policies
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Height, Layout, TraceHeader
 from harness.trace.generate import Source
 
@@ -50,7 +50,7 @@ class Restriction:
     historic: bool = True
 
 
-def draw(source: Source, policy: str, height: Height, chosen: Restriction) -> Cell:
+def draw(source: Source, policy: str, height: Height, chosen: Restriction) -> Configuration:
     """Draw a configuration that the policy accepts at a height.
 
     Raises UsageError if the policy refuses what the user chose.
@@ -61,38 +61,43 @@ def draw(source: Source, policy: str, height: Height, chosen: Restriction) -> Ce
         drawn: Options = {}
         wanted = _vllm_options(source, layout, height, historic=chosen.historic)
     else:
-        cells = [cell for cell in kind.cells() if cell.runs_at(height)]
-        cell = source.choice(cells)
-        layout = source.choice(chosen.layouts) if chosen.layouts else cell.layout
-        drawn = {} if chosen.layouts else dict(cell.options)
-        wanted = _seen_options(source, cells)
+        configurations = [configuration for configuration in kind.configurations() if configuration.runs_at(height)]
+        configuration = source.choice(configurations)
+        layout = source.choice(chosen.layouts) if chosen.layouts else configuration.layout
+        drawn = {} if chosen.layouts else dict(configuration.options)
+        wanted = _seen_options(source, configurations)
     drawn |= chosen.options
-    cell = Cell(layout, drawn, policy)
-    _open(cell, height)
+    configuration = Configuration(layout, drawn, policy)
+    _open(configuration, height)
     for bundle in wanted:
-        if not bundle.keys() & cell.options.keys():
-            cell = _with(cell, bundle, height)
-    return cell
+        if not bundle.keys() & configuration.options.keys():
+            configuration = _with(configuration, bundle, height)
+    return configuration
 
 
-def _with(cell: Cell, bundle: Options, height: Height) -> Cell:
+def _with(configuration: Configuration, bundle: Options, height: Height) -> Configuration:
     """Return the cell with further options; without them if the policy refuses them."""
-    more = Cell(cell.layout, cell.options | bundle, cell.policy)
+    more = Configuration(configuration.layout, configuration.options | bundle, configuration.policy)
     if not more.runs_at(height):
-        return cell
+        return configuration
     try:
         _open(more, height)
     except UsageError:
-        return cell
+        return configuration
     return more
 
 
-def _open(cell: Cell, height: Height) -> None:
+def _open(configuration: Configuration, height: Height) -> None:
     """Raise UsageError if the policy refuses the cell."""
     header = TraceHeader(
-        name="drawn", layout=cell.layout, pages=_PAGES, height=height, policy=cell.policy, options=dict(cell.options)
+        name="drawn",
+        layout=configuration.layout,
+        pages=_PAGES,
+        height=height,
+        policy=configuration.policy,
+        options=dict(configuration.options),
     )
-    kind = policies.get(cell.policy)
+    kind = policies.get(configuration.policy)
     if kind.refuse is not None:
         kind.refuse(header)
     else:
@@ -145,7 +150,7 @@ def _vllm_options(source: Source, layout: Layout, height: Height, *, historic: b
     if not older and source.chance(25) and all(_beside_eagle(group, unit) for group in layout.groups):
         yield {"use_eagle": True}
     if historic and source.chance(10):
-        yield {"junction_pinning": source.chance(50)}
+        yield {"pin_shared_prefix_boundary": source.chance(50)}
     if historic and source.chance(15):
         yield {"free_list": source.choice(("fifo", "lifo"))}
     if source.chance(12):
@@ -181,11 +186,11 @@ def _scheduling(source: Source, unit: int) -> Iterator[Options]:
         yield {"max_model_len": 6 * unit + source.integer(1, unit) + 1}
 
 
-def _seen_options(source: Source, cells: Sequence[Cell]) -> Iterator[Options]:
+def _seen_options(source: Source, configurations: Sequence[Configuration]) -> Iterator[Options]:
     """Yield options that some cell of the policy has, each now and then."""
     seen: dict[str, list[Any]] = {}
-    for cell in cells:
-        for name, value in cell.options.items():
+    for configuration in configurations:
+        for name, value in configuration.options.items():
             if value not in seen.setdefault(name, []):
                 seen[name].append(value)
     for name, values in seen.items():

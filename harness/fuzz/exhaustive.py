@@ -19,8 +19,8 @@ from harness._util.names import nearest
 from harness.engines.registry import EngineSpec, parse
 from harness.fuzz.campaign import failure_of
 from harness.fuzz.explore import Found, explore
-from harness.fuzz.scope import CELLS, Bound, Scope
-from harness.trace.configurations import Cell
+from harness.fuzz.scope import CONFIGURATIONS, Bound, Scope
+from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Submit
 from harness.verdict.summary import Failure
 
@@ -87,23 +87,23 @@ def bound_of(text: str) -> Bound:
     return Bound(**given)
 
 
-def check(engine: EngineSpec, policy: str, cells: Sequence[Cell]) -> None:
+def check(engine: EngineSpec, policy: str, configurations: Sequence[Configuration]) -> None:
     """Raise UsageError for what cannot be searched exhaustively."""
     if engine.kind.name != "reference" or policy != POLICY:
         raise UsageError(
             f"--exhaustive: states are read off the reference of {POLICY} alone, not off {engine.kind.name}, {policy}"
         )
-    for cell in cells:
+    for configuration in configurations:
         for name in UNTOLD:
-            if cell.options.get(name):
+            if configuration.options.get(name):
                 raise UsageError(f"--exhaustive: option {name!r} is not searched exhaustively; fuzz without --exhaustive")
-        engine.open(Scope(cell, "scheduler", Bound()).header()).close()
+        engine.open(Scope(configuration, "scheduler", Bound()).header()).close()
 
 
 def search(
     engine: EngineSpec,
     bound: Bound,
-    cells: Sequence[Cell] = CELLS,
+    configurations: Sequence[Configuration] = CONFIGURATIONS,
     heights: Sequence[Height] = ("manager", "scheduler"),
     *,
     seconds: float = 0.0,
@@ -116,7 +116,9 @@ def search(
     """
     started = time.monotonic()
     deadline = started + seconds if seconds else 0.0
-    coverage = Coverage(bound, [Covered(Scope(cell, height, bound)) for cell in cells for height in heights])
+    coverage = Coverage(
+        bound, [Covered(Scope(configuration, height, bound)) for configuration in configurations for height in heights]
+    )
     tasks = [(covered, first) for covered in coverage.covered for first in covered.scope.first()]
     enough, left = multiprocessing.Event(), Counter(id(covered) for covered, _ in tasks)
     with ProcessPoolExecutor(processes, initializer=_begin, initargs=(enough,)) as pool:
@@ -132,7 +134,7 @@ def search(
                 pool.shutdown(cancel_futures=True)
                 trace, finding = found.failure
                 coverage.failure = failure_of(
-                    engine, f"exhaustive:{covered.scope.height}@{covered.scope.cell.name}", trace, finding
+                    engine, f"exhaustive:{covered.scope.height}@{covered.scope.configuration.name}", trace, finding
                 )
                 break
     for covered in coverage.covered:

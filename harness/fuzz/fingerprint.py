@@ -24,7 +24,7 @@ from harness.checkers.ownership import Ownership
 from harness.checkers.progress import Progress
 from harness.checkers.protocol import Checker
 from harness.checkers.retention import IntervalSparsity, ReplayBoundaryRetained, replay_needs
-from harness.ledger.ledger import Book, Ledger
+from harness.ledger.ledger import Ledger, RequestRecord
 from harness.ledger.records import NOTHING, PageRecord
 
 _FORGOTTEN_BY_A_STEP = {"cached_blocks_this_step", "new_block_ids"}
@@ -50,7 +50,7 @@ class _View:
 
     def __init__(self, engine: Any, ledger: Ledger, *, last: bool) -> None:
         self._engine, self._ledger = engine, ledger
-        self._live = [book.nodes[-1] for book in ledger.books.values() if book.live] if last else None
+        self._live = [request.nodes[-1] for request in ledger.requests.values() if request.live] if last else None
         self._manager = engine.manager.manager
         self._pool = self._manager.block_pool
         self._singles = self._manager.coordinator.single_type_managers
@@ -134,21 +134,21 @@ class _View:
         """Return what is known of pages and of requests that live."""
         ledger = self._ledger
         records = [(name, self._page(ledger.records[0][page])) for page, name in self._names.items()]
-        books = [(book.r, self._book(book)) for book in ledger.books.values() if book.live]
-        return records, books, self._lost(), len(ledger.books)
+        requests = [(request.r, self._book(request)) for request in ledger.requests.values() if request.live]
+        return records, requests, self._lost(), len(ledger.requests)
 
     def _lost(self) -> Any:
-        """Return the keys that ended and whose absence is forgiven: those that a replay needs, and states at junctions."""
+        """Return the keys whose end is forgiven: those that a replay needs, and states at shared-prefix boundaries."""
         ledger = self._ledger
         if ReplayBoundaryRetained.name in ledger.header.not_applicable:
             return ()
         ended = {(group, n) for group, nodes in enumerate(ledger.ended) for n, why in nodes.items() if why != "retention"}
         if self._live is not None:
-            live = [book for book in ledger.books.values() if book.live]
-            needed = {(group, node) for book in live for group, node in replay_needs(ledger, book)[1]}
-            if ledger.header.rules.retention.junction:
+            live = [request for request in ledger.requests.values() if request.live]
+            needed = {(group, node) for request in live for group, node in replay_needs(ledger, request)[1]}
+            if ledger.header.rules.retention.shared_prefix_boundary:
                 states = [group.id for group in ledger.local if group.kind == "recurrent"]
-                needed |= {(group, node) for book in live for group in states for node in book.nodes}
+                needed |= {(group, node) for request in live for group in states for node in request.nodes}
             ended &= needed
         return sorted((group, self._node(node)) for group, node in ended)
 
@@ -160,9 +160,17 @@ class _View:
         content = (self._node(record.node), record.start, record.stop, record.group, record.state, record.tainted)
         return content, older, keys, sorted(record.holders.items())
 
-    def _book(self, book: Book) -> Any:
-        states = sorted((group, sorted(lengths)) for group, lengths in book.states.items())
-        return book.tokens, book.prompt_tokens, book.computed, book.drafted, book.resume, bool(book.ran_steps), states
+    def _book(self, request: RequestRecord) -> Any:
+        states = sorted((group, sorted(lengths)) for group, lengths in request.states.items())
+        return (
+            request.tokens,
+            request.prompt_tokens,
+            request.computed,
+            request.drafted,
+            request.resume,
+            bool(request.ran_steps),
+            states,
+        )
 
     def _node(self, node: int) -> bytes:
         """Return a prefix by its tokens, whatever number it has."""
@@ -202,7 +210,7 @@ def _remembered(checker: Checker, ledger: Ledger) -> Any:
     if isinstance(checker, Ownership):
         return sorted((r, step - ledger.last_step_ended) for r, step in checker._ended.items())
     if isinstance(checker, ReplayBoundaryRetained):
-        return sorted((r, point) for r, point in checker._junctions.items() if ledger.books[r].live)
+        return sorted((r, point) for r, point in checker._shared_prefix_boundaries.items() if ledger.requests[r].live)
     if isinstance(checker, IntervalSparsity):
-        return sorted((r, sorted(points)) for r, points in checker._junctions.items() if ledger.books[r].live)
+        return sorted((r, sorted(points)) for r, points in checker._shared_prefix_boundaries.items() if ledger.requests[r].live)
     return None

@@ -160,8 +160,8 @@ class Machine(RuleBasedStateMachine):
         source = _Drawn(data)
         restriction = Restriction(historic=not self.engine.kind.replays)
         try:
-            cell = draw(source, self.policy, self.height, restriction)
-            self.shape = cell.shape(self.height)
+            configuration = draw(source, self.policy, self.height, restriction)
+            self.shape = configuration.shape(self.height)
             longest = (UNITS_MAX + _ROOM[self.height]) * self.shape.unit
             pages = max(self.shape.pages(longest) * source.choice(_FIFTHS_OF_POOL[self.height]) // 5 + 1, 4)
             self._header = self._named(self.shape, pages)

@@ -33,7 +33,7 @@ PUBLICATION = {
     "chunk ends inside a block": "a chunk of a recurrent group ended between two boundaries",
     "interval kept": "a key lay on the retention interval",
     "replay boundary kept": "a key lay where an exact replay resumes",
-    "junction kept": "a key off the interval was kept before the replay boundary: there others part",
+    "shared-prefix boundary kept": "a key off the interval was kept before the replay boundary: there others part",
     "stored in tier": "a page was stored in the second tier",
 }
 ROOM = {

@@ -238,8 +238,9 @@ def sparser_adds_nothing(open_engine: Open, trace: Trace, option: str, dense: An
     """Whether all that is published with the sparser of two retention intervals is published with the denser one, too.
 
     The boundaries of the sparser one are among those of the denser one, and the pool is never full, so nothing is computed
-    because it was evicted. It does not hold of an engine that keeps shared-prefix junctions, unless requests are asked one by
-    one: it learns of a junction where a hit is shorter than what is shared, and with the sparser interval hits are shorter.
+    because it was evicted. It does not hold of an engine that keeps shared-prefix boundaries, unless requests are asked one by
+    one: it learns of a shared-prefix boundary where a hit is shorter than what is shared, and with the sparser interval hits
+    are shorter.
     """
     kept, allowed = (_published(run(open_engine, _with(trace, option, value))) for value in (sparse, dense))
     return [

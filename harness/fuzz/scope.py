@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from harness.ledger.ledger import Ledger
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Abort, Finish, GroupSpec, Height, Layout, Op, Preempt, Reset, Step, Submit, TraceHeader
 
 BLOCK = 2
@@ -48,24 +48,24 @@ class Bound:
 class Scope:
     """A configuration at a height, and a bound."""
 
-    cell: Cell
+    configuration: Configuration
     height: Height
     bound: Bound
 
     @property
     def name(self) -> str:
         """The configuration and the height, as they are told."""
-        return f"{self.cell.name} at {self.height} height"
+        return f"{self.configuration.name} at {self.height} height"
 
     def header(self) -> TraceHeader:
         """Return the header of every trace of the scope."""
-        options = {"max_model_len": self.bound.model_len, **self.cell.options}
+        options = {"max_model_len": self.bound.model_len, **self.configuration.options}
         return TraceHeader(
             name="exhaustive",
-            layout=self.cell.layout,
+            layout=self.configuration.layout,
             pages=self.bound.pages,
             height=self.height,
-            policy=self.cell.policy,
+            policy=self.configuration.policy,
             options=options,
             story="found by enumeration",
             source="harness/fuzz/scope.py",
@@ -82,11 +82,11 @@ class Scope:
 
     def last(self, ledger: Ledger) -> bool:
         """Whether nobody is submitted any more."""
-        return len(ledger.books) >= self.bound.requests
+        return len(ledger.requests) >= self.bound.requests
 
     def operations(self, ledger: Ledger) -> list[Op]:
         """Return what can be asked in the state of a ledger, each thing once."""
-        live = [book.r for book in ledger.books.values() if book.live]
+        live = [book.r for book in ledger.requests.values() if book.live]
         ops: list[Op] = []
         if not self.last(ledger):
             ops += self._submits(ledger)
@@ -102,12 +102,12 @@ class Scope:
 
     def _submits(self, ledger: Ledger) -> Iterator[Op]:
         """Yield the next request with every prompt: of A, of B, of A up to a boundary and then B, of what others generated."""
-        r = f"r{len(ledger.books) + 1}"
+        r = f"r{len(ledger.requests) + 1}"
         for tokens in range(1, self.bound.longest + 1):
             for shared in {0, tokens, *range(BLOCK, tokens, BLOCK)}:
                 terms = (f"A:{shared}" if shared else "", f"B:{tokens - shared}" if shared < tokens else "")
                 yield Submit(r, " ".join(filter(None, terms)))
-        for book in ledger.books.values():
+        for book in ledger.requests.values():
             for tokens in range(book.prompt_tokens + 1, min(len(book.tokens), self.bound.longest) + 1):
                 yield Submit(r, f"A:{book.prompt_tokens} @{book.r}:{tokens - book.prompt_tokens}")
 
@@ -117,14 +117,14 @@ class Scope:
         Of budgets: a block of all groups, one token more, and enough for everybody.
         """
         if self.height == "scheduler":
-            unit, enough = self.cell.shape(self.height).unit, 2 * self.bound.model_len
+            unit, enough = self.configuration.shape(self.height).unit, 2 * self.bound.model_len
             if live:
                 yield from (Step(budget=budget) for budget in (unit, unit + 1, enough))
                 yield from (Step(budget=enough, withdraw=[r]) for r in live)
             return
         choices = []
         for r in live:
-            book = ledger.books[r]
+            book = ledger.requests[r]
             lacking = len(book.tokens) - book.computed
             choices.append([0, *sorted({min(1, lacking), min(BLOCK, lacking), lacking} - {0})])
         for counts in product(*choices):
@@ -143,12 +143,14 @@ def _layout(name: str, *groups: GroupSpec) -> Layout:
 _FULL, _STATE = GroupSpec(kind="full", block_size=BLOCK), GroupSpec(kind="recurrent", block_size=BLOCK)
 _WINDOW = GroupSpec(kind="sliding", block_size=BLOCK, window=3)
 
-CELLS: tuple[Cell, ...] = (
-    Cell(_layout("small-full", _FULL)),
-    Cell(_layout("small-window", _FULL, _WINDOW), {"retention_interval": None}),
-    Cell(_layout("small-window", _FULL, _WINDOW), {"retention_interval": 0}),
-    Cell(_layout("small-state", _FULL, _STATE), {"retention_interval": None}),
-    Cell(_layout("small-state", _FULL, _STATE), {"retention_interval": 0}),
-    Cell(_layout("small-unequal", _FULL, GroupSpec(kind="recurrent", block_size=2 * BLOCK)), {"retention_interval": 0}),
+CONFIGURATIONS: tuple[Configuration, ...] = (
+    Configuration(_layout("small-full", _FULL)),
+    Configuration(_layout("small-window", _FULL, _WINDOW), {"retention_interval": None}),
+    Configuration(_layout("small-window", _FULL, _WINDOW), {"retention_interval": 0}),
+    Configuration(_layout("small-state", _FULL, _STATE), {"retention_interval": None}),
+    Configuration(_layout("small-state", _FULL, _STATE), {"retention_interval": 0}),
+    Configuration(
+        _layout("small-unequal", _FULL, GroupSpec(kind="recurrent", block_size=2 * BLOCK)), {"retention_interval": 0}
+    ),
 )
 """The configurations of a search in which the user chose none."""

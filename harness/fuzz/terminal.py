@@ -12,7 +12,7 @@ from rich.text import Text
 from harness.engines.registry import EngineSpec
 from harness.fuzz import marks
 from harness.fuzz.campaign import Campaign
-from harness.fuzz.canary import Sung
+from harness.fuzz.canary import CanaryResult
 from harness.fuzz.exhaustive import Coverage
 from harness.fuzz.scope import BLOCK
 from harness.verdict.report import terminal
@@ -25,7 +25,9 @@ EXPLAINED_MAX = 12
 """So many marks that were never reached are explained; of more, the names are listed."""
 
 
-def print_campaign(campaign: Campaign, sung: Sung | None, stored: Mapping[str, Stored], again: str, out: Console) -> None:
+def print_campaign(
+    campaign: Campaign, canary: CanaryResult | None, stored: Mapping[str, Stored], again: str, out: Console
+) -> None:
     """Print what a campaign did and reached, the witness if something failed, the verdict, and the line that runs it again."""
     report = campaign.report
     activity = Activity()
@@ -33,7 +35,7 @@ def print_campaign(campaign: Campaign, sung: Sung | None, stored: Mapping[str, S
         activity.add(suite.activity)
     version = f" ({report.engine_version})" if report.engine_version else ""
     _say(f"engine {report.engine}{version}, policy {campaign.plan.policy}, seed {campaign.plan.seed}", out, "bold")
-    _say(f"canary: {canary_line(sung)}", out)
+    _say(f"canary: {canary_line(canary)}", out)
     _say(f"{campaign.traces:,} traces, each on a configuration of its own; {terminal.speed(report)}", out)
     terminal.print_activity(activity, out)
     terminal.print_tallies(report.tallies(), out)
@@ -45,7 +47,7 @@ def print_campaign(campaign: Campaign, sung: Sung | None, stored: Mapping[str, S
             whole = len(failure.trace.ops)
             terminal.print_lines(witness(failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay), out)
             _say("", out)
-    terminal.print_verdict(exit_code(campaign, sung), out, reasons=_reasons(campaign, sung), passed="nothing found")
+    terminal.print_verdict(exit_code(campaign, canary), out, reasons=_reasons(campaign, canary), passed="nothing found")
     _say(f"again: {again}  (digest {campaign.digest})", out)
 
 
@@ -55,7 +57,9 @@ def report_of(coverage: Coverage, engine: EngineSpec) -> Report:
     return Report(engine=engine.text, suites=[SuiteReport(name="exhaustive", failures=failures)])
 
 
-def print_coverage(coverage: Coverage, sung: Sung, engine: EngineSpec, stored: Mapping[str, Stored], out: Console) -> int:
+def print_coverage(
+    coverage: Coverage, canary: CanaryResult, engine: EngineSpec, stored: Mapping[str, Stored], out: Console
+) -> int:
     """Print what an exhaustive search covered, the witness if something failed, and the verdict; return its exit code.
 
     It is that of a crash if the canary was missed.
@@ -63,7 +67,7 @@ def print_coverage(coverage: Coverage, sung: Sung, engine: EngineSpec, stored: M
     b = coverage.bound
     limits = f"{b.requests} requests, prompts of up to {b.longest} tokens, {b.model_len} tokens in all, {b.pages} pages"
     _say(f"engine {engine.text}, every trace of {limits}; blocks of {BLOCK} tokens unless said otherwise", out, "bold")
-    _say(f"canary: {canary_line(sung)}", out)
+    _say(f"canary: {canary_line(canary)}", out)
     table = new_table(out, ["configuration", "states", "transitions", "depth", ""])
     for one in coverage.covered:
         counts = (f"{len(one.states):,}", f"{one.transitions:,}", str(one.depth))
@@ -77,8 +81,8 @@ def print_coverage(coverage: Coverage, sung: Sung, engine: EngineSpec, stored: M
         whole, replay = len(failure.trace.ops), stored[failure.id].replay
         terminal.print_lines(witness(failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay), out)
         _say("", out)
-    if not sung.reported:
-        code, reasons = EXIT_INTERNAL, [f"the canary {canary_line(sung)}"]
+    if not canary.reported:
+        code, reasons = EXIT_INTERNAL, [f"the canary {canary_line(canary)}"]
     elif coverage.failure:
         code, reasons = EXIT_FAIL, [coverage.failure.finding.anomaly]
     elif coverage.complete:
@@ -89,24 +93,24 @@ def print_coverage(coverage: Coverage, sung: Sung, engine: EngineSpec, stored: M
     return code
 
 
-def exit_code(campaign: Campaign, sung: Sung | None) -> int:
+def exit_code(campaign: Campaign, canary: CanaryResult | None) -> int:
     """Return the exit code of a campaign: that of a crash if the canary was missed, since then nothing that was said counts.
 
     Without a canary there is no pass.
     """
-    if sung is not None:
-        return campaign.report.exit_code if sung.reported else EXIT_INTERNAL
+    if canary is not None:
+        return campaign.report.exit_code if canary.reported else EXIT_INTERNAL
     return EXIT_NOTHING_CHECKED if campaign.report.exit_code == EXIT_PASS else campaign.report.exit_code
 
 
-def canary_line(sung: Sung | None) -> str:
+def canary_line(canary: CanaryResult | None) -> str:
     """Return in one sentence what became of the canary."""
-    if sung is None:
+    if canary is None:
         return "none; the chosen configurations express no fault that could be planted"
-    planted = f"{sung.mutant}, planted in the reference, "
-    if not sung.reported:
-        return f"{planted}was NOT reported as {sung.anomaly} in {sung.operations:,} operations: the harness is blind"
-    return f"{planted}was reported as {sung.anomaly} by {sung.checker} after {sung.operations:,} operations"
+    planted = f"{canary.mutant}, planted in the reference, "
+    if not canary.reported:
+        return f"{planted}was NOT reported as {canary.anomaly} in {canary.operations:,} operations: the harness is blind"
+    return f"{planted}was reported as {canary.anomaly} by {canary.checker} after {canary.operations:,} operations"
 
 
 def command(engine: str, policy: str, layouts: Sequence[str], options: Sequence[str], operations: int, seed: int) -> str:
@@ -139,10 +143,10 @@ def _print_list(title: str, lines: Sequence[str], out: Console) -> None:
         out.print()
 
 
-def _reasons(campaign: Campaign, sung: Sung | None) -> list[str]:
-    code = exit_code(campaign, sung)
-    if sung is not None and not sung.reported:
-        return [f"the canary {canary_line(sung)}"]
+def _reasons(campaign: Campaign, canary: CanaryResult | None) -> list[str]:
+    code = exit_code(campaign, canary)
+    if canary is not None and not canary.reported:
+        return [f"the canary {canary_line(canary)}"]
     if code == EXIT_PASS:
         return []
     failures = [failure for suite in campaign.report.suites for failure in suite.failures]

@@ -33,7 +33,7 @@ from harness.history.events import (
     Unpublish,
     Version,
 )
-from harness.ledger.ledger import Book, Ledger
+from harness.ledger.ledger import Ledger, RequestRecord
 from harness.ledger.records import PageRecord
 
 _EVICTED = {
@@ -101,18 +101,18 @@ class Watch(Checker):
 
     def on_hit(self, ledger: Ledger, event: Hit) -> None:
         """Look at where a hit ends, and on whose pages."""
-        book, at = ledger.books[event.r], event.resume
+        request, at = ledger.requests[event.r], event.resume
         if not at:
             self._mark("miss")
             return
         self._mark("hit on a boundary", at % self._unit == 0)
         self._mark("hit inside a block", any(at % size for size in self._sizes))
-        self._mark("hit with one token left", at == len(book.tokens) - 1)
+        self._mark("hit with one token left", at == len(request.tokens) - 1)
         self._mark("hit after preemption", event.r in self._preempted)
         self._mark("fetched from tier", event.tier != "local")
         self._mark("hit after a failed load", event.r in self._unlucky)
         self._mark("snapshot restored", any(group.kind == "recurrent" for group in ledger.local))
-        self._mark("hit cut short by a group", any(self._more(ledger, group, book, at) for group in ledger.local))
+        self._mark("hit cut short by a group", any(self._more(ledger, group, request, at) for group in ledger.local))
         for group, pages in zip(ledger.local, event.pages, strict=False):
             null = ledger.null[group.pool]
             self._mark("null column skipped", any(page in null or page < 0 for page in pages))
@@ -127,18 +127,18 @@ class Watch(Checker):
             for key in record.keys:
                 if key.state == "pending" and key.r != event.r:
                     self._mark("hit in flight" if key.step in ledger.open_steps else "hit in the same step")
-                publisher = ledger.books.get(key.r)
+                publisher = ledger.requests.get(key.r)
                 generated = publisher is not None and key.r != event.r and publisher.prompt_tokens < key.length <= event.resume
                 self._mark("hit on generated tokens", generated)
 
-    def _more(self, ledger: Ledger, group: Group, book: Book, at: int) -> bool:
+    def _more(self, ledger: Ledger, group: Group, request: RequestRecord, at: int) -> bool:
         """Whether a group of full attention holds the block behind the hit as well."""
         length = (at // group.block_size + 1) * group.block_size
-        return group.kind == "full" and length < len(book.nodes) - 1 and held(ledger, group.id, book.nodes[length])
+        return group.kind == "full" and length < len(request.nodes) - 1 and held(ledger, group.id, request.nodes[length])
 
     def on_publish(self, ledger: Ledger, event: Publish) -> None:
         """Look at what is kept and why."""
-        group, book = ledger.groups[event.group], ledger.books[event.r]
+        group, request = ledger.groups[event.group], ledger.requests[event.r]
         if self._tiers[group.pool] != "local":
             self._mark("stored in tier")
             return
@@ -146,15 +146,15 @@ class Watch(Checker):
         self._mark("published after its step", ledger.late(event))
         self._mark("snapshot published", group.kind == "recurrent")
         self._mark("snapshot of several pages", event.companions)
-        node = book.nodes[event.length] if event.length < len(book.nodes) else None
+        node = request.nodes[event.length] if event.length < len(request.nodes) else None
         self._mark("duplicate key", any(page != event.page for page in ledger.keys[event.group].get(node or -1, ())))
         retention = self._rules.retention
         if event.group in retention.groups and retention.interval is not None and group.kind == "recurrent":
-            last = (book.prompt_tokens - 1) // self._rules.alignment * self._rules.alignment - self._rules.give_back
+            last = (request.prompt_tokens - 1) // self._rules.alignment * self._rules.alignment - self._rules.eagle_drop_tokens
             if retention.interval and event.length % retention.interval == 0:
                 self._mark("interval kept")
             else:
-                self._mark("replay boundary kept" if event.length >= last else "junction kept")
+                self._mark("replay boundary kept" if event.length >= last else "shared-prefix boundary kept")
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> None:
         """Look at why a key ends."""
@@ -190,8 +190,8 @@ class Watch(Checker):
 
     def on_drop(self, ledger: Ledger, event: Drop) -> None:
         """Look whether somebody goes on without the pages."""
-        book = ledger.books.get(event.holder)
-        if book is None or not book.live or not book.computed:
+        request = ledger.requests.get(event.holder)
+        if request is None or not request.live or not request.computed:
             return
         kind = ledger.groups[event.group].kind
         self._mark("window moved past a block", kind in ("sliding", "chunked"))
@@ -210,8 +210,8 @@ class Watch(Checker):
         self._mark("ran beside a load", event.runs and any(self._filling(ledger)))
         self._mark("page zeroed", any(pages for _, pages in event.zeros))
         self._mark("copy on write", any(move.src_pool == move.dst_pool for move in event.copies))
-        self._mark("nobody ran", not event.runs and any(book.live for book in ledger.books.values()))
-        prompts = [run.start < ledger.books[run.r].prompt_tokens for run in event.runs]
+        self._mark("nobody ran", not event.runs and any(request.live for request in ledger.requests.values()))
+        prompts = [run.start < ledger.requests[run.r].prompt_tokens for run in event.runs]
         self._mark("decode beside prefill", any(prompts) and not all(prompts))
         for run, prompt in zip(event.runs, prompts, strict=True):
             self._run(ledger, run, prompt)
@@ -219,7 +219,7 @@ class Watch(Checker):
                 self._drafting[event.step, run.r] = run
 
     def _run(self, ledger: Ledger, run: Run, prompt: bool) -> None:
-        self._mark("prompt in chunks", prompt and run.stop < ledger.books[run.r].prompt_tokens)
+        self._mark("prompt in chunks", prompt and run.stop < ledger.requests[run.r].prompt_tokens)
         self._mark("decode over a boundary", not prompt and any(run.start % size == 0 for size in self._sizes))
         for group in ledger.local:
             size = group.block_size
@@ -265,16 +265,16 @@ class Watch(Checker):
 
     def on_preempt(self, ledger: Ledger, event: Preempted) -> None:
         """Look how far it was."""
-        book = ledger.books[event.r]
+        request = ledger.requests[event.r]
         self._preempted.add(event.r)
-        self._mark("preempted mid-prefill" if book.computed < book.prompt_tokens else "preempted while decoding")
+        self._mark("preempted mid-prefill" if request.computed < request.prompt_tokens else "preempted while decoding")
         self._mark("preempted in flight", _in_flight(ledger, event.r))
 
     def on_abort(self, ledger: Ledger, event: Aborted) -> None:
         """Look how far it was."""
-        book = ledger.books[event.r]
-        self._mark("aborted before it ran", not book.computed)
-        self._mark("aborted mid-prefill", 0 < book.computed < book.prompt_tokens)
+        request = ledger.requests[event.r]
+        self._mark("aborted before it ran", not request.computed)
+        self._mark("aborted mid-prefill", 0 < request.computed < request.prompt_tokens)
         self._mark("aborted in flight", _in_flight(ledger, event.r))
         self._mark("aborted while loading", any(event.r in record.holders for record in self._filling(ledger)))
 
@@ -286,13 +286,13 @@ class Watch(Checker):
         """Look who was there."""
         self._mark("reset" if event.ok else "reset refused", event.tier == "local")
         self._mark("reset beside a transfer", ledger.copying)
-        self._mark("reset with requests", any(book.live for book in ledger.books.values()))
+        self._mark("reset with requests", any(request.live for request in ledger.requests.values()))
         kept = self._aside and event.tier == "local" and event.ok
         self._mark("tier kept in a reset", kept and any(ledger.keys[group.id] for group in ledger.groups if group.of >= 0))
 
     def on_version(self, ledger: Ledger, event: Version) -> None:
         """Look who was there, and whether it had the adapter."""
-        live = {book.identity[2] for book in ledger.books.values() if book.live}
+        live = {request.identity[2] for request in ledger.requests.values() if request.live}
         if event.adapter:
             self._mark("adapter reloaded")
             self._mark("adapter reloaded midway", event.adapter in live)

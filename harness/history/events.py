@@ -56,14 +56,14 @@ class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the engine says it keeps of prunable groups.
 
     `interval` in tokens: None keeps every aligned boundary, 0 only reachable ones, R > 0 one in R and the reachable ones.
-    `groups` are those that the interval governs. Reachable is the replay boundary; with `junction` the shared-prefix junction
-    as well, with `extension` also the end of the prompt itself, where a longer prompt resumes. `lowered`: where a speculative
-    look-up gives tokens back, reachable boundaries lie so many tokens lower.
+    `groups` are those that the interval governs. Reachable is the replay boundary; with `shared_prefix_boundary` also
+    where a prefix that others share ends; with `extension` also the end of the prompt itself, where a longer prompt resumes.
+    `lowered`: where a speculative look-up gives tokens back, reachable boundaries lie so many tokens lower.
     """
 
     interval: int | None = None
     groups: list[int] = []
-    junction: bool = False
+    shared_prefix_boundary: bool = False
     extension: bool = False
     lowered: bool = True
 
@@ -81,7 +81,7 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
 class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the engine declares of its own policy, so that checkers need no policy code.
 
-    `alignment`: hits are multiples of this many tokens. `give_back`: tokens that a speculative look-up returns unused.
+    `alignment`: hits are multiples of this many tokens. `eagle_drop_tokens`: tokens that a speculative look-up returns unused.
     `stores_logits`: a full hit may leave nothing to compute. `progress_steps`: in so many steps a feasible request advances.
     `reserved_pages`: so many pages of a pool stay free when a waiting request joins others. `drafts`: so many drafts are
     verified with a token at most; there are pages for so many more beyond them, and a page for the state after each. `tier` is
@@ -90,7 +90,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
 
     caching: bool = True
     alignment: int = 1
-    give_back: int = 0
+    eagle_drop_tokens: int = 0
     retention: Retention = Retention()
     stores_logits: bool = False
     progress_steps: int = 8

@@ -7,7 +7,7 @@ The header comes first::
     group 0: full block 4
     group 1: sliding block 4 window 6         chunked block 4 chunk 8 | recurrent block 4 [every-block]
     group 2: full block 4 pool 1
-    rules: alignment 4, give-back 4, drafts 2, retention 0 on 1, junction, stores-logits, no-caching, progress 4
+    rules: alignment 4, eagle-drop 4, drafts 2, retention 0 on 1, shared-prefix-boundary, stores-logits, no-caching, progress 4
 
 Events follow. Pages stand behind bars, group 0 first; what follows `#` is a comment::
 
@@ -163,7 +163,7 @@ class _Reader:
     def _read_rules(self, rest: str) -> None:
         rules: dict[str, Any] = {}
         kept = Retention()
-        plain = {"alignment": "alignment", "give-back": "give_back", "progress": "progress_steps", "drafts": "drafts"}
+        plain = {"alignment": "alignment", "eagle-drop": "eagle_drop_tokens", "progress": "progress_steps", "drafts": "drafts"}
         for item in rest.split(","):
             match = _matched(r"\s*([a-z-]+)(?: (\d+|dense)(?: on ([\d ]+))?)?\s*", item, "alignment 4, retention 0 on 1")
             word, number = match[1], match[2]
@@ -172,8 +172,8 @@ class _Reader:
                 kept = msgspec.structs.replace(kept, interval=interval, groups=_numbers(match[3] or ""))
             elif word in plain and number:
                 rules[plain[word]] = int(number)
-            elif word == "junction":
-                kept = msgspec.structs.replace(kept, junction=True)
+            elif word == "shared-prefix-boundary":
+                kept = msgspec.structs.replace(kept, shared_prefix_boundary=True)
             elif word in ("stores-logits", "no-caching"):
                 rules |= {"stores_logits": True} if word == "stores-logits" else {"caching": False}
             else:

@@ -64,7 +64,7 @@ def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
     """
     header, events = history.read(path)
     try:
-        sense = Sense(header)
+        sense = WellFormedness(header)
     except Nonsense as problem:
         raise UsageError(f"{path}:1: {problem}") from None
 
@@ -114,7 +114,7 @@ def problems(happened: History) -> Iterator[tuple[int, str]]:
     """Yield the first thing that makes no sense, if there is one: the index of the event (−1: the header) and what it is."""
     index = -1
     try:
-        sense = Sense(happened.header)
+        sense = WellFormedness(happened.header)
         for event in happened.events:
             index += 1
             sense.follow(event)
@@ -122,7 +122,7 @@ def problems(happened: History) -> Iterator[tuple[int, str]]:
         yield index, str(problem)
 
 
-class Sense:
+class WellFormedness:
     """Follows a history event by event, keeping no more than is needed to know what exists.
 
     Raises Nonsense for a header whose groups or pools do not fit together.
@@ -337,8 +337,8 @@ def _check_header(header: Header) -> None:
             raise Nonsense(problem)
     rules = header.rules
     interval = rules.retention.interval
-    if rules.alignment < 1 or rules.give_back < 0 or (interval is not None and interval < 0):
-        raise Nonsense("less than it can be - at `$.rules`; alignment is at least 1, give_back and interval at least 0")
+    if rules.alignment < 1 or rules.eagle_drop_tokens < 0 or (interval is not None and interval < 0):
+        raise Nonsense("less than it can be - at `$.rules`; alignment is at least 1, eagle_drop_tokens and interval at least 0")
     if not all(0 <= group < len(header.groups) for group in rules.retention.groups):
         raise Nonsense(f"groups {rules.retention.groups} - at `$.rules.retention`; one of them does not exist")
 

@@ -36,13 +36,13 @@ class Collector:
         records = self._pages()
         live = {node for record in records for node in (record.node, *(span.node for span in record.older))}
         live.update(node for keys in ledger.keys for node in keys)
-        live.update(book.nodes[-1] for book in ledger.books.values())
+        live.update(request.nodes[-1] for request in ledger.requests.values())
         live.update(nodes[-1] for nodes in ledger.guesses.values())
         gone = ledger.trie.collect(node for node in live if node >= 0)
         for ended in ledger.ended:
             for node in [node for node in ended if node in gone]:
                 del ended[node]
-        waiting = sum(len(ledger.books[r].tokens) for r in self._over)
+        waiting = sum(len(ledger.requests[r].tokens) for r in self._over)
         self.limit = len(ledger.trie) + max(self._least, len(ledger.trie) - waiting)
         return gone
 
@@ -57,8 +57,8 @@ class Collector:
             record.writer for record in records if record.node != NOTHING
         }
         named |= {run.r for begun in ledger.open_steps.values() for run in begun.runs}
-        over = {r for r, book in ledger.books.items() if not (book.live or ledger.holdings.get(r) or r in named)}
+        over = {r for r, request in ledger.requests.items() if not (request.live or ledger.holdings.get(r) or r in named)}
         for r in over & self._over:
-            del ledger.books[r]
+            del ledger.requests[r]
             ledger.holdings.pop(r, None)
         self._over = over - self._over

@@ -43,7 +43,7 @@ UNKNOWN = -2
 """The node of a key that claims more tokens than its request has: nothing ever backs it."""
 
 
-class Book:
+class RequestRecord:
     """What is known of a request: `nodes[i]` is its prefix of i tokens, `computed` how many of them have been run.
 
     `drafted` is where the last run ended, drafts included.
@@ -103,7 +103,7 @@ class Ledger:
             for pool, records in self.records.items()
         }
         self.trie = Trie()
-        self.books: dict[str, Book] = {}
+        self.requests: dict[str, RequestRecord] = {}
         self.keys: list[dict[int, dict[int, Key]]] = [{} for _ in header.groups]
         """Per group: node -> page -> key, of everything published."""
         self.ended: list[dict[int, str]] = [{} for _ in header.groups]
@@ -161,7 +161,7 @@ class Ledger:
 
         A run may go past the tokens known without drafts if its request ended meanwhile; what it computes is like nothing else.
         """
-        nodes = self.books[event.r].nodes
+        nodes = self.requests[event.r].nodes
         if self.guesses:
             nodes = self.guesses.get((event.step, event.r), nodes)
         return nodes if event.stop < len(nodes) else self._guess(event, nodes)
@@ -239,8 +239,8 @@ class Ledger:
             return self._invalid[1]
         if self._orphans and self.orphaned(read.step, read.r):
             return []
-        group, book = self.groups[read.group], self.books[read.r]
-        bad = self._invalid_state(read, book) if group.kind == "recurrent" else self._invalid_blocks(read, book, group)
+        group, request = self.groups[read.group], self.requests[read.r]
+        bad = self._invalid_state(read, request) if group.kind == "recurrent" else self._invalid_blocks(read, request, group)
         self._invalid = (read, bad)
         return bad
 
@@ -262,7 +262,7 @@ class Ledger:
 
     def stopped(self, event: Hit) -> list[Key]:
         """Return the keys under the hit's pages that were withdrawn, reset or outdated, where no usable key backs the hit."""
-        nodes, found = self.books[event.r].nodes, []
+        nodes, found = self.requests[event.r].nodes, []
         for group, pages in enumerate(event.pages):
             for page in pages:
                 record = self.record(group, page)
@@ -273,7 +273,7 @@ class Ledger:
 
     def hollow(self, event: Publish) -> bool:
         """Whether a late publication has no content behind it; asked before it is applied."""
-        nodes = self.books[event.r].nodes
+        nodes = self.requests[event.r].nodes
         node = nodes[event.length] if event.length < len(nodes) else UNKNOWN
         return self.late(event) and not self.backs(Key(event, node, "pending"))
 
@@ -319,13 +319,13 @@ class Ledger:
                         record.poison()
 
     def _write(self, event: Write) -> None:
-        group, book = self.groups[event.group], self.books[event.r]
+        group, request = self.groups[event.group], self.requests[event.r]
         record_of, nodes = self._usable[group.pool].get, self.nodes(event)
         written = self._written.setdefault(event.r, [])
         if group.kind == "recurrent":
             record = record_of(event.pages[0])
-            if not self.orphaned(event.step, event.r) and event.stop < len(book.nodes):
-                book.states.setdefault(event.group, set()).add(event.stop)
+            if not self.orphaned(event.step, event.r) and event.stop < len(request.nodes):
+                request.states.setdefault(event.group, set()).add(event.stop)
             if record is not None:
                 self._write_state(record, event, nodes[event.stop])
                 written.append(record)
@@ -339,19 +339,19 @@ class Ledger:
                     record.poison()
                     record.group = event.group
                 write_tokens(self.trie, record, nodes, start, stop, size)
-                record.writer, record.step, record.tainted = event.r, event.step, record.tainted or book.tainted
+                record.writer, record.step, record.tainted = event.r, event.step, record.tainted or request.tainted
                 written.append(record)
             start = stop
 
     def _write_state(self, record: PageRecord, event: Write, node: int) -> None:
         record.poison()
         record.state, record.node, record.start, record.stop, record.group = True, node, event.stop, event.stop, event.group
-        record.writer, record.step, record.tainted = event.r, event.step, self.books[event.r].tainted
+        record.writer, record.step, record.tainted = event.r, event.step, self.requests[event.r].tainted
 
     def _read(self, event: Read) -> None:
         if not self.invalid_columns(event) and not (self._any_taint and self._reads_taint(event)):
             return
-        self._any_taint = self.books[event.r].tainted = True
+        self._any_taint = self.requests[event.r].tainted = True
         for record in self._written.get(event.r, ()):
             record.tainted = True
 
@@ -403,7 +403,7 @@ class Ledger:
     # --- claims -----------------------------------------------------------------------------------------------------------
 
     def _publish(self, event: Publish) -> None:
-        nodes = self.books[event.r].nodes
+        nodes = self.requests[event.r].nodes
         node = nodes[event.length] if event.length < len(nodes) else UNKNOWN
         key = Key(event, node, "pending")
         if not self.late(event):
@@ -447,51 +447,51 @@ class Ledger:
                 record.poison()
 
     def _hit(self, event: Hit) -> None:
-        book = self.books[event.r]
-        book.restart()
-        book.hit = event
-        book.computed = event.resume
-        book.tainted = bool(self.stopped(event))
+        request = self.requests[event.r]
+        request.restart()
+        request.hit = event
+        request.computed = event.resume
+        request.tainted = bool(self.stopped(event))
 
     # --- life -------------------------------------------------------------------------------------------------------------
 
     def _submit(self, event: Submitted) -> None:
-        book = self.books[event.r] = Book(event)
-        book.identity = self._identity(book)
-        self._spell(book, 0)
+        request = self.requests[event.r] = RequestRecord(event)
+        request.identity = self._identity(request)
+        self._spell(request, 0)
 
-    def _identity(self, book: Book) -> tuple[int, str, str, int]:
+    def _identity(self, request: RequestRecord) -> tuple[int, str, str, int]:
         """Return what the request's next token is computed with."""
-        _, salt, adapter, _ = book.identity
+        _, salt, adapter, _ = request.identity
         return (self.weights, salt, adapter, self.adapters.get(adapter, 0))
 
-    def _spell(self, book: Book, start: int) -> None:
+    def _spell(self, request: RequestRecord, start: int) -> None:
         """Spell the request's prefixes again from `start` on, under the adapter and weights of now."""
         if start == 0:
-            book.nodes = [self.trie.root(book.identity)]
-        symbols = self._symbols(book, start)
-        del book.nodes[start + 1 :]
-        book.nodes += self.trie.extend(book.nodes[start], symbols)
+            request.nodes = [self.trie.root(request.identity)]
+        symbols = self._symbols(request, start)
+        del request.nodes[start + 1 :]
+        request.nodes += self.trie.extend(request.nodes[start], symbols)
 
-    def _symbols(self, book: Book, start: int) -> list[int]:
-        symbols = book.tokens[start:]
-        now = self._identity(book)
-        mixed = now != book.identity
-        if not mixed and not book.media:
+    def _symbols(self, request: RequestRecord, start: int) -> list[int]:
+        symbols = request.tokens[start:]
+        now = self._identity(request)
+        mixed = now != request.identity
+        if not mixed and not request.media:
             return symbols
         for index, token in enumerate(symbols):
-            item = _media_at(book.media, start + index)
+            item = _media_at(request.media, start + index)
             if mixed or item:
                 symbols[index] = self.trie.marked((token, item, now if mixed else 0))
         return symbols
 
     def _accept(self, event: Accept) -> None:
-        book = self.books[event.r]
+        request = self.requests[event.r]
         old = event.upto - len(event.tokens)
-        book.tokens[old:] = event.tokens
-        self._spell(book, old)
-        if book.drafted > book.computed:
-            book.computed = min(event.upto - 1, book.drafted)
+        request.tokens[old:] = event.tokens
+        self._spell(request, old)
+        if request.drafted > request.computed:
+            request.computed = min(event.upto - 1, request.drafted)
 
     def _step_begin(self, event: StepBegin) -> None:
         self.open_steps[event.step] = event
@@ -501,9 +501,9 @@ class Ledger:
         gone = set(event.withdrawn)
         for run in begun.runs if begun else ():
             if run.r not in gone and not self.orphaned(event.step, run.r):
-                book = self.books[run.r]
-                book.computed, book.drafted = run.known, run.stop
-                book.ran_steps += 1
+                request = self.requests[run.r]
+                request.computed, request.drafted = run.known, run.stop
+                request.ran_steps += 1
         hollow = self.unbacked(event)
         for key in self._pending.pop(event.step, ()):
             key.state = "withdrawn" if key.r in gone else "committed"
@@ -523,13 +523,13 @@ class Ledger:
 
     def _preempt(self, event: Preempted) -> None:
         self._orphan(event.r)
-        book = self.books[event.r]
-        book.restart()
-        self._renew(book)
+        request = self.requests[event.r]
+        request.restart()
+        self._renew(request)
 
     def _end(self, event: Aborted | Finished) -> None:
         self._orphan(event.r)
-        self.books[event.r].live = False
+        self.requests[event.r].live = False
 
     def _reset(self, event: ResetDone) -> None:
         if not event.ok:
@@ -547,29 +547,29 @@ class Ledger:
         for keys in self.keys:
             for pages in keys.values():
                 for key in pages.values():
-                    if not event.adapter or self.books[key.r].identity[2] == event.adapter:
+                    if not event.adapter or self.requests[key.r].identity[2] == event.adapter:
                         key.state = "outdated"
-        for book in self.books.values():
-            if book.live:
-                self._renew(book)
+        for request in self.requests.values():
+            if request.live:
+                self._renew(request)
 
-    def _renew(self, book: Book) -> None:
+    def _renew(self, request: RequestRecord) -> None:
         """Spell what the request has yet to compute under the weights and the adapter of now."""
-        if self._identity(book) != book.identity:
-            if book.computed == 0:
-                book.identity = self._identity(book)
-            self._spell(book, book.computed)
+        if self._identity(request) != request.identity:
+            if request.computed == 0:
+                request.identity = self._identity(request)
+            self._spell(request, request.computed)
 
     # --- reads ------------------------------------------------------------------------------------------------------------
 
-    def _invalid_state(self, read: Read, book: Book) -> list[int]:
+    def _invalid_state(self, read: Read, request: RequestRecord) -> list[int]:
         record = self.record(read.group, read.pages[0])
-        if record is None or book.r not in record.holders:
+        if record is None or request.r not in record.holders:
             return [0]
         return [] if record.group == read.group and self.holds_state(record, self.nodes(read)[read.stop], read.stop) else [0]
 
-    def _invalid_blocks(self, read: Read, book: Book, group: Group) -> list[int]:
-        record_of, nodes, r, size, stop = self._usable[group.pool].get, self.nodes(read), book.r, group.block_size, read.stop
+    def _invalid_blocks(self, read: Read, request: RequestRecord, group: Group) -> list[int]:
+        record_of, nodes, r, size, stop = self._usable[group.pool].get, self.nodes(read), request.r, group.block_size, read.stop
         owner, bad = group.id, []
         start, end = read.start, read.start - read.start % size + size
         for index, page in enumerate(read.pages):

@@ -73,8 +73,8 @@ def _tensor(mutant: Mutant, seconds: float) -> str:
     from harness.cold import judge
 
     spec, started = parse(f"toy:mutant={mutant.name}"), time.process_time()
-    cells = get(mutant.policy).cold_cells()
-    streams = [cold_traces(cell, 0, [BY_NAME[name]]) for name in CACHED for cell in cells]
+    configurations = get(mutant.policy).cold_configurations()
+    streams = [cold_traces(configuration, 0, [BY_NAME[name]]) for name in CACHED for configuration in configurations]
     while streams:
         if time.process_time() - started > seconds:
             return NOT_RUN

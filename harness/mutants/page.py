@@ -56,7 +56,7 @@ def print_matrix(matrix: Matrix, out: Console) -> None:
     """Print the table, what was not run, what survived, and the summary."""
     table = new_table(out, ("", *LETTERS, "seconds", "operations", "witness"), gap=1)
     for row in matrix.rows:
-        name, _, _, *answers = _cells(row)
+        name, _, _, *answers = _configurations(row)
         letters = [_letter(letter, answer) for letter, answer in zip(LETTERS, answers, strict=False)]
         table.add_row(name, *letters, *answers[len(LETTERS) :])
     print_table(table, out)
@@ -80,11 +80,16 @@ def _table(matrix: Matrix) -> Iterator[str]:
     yield _line(COLUMNS)
     yield _line("---" for _ in COLUMNS)
     for row in matrix.rows:
-        name, *rest = _cells(row)
-        yield _line([f"`{row.mutant}`{name.removeprefix(row.mutant)}", *(cell.replace("not run", "–") for cell in rest)])
+        name, *rest = _configurations(row)
+        yield _line(
+            [
+                f"`{row.mutant}`{name.removeprefix(row.mutant)}",
+                *(configuration.replace("not run", "–") for configuration in rest),
+            ]
+        )
 
 
-def _cells(row: Row) -> list[str]:
+def _configurations(row: Row) -> list[str]:
     spent = [f"{row.seconds:.2f}", str(row.operations), str(row.witness)] if row.killed else ["", str(row.operations), ""]
     answers = [row.detectors.get(detector, "survived" if not index else "") for index, detector in enumerate(DETECTORS)]
     return [f"{row.mutant}{f' {SOLE}' if row.alone else ''}", row.group, f"{row.anomaly} ({row.checker})", *answers, *spent]
@@ -111,5 +116,5 @@ def _letter(letter: str, answer: str) -> str:
     return {NO: ".", NOT_RUN: "-", "": "", "survived": "!"}.get(answer, letter)
 
 
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _line(configurations: Iterable[str]) -> str:
+    return f"| {' | '.join(configurations)} |"

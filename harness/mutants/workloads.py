@@ -14,7 +14,7 @@ from harness.engines import policy as policies
 from harness.engines.mutant import Mutant
 from harness.fuzz.campaign import Plan
 from harness.fuzz.draw import Restriction
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
 from harness.trace.generate import random_trace
 from harness.trace.scenarios import SCENARIOS
@@ -34,10 +34,10 @@ def height_of(mutant: Mutant) -> Height:
 def workloads(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
     """Yield traces without end. Whoever runs them has to leave out those that an engine refuses (UsageError)."""
     height, policy = height_of(mutant), policies.get(mutant.policy)
-    cells = [cell for cell in policy.cells() if cell.runs_at(height)]
+    configurations = [configuration for configuration in policy.configurations() if configuration.runs_at(height)]
     if height == "scheduler":
-        cells.sort(key=lambda cell: cell.runs_at("manager"))  # what only a scheduler has comes first
-    streams = [_of_cell(cell, height, seed) for cell in cells]
+        configurations.sort(key=lambda configuration: configuration.runs_at("manager"))  # what only a scheduler has comes first
+    streams = [_of_cell(configuration, height, seed) for configuration in configurations]
     while streams:
         for stream in list(streams):
             trace = next(stream, None)
@@ -53,8 +53,8 @@ def workloads(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
             continue
 
 
-def _of_cell(cell: Cell, height: Height, seed: int) -> Iterator[Trace]:
-    shape = cell.shape(height)
+def _of_cell(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
+    shape = configuration.shape(height)
     for index, story in enumerate([story for story in SCENARIOS if story.applies(shape)]):
         yield story.trace(shape)
         if index % STORIES_A_RANDOM_TRACE == 0:

@@ -125,8 +125,8 @@ class Observer:
         elif isinstance(event, Read):
             if event.group not in self._recurrent:
                 return
-            book = self.panel.ledger.books[event.r]
-            if book.ran_steps == 0 and event.stop == book.resume:
+            request = self.panel.ledger.requests[event.r]
+            if request.ran_steps == 0 and event.stop == request.resume:
                 activity.restored += 1
         elif isinstance(event, Unpublish):
             activity.evictions += event.reason == "evict"

@@ -20,7 +20,7 @@ from harness.run.execute import drive
 from harness.run.lockstep import POLICY as LOCKSTEP_POLICY
 from harness.run.lockstep import lockstep
 from harness.run.suites import Stream, Suite
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
 from harness.trace.shrink import shrink
 from harness.verdict.arm_row import merge_rows
@@ -56,12 +56,12 @@ class Runner:
     """
 
     engine: EngineSpec
-    cells: list[Cell]
+    configurations: list[Configuration]
     seed: int = 0
     seconds: float = 0.0
     expected: dict[str, str] = field(default_factory=dict)
     policy: str = "vllm"
-    chosen_cells: bool = False
+    chosen_configurations: bool = False
     """The user named the configuration: what the engine refuses of it is an error, not something left out."""
     fail_fast: bool = False
     """Stop at the first failure that is not expected."""
@@ -119,7 +119,7 @@ class Runner:
                     if isinstance(result, Compared):
                         report.arms.append(result.row)
                     self._judge(suite, stream, result, report)
-                elif self._refused(suite, stream.cell):
+                elif self._refused(suite, stream.configuration):
                     streams.remove(stream)
                 if self.fail_fast and any(not failure.expected for failure in report.failures):
                     streams.clear()
@@ -138,20 +138,25 @@ class Runner:
         return RANDOM_TRACES_COMPUTED if self.engine.kind.computes else RANDOM_TRACES
 
     def _streams(self, suite: Suite) -> list[Stream]:
-        cells = [cell for cell in self.cells if cell.runs_at(suite.height)]
+        configurations = [configuration for configuration in self.configurations if configuration.runs_at(suite.height)]
         if suite.tensors is not None:
             return suite.tensors.streams(
-                self.engine, cells if self.chosen_cells else policies.get(self.policy).cold_cells(), self.seed
+                self.engine,
+                configurations if self.chosen_configurations else policies.get(self.policy).cold_configurations(),
+                self.seed,
             )
-        if not cells:
+        if not configurations:
             self._skip(f"suite {suite.name}", "what the configurations ask for is the scheduler's alone")
-        return [Stream(cell, self.engine, suite.traces(cell, suite.height, self.seed)) for cell in cells]
+        return [
+            Stream(configuration, self.engine, suite.traces(configuration, suite.height, self.seed))
+            for configuration in configurations
+        ]
 
     def _stopped(self) -> bool:
         return self.fail_fast and self._report.outcome == "fail"
 
-    def _refused(self, suite: Suite, cell: Cell) -> bool:
-        return any(what in (f"suite {suite.name}", f"configuration {cell.name}") for what, _ in self._left_out)
+    def _refused(self, suite: Suite, configuration: Configuration) -> bool:
+        return any(what in (f"suite {suite.name}", f"configuration {configuration.name}") for what, _ in self._left_out)
 
     def _refuse_if_nothing_fits(self) -> None:
         """Raise what the engine said to the last configuration if it refused all of them, and nothing else was in the way."""
@@ -171,11 +176,11 @@ class Runner:
         except UsageError as error:
             if suite.tensors is not None:
                 arm = trace.header.name.partition("/")[0]
-                self._skip(f"{suite.name}: arm {arm} on {stream.cell.name}", str(error))
+                self._skip(f"{suite.name}: arm {arm} on {stream.configuration.name}", str(error))
                 return None
-            if self.chosen_cells:
+            if self.chosen_configurations:
                 raise
-            self._skip(f"configuration {stream.cell.name}", str(error))
+            self._skip(f"configuration {stream.configuration.name}", str(error))
             return None
         except Exception as error:
             raise EngineMissing(f"--engine {stream.engine.text}: cannot be built: {type(error).__name__}: {error}") from error
@@ -203,7 +208,7 @@ class Runner:
     def _judge(self, suite: Suite, stream: Stream, result: Result, report: SuiteReport) -> None:
         trace, engine = result.trace, stream.engine
         assert trace is not None
-        name = f"{suite.name}:{trace.header.name}@{stream.cell.name}"
+        name = f"{suite.name}:{trace.header.name}@{stream.configuration.name}"
         pattern = next((p for p in self.expected if fnmatchcase(name, p.replace("[", "[[]"))), "")
         if pattern:
             self._met[pattern] = self._met.get(pattern, False) or bool(result.findings)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
 from harness.trace.generate import random_trace
 from harness.trace.scenarios import SCENARIOS
@@ -18,7 +18,7 @@ from harness.verdict.result import Result
 class Stream:
     """Traces for one configuration, and the engine that runs them, its precision included."""
 
-    cell: Cell
+    configuration: Configuration
     engine: EngineSpec
     traces: Iterator[Trace]
 
@@ -31,7 +31,7 @@ class Tensors:
     it, and perhaps on another that it opens as `spec`.
     """
 
-    streams: Callable[[EngineSpec, Sequence[Cell], int], list[Stream]]
+    streams: Callable[[EngineSpec, Sequence[Configuration], int], list[Stream]]
     judge: Callable[[Trace, Engine, EngineSpec], Result]
 
 
@@ -42,24 +42,24 @@ class Suite:
     name: str
     summary: str
     height: Height
-    traces: Callable[[Cell, Height, int], Iterator[Trace]]
+    traces: Callable[[Configuration, Height, int], Iterator[Trace]]
     paired: bool = False
     endless: bool = False
     tensors: Tensors | None = None
 
 
-def scenario_traces(cell: Cell, height: Height, seed: int) -> Iterator[Trace]:
+def scenario_traces(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
     """Yield the hand-written scenarios that fit a configuration."""
-    shape = cell.shape(height)
+    shape = configuration.shape(height)
     for scenario in SCENARIOS:
         if scenario.applies(shape):
             yield scenario.trace(shape)
 
 
-def _random(cell: Cell, height: Height, seed: int) -> Iterator[Trace]:
+def _random(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
     number = seed * 1_000_003
     while True:
-        yield random_trace(cell.shape(height), number, withdraw=number % 4 == 0)
+        yield random_trace(configuration.shape(height), number, withdraw=number % 4 == 0)
         number += 1
 
 

@@ -9,8 +9,8 @@ import msgspec
 
 from harness._util.errors import UsageError
 from harness.engines.answers import Answer, Ask, Backend, BackendError
+from harness.score.answer_store import AnswerStore
 from harness.score.arms import Arm
-from harness.score.kept import Kept
 
 BATCH = 128
 """How many questions are asked before their answers are kept."""
@@ -24,7 +24,7 @@ class Asking:
     def __init__(
         self,
         arm: Arm,
-        kept: Kept,
+        kept: AnswerStore,
         open_backend: Callable[[], Backend],
         *,
         nonce: str = "",

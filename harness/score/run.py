@@ -18,10 +18,10 @@ import msgspec
 
 from harness import __version__
 from harness.engines.answers import Answer, Backend, Opening
+from harness.score.answer_store import AnswerStore
 from harness.score.arms import AGAIN, OFF, Arm
 from harness.score.asking import Asking
 from harness.score.gate import Judged, Noise, Rules, exit_code, judge
-from harness.score.kept import Kept
 from harness.score.offline import quiet
 from harness.score.pairs import Scored, Scores
 from harness.score.tasks import Task
@@ -111,7 +111,7 @@ class Runner:
         )
 
     def _arm(self, arm: Arm) -> Scores:
-        kept = Kept(self._folder, arm.name)
+        kept = AnswerStore(self._folder, arm.name)
         opening = msgspec.structs.replace(self._opening, **{key: getattr(arm, key) for key in OPENED})
         asking = Asking(arm, kept, lambda: self._opener(opening), nonce=self._nonce, tell=self._listener.answered)
         self._listener.begins(arm.name, len(self._task.asked), kept.reused)

@@ -19,7 +19,7 @@ SCHEDULER_OPTIONS = ("num_speculative_tokens", "async_depth", "tier_pages", "tie
 
 
 @dataclass(frozen=True)
-class Cell:
+class Configuration:
     """A configuration by name, `full-mamba[retention_interval=0]` for example."""
 
     layout: Layout
@@ -41,49 +41,49 @@ class Cell:
         return Shape(self.layout, self.options, height, self.policy)
 
 
-def default_cells() -> list[Cell]:
+def default_configurations() -> list[Configuration]:
     """Return the cells of a run in which the user chose nothing."""
-    cells = [Cell(layouts.load("full"))]
+    configurations = [Configuration(layouts.load("full"))]
     for name in ("full-mamba", "full-swa", "full-swa-mamba", "full-mamba-unequal", "full-swa-unequal"):
-        cells += cells_of(layouts.load(name))
+        configurations += configurations_of(layouts.load(name))
     mamba, window = layouts.load("full-mamba"), layouts.load("full-swa")
-    cells += [
-        Cell(mamba, {"retention_interval": 0, "hash_block_size": 4}),
-        Cell(mamba, {"retention_interval": None, "hash_block_size": 4}),
-        Cell(mamba, {"retention_interval": 64, "pages_per_snapshot": 3}),
-        Cell(mamba, {"retention_interval": 0, "use_eagle": True}),
-        Cell(window, {"retention_interval": 64, "use_eagle": True}),
+    configurations += [
+        Configuration(mamba, {"retention_interval": 0, "hash_block_size": 4}),
+        Configuration(mamba, {"retention_interval": None, "hash_block_size": 4}),
+        Configuration(mamba, {"retention_interval": 64, "pages_per_snapshot": 3}),
+        Configuration(mamba, {"retention_interval": 0, "use_eagle": True}),
+        Configuration(window, {"retention_interval": 64, "use_eagle": True}),
     ]
-    return cells
+    return configurations
 
 
-def scheduler_cells() -> list[Cell]:
+def scheduler_configurations() -> list[Configuration]:
     """Return the further cells of a run in which the user chose nothing, for suites at scheduler height."""
     full, mamba, window = (layouts.load(name) for name in ("full", "full-mamba", "full-swa"))
     three, unequal = layouts.load("full-swa-mamba"), layouts.load("full-mamba-unequal")
     return [
-        Cell(full, {"num_speculative_tokens": 3}),
-        Cell(mamba, {"retention_interval": 0, "num_speculative_tokens": 3}),
-        Cell(three, {"retention_interval": None, "num_speculative_tokens": 4}),
-        Cell(unequal, {"retention_interval": None, "num_speculative_tokens": 7}),
-        Cell(mamba, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 2}),
-        Cell(window, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 3}),
-        Cell(three, {"retention_interval": None, "async_depth": 1}),
-        Cell(mamba, {"retention_interval": 0, "hash_block_size": 4, "async_depth": 1}),
-        Cell(three, {"retention_interval": 0, "async_depth": 2}),
-        Cell(full, {"tier_pages": 16}),
-        Cell(three, {"retention_interval": None, "tier_pages": 96}),
-        Cell(window, {"retention_interval": 0, "tier_pages": 24}),
-        Cell(mamba, {"retention_interval": None, "tier_pages": 96, "async_depth": 1}),
-        Cell(three, {"retention_interval": None, "tier_pages": 96, "num_speculative_tokens": 3}),
-        Cell(full, {"tier_pages": 16, "tier_delay": 3}),
-        Cell(mamba, {"retention_interval": None, "tier_pages": 48, "tier_delay": 2, "async_depth": 1}),
+        Configuration(full, {"num_speculative_tokens": 3}),
+        Configuration(mamba, {"retention_interval": 0, "num_speculative_tokens": 3}),
+        Configuration(three, {"retention_interval": None, "num_speculative_tokens": 4}),
+        Configuration(unequal, {"retention_interval": None, "num_speculative_tokens": 7}),
+        Configuration(mamba, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 2}),
+        Configuration(window, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 3}),
+        Configuration(three, {"retention_interval": None, "async_depth": 1}),
+        Configuration(mamba, {"retention_interval": 0, "hash_block_size": 4, "async_depth": 1}),
+        Configuration(three, {"retention_interval": 0, "async_depth": 2}),
+        Configuration(full, {"tier_pages": 16}),
+        Configuration(three, {"retention_interval": None, "tier_pages": 96}),
+        Configuration(window, {"retention_interval": 0, "tier_pages": 24}),
+        Configuration(mamba, {"retention_interval": None, "tier_pages": 96, "async_depth": 1}),
+        Configuration(three, {"retention_interval": None, "tier_pages": 96, "num_speculative_tokens": 3}),
+        Configuration(full, {"tier_pages": 16, "tier_delay": 3}),
+        Configuration(mamba, {"retention_interval": None, "tier_pages": 48, "tier_delay": 2, "async_depth": 1}),
     ]
 
 
-def cells_of(layout: Layout) -> list[Cell]:
+def configurations_of(layout: Layout) -> list[Configuration]:
     """Return the three kinds of retention of one layout; one cell alone if retention governs none of its groups."""
     shape = Shape(layout)
     if not (shape.has("sliding") or shape.has("recurrent")):
-        return [Cell(layout)]
-    return [Cell(layout, {"retention_interval": interval}) for interval in (None, 0, 4 * shape.unit)]
+        return [Configuration(layout)]
+    return [Configuration(layout, {"retention_interval": interval}) for interval in (None, 0, 4 * shape.unit)]

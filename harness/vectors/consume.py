@@ -115,7 +115,7 @@ def _refused(error: UsageError) -> str:
 
 def _equal(expected: Any, got: Any) -> bool:
     if isinstance(expected, LookupExpected):
-        return all(getattr(expected, name) == getattr(got, name) for name in ("resume", "junction", "columns"))
+        return all(getattr(expected, name) == getattr(got, name) for name in ("resume", "shared_prefix_boundary", "columns"))
     return bool(expected == got)
 
 

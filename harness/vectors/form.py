@@ -103,14 +103,14 @@ class LookupInput(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LookupExpected(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Computing starts at `resume`. `junction`: a prefix shared with others goes on to there (0: it does not).
+    """Computing starts at `resume`. `shared_prefix_boundary`: a prefix shared with others goes on to there (0: it does not).
 
     `columns`, by group: which columns of the table are filled from the cache (the others are null). `legal`, of an acceptable
     vector: every length at which the safety law lets an engine resume.
     """
 
     resume: int
-    junction: int = 0
+    shared_prefix_boundary: int = 0
     columns: list[list[int]] = []
     legal: list[int] = []
 
@@ -164,7 +164,7 @@ class SplitInput(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt: int
     known: int
     groups: list[GroupSpec] = []
-    junction: int = 0
+    shared_prefix_boundary: int = 0
     config: dict[str, Any] = {}
 
 

@@ -18,7 +18,7 @@ no key, and retention only subtracts. Keys made by a step that does not run vani
 
 **What retention is for.** Attention blocks are worth keeping everywhere, since any prefix of a run is a hit. A window tail
 or a state serves one length only, and dense ones crowd out the attention blocks that they need. So they are kept where hits
-can end: once per interval, at the replay boundary, and at junctions where somebody once diverged (`retention`,
+can end: once per interval, at the replay boundary, and at shared-prefix boundaries where somebody once diverged (`retention`,
 `align_split`).
 
 **Reading order.** `spec` (sources, rules, releases), `options`, `kv_cache_interface`, `config`, `request`, `key_index`, `tier`,
@@ -30,12 +30,12 @@ beside them `sizing`. The names are vLLM's own, so that one observer drives this
 handed out, whom a preemption strikes. An engine may hit less than it could, within what its rules declare; never more.
 Block tables may hold null columns wherever no query reads. Several blocks may carry one key.
 
-**Checked against.** In lock-step with vLLM's own `KVCacheManager` (0.33.0) over random workloads: hit lengths, junctions,
-block ids by column, reference counts, keys and their lengths, the order of the free queue, copies, blocks to zero and events
-are identical, for every mix of groups, equal and unequal block sizes, finer hashes, EAGLE, any interval and pools under
-pressure. Likewise with vLLM's own `Scheduler` (0.33.0, without EAGLE): who computes how much, preemptions, block ids, copies.
-The `release` option chooses what is *kept* (interval, junction, replay boundaries, the default); with equal block sizes and
-no EAGLE that makes the managers of 0.24, 0.25, 0.26, 0.29 and 0.30 identical as well. Named differences:
+**Checked against.** In lock-step with vLLM's own `KVCacheManager` (0.33.0) over random workloads: hit lengths, shared-prefix
+boundaries, block ids by column, reference counts, keys and their lengths, the order of the free queue, copies, blocks to zero
+and events are identical, for every mix of groups, equal and unequal block sizes, finer hashes, EAGLE, any interval and pools
+under pressure. Likewise with vLLM's own `Scheduler` (0.33.0, without EAGLE): who computes how much, preemptions, block ids,
+copies. The `release` option chooses what is *kept* (interval, shared-prefix boundary, replay boundaries, the default); with
+equal block sizes and no EAGLE that makes the managers of 0.24, 0.25, 0.26, 0.29 and 0.30 identical as well. Named differences:
 
 * *withdrawal*: vLLM has no way to take keys back when a scheduled step does not run (its issues 43569 and 57580). Here
   `KVCacheManager.withdraw` ends the keys of that step and takes along whoever adopted the blocks.

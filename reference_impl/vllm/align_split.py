@@ -2,7 +2,7 @@
 
 A state exists only where a chunk ends, so chunk ends are steered: onto block boundaries, and no further than the next place
 where a state is wanted. Wanted are the last boundary at which the request can be resumed, the prompt's tail inside its block
-when hits may end there, and the shared-prefix junction. A chunk that reaches the end of the prefill may end anywhere: the
+when hits may end there, and the shared-prefix boundary. A chunk that reaches the end of the prefill may end anywhere: the
 column it stops in is advanced by decoding. A block wider than a whole step is reached in several, on a private running
 state.
 
@@ -27,13 +27,13 @@ def mamba_block_aligned_split(
     hash_block_size: int,
     partial_hits: bool,
     use_eagle: bool,
-    junction: int,
+    shared_prefix_boundary: int,
     max_prefill_tokens: int,
 ) -> int:
     """Return how many of `num_new_tokens` tokens from `start` on to compute in this step; 0 puts the request off.
 
-    `block_size` is the Mamba groups', `junction` the request's shared-prefix boundary (0: none), `max_prefill_tokens` what
-    a step can compute at most.
+    `block_size` is the Mamba groups', `shared_prefix_boundary` the request's shared-prefix boundary (0: none),
+    `max_prefill_tokens` what a step can compute at most.
     """
     # Generated tokens that are computed again after a preemption are prefill too.
     prefill_end = max(num_prompt_tokens, num_tokens - 1)
@@ -52,8 +52,8 @@ def mamba_block_aligned_split(
         tail = get_mamba_prefill_checkpoint_position(num_prompt_tokens, hash_block_size, use_eagle)
         if stops[0] < tail < num_prompt_tokens:
             stops.append(tail)
-    if start < junction < end:
-        stops.append(start + (junction - start) // block_size * block_size)
+    if start < shared_prefix_boundary < end:
+        stops.append(start + (shared_prefix_boundary - start) // block_size * block_size)
     end = min((stop for stop in stops if start < stop < end), default=end)
     return max(end - start, 0)
 
@@ -76,6 +76,6 @@ def split_for(
         hash_block_size=config.hash_block_size,
         partial_hits=config.enable_partial_hash_hits and config.hash_block_size < config.mamba_block_size,
         use_eagle=config.options.use_eagle,
-        junction=request.shared_prefix_boundary,
+        shared_prefix_boundary=request.shared_prefix_boundary,
         max_prefill_tokens=max_prefill_tokens,
     )

@@ -40,7 +40,7 @@ class KVCacheConfig:
     hash_block_size: int
     enable_partial_hash_hits: bool
     prefix_cache_retention_interval: int | None
-    junction_pinning: bool
+    pin_shared_prefix_boundary: bool
     eagle_replay_boundaries: bool
 
     @cached_property
@@ -114,7 +114,7 @@ def kv_cache_config(
         hash_block_size=hash_block_size,
         enable_partial_hash_hits=partial_hits,
         prefix_cache_retention_interval=_retention_interval(groups, scheduler_block_size, options, release),
-        junction_pinning=_by_release(options.junction_pinning, release.junction_pinning),
+        pin_shared_prefix_boundary=_by_release(options.pin_shared_prefix_boundary, release.pin_shared_prefix_boundary),
         eagle_replay_boundaries=_by_release(options.eagle_replay_boundaries, release.eagle_replay_boundaries),
     )
 

@@ -6,7 +6,7 @@ the groups shrink a candidate in turn until a whole round accepts it. The length
 
 Hits are multiples of the *alignment*: the LCM of the groups' block sizes, or the hash block where hits may end inside a
 block. Groups with equal specs are looked up together. If one group alone matched further than all of them together, the
-difference is a prefix that somebody shares and a prunable group has not kept: the shared-prefix junction.
+difference is a prefix that somebody shares and a prunable group has not kept: the shared-prefix boundary.
 
 EAGLE's drafter needs the hidden state of the token before the first new one, so attention groups match one unit beyond the
 candidate and give it back, once per candidate.

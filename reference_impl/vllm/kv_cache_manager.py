@@ -66,7 +66,7 @@ class KVCacheManager:
     # LOOKUP
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int, Position]:
-        """Return the columns that are cached, how many tokens they hold, and the shared-prefix junction (0: none).
+        """Return the columns that are cached, how many tokens they hold, and the shared-prefix boundary (0: none).
 
         The last token is never hit, since its logits are wanted. `num_tokens` counts what was generated before a
         preemption.
@@ -74,8 +74,10 @@ class KVCacheManager:
         if not self.enable_caching or request.skip_reading_prefix_cache:
             return self.empty_kv_cache_blocks, 0, Position(0)
         blocks, hit_length, num_uncached = self.coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)
-        junction = hit_length + num_uncached if num_uncached and self.kv_cache_config.junction_pinning else 0
-        return self._blocks(blocks), hit_length, Position(junction)
+        shared_prefix_boundary = (
+            hit_length + num_uncached if num_uncached and self.kv_cache_config.pin_shared_prefix_boundary else 0
+        )
+        return self._blocks(blocks), hit_length, Position(shared_prefix_boundary)
 
     # ALLOCATE
 

@@ -103,7 +103,7 @@ class LoadingScheduler(Scheduler):
     def _try_to_admit(self, request: Request, output: SchedulerOutput, left: int, limit: int) -> int | None:
         if request.status is RequestStatus.LOADED:
             return self._go_on(request, output, left, limit)
-        blocks, hit_length, junction = self.kv_cache_manager.get_computed_blocks(request)
+        blocks, hit_length, shared_prefix_boundary = self.kv_cache_manager.get_computed_blocks(request)
         if not any(isinstance(block, TierBlock) for column in blocks.blocks for block in column):
             return super()._admit(request, output, left, limit)
         slots = self.kv_cache_manager.allocate_slots(
@@ -117,7 +117,7 @@ class LoadingScheduler(Scheduler):
         )
         if slots is None:
             return None
-        request.shared_prefix_boundary, request.num_computed_tokens = junction, hit_length
+        request.shared_prefix_boundary, request.num_computed_tokens = shared_prefix_boundary, hit_length
         loads = self.kv_cache_manager.begin_loads(request)
         if not loads:
             request.status = RequestStatus.LOADED

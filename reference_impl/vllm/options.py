@@ -39,7 +39,7 @@ class Options:
     release: str = NEWEST
     enable_caching: bool = True
     retention_interval: int | Literal["by release"] | None = "by release"
-    junction_pinning: bool | Literal["by release"] = "by release"
+    pin_shared_prefix_boundary: bool | Literal["by release"] = "by release"
     eagle_replay_boundaries: bool | Literal["by release"] = "by release"
     hash_block_size: int | None = None
     mamba_cache_mode: MambaCacheMode = "align"
@@ -85,7 +85,7 @@ _ABSENT_OPTIONS = {
     "scheduling_policy": "priority-scheduling",
 }
 _BOOLEANS = {"enable_caching", "use_eagle", "scheduler_reserve_full_isl", "enable_kv_cache_events"}
-_BY_RELEASE = {"junction_pinning", "eagle_replay_boundaries"}
+_BY_RELEASE = {"pin_shared_prefix_boundary", "eagle_replay_boundaries"}
 _COUNTS = {"pages_per_snapshot", "max_model_len", "max_num_batched_tokens", "max_num_seqs"}
 _OPTIONAL_COUNTS = {"num_speculative_tokens", "async_depth", "tier_pages", "tier_delay"}
 _MODES = ("none", "align", "all")

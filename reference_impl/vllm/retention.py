@@ -2,13 +2,13 @@
 
 A hit is the shortest over all groups, so a window tail or a recurrent state is worth its pages only where hits can end.
 Two kinds of boundary are *reachable*. The replay boundary: a resend of the prompt is capped one token short of its end, and
-its hit ends on the last aligned boundary before. The junction: where another group matched further than the prunable one
-could follow, somebody else with the same prefix was here, and the next one will want a state there. All other boundaries
-are kept once per interval.
+its hit ends on the last aligned boundary before. The shared-prefix boundary: where another group matched further than the
+prunable one could follow, somebody else with the same prefix was here, and the next one will want a state there. All other
+boundaries are kept once per interval.
 
 The interval has three forms. None is dense: everything at the alignment granularity. 0 keeps reachable boundaries alone.
 R > 0 keeps one in R and the reachable ones. What it governs grew with time: nothing before 0.23, windows in 0.23 (PR 43447),
-snapshots as well from 0.24 (PR 45845); junctions count from 0.26, and from 0.30 the default is 0.
+snapshots as well from 0.24 (PR 45845); shared-prefix boundaries count from 0.26, and from 0.30 the default is 0.
 
 A mask only ever subtracts. It can decline to keep a state that exists; it brings none into being, since a column without a
 state is null and a null column is never keyed.
@@ -42,14 +42,14 @@ def replay_boundaries(num_prompt_tokens: int, scheduler_block_size: int, use_eag
 def reachable_boundaries(
     request: Request, config: KVCacheConfig, replay: Sequence[Position], use_eagle: bool, block_size: int
 ) -> list[Position]:
-    """Return every boundary of a request that retention must keep: its replay boundaries and its junction."""
+    """Return every boundary of a request that retention must keep: its replay boundaries and its shared-prefix boundary."""
     reachable = list(replay)
-    junction = request.shared_prefix_boundary
-    if junction and config.junction_pinning:
-        reachable.append(junction)
+    shared_prefix_boundary = request.shared_prefix_boundary
+    if shared_prefix_boundary and config.pin_shared_prefix_boundary:
+        reachable.append(shared_prefix_boundary)
         if use_eagle and config.eagle_replay_boundaries:
-            # A sibling that leaves right after the junction has no block beyond it to give back.
-            reachable.append(Position(junction - block_size))
+            # A sibling that leaves right after the shared-prefix boundary has no block beyond it to give back.
+            reachable.append(Position(shared_prefix_boundary - block_size))
     return reachable
 
 

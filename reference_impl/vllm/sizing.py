@@ -122,7 +122,7 @@ def snapshot_columns(lengths: SequenceLengths, block_size: int) -> list[int]:
             hash_block_size=block_size,
             partial_hits=False,
             use_eagle=False,
-            junction=0,
+            shared_prefix_boundary=0,
             max_prefill_tokens=lengths.chunk_tokens,
         )
         if not taken:

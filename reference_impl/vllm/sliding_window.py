@@ -66,7 +66,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         block_size = kv_cache_spec.block_size
         scale = block_size // block_pool.hash_block_size
         need = contiguous_blocks_for_hit(kv_cache_spec.sliding_window, block_size, drop_eagle_block)
-        give_back = 1 if drop_eagle_block else 0
+        eagle_drop_tokens = 1 if drop_eagle_block else 0
         num_blocks = max_length // block_size
         computed: tuple[list[KVCacheBlock], ...] = tuple([block_pool.null_block] * num_blocks for _ in kv_cache_group_ids)
         run = 0
@@ -77,7 +77,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
                 run = 0
                 continue
             if run == 0:
-                if (column + 1 - give_back) * block_size % alignment_tokens:
+                if (column + 1 - eagle_drop_tokens) * block_size % alignment_tokens:
                     continue  # a run may only end where a hit may
                 run_end = column + 1
             for blocks, block in zip(computed, cached, strict=True):
@@ -87,7 +87,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
                 break
         else:
             run_end = _align_down(run, block_size, alignment_tokens)
-        end = _align_down(max(run_end - give_back, 0), block_size, alignment_tokens)
+        end = _align_down(max(run_end - eagle_drop_tokens, 0), block_size, alignment_tokens)
         for blocks in computed:
             del blocks[end:]
         return computed, end * block_size

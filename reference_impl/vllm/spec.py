@@ -25,7 +25,7 @@ class Release:
     """What a release does unless told otherwise.
 
     `retention`: which groups the retention interval thins out (`dense`: there is no such option). `retention_zero_ignored`:
-    an interval of 0 is accepted where no group could obey it. `junction_pinning`: shared-prefix junctions count as
+    an interval of 0 is accepted where no group could obey it. `pin_shared_prefix_boundary`: shared-prefix boundaries count as
     reachable. `eagle_replay_boundaries`: with EAGLE the replay boundaries lie one unit lower, where its hits end. Before there
     were such boundaries, the release with the sparse default made an exception: `dense_default_for_eagle` keeps hybrid models
     with EAGLE dense unless an interval is given.
@@ -34,7 +34,7 @@ class Release:
     retention: Literal["dense", "sliding", "sliding+mamba"]
     retention_default: int | None
     retention_zero_ignored: bool
-    junction_pinning: bool
+    pin_shared_prefix_boundary: bool
     eagle_replay_boundaries: bool
     partial_hash_hits: bool
     mamba_all: bool
@@ -54,7 +54,7 @@ RELEASES: dict[str, Release] = {
     "0.23": _SLIDING,  # PR 43447: VLLM_PREFIX_CACHE_RETENTION_INTERVAL, sliding window alone
     "0.24": _MAMBA,  # PR 45845: the interval governs Mamba snapshots as well
     "0.25": _MAMBA,
-    "0.26": _JUNCTION,  # shared-prefix junctions are pinned; hits inside a block
+    "0.26": _JUNCTION,  # shared-prefix boundaries are pinned; hits inside a block
     "0.27": _JUNCTION,
     "0.28": _JUNCTION,
     "0.29": _SPARSE_BUT_EAGLE,  # the environment variable becomes a configuration field, and its default 0
@@ -102,7 +102,7 @@ RULES: dict[str, Rule] = _rules(
         _COORDINATOR,
     ),
     Rule("partial-hits", "A hit may end inside a block, which is then copied on write.", _SINGLE),
-    Rule("shared-prefix-junction", "Where the longest group hit ends, the lagging group keeps its state.", _MANAGER),
+    Rule("shared-prefix-boundary", "Where the longest group hit ends, the lagging group keeps its state.", _MANAGER),
     Rule("align-split", "Chunks end where a state is to be kept.", f"{_SCHEDULER}, _mamba_block_aligned_split"),
     Rule("same-step-guard", "A state keyed in this step cannot be hit before the next.", _SINGLE),
     Rule("null-block", "Block 0 stands for skipped columns; it is never counted, keyed or freed.", _POOL),

@@ -13,19 +13,19 @@ import torch
 from harness.cli import invoke
 from harness.cli.suites import SUITES
 from harness.cold.arms import ARMS, BY_NAME, EVERYWHERE, Happened
-from harness.cold.chains import again
+from harness.cold.chunk_history import again
 from harness.cold.judge import judged
 from harness.cold.noise import cold, floors, furthest, states_of
-from harness.cold.record import Life, Recorder
+from harness.cold.record import Recorder, RequestLifetime
 from harness.cold.stories import STORIES, write
-from harness.cold.streams import default_cells, streams, traces
+from harness.cold.streams import default_configurations, streams, traces
 from harness.engines.registry import parse
 from harness.run.execute import drive
 from harness.run.runner import Runner
 from harness.trace.format import Step, Submit, Trace
 from harness.verdict.arm_row import ArmRow, merge_rows
 from harness.verdict.compared import Compared
-from reference_impl.toy_model.paged import Chunk, step
+from reference_impl.toy_model.paged import ComputedChunk, step
 
 SUITE = [suite for suite in SUITES if suite.cold]
 SEEDS = 5
@@ -36,15 +36,15 @@ def compared(trace: Trace, engine: str = "toy") -> Compared:
     return judged(trace, spec.open(trace.header), spec, keep=False)
 
 
-def told(arm: str, where: str, cell: int = 0, seed: int = 0) -> Trace:
-    return write(default_cells()[cell].shape("scheduler"), BY_NAME[arm], where, seed)
+def told(arm: str, where: str, configuration: int = 0, seed: int = 0) -> Trace:
+    return write(default_configurations()[configuration].shape("scheduler"), BY_NAME[arm], where, seed)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_clean_engine_passes_every_arm_at_both_places(seed: int) -> None:
-    cell = default_cells()[seed % len(default_cells())]
-    for trace in traces(cell, seed, places=EVERYWHERE):
-        if trace.header.options.get("tier_pages") and cell.layout.name == "full-mamba-unequal":
+    configuration = default_configurations()[seed % len(default_configurations())]
+    for trace in traces(configuration, seed, places=EVERYWHERE):
+        if trace.header.options.get("tier_pages") and configuration.layout.name == "full-mamba-unequal":
             continue
         row = compared(trace).row
         assert row.verdict == "pass", (trace.header.name, row)
@@ -104,7 +104,7 @@ def test_dense_states_are_those_of_one_paged_chunk() -> None:
     tokens = list(range(40))
     logits, states = cold(model, tokens, 0)
     pools, (tables,) = model.fresh(len(tokens))
-    paged = step(pools, [Chunk(tokens, 0, tables, outputs=len(tokens))], model.weights)
+    paged = step(pools, [ComputedChunk(tokens, 0, tables, outputs=len(tokens))], model.weights)
     assert float((paged - logits).abs().max()) < 1e-12
     assert furthest(states_of(pools, tables, len(tokens)), states) < 1e-12
     assert furthest(states_of(pools, tables, len(tokens)), cold(model, tokens[:-1], 0)[1]) > 1e-3
@@ -115,7 +115,7 @@ def test_bits_depend_on_the_chunks_in_which_a_text_was_computed() -> None:
     engine = parse("toy:dtype=float32").open(trace.header)
     recorder = Recorder(engine)
     drive(trace, engine, (), beside=recorder, keep=False)
-    life: Life = max((life for life in recorder.lives if not life.resume), key=lambda life: life.pieces[-1].stop)
+    life: RequestLifetime = max((life for life in recorder.lives if not life.resume), key=lambda life: life.pieces[-1].stop)
     own = tuple((piece.start, piece.stop) for piece in life.pieces)
     last = life.pieces[-1]
     same = again(engine.tensors.model, life.pieces, own)[0]  # type: ignore[attr-defined]
@@ -146,20 +146,22 @@ def test_rows_add_counts_and_keep_the_largest_difference() -> None:
 
 
 def test_default_run_covers_three_layouts_two_block_sizes_and_three_precisions() -> None:
-    every = streams(parse("toy"), default_cells(), 0)
+    every = streams(parse("toy"), default_configurations(), 0)
     assert {stream.engine.options["dtype"] for stream in every} == {"float64", "float32", "bf16-state"}
-    kinds = {frozenset(group.kind for group in stream.cell.layout.groups) for stream in every}
+    kinds = {frozenset(group.kind for group in stream.configuration.layout.groups) for stream in every}
     assert {
         frozenset(["full", "recurrent"]),
         frozenset(["full", "sliding"]),
         frozenset(["full", "sliding", "recurrent"]),
     } <= kinds
-    assert {stream.cell.options["retention_interval"] for stream in every} == {None, 0, 64}
-    assert {stream.engine.text for stream in streams(parse("toy:dtype=float32"), default_cells(), 0)} == {"toy:dtype=float32"}
+    assert {stream.configuration.options["retention_interval"] for stream in every} == {None, 0, 64}
+    assert {stream.engine.text for stream in streams(parse("toy:dtype=float32"), default_configurations(), 0)} == {
+        "toy:dtype=float32"
+    }
 
 
 def test_engine_without_tensors_is_told_as_not_run() -> None:
-    report = Runner(parse("reference"), default_cells()).run(SUITE)
+    report = Runner(parse("reference"), default_configurations()).run(SUITE)
     assert [(entry.what, entry.why) for entry in report.not_run] == [
         ("suite cold-vs-cached", "engine reference computes no tensors")
     ]

@@ -12,7 +12,7 @@ from harness._util.errors import UsageError
 from harness.cold.arms import BY_NAME
 from harness.cold.judge import judged
 from harness.cold.stories import write
-from harness.cold.streams import default_cells
+from harness.cold.streams import default_configurations
 from harness.engines.faults import all_mutants
 from harness.engines.registry import parse
 from harness.trace.format import Trace
@@ -53,7 +53,7 @@ UNFELT = {
     "replay-boundary-masked": "less is kept; what is found is right",
     "denser-than-interval": "more is kept; what is found is right",
     "lookup-one-unit-short": "less is found; what is found is right",
-    "junction-forgotten": "less is kept; what is found is right",
+    "shared-prefix-boundary-forgotten": "less is kept; what is found is right",
     "last-token-hit": "who has nothing left to compute waits for ever, and nothing is computed wrong",
     "block-leaked": "the pool shrinks; what pages hold is right",
     "salt-left-out": "another tenant's page of the same tokens holds the same numbers",
@@ -74,7 +74,7 @@ IDLE = {
 
 def traces(story: str) -> list[Trace]:
     arm, _, where = story.partition("/")
-    return [write(cell.shape("scheduler"), BY_NAME[arm], where, 0) for cell in default_cells()]
+    return [write(configuration.shape("scheduler"), BY_NAME[arm], where, 0) for configuration in default_configurations()]
 
 
 def compared(trace: Trace, engine: str) -> Compared:

@@ -16,8 +16,8 @@ OTHERS = [name for name in policies.names() if name != "vllm"]
 WHERE = {"hit": "siblings", "chunked": "prefix-end", "preempted": "replay", "off-again": "prefix-end"}
 
 
-def compared(policy: str, cell: int, arm: str, engine: str = "toy") -> Compared:
-    shape = policies.get(policy).cold_cells()[cell].shape("scheduler")
+def compared(policy: str, configuration: int, arm: str, engine: str = "toy") -> Compared:
+    shape = policies.get(policy).cold_configurations()[configuration].shape("scheduler")
     trace, spec = write(shape, BY_NAME[arm], WHERE.get(arm, "replay"), 0), parse(engine)
     return judged(trace, spec.open(trace.header), spec, keep=False)
 
@@ -35,8 +35,8 @@ def test_every_arm_passes_and_did_what_it_is_for(policy: str, arm: str) -> None:
 @pytest.mark.parametrize("policy", OTHERS)
 def test_every_configuration_is_restored_in_all_groups(policy: str) -> None:
     """The warm arm restores something of each kind of group, on each configuration that is compared by default."""
-    for cell in range(1, len(policies.get(policy).cold_cells())):
-        row = compared(policy, cell, "hit").row
+    for configuration in range(1, len(policies.get(policy).cold_configurations())):
+        row = compared(policy, configuration, "hit").row
         assert row.verdict == "pass" and row.restored and min(row.restored.values()) > 0, row
 
 

@@ -12,18 +12,18 @@ from harness.engines.protocol import Engine
 from harness.history.events import Take
 from harness.policies.vllm.engine import assemble, configure
 from harness.run.lockstep import NAME, lockstep
-from harness.trace.configurations import Cell, default_cells
+from harness.trace.configurations import Configuration, default_configurations
 from harness.trace.format import Trace
 from harness.trace.generate import random_trace
 from harness.verdict.result import Result
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
 
-CELLS = default_cells()
+CONFIGURATIONS = default_configurations()
 SEEDS = (11, 12)
 
 
-def _trace(cell: Cell, seed: int) -> Trace:
-    return random_trace(cell.shape("manager"), seed, withdraw=True)
+def _trace(configuration: Configuration, seed: int) -> Trace:
+    return random_trace(configuration.shape("manager"), seed, withdraw=True)
 
 
 def _shuffled(trace: Trace, seed: int) -> Engine:
@@ -42,21 +42,21 @@ def _diverged(result: Result) -> list[str]:
     return [finding.sentence for finding in result.findings]
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
-def test_the_reference_does_what_the_reference_does(cell: Cell) -> None:
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
+def test_the_reference_does_what_the_reference_does(configuration: Configuration) -> None:
     """Beside itself, operation by operation."""
     for seed in SEEDS:
-        trace = _trace(cell, seed)
+        trace = _trace(configuration, seed)
         result = lockstep(trace, registry.parse("reference").open(trace.header))
         assert _diverged(result) == []
         assert next(tally for tally in result.tallies if tally.checker == NAME).opportunities > 20
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
-def test_other_blocks_and_victims_are_no_divergence(cell: Cell) -> None:
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
+def test_other_blocks_and_victims_are_no_divergence(configuration: Configuration) -> None:
     """The look-alike of `divergence`: the queue of free blocks begins in another order, so ids and victims differ."""
     for seed in SEEDS:
-        trace = _trace(cell, seed)
+        trace = _trace(configuration, seed)
         plain = lockstep(trace, registry.parse("reference").open(trace.header)).history
         result = lockstep(trace, _shuffled(trace, seed))
         assert _diverged(result) == []
@@ -66,8 +66,10 @@ def test_other_blocks_and_victims_are_no_divergence(cell: Cell) -> None:
 
 def test_one_key_more_is_a_divergence() -> None:
     """The anomaly itself: the engine keeps what its release would not."""
-    cell = next(cell for cell in CELLS if cell.name == "full-mamba[retention_interval=0]")
-    trace = _trace(cell, SEEDS[0])
+    configuration = next(
+        configuration for configuration in CONFIGURATIONS if configuration.name == "full-mamba[retention_interval=0]"
+    )
+    trace = _trace(configuration, SEEDS[0])
     mutant = registry.parse("reference:mutant=denser-than-interval").open(trace.header)
     result = lockstep(trace, mutant)
     assert "divergence" in [finding.anomaly for finding in result.findings]
@@ -75,7 +77,9 @@ def test_one_key_more_is_a_divergence() -> None:
 
 def test_pages_that_are_not_zeroed_are_a_divergence() -> None:
     """What the ledger cannot see: a kernel reads whole pages, so leftovers of another group's layers must be wiped."""
-    trace = _trace(next(cell for cell in CELLS if cell.layout.name == "full-mamba"), SEEDS[0])
+    trace = _trace(
+        next(configuration for configuration in CONFIGURATIONS if configuration.layout.name == "full-mamba"), SEEDS[0]
+    )
     engine = registry.parse("reference").open(trace.header)
     assert isinstance(engine, ManagerHeight)
     core = engine.manager.manager

@@ -16,7 +16,7 @@ from harness.history.events import Accept, Group, Move, Run, StepBegin
 from harness.policies.vllm.engine import assemble, configure
 from harness.run.execute import drive
 from harness.trace import layouts
-from harness.trace.configurations import Cell, default_cells, scheduler_cells
+from harness.trace.configurations import Configuration, default_configurations, scheduler_configurations
 from harness.trace.format import Step, TraceHeader
 from harness.trace.generate import random_trace
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
@@ -24,7 +24,7 @@ from reference_impl.vllm.request import Request
 from reference_impl.vllm.scheduler import Sampler
 
 STATE = -1
-CELLS = [*default_cells()[::3], *scheduler_cells()]
+CONFIGURATIONS = [*default_configurations()[::3], *scheduler_configurations()]
 SEEDS = 3
 
 
@@ -114,10 +114,10 @@ def _engine(header: TraceHeader, sampler: Sampler | None = None) -> tuple[Schedu
     return engine, device
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
-def test_a_device_that_follows_the_steps_has_what_every_run_needs(cell: Cell) -> None:
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
+def test_a_device_that_follows_the_steps_has_what_every_run_needs(configuration: Configuration) -> None:
     for seed in range(SEEDS):
-        trace = random_trace(cell.shape("scheduler"), seed, withdraw=True)
+        trace = random_trace(configuration.shape("scheduler"), seed, withdraw=True)
         engine, device = _engine(trace.header)
         result = drive(trace, engine, keep=False)
         assert [finding.sentence for finding in result.findings] == []
@@ -127,7 +127,9 @@ def test_a_device_that_follows_the_steps_has_what_every_run_needs(cell: Cell) ->
 
 def test_a_forgotten_copy_leaves_a_run_without_what_it_needs() -> None:
     """The device itself is not blind: it is a test of the steps."""
-    trace = random_trace(Cell(layouts.load("full-mamba"), {"num_speculative_tokens": 3}).shape("scheduler"), 0, withdraw=False)
+    trace = random_trace(
+        Configuration(layouts.load("full-mamba"), {"num_speculative_tokens": 3}).shape("scheduler"), 0, withdraw=False
+    )
     engine, device = _engine(trace.header)
     device._copy = lambda moves: None  # type: ignore[method-assign]
     result = drive(trace, engine)

@@ -11,7 +11,7 @@ from harness.engines.observe import ObservedManager
 from harness.history.events import Counts, Drop, Event, Hit, Publish, Take, Unpublish
 from harness.policies.vllm.engine import assemble, configure
 from harness.trace import layouts
-from harness.trace.configurations import Cell, default_cells
+from harness.trace.configurations import Configuration, default_configurations
 from harness.trace.format import Step, Submit, Trace, TraceHeader
 from harness.trace.generate import random_trace
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
@@ -45,7 +45,11 @@ def run(trace: Trace, slow: bool = False) -> list[Event]:
 
 
 def traces() -> list[Trace]:
-    return [random_trace(cell.shape("manager"), seed, withdraw=seed % 2 == 0) for cell in default_cells() for seed in range(3)]
+    return [
+        random_trace(configuration.shape("manager"), seed, withdraw=seed % 2 == 0)
+        for configuration in default_configurations()
+        for seed in range(3)
+    ]
 
 
 def small(layout: str, prompts: list[str], pages: int = 40, **options: Any) -> tuple[Any, TraceHeader]:
@@ -94,10 +98,10 @@ def test_published_keys_are_those_of_the_pool(trace: Trace) -> None:
     assert {(page, length) for _, page, length in keys} == cached
 
 
-@pytest.mark.parametrize("cell", default_cells()[::4], ids=lambda cell: cell.name)
-def test_looking_at_every_block_tells_the_same(cell: Cell) -> None:
+@pytest.mark.parametrize("configuration", default_configurations()[::4], ids=lambda configuration: configuration.name)
+def test_looking_at_every_block_tells_the_same(configuration: Configuration) -> None:
     """A pool that does not say what changed is observed to the same events as one that does."""
-    trace = random_trace(cell.shape("manager"), 11, withdraw=True)
+    trace = random_trace(configuration.shape("manager"), 11, withdraw=True)
     assert run(trace, slow=True) == run(trace)
 
 

@@ -122,7 +122,7 @@ def test_unknown_engine_options_are_refused() -> None:
         ({"pages_per_snapshot": 2}, "a snapshot is always one block"),
         ({"release": "0.29"}, r"option 'release' is '0\.29'; this is vLLM 0\.33\.0"),
         ({"free_list": "fifo"}, "one order of its free queue"),
-        ({"junction_pinning": False}, r"option 'junction_pinning': vLLM 0\.33\.0 has no such switch"),
+        ({"pin_shared_prefix_boundary": False}, r"option 'pin_shared_prefix_boundary': vLLM 0\.33\.0 has no such switch"),
         ({"retention": 0}, "option 'retention' is unknown"),
     ],
 )
@@ -159,7 +159,7 @@ def test_block_sizes_are_vllm_s_to_resolve() -> None:
 
 
 class Scheduler:
-    """Has the rule of 0.25, which is told how far the junction is."""
+    """Has the rule of 0.25, which is told how far the shared-prefix boundary is."""
 
     def _mamba_block_aligned_split(
         self: Any,
@@ -173,7 +173,7 @@ class Scheduler:
 
 
 def test_the_chunk_rule_is_vllm_s() -> None:
-    """Chunks are cut by the scheduler's own method, told the junction the way its release wants to be told."""
+    """Chunks are cut by the scheduler's own method, told the shared-prefix boundary the way its release wants to be told."""
     core = SimpleNamespace(coordinator=SimpleNamespace())
     split = chunk_split(source(Scheduler=Scheduler), HEADER, Options(), core, (16, 16))
     assert split is not None

@@ -16,7 +16,7 @@ from harness.engines.real_vllm.patch import ACTIVE
 from harness.engines.registry import parse
 from harness.run.execute import drive
 from harness.run.lockstep import NAME as DIFFERENTIAL
-from harness.trace.configurations import default_cells
+from harness.trace.configurations import default_configurations
 from harness.trace.format import load
 from harness.trace.generate import random_trace
 from suites.real_vllm import REAL, SOURCE, needs_vllm
@@ -45,7 +45,7 @@ def test_fault_in_vllm_is_killed_as_named_and_the_trace_is_clean_without_it(muta
 @needs_vllm
 def test_fault_ends_with_the_engine_that_has_it() -> None:
     fault = FAULTS["vllm-block-leaked"]
-    trace = random_trace(default_cells()[0].shape("manager"), 0, withdraw=False)
+    trace = random_trace(default_configurations()[0].shape("manager"), 0, withdraw=False)
 
     def findings(engine: str) -> list[bool]:
         return [named(fault, finding) for finding in drive(trace, parse(engine).open(trace.header), keep=False).findings]

@@ -12,38 +12,40 @@ import pytest
 from harness.engines import observe_touched
 from harness.engines.registry import parse
 from harness.history.events import Event
-from harness.trace.configurations import Cell, default_cells
+from harness.trace.configurations import Configuration, default_configurations
 from harness.trace.generate import random_trace
 from suites.real_vllm import REAL, SOURCE
 
 pytestmark = REAL
 
 
-def run(cell: Cell, seed: int) -> tuple[list[Event], Any]:
-    trace = random_trace(cell.shape("manager"), seed, withdraw=True)
+def run(configuration: Configuration, seed: int) -> tuple[list[Event], Any]:
+    trace = random_trace(configuration.shape("manager"), seed, withdraw=True)
     engine: Any = parse(f"vllm:source={SOURCE},withdraw=yes").open(trace.header)
     return [event for op in trace.ops for event in engine.apply(op)], engine.manager._touched
 
 
-@pytest.mark.parametrize("cell", default_cells()[::2], ids=lambda cell: cell.name)
-def test_listening_tells_the_same_as_looking_at_every_block(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    if cell.options.get("pages_per_snapshot"):
+@pytest.mark.parametrize("configuration", default_configurations()[::2], ids=lambda configuration: configuration.name)
+def test_listening_tells_the_same_as_looking_at_every_block(
+    configuration: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if configuration.options.get("pages_per_snapshot"):
         pytest.skip("in vLLM a snapshot is always one block")
-    heard = [run(cell, seed)[0] for seed in range(3)]
+    heard = [run(configuration, seed)[0] for seed in range(3)]
     monkeypatch.setattr(observe_touched, "LOOK_EVERY", 1)
-    assert [run(cell, seed)[0] for seed in range(3)] == heard
+    assert [run(configuration, seed)[0] for seed in range(3)] == heard
 
 
 @pytest.mark.parametrize("name", observe_touched.CHANGING)
 def test_method_of_another_name_costs_no_event(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = default_cells()[1]
-    expected = run(cell, 5)[0]
+    configuration = default_configurations()[1]
+    expected = run(configuration, 5)[0]
     monkeypatch.setattr(observe_touched, "CHANGING", [known for known in observe_touched.CHANGING if known != name])
-    assert run(cell, 5)[0] == expected
+    assert run(configuration, 5)[0] == expected
 
 
 def test_most_calls_need_no_look_at_every_block() -> None:
-    touched = run(default_cells()[1], 5)[1]
+    touched = run(default_configurations()[1], 5)[1]
     asked: list[int] = []
     touched._agrees = lambda found, agrees=touched._agrees: asked.append(agrees(found)) or asked[-1]
     for _ in range(20):

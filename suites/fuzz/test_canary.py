@@ -10,7 +10,7 @@ from harness.cli import invoke
 from harness.engines.faults import all_mutants
 from harness.fuzz import canary
 from harness.fuzz.campaign import Plan
-from harness.fuzz.canary import CANARIES, OPERATIONS_MAX, SOUGHT, planted, sing
+from harness.fuzz.canary import CANARIES, OPERATIONS_MAX, SOUGHT, planted, run_canary
 from harness.fuzz.draw import Restriction
 from harness.trace import layouts
 from harness.verdict.result import EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS
@@ -21,17 +21,17 @@ BOTH = Plan("vllm", ("manager", "scheduler"), Restriction(), seed=0)
 @pytest.mark.parametrize("name", CANARIES)
 def test_canary_is_reported_long_before_its_operations_are_spent(name: str) -> None:
     """As the anomaly, and by the checker, that the fault names in advance."""
-    sung = planted(BOTH, name)
+    canary = planted(BOTH, name)
     mutant = all_mutants()[name]
-    assert (sung.reported, sung.anomaly, sung.checker) == (True, mutant.anomaly, mutant.checker)
-    assert sung.operations < OPERATIONS_MAX // 4
+    assert (canary.reported, canary.anomaly, canary.checker) == (True, mutant.anomaly, mutant.checker)
+    assert canary.operations < OPERATIONS_MAX // 4
 
 
 def test_the_seed_chooses_the_canary() -> None:
     """The same seed plants the same fault; some seeds plant another one."""
-    names = [sung.mutant for seed in range(12) if (sung := sing(Plan("vllm", BOTH.heights, Restriction(), seed)))]
+    names = [canary.mutant for seed in range(12) if (canary := run_canary(Plan("vllm", BOTH.heights, Restriction(), seed)))]
     assert len(names) == 12 and len(set(names)) > 4
-    assert sing(BOTH) == sing(BOTH)
+    assert run_canary(BOTH) == run_canary(BOTH)
 
 
 def test_only_what_the_configurations_express_is_planted() -> None:
@@ -39,10 +39,10 @@ def test_only_what_the_configurations_express_is_planted() -> None:
     plain = Restriction([layouts.load("full")], {})
     needing = {"null-block-published", "window-freed-early", "denser-than-interval", "hit-is-maximum-over-groups"}
     for seed in range(4):
-        sung = sing(Plan("vllm", ("manager",), plain, seed))
-        assert sung is not None and sung.reported and sung.mutant not in needing
+        canary = run_canary(Plan("vllm", ("manager",), plain, seed))
+        assert canary is not None and canary.reported and canary.mutant not in needing
     uncached = Restriction([layouts.load("full")], {"enable_caching": False})
-    assert sing(Plan("vllm", ("manager",), uncached, seed=0)) is None
+    assert run_canary(Plan("vllm", ("manager",), uncached, seed=0)) is None
 
 
 def test_a_blind_harness_fails_loudly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,14 +12,14 @@ from harness.engines.registry import parse
 from harness.fuzz.campaign import Plan, heights_of
 from harness.fuzz.draw import UNIT_MAX, Restriction, draw
 from harness.trace import layouts
-from harness.trace.configurations import SCHEDULER_OPTIONS, Cell
+from harness.trace.configurations import SCHEDULER_OPTIONS, Configuration
 from harness.trace.format import Height
 from harness.trace.generate import Seeded
 
 DRAWS = 400
 
 
-def _drawn(height: Height, chosen: Restriction | None = None, policy: str = "vllm", count: int = DRAWS) -> list[Cell]:
+def _drawn(height: Height, chosen: Restriction | None = None, policy: str = "vllm", count: int = DRAWS) -> list[Configuration]:
     return [draw(Seeded(f"{policy}/{n}"), policy, height, chosen or Restriction()) for n in range(count)]
 
 
@@ -30,10 +30,10 @@ def test_what_is_drawn_is_accepted(policy: str) -> None:
     plan = Plan(policy, heights_of(spec, policy), Restriction(), seed=1)
     met = set()
     for number in range(40):
-        cell, trace = plan.draw(number)
+        configuration, trace = plan.draw(number)
         spec.open(trace.header).close()
         met.add(trace.header.height)
-        assert cell.policy == trace.header.policy == policy
+        assert configuration.policy == trace.header.policy == policy
     assert met == set(heights_of(spec, policy))
 
 
@@ -47,37 +47,41 @@ def test_a_seed_is_a_campaign() -> None:
 
 def test_groups_are_of_every_kind_and_size() -> None:
     """One to four groups, equal and unequal blocks, windows one before, on and one behind a boundary."""
-    groups = [cell.layout.groups for cell in _drawn("manager")]
+    groups = [configuration.layout.groups for configuration in _drawn("manager")]
     assert {len(one) for one in groups} == {1, 2, 3, 4}
     assert {group.kind for one in groups for group in one} == {"full", "sliding", "recurrent"}
     unequal = sum(len({group.block_size for group in one}) > 1 for one in groups)
     assert DRAWS // 5 < unequal < DRAWS * 4 // 5
     edges = Counter(g.window % g.block_size for one in groups for g in one if g.kind == "sliding" and g.block_size > 2)
     assert all(edges[rest] > 10 for rest in (0, 1)) and sum(edges.values()) > edges[0] + edges[1] + 10
-    assert max(cell.shape("manager").unit for cell in _drawn("manager")) <= UNIT_MAX
+    assert max(configuration.shape("manager").unit for configuration in _drawn("manager")) <= UNIT_MAX
 
 
 def test_options_of_every_kind_are_drawn() -> None:
     """All kinds of retention, hits inside a block, EAGLE, drafts, steps in flight, a tier, large snapshots, releases."""
     manager, scheduler = _drawn("manager"), _drawn("scheduler")
-    intervals = [cell.options["retention_interval"] for cell in manager if "retention_interval" in cell.options]
+    intervals = [
+        configuration.options["retention_interval"]
+        for configuration in manager
+        if "retention_interval" in configuration.options
+    ]
     assert None in intervals and 0 in intervals and any(interval for interval in intervals)
-    for name in ("hash_block_size", "use_eagle", "pages_per_snapshot", "release", "watermark", "junction_pinning"):
-        assert sum(name in cell.options for cell in manager) >= 5, name
+    for name in ("hash_block_size", "use_eagle", "pages_per_snapshot", "release", "watermark", "pin_shared_prefix_boundary"):
+        assert sum(name in configuration.options for configuration in manager) >= 5, name
     for name in ("num_speculative_tokens", "async_depth", "tier_pages", "max_num_seqs", "max_num_batched_tokens"):
-        assert sum(name in cell.options for cell in scheduler) >= 20, name
-    assert not any(cell.options.get(name) for cell in manager for name in SCHEDULER_OPTIONS)
-    assert {cell.options.get("num_speculative_tokens", 0) for cell in scheduler} == {0, 1, 2, 3, 4, 5}
-    assert {cell.options.get("async_depth", 0) for cell in scheduler} == {0, 1, 2}
+        assert sum(name in configuration.options for configuration in scheduler) >= 20, name
+    assert not any(configuration.options.get(name) for configuration in manager for name in SCHEDULER_OPTIONS)
+    assert {configuration.options.get("num_speculative_tokens", 0) for configuration in scheduler} == {0, 1, 2, 3, 4, 5}
+    assert {configuration.options.get("async_depth", 0) for configuration in scheduler} == {0, 1, 2}
 
 
 def test_what_the_user_chose_is_not_drawn() -> None:
     """Layouts and options stay as they were given; an engine of one release is given no other."""
     layout = layouts.load("full-mamba")
     chosen = Restriction([layout], {"retention_interval": 64, "hash_block_size": 8}, historic=False)
-    for cell in _drawn("scheduler", chosen, count=60):
-        assert cell.layout == layout
-        assert (cell.options["retention_interval"], cell.options["hash_block_size"]) == (64, 8)
-        assert "release" not in cell.options
+    for configuration in _drawn("scheduler", chosen, count=60):
+        assert configuration.layout == layout
+        assert (configuration.options["retention_interval"], configuration.options["hash_block_size"]) == (64, 8)
+        assert "release" not in configuration.options
     with pytest.raises(UsageError, match="hash_block_size"):
         draw(Seeded(1), "vllm", "manager", Restriction([layout], {"hash_block_size": 5}))

@@ -9,11 +9,11 @@ from harness.cli import invoke
 from harness.engines.registry import parse
 from harness.fuzz.exhaustive import bound_of, search
 from harness.fuzz.explore import Path, explore, reached
-from harness.fuzz.scope import CELLS, Bound, Scope
+from harness.fuzz.scope import CONFIGURATIONS, Bound, Scope
 from harness.verdict.result import EXIT_FAIL, EXIT_PASS, EXIT_UNKNOWN, EXIT_USAGE
 
 SMALL = Bound(requests=1, blocks=1, pages=4, generated=2)
-HYBRID = Scope(CELLS[4], "manager", Bound(requests=1, blocks=2, pages=7, generated=2))
+HYBRID = Scope(CONFIGURATIONS[4], "manager", Bound(requests=1, blocks=2, pages=7, generated=2))
 
 
 def test_the_clean_reference_is_complete_within_a_bound() -> None:
@@ -26,7 +26,9 @@ def test_the_clean_reference_is_complete_within_a_bound() -> None:
 
 def test_longer_prompts_have_more_states() -> None:
     """A bound is not a name for the same search."""
-    one, two = (search(parse("reference"), Bound(1, n, 4, 2), CELLS[:1], ["scheduler"], processes=1).covered[0] for n in (1, 2))
+    one, two = (
+        search(parse("reference"), Bound(1, n, 4, 2), CONFIGURATIONS[:1], ["scheduler"], processes=1).covered[0] for n in (1, 2)
+    )
     assert one.complete and two.complete and len(two.states) > 2 * len(one.states)
 
 
@@ -40,9 +42,9 @@ def test_longer_prompts_have_more_states() -> None:
         ("block-leaked", "leak", 3),
     ],
 )
-def test_planted_fault_is_found(mutant: str, anomaly: str, cell: int) -> None:
+def test_planted_fault_is_found(mutant: str, anomaly: str, configuration: int) -> None:
     """One request, prompts of up to two blocks, is enough for these."""
-    coverage = search(parse(f"reference:mutant={mutant}"), HYBRID.bound, [CELLS[cell]], [HYBRID.height])
+    coverage = search(parse(f"reference:mutant={mutant}"), HYBRID.bound, [CONFIGURATIONS[configuration]], [HYBRID.height])
     assert coverage.failure is not None and not coverage.complete
     assert coverage.failure.finding.anomaly == anomaly
     assert len(coverage.failure.shrunk.ops) <= 8
@@ -52,9 +54,9 @@ def test_planted_fault_is_found(mutant: str, anomaly: str, cell: int) -> None:
     ("cell", "height", "bound"),
     [(0, "manager", SMALL), (2, "scheduler", SMALL), (4, "manager", SMALL), (5, "scheduler", SMALL)],
 )
-def test_states_taken_to_be_one_behave_alike(cell: int, height: str, bound: Bound) -> None:
+def test_states_taken_to_be_one_behave_alike(configuration: int, height: str, bound: Bound) -> None:
     """Whatever is asked next of either of two such states, the same is offered and the same state comes of it."""
-    scope, spec = Scope(CELLS[cell], height, bound), parse("reference")  # type: ignore[arg-type]
+    scope, spec = Scope(CONFIGURATIONS[configuration], height, bound), parse("reference")  # type: ignore[arg-type]
     merged: list[tuple[Path, Path]] = []
     found = explore(spec, scope, on_merge=lambda one, other: merged.append((one, other)))
     assert found.complete and merged

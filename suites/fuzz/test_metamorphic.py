@@ -34,7 +34,7 @@ from harness.fuzz.metamorphic import (
     splits_agree,
 )
 from harness.history.events import Event, Header, Hit
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Finish, Height, Op, Step, Submit, Trace, TraceHeader, length_of
 from harness.trace.generate import random_trace
 from harness.trace.scenarios.shape import Shape
@@ -42,7 +42,7 @@ from harness.trace.scenarios.shape import Shape
 REFERENCE = parse("reference").open
 OPERATIONS = 40
 EVERYWHERE = [(policy, height) for policy in policies.names() for height in policies.get(policy).heights]
-HYBRID = Shape(policies.get("vllm").cells()[7].layout, {"retention_interval": None})
+HYBRID = Shape(policies.get("vllm").configurations()[7].layout, {"retention_interval": None})
 ROOMY: Mapping[str, dict[str, Any]] = {
     "tensorrt_edge": {"system_prompts": 16, "max_batch_size": 8},
     "lmcache": {"tier_pages": 1024},
@@ -56,15 +56,15 @@ INTERVALS: Mapping[str, tuple[str, list[tuple[int | None, int | None]]]] = {
 """By policy, the option that thins states out and pairs of a denser and a sparser value; vLLM's in scheduler blocks."""
 
 
-def cells(policy: str, height: Height) -> list[Cell]:
-    return [cell for cell in policies.get(policy).cells() if cell.runs_at(height)]
+def configurations(policy: str, height: Height) -> list[Configuration]:
+    return [configuration for configuration in policies.get(policy).configurations() if configuration.runs_at(height)]
 
 
-def traces(policy: str, height: Height) -> Iterator[tuple[Cell, Shape, Trace]]:
+def traces(policy: str, height: Height) -> Iterator[tuple[Configuration, Shape, Trace]]:
     """Yield a random trace for every configuration."""
-    for seed, cell in enumerate(cells(policy, height)):
-        shape = cell.shape(height)
-        yield cell, shape, random_trace(shape, seed, withdraw=False, operations=OPERATIONS)
+    for seed, configuration in enumerate(configurations(policy, height)):
+        shape = configuration.shape(height)
+        yield configuration, shape, random_trace(shape, seed, withdraw=False, operations=OPERATIONS)
 
 
 def roomy(trace: Trace, shape: Shape, policy: str) -> Trace:
@@ -129,14 +129,14 @@ def split_lengths(tokens: int, unit: int, source: random.Random) -> list[int]:
 @pytest.mark.parametrize(("policy", "height"), EVERYWHERE)
 def test_splits_of_a_prompt_publish_the_same_keys_at_common_boundaries(policy: str, height: Height) -> None:
     source = random.Random(1)
-    for cell in cells(policy, height):
-        shape = cell.shape(height)
+    for configuration in configurations(policy, height):
+        shape = configuration.shape(height)
         tokens = shape.unit * source.randint(2, 6) + source.choice((-1, 0, 1))
         submit = Submit("r1", f"A:{tokens // 2} B:{tokens - tokens // 2}")
         trace = empty(shape, policy)
         for _ in range(3):
             split = split_lengths(tokens, shape.unit, source)
-            assert splits_agree(REFERENCE, trace, submit, [tokens] * 4, split) == [], (cell.name, split)
+            assert splits_agree(REFERENCE, trace, submit, [tokens] * 4, split) == [], (configuration.name, split)
 
 
 class Moody:
@@ -172,13 +172,13 @@ def test_a_key_that_only_one_split_publishes_is_a_difference() -> None:
 def test_capacity_never_lowers_a_hit_on_attention(policy: str, height: Height) -> None:
     """Left out: windows and states (so all of Furiosa-LLM), where a longer hit leaves less behind."""
     hits = 0
-    for cell, shape, trace in traces(policy, height):
-        if any(group.kind != "full" for group in cell.layout.groups):
+    for configuration, shape, trace in traces(policy, height):
+        if any(group.kind != "full" for group in configuration.layout.groups):
             continue
         pages = shape.pages(longest(trace) + shape.unit) + 2
         served = served_in_turn(trace, pages, shape.unit)
         for more in (pages + 1, pages * 2, pages * 10):
-            assert capacity_never_lowers_a_hit(REFERENCE, served, more) == [], (cell.name, pages, more)
+            assert capacity_never_lowers_a_hit(REFERENCE, served, more) == [], (configuration.name, pages, more)
         hits += sum(isinstance(event, Hit) and event.resume > 0 for event in run(REFERENCE, served).events)
     assert hits > 0
 
@@ -199,8 +199,8 @@ def test_a_hit_that_more_capacity_shortens_is_a_difference() -> None:
 @pytest.mark.parametrize(("policy", "height"), EVERYWHERE)
 def test_names_of_requests_change_nothing(policy: str, height: Height) -> None:
     """The new names are ordered the other way round."""
-    for cell, _, trace in traces(policy, height):
-        assert names_do_not_matter(REFERENCE, trace, backwards(trace)) == [], cell.name
+    for configuration, _, trace in traces(policy, height):
+        assert names_do_not_matter(REFERENCE, trace, backwards(trace)) == [], configuration.name
 
 
 def backwards(trace: Trace) -> dict[str, str]:
@@ -219,14 +219,14 @@ def test_a_name_that_matters_is_a_difference() -> None:
 def test_the_order_of_requests_that_share_nothing_changes_nothing(policy: str, height: Height) -> None:
     """Left out: budgets that requests share, a batch that waits for its slowest, and states without a cache, which are few."""
     ran = 0
-    for seed, cell in enumerate(cells(policy, height)):
-        options = cell.options
+    for seed, configuration in enumerate(configurations(policy, height)):
+        options = configuration.options
         if "max_num_batched_tokens" in options or options.get("joining") == "static":
             continue
-        trace = empty(cell.shape(height), policy)
-        mixed = [interleaved(trace, lives(cell.shape(height), random.Random(seed)), order) for order in range(3)]
+        trace = empty(configuration.shape(height), policy)
+        mixed = [interleaved(trace, lives(configuration.shape(height), random.Random(seed)), order) for order in range(3)]
         for other in mixed[1:]:
-            assert order_does_not_matter(REFERENCE, mixed[0], other) == [], cell.name
+            assert order_does_not_matter(REFERENCE, mixed[0], other) == [], configuration.name
             ran += 1
     assert ran > 0
 
@@ -256,8 +256,8 @@ def test_an_order_that_matters_is_a_difference() -> None:
 
 @pytest.mark.parametrize(("policy", "height"), EVERYWHERE)
 def test_a_trace_repeats_its_history(policy: str, height: Height) -> None:
-    for cell, _, trace in traces(policy, height):
-        assert repeats(REFERENCE, trace) == [], cell.name
+    for configuration, _, trace in traces(policy, height):
+        assert repeats(REFERENCE, trace) == [], configuration.name
 
 
 def test_a_history_that_does_not_repeat_is_a_difference() -> None:
@@ -275,7 +275,7 @@ from harness.trace.generate import random_trace
 from harness.engines import policy as policies
 from harness.history import events as history
 for policy in policies.names():
-    for cell in policies.get(policy).cells():
+    for cell in policies.get(policy).configurations():
         if cell.runs_at("scheduler"):
             trace = random_trace(cell.shape("scheduler"), 1, withdraw=False, operations=40)
             happened = drive(trace, parse("reference").open(trace.header)).history
@@ -303,17 +303,19 @@ def test_histories_do_not_depend_on_how_python_hashes_texts() -> None:
 
 @pytest.mark.parametrize("policy", INTERVALS)
 def test_a_larger_interval_never_adds_a_key(policy: str) -> None:
-    """Of several requests where no junction is kept, and of every request by itself."""
+    """Of several requests where no shared-prefix boundary is kept, and of every request by itself."""
     height: Height = "scheduler"
     ran = 0
-    for cell, shape, trace in traces(policy, height):
+    for configuration, shape, trace in traces(policy, height):
         option, pairs = INTERVALS[policy]
-        if not (option in cell.options or (policy == "openvino_genai" and shape.has("recurrent"))):
+        if not (option in configuration.options or (policy == "openvino_genai" and shape.has("recurrent"))):
             continue
         together = served_in_turn(roomy(trace, shape, policy), roomy(trace, shape, policy).header.pages, shape.unit)
         if policy == "vllm":
             together = Trace(
-                msgspec.structs.replace(together.header, options=together.header.options | {"junction_pinning": False}),
+                msgspec.structs.replace(
+                    together.header, options=together.header.options | {"pin_shared_prefix_boundary": False}
+                ),
                 together.ops,
             )
         alone = [together.with_ops(_without_others(together, op.r)) for op in together.ops if isinstance(op, Submit)]
@@ -321,7 +323,7 @@ def test_a_larger_interval_never_adds_a_key(policy: str) -> None:
         for dense, sparse in pairs:
             values = [value and value * unit for value in (dense, sparse)]
             for asked in (together, *alone[:3]):
-                assert sparser_adds_nothing(REFERENCE, asked, option, *values) == [], (cell.name, dense, sparse)
+                assert sparser_adds_nothing(REFERENCE, asked, option, *values) == [], (configuration.name, dense, sparse)
                 ran += 1
     assert ran > 0
 

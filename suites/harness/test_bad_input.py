@@ -20,7 +20,7 @@ from harness.fuzz.draw import Restriction
 from harness.history import validate
 from harness.history.events import save
 from harness.run.execute import drive
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Op, Preempt, Step, Submit, Trace
 from harness.trace.generate import random_trace
 from harness.trace.layouts import load as load_layout
@@ -54,7 +54,7 @@ TRACES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "a request without a name": ({}, [{**SUBMIT, "r": ""}], 2, "`$.r`"),
     "an unknown tier": ({}, [{"op": "reset", "tier": "moon"}], 2, "`$.tier`"),
     "a newer version": ({"version": 99}, [SUBMIT], 1, "version 99"),
-    "a newer version with a field of its own": ({"version": 2, "colour": "red"}, [SUBMIT], 1, "version 2"),
+    "a newer version with a field of its own": ({"version": 3, "colour": "red"}, [SUBMIT], 1, "version 3"),
     "another format": ({"format": "csv"}, [SUBMIT], 1, "format 'csv'"),
     "a pool of nothing": ({"pages": -1}, [SUBMIT], 1, "`$.pages`"),
     "a pool beyond all": ({"pages": 10**15}, [SUBMIT], 1, "`$.pages`"),
@@ -71,7 +71,8 @@ RUN = {"r": "a", "start": 0, "stop": 4, "tables": [[1, 2]]}
 BEGUN = {"e": "step_begin", "asked": [["a", 4]], "runs": [RUN], "step": 1}
 HISTORIES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "an unknown event": ({}, [SUBMITTED, {"e": "fly"}], 3, "`$.e`"),
-    "a newer version": ({"version": 2}, [SUBMITTED], 1, "version 2"),
+    "a newer version": ({"version": 3}, [SUBMITTED], 1, "version 3"),
+    "an older version": ({"version": 1}, [SUBMITTED], 1, "write it anew"),
     "a negative length": ({}, [SUBMITTED, {"e": "publish", "group": 0, "page": 1, "r": "a", "length": -4}], 3, "`$.length`"),
     "a negative length of a key": ({}, [{"e": "unpublish", "group": 0, "page": 1, "length": -4}], 2, "`$.length`"),
     "a negative hit": ({}, [SUBMITTED, {"e": "hit", "r": "a", "reported": -1, "resume": 0, "pages": [[]]}], 3, "`$.reported`"),
@@ -186,7 +187,7 @@ def test_what_the_references_record_can_be_checked(policy: str, tmp_path: Path, 
 
 def test_a_shrunk_trace_names_no_stranger(tmp_path: Path) -> None:
     """Even if time was up before everything that does nothing was taken out of it."""
-    shape = Cell(load_layout("full-mamba")).shape("manager")
+    shape = Configuration(load_layout("full-mamba")).shape("manager")
     strange: list[Op] = [Step(run=[("gone", 4), ("a", 3)], withdraw=["gone"]), Step(run=[("gone", 1)]), Preempt("gone")]
     header = random_trace(shape, 1, withdraw=False).header
     trace = Trace(header, [Submit("a", "x:20"), *strange, Preempt("a")])

@@ -10,14 +10,14 @@ from harness.history.worker import Worker
 from harness.ledger.trie import Trie
 from harness.run.execute import Observer
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Finish, Step, Submit, Trace
 from harness.trace.generate import random_trace
 from harness.verdict.result import Result
 
-CELLS = {
-    "three groups": Cell(layouts.load("full-swa-mamba"), {"retention_interval": 64}),
-    "junctions": Cell(layouts.load("full-mamba"), {"retention_interval": 0}),
+CONFIGURATIONS = {
+    "three groups": Configuration(layouts.load("full-swa-mamba"), {"retention_interval": 64}),
+    "shared-prefix boundaries": Configuration(layouts.load("full-mamba"), {"retention_interval": 0}),
 }
 
 
@@ -36,11 +36,11 @@ def seen(trace: Trace, engine: str, limit: int) -> tuple[Observer, Result]:
 @pytest.mark.parametrize(
     "engine", ["reference", "reference:mutant=skipped-boundary-published", "reference:mutant=window-freed-early"]
 )
-@pytest.mark.parametrize("cell", CELLS)
-def test_verdicts_do_not_depend_on_what_is_forgotten(cell: str, engine: str) -> None:
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_verdicts_do_not_depend_on_what_is_forgotten(configuration: str, engine: str) -> None:
     """A ledger that forgets after every step finds the same, with the same opportunities, as one that never does."""
     for seed in range(3):
-        trace = random_trace(CELLS[cell].shape("manager"), seed, withdraw=True, operations=150)
+        trace = random_trace(CONFIGURATIONS[configuration].shape("manager"), seed, withdraw=True, operations=150)
         (_, forgetful), (_, mindful) = seen(trace, engine, 0), seen(trace, engine, 1 << 40)
         assert forgetful.findings == mindful.findings
         assert forgetful.tallies == mindful.tallies
@@ -51,13 +51,13 @@ def test_a_long_history_takes_no_more_room_than_a_short_one() -> None:
     sizes = []
     for count in (100, 500):
         ops = [op for i in range(count) for op in (Submit(f"r{i}", f"t{i}:40"), Step(run=[(f"r{i}", 40)]), Finish(f"r{i}"))]
-        header = random_trace(CELLS["three groups"].shape("manager"), 0, withdraw=False, operations=9).header
+        header = random_trace(CONFIGURATIONS["three groups"].shape("manager"), 0, withdraw=False, operations=9).header
         observer, result = seen(Trace(header, ops), "reference", 0)
         assert result.findings == [] and result.activity.evictions > 0
         most = len(observer.panel.ledger.trie)
         for _ in range(2):
             observer.panel.collector.collect()
-        sizes.append((len(observer.panel.ledger.trie), len(observer.panel.ledger.books)))
+        sizes.append((len(observer.panel.ledger.trie), len(observer.panel.ledger.requests)))
         assert most <= 4 * sizes[-1][0]
     assert sizes[0] == sizes[1]
 

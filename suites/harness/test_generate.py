@@ -8,7 +8,7 @@ import pytest
 
 from harness.trace import format as trace
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Abort, Finish, Height, Preempt, Reset, Step, Submit, Trace, UpdateWeights, length_of
 from harness.trace.generate import OPERATIONS, random_trace
 from harness.trace.scenarios.shape import Shape
@@ -18,7 +18,7 @@ SEEDS = range(50)
 
 
 def _shape(name: str = "full-swa-mamba", height: Height = "manager") -> Shape:
-    return Cell(layouts.load(name)).shape(height)
+    return Configuration(layouts.load(name)).shape(height)
 
 
 def _traces(shape: Shape, *, withdraw: bool = False) -> list[Trace]:

@@ -13,7 +13,7 @@ from harness.ledger.ledger import Ledger
 from harness.ledger.records import NOTHING, Key
 from harness.run.execute import check, drive
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.generate import random_trace
 
 FULL = """\
@@ -87,7 +87,7 @@ def test_holders_are_counted_with_multiplicity() -> None:
 @pytest.mark.parametrize("name", ["full", "full-mamba", "full-swa-mamba", "full-mamba-unequal"])
 def test_counts_are_those_of_a_recount(name: str) -> None:
     """Held pages, and pages kept for a key alone, are at every count what counting all pages gives."""
-    trace = random_trace(Cell(layouts.load(name)).shape("manager"), 7, withdraw=True)
+    trace = random_trace(Configuration(layouts.load(name)).shape("manager"), 7, withdraw=True)
     history = drive(trace, registry.parse("reference").open(trace.header), []).history
     ledger, counts = Ledger(history.header), 0
     for event in history.events:
@@ -194,9 +194,9 @@ def test_new_weights_divide_a_request_where_it_stands() -> None:
     cold = "submit r1 a:8\nsubmit r2 a:8\n"
     ledger = _ledger(FULL + cold + "take r1 | 1 2\nstep 1: r1 0..4 | 1 2\nversion 1\nsubmit r3 a:8")
     old = _ledger(FULL + cold)
-    one, two, three = (ledger.books[r].nodes for r in ("r1", "r2", "r3"))
-    assert one[:5] == old.books["r1"].nodes[:5]
-    assert set(one[5:]).isdisjoint(old.books["r1"].nodes + two + three)
+    one, two, three = (ledger.requests[r].nodes for r in ("r1", "r2", "r3"))
+    assert one[:5] == old.requests["r1"].nodes[:5]
+    assert set(one[5:]).isdisjoint(old.requests["r1"].nodes + two + three)
     assert two == three
 
 
@@ -209,7 +209,7 @@ def test_a_new_version_of_an_adapter_concerns_those_who_use_it() -> None:
     )
     ledger = _ledger(text)
     assert {key.r: key.state for key in _keys(ledger)} == {"r1": "outdated", "r2": "committed"}
-    nodes = {r: ledger.books[r].nodes for r in ("r1", "r2", "early", "late", "same")}
+    nodes = {r: ledger.requests[r].nodes for r in ("r1", "r2", "early", "late", "same")}
     assert nodes["early"] == nodes["late"] != nodes["r1"]
     assert nodes["same"] == nodes["r2"]
 
@@ -217,27 +217,27 @@ def test_a_new_version_of_an_adapter_concerns_those_who_use_it() -> None:
 def test_a_preempted_request_begins_under_the_weights_of_now() -> None:
     """It computes everything again, so it shares every prefix with a new request."""
     text = FULL + R1 + "version 1\npreempt r1\ndrop r1\nsubmit r2 a:8"
-    books = _ledger(text).books
-    assert books["r1"].nodes == books["r2"].nodes
+    requests = _ledger(text).requests
+    assert requests["r1"].nodes == requests["r2"].nodes
 
 
 def test_rejected_drafts_leave_the_prefix() -> None:
     """Accepting tokens at an earlier length drops those beyond it."""
     ledger = _ledger(FULL + "submit r1 a:4\naccept r1 7 draft:3\naccept r1 5 @r1:1\nsubmit r2 a:4 @r1:1")
-    assert ledger.books["r1"].nodes == ledger.books["r2"].nodes
+    assert ledger.requests["r1"].nodes == ledger.requests["r2"].nodes
 
 
 def test_drafts_are_a_branch_of_their_own_until_they_stand() -> None:
     """Of three guesses the first is what the request goes on with: a page keeps it, and the rest is nobody's prefix."""
     step = "take r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 4..5 ~@r1:1 x:2 | 1 2\n"
     ledger = _ledger(FULL + "submit r1 a:5\n" + step)
-    record, book = ledger.records[0][2], ledger.books["r1"]
-    assert (book.computed, book.drafted, len(book.nodes), record.stop) == (5, 8, 6, 8)
+    record, request = ledger.records[0][2], ledger.requests["r1"]
+    assert (request.computed, request.drafted, len(request.nodes), record.stop) == (5, 8, 6, 8)
     ledger = _ledger(FULL + "submit r1 a:5\n" + step + "accept r1 7 @r1:2")
-    record, book = ledger.records[0][2], ledger.books["r1"]
-    assert book.computed == 6
-    assert ledger.covers(record, book.nodes[6], 4, 6)
-    assert ledger.trie.ancestor(record.node, 7) != book.nodes[7]
+    record, request = ledger.records[0][2], ledger.requests["r1"]
+    assert request.computed == 6
+    assert ledger.covers(record, request.nodes[6], 4, 6)
+    assert ledger.trie.ancestor(record.node, 7) != request.nodes[7]
 
 
 def test_a_run_whose_request_ended_before_its_token_was_known_computes_nobody_s_prefix() -> None:
@@ -251,9 +251,9 @@ def test_a_run_whose_request_ended_before_its_token_was_known_computes_nobody_s_
         Write(pool=0, group=0, pages=[2], r="r1", start=5, stop=6, step=3),
     ):
         ledger.apply(event)
-    record, book = ledger.records[0][2], ledger.books["r1"]
+    record, request = ledger.records[0][2], ledger.requests["r1"]
     assert ledger.trie.depth[record.node] == 6
-    assert record.node not in book.nodes and ledger.trie.ancestor(record.node, 5) == book.nodes[5]
+    assert record.node not in request.nodes and ledger.trie.ancestor(record.node, 5) == request.nodes[5]
 
 
 # --- taint --------------------------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_whoever_reads_tainted_content_is_tainted() -> None:
     """The taint goes on to a reader of the page, and to what it writes."""
     reader = "submit r3 b:4 c:5\nhit r3 8 | 1 3\ntake r3 | 1 3 5\nstep 3: r3 8..9 | 1 3 5"
     ledger = _ledger(FULL + FAULT + reader)
-    assert (ledger.books["r1"].tainted, ledger.books["r3"].tainted, ledger.records[0][5].tainted) == (False, True, True)
+    assert (ledger.requests["r1"].tainted, ledger.requests["r3"].tainted, ledger.records[0][5].tainted) == (False, True, True)
 
 
 def test_another_request_over_sound_pages_is_judged_as_ever() -> None:
@@ -330,7 +330,7 @@ def test_a_run_that_nobody_ended_may_not() -> None:
 
 def test_a_preempted_request_is_not_advanced_by_the_run_it_left_behind() -> None:
     """It starts again from nothing, whatever the step in flight computed."""
-    assert _ledger(IN_FLIGHT + "preempt r1\ndrop r1\nend 2").books["r1"].computed == 0
+    assert _ledger(IN_FLIGHT + "preempt r1\ndrop r1\nend 2").requests["r1"].computed == 0
 
 
 def test_a_state_that_a_run_left_behind_is_not_the_requests() -> None:
@@ -388,4 +388,4 @@ def test_every_checker_sees_the_ledger_before_the_event() -> None:
     panel = Panel(history.header, fresh())
     for event in history.events:
         panel.observe(event)
-    assert panel.ledger.books["r1"].computed == 8
+    assert panel.ledger.requests["r1"].computed == 8

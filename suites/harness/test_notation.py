@@ -57,7 +57,9 @@ def _last(lines: str) -> Event:
 def test_the_header_is_read() -> None:
     """Pools, groups and rules with all that they may say."""
     text = HEAD + "group 3: sliding block 2 window 6\ngroup 4: chunked block 2 chunk 8\n"
-    rules = "rules: alignment 4, give-back 2, retention 8 on 1 3, junction, stores-logits, no-caching, progress 3\n"
+    rules = (
+        "rules: alignment 4, eagle-drop 2, retention 8 on 1 3, shared-prefix boundary, stores-logits, no-caching, progress 3\n"
+    )
     header = parse(text + rules, name="mine").header
     assert header.pools == [Pool(0, 10, [0]), Pool(1, 8, [], "cpu")]
     assert header.groups == [
@@ -70,8 +72,8 @@ def test_the_header_is_read() -> None:
     assert header.rules == Rules(
         caching=False,
         alignment=4,
-        give_back=2,
-        retention=Retention(interval=8, groups=[1, 3], junction=True),
+        eagle_drop_tokens=2,
+        retention=Retention(interval=8, groups=[1, 3], shared_prefix_boundary=True),
         stores_logits=True,
         progress_steps=3,
     )

@@ -8,12 +8,12 @@ import pytest
 
 from harness._util.errors import UsageError
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Media, Op, Preempt, Step, Submit, Trace, length_of
 from harness.trace.generate import random_trace
 from harness.trace.shrink import shrink
 
-SHAPE = Cell(layouts.load("full-mamba")).shape("manager")
+SHAPE = Configuration(layouts.load("full-mamba")).shape("manager")
 SEEDS = range(4)
 
 
@@ -151,7 +151,7 @@ def test_steps_in_a_row_become_one() -> None:
 
 def test_groups_and_options_that_do_not_matter_go() -> None:
     """One group is left, and no option; the trace says that its layout is a part of the one it came from."""
-    shape = Cell(layouts.load("full-swa-mamba"), {"retention_interval": 0}).shape("manager")
+    shape = Configuration(layouts.load("full-swa-mamba"), {"retention_interval": 0}).shape("manager")
     trace = Trace(random_trace(shape, 1, withdraw=False).header, [Submit("r1", "a:9"), Preempt("r1")])
     header = shrink(trace, _preempted_with_five_tokens).header
     assert len(header.layout.groups) == 1 and header.layout.name == "part-of-full-swa-mamba"
@@ -166,7 +166,7 @@ def test_a_configuration_that_is_refused_is_no_failure() -> None:
             raise UsageError("one group is too few")
         return _preempted_with_five_tokens(candidate)
 
-    shape = Cell(layouts.load("full-swa-mamba")).shape("manager")
+    shape = Configuration(layouts.load("full-swa-mamba")).shape("manager")
     trace = Trace(random_trace(shape, 1, withdraw=False).header, [Submit("r1", "a:9"), Preempt("r1")])
     assert len(shrink(trace, fails).header.layout.groups) == 2
 

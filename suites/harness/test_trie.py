@@ -41,7 +41,7 @@ def test_prefixes_share_nodes_exactly_up_to_where_they_differ(
         if late and ledger.weights == 0:
             ledger.apply(Version(weights=1))
         ledger.apply(Submitted(r=str(index), tokens=text, salt=salt, adapter=adapter, media=items))
-        nodes.append((_spelled((text, salt, adapter, items, late)), ledger.books[str(index)].nodes))
+        nodes.append((_spelled((text, salt, adapter, items, late)), ledger.requests[str(index)].nodes))
     for spelled, mine in nodes:
         assert len(mine) == len(spelled)
         for others, its in nodes:

@@ -15,7 +15,7 @@ from harness.engines.registry import parse
 from harness.history.events import Accept, Finished, StepBegin, StepEnd
 from harness.run.execute import drive
 from harness.run.runner import Runner
-from harness.trace.configurations import Cell, default_cells, scheduler_cells
+from harness.trace.configurations import Configuration, default_configurations, scheduler_configurations
 from harness.trace.scenarios import SCENARIOS
 from harness.verdict.result import EXIT_PASS
 from harness.verdict.summary import Report
@@ -24,20 +24,20 @@ ENGINE = os.environ.get("CACHEWITNESS_ENGINE", "reference")
 NAMED = ("no-fabricated-snapshots", "replay-boundary-retained", "interval-sparsity")
 
 
-def run(cells: list[Cell], *names: str) -> Report:
-    return Runner(parse(ENGINE), cells).run([suite for suite in SUITES if suite.name in names])
+def run(configurations: list[Configuration], *names: str) -> Report:
+    return Runner(parse(ENGINE), configurations).run([suite for suite in SUITES if suite.name in names])
 
 
-@pytest.mark.parametrize("cell", default_cells(), ids=lambda cell: cell.name)
-def test_every_rule_holds_on_the_configuration(cell: Cell) -> None:
-    report = run([cell], "invariants", "random")
+@pytest.mark.parametrize("configuration", default_configurations(), ids=lambda configuration: configuration.name)
+def test_every_rule_holds_on_the_configuration(configuration: Configuration) -> None:
+    report = run([configuration], "invariants", "random")
     assert [failure.finding.sentence for suite in report.suites for failure in suite.failures] == []
     assert sum(suite.activity.hits for suite in report.suites) > 0
 
 
 def test_a_run_over_all_configurations_is_not_vacuous() -> None:
     """The three named invariants each had opportunities; states were restored, pages evicted, requests preempted."""
-    report = run(default_cells(), "invariants")
+    report = run(default_configurations(), "invariants")
     assert report.exit_code == EXIT_PASS and report.vacuous == []
     opportunities = {tally.checker: tally.opportunities for tally in report.tallies()}
     assert all(opportunities[name] > 0 for name in NAMED)
@@ -50,21 +50,21 @@ def test_every_rule_holds_under_the_engine_s_own_scheduler(suite: str) -> None:
     kind = parse(ENGINE).kind
     assert "scheduler" in kind.heights or kind.name != "reference"
     if "scheduler" in kind.heights:
-        report = run(default_cells(), suite)
+        report = run(default_configurations(), suite)
         assert [failure.finding.sentence for entry in report.suites for failure in entry.failures] == []
         assert report.suites[0].activity.preemptions > 0
 
 
-@pytest.mark.parametrize("cell", scheduler_cells(), ids=lambda cell: cell.name)
-def test_every_rule_holds_with_drafts_steps_in_flight_and_a_second_tier(cell: Cell) -> None:
+@pytest.mark.parametrize("configuration", scheduler_configurations(), ids=lambda configuration: configuration.name)
+def test_every_rule_holds_with_drafts_steps_in_flight_and_a_second_tier(configuration: Configuration) -> None:
     """What the options ask for happens: drafts stand and fall, a step begins before the last has ended, copies come back."""
     if "scheduler" not in parse(ENGINE).kind.heights:
         pytest.skip(f"engine {ENGINE} has no scheduler of its own")
-    report = run([cell], "scheduler", "scheduler-random")
+    report = run([configuration], "scheduler", "scheduler-random")
     assert [failure.finding.sentence for entry in report.suites for failure in entry.failures] == []
-    happened = counted(cell)
+    happened = counted(configuration)
     for option, signs in SIGNS.items():
-        for sign in signs if cell.options.get(option) else ():
+        for sign in signs if configuration.options.get(option) else ():
             assert happened[sign] > 0, sign
 
 
@@ -76,10 +76,10 @@ SIGNS = {
 }
 
 
-def counted(cell: Cell) -> Counter[str]:
+def counted(configuration: Configuration) -> Counter[str]:
     """Return how often each sign occurs in the scenarios of a cell."""
     happened: Counter[str] = Counter()
-    shape = cell.shape("scheduler")
+    shape = configuration.shape("scheduler")
     for trace in [scenario.trace(shape) for scenario in SCENARIOS if scenario.applies(shape)]:
         drafts: dict[str, int] = {}
         open_steps: list[StepBegin] = []

@@ -39,7 +39,7 @@ HUNTED = (
 SHOWN = {
     "last-token-hit": "invariants",
     "drafts-published": "scheduler",
-    "junction-forgotten": "invariants",
+    "shared-prefix-boundary-forgotten": "invariants",
 }
 """Faults that the command `run` is shown with, and the suite that has them."""
 

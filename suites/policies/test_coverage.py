@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
     number: int
     section: str
-    cells: list[str]
+    configurations: list[str]
 
 
 def lines_of(text: str) -> Iterator[Line]:
@@ -38,9 +38,9 @@ def lines_of(text: str) -> Iterator[Line]:
         if raw.startswith("## "):
             section = raw[3:].partition(":")[0].strip()
         elif raw.startswith("|"):
-            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", raw.strip())[1:-1]]
-            if cells != HEAD and not all(re.fullmatch(r":?-+:?", cell) for cell in cells):
-                yield Line(number, section, cells)
+            configurations = [configuration.strip() for configuration in re.split(r"(?<!\\)\|", raw.strip())[1:-1]]
+            if configurations != HEAD and not all(re.fullmatch(r":?-+:?", configuration) for configuration in configurations):
+                yield Line(number, section, configurations)
 
 
 @cache
@@ -80,15 +80,17 @@ def findings(text: str) -> list[str]:
     for section in SECTIONS:
         if not any(line.section == section for line in lines):
             found.append(f"section {section!r} has no lines: map the statements of its document")
-    for number, section, cells in lines:
-        where = f"line {number} ({section}: {cells[0][:60]!r})"
-        if len(cells) != len(HEAD):
-            found.append(f"{where}: {len(cells)} cells, not statement, rule and test; write \\| for a bar inside a cell")
+    for number, section, configurations in lines:
+        where = f"line {number} ({section}: {configurations[0][:60]!r})"
+        if len(configurations) != len(HEAD):
+            found.append(
+                f"{where}: {len(configurations)} cells, not statement, rule and test; write \\| for a bar inside a cell"
+            )
             continue
-        if not all(cells):
-            found.append(f"{where}: the cell {HEAD[cells.index('')]!r} is empty")
-        named = NAMED.findall(cells[2])
-        if not named and not REASON.match(cells[2]):
+        if not all(configurations):
+            found.append(f"{where}: the cell {HEAD[configurations.index('')]!r} is empty")
+        named = NAMED.findall(configurations[2])
+        if not named and not REASON.match(configurations[2]):
             found.append(f"{where}: neither a test (`file.py::name`) nor 'not testable: reason'")
         found += [f"{where}: {what}" for file, name in named if (what := problem(file, name))]
     return found

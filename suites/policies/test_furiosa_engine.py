@@ -37,11 +37,13 @@ def layout(block_size: int = 16, window: int = 32) -> Layout:
 
 def traces(height: Height, count: int) -> list[Trace]:
     """Return random traces over several sizes of block and window, and every option."""
-    cells = [cell for size in ((16, 32), (16, 21), (4, 11), (2, 2), (1, 3)) for cell in variants(layout(*size))]
+    configurations = [
+        configuration for size in ((16, 32), (16, 21), (4, 11), (2, 2), (1, 3)) for configuration in variants(layout(*size))
+    ]
     return [
-        random_trace(Shape(cell.layout, cell.options, height, "furiosa"), seed, withdraw=False)
+        random_trace(Shape(configuration.layout, configuration.options, height, "furiosa"), seed, withdraw=False)
         for seed in range(count)
-        for cell in cells[seed % 5 :: 5]
+        for configuration in configurations[seed % 5 :: 5]
     ]
 
 
@@ -63,7 +65,7 @@ def test_random_workloads_are_lawful_and_not_idle(height: Height) -> None:
 
 def test_every_option_of_the_policy_is_run() -> None:
     """The variants of a layout cover each value of each choice that is an option."""
-    run = {(key, value) for cell in variants(layout()) for key, value in cell.options.items()}
+    run = {(key, value) for configuration in variants(layout()) for key, value in configuration.options.items()}
     for name, choice in CHOICES.items():
         if name in Options.__dataclass_fields__:
             assert all(value == choice.values[0] or (name, value) in run for value in choice.values), name
@@ -191,6 +193,6 @@ def test_a_seeded_fault_is_found_by_its_name(
 
 def test_an_engine_answers_for_its_policy() -> None:
     """The registry's entry builds what the traces run on, on configurations that are all accepted."""
-    for cell in POLICY.cells():
-        shape = cell.shape("scheduler")
+    for configuration in POLICY.configurations():
+        shape = configuration.shape("scheduler")
         assert isinstance(POLICY.open(random_trace(shape, 1, withdraw=False).header, {}), PolicyHeight)

@@ -11,11 +11,11 @@ from harness._util.errors import UsageError
 from harness.cli.suites import SUITES
 from harness.engines.registry import parse
 from harness.history.events import Event, Hit, Publish, ResetDone, StepBegin, Unpublish
-from harness.policies.lmcache.engine import LMCacheHeight, cells, layer_specs, open_engine, variants
+from harness.policies.lmcache.engine import LMCacheHeight, configurations, layer_specs, open_engine, variants
 from harness.run.execute import drive
 from harness.run.runner import Runner
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
 from harness.trace.scenarios.shape import Script, Shape
 from harness.verdict.result import EXIT_PASS, Result
@@ -54,17 +54,17 @@ def hits(result: Result) -> list[tuple[str, int, int, str]]:
     return [(e.r, e.reported, e.resume, e.tier) for e in result.history.events if isinstance(e, Hit)]
 
 
-def run(chosen: list[Cell]) -> Report:
+def run(chosen: list[Configuration]) -> Report:
     """Run the scenarios and random workloads."""
     return Runner(parse("reference"), chosen).run(
         [suite for suite in SUITES if suite.name in ("scheduler", "scheduler-random")]
     )
 
 
-@pytest.mark.parametrize("cell", cells(), ids=lambda cell: cell.name)
-def test_every_rule_holds_on_the_configuration(cell: Cell) -> None:
+@pytest.mark.parametrize("configuration", configurations(), ids=lambda configuration: configuration.name)
+def test_every_rule_holds_on_the_configuration(configuration: Configuration) -> None:
     """And the tier served: hits to which it contributed."""
-    report = run([cell])
+    report = run([configuration])
     assert [failure.finding.sentence for suite in report.suites for failure in suite.failures] == []
     assert sum(suite.activity.from_tier for suite in report.suites) > 0
 

@@ -15,10 +15,10 @@ import pytest
 from harness._util.errors import UsageError
 from harness.engines.policy_height import PolicyHeight
 from harness.history.events import Aborted, Header, Hit, StepBegin
-from harness.policies.openvino_genai.engine import cells, open_engine
+from harness.policies.openvino_genai.engine import configurations, open_engine
 from harness.run.execute import drive
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, Step, Submit, Trace, TraceHeader
 from harness.trace.generate import random_trace
 from harness.verdict.result import Result
@@ -31,8 +31,8 @@ HEIGHTS: tuple[Any, ...] = ("manager", "scheduler")
 UNLIMITED = 18446744073709551615
 
 
-def cell(layout: str = "full-mamba", **options: Any) -> Cell:
-    return Cell(layouts.load(layout), options, "openvino_genai")
+def configuration(layout: str = "full-mamba", **options: Any) -> Configuration:
+    return Configuration(layouts.load(layout), options, "openvino_genai")
 
 
 def built(layout: Layout, pages: int = 64, height: Any = "scheduler", **options: Any) -> PolicyHeight:
@@ -40,7 +40,7 @@ def built(layout: Layout, pages: int = 64, height: Any = "scheduler", **options:
     return open_engine(header, {})
 
 
-def results(where: Cell, seeds: range, heights: tuple[Any, ...] = HEIGHTS) -> list[Result]:
+def results(where: Configuration, seeds: range, heights: tuple[Any, ...] = HEIGHTS) -> list[Result]:
     traces = [random_trace(where.shape(height), seed, withdraw=False) for height in heights for seed in seeds]
     return [drive(trace, open_engine(trace.header, {})) for trace in traces]
 
@@ -58,8 +58,8 @@ def activity(found: list[Result]) -> Counter[str]:
     return counts
 
 
-@pytest.mark.parametrize("where", cells(), ids=lambda where: where.name)
-def test_lawful_on_every_configuration(where: Cell) -> None:
+@pytest.mark.parametrize("where", configurations(), ids=lambda where: where.name)
+def test_lawful_on_every_configuration(where: Configuration) -> None:
     """Nothing is found, and where prefixes are cached they are hit and evicted."""
     found = results(where, range(12))
     assert [finding.sentence for result in found for finding in result.findings] == []
@@ -73,7 +73,7 @@ def test_lawful_on_every_configuration(where: Cell) -> None:
 
 def test_states_are_restored_and_requests_give_way_at_both_heights() -> None:
     for height in HEIGHTS:
-        counts = activity(results(cell("full-mamba-unequal"), range(12), (height,)))
+        counts = activity(results(configuration("full-mamba-unequal"), range(12), (height,)))
         assert counts["restored"] and counts["preemptions"] and counts["set back"]
 
 
@@ -136,18 +136,18 @@ def tokens_alone_are_hashed(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("fault", "where", "heights", "anomaly"),
     [
-        (keys_of_the_future, cell(cache_interval_multiplier=4), HEIGHTS, "fabricated-snapshot"),
-        (keys_of_the_future, cell("full"), HEIGHTS, "partial-commit"),
-        (state_of_the_whole_prompt, cell(), HEIGHTS, "state-position-skew"),
-        (no_copy_in_prompts, cell(cache_interval_multiplier=4), HEIGHTS, "aliased-write"),
-        (set_back_by_kv_alone, cell("full-mamba-unequal"), HEIGHTS[1:], "state-position-skew"),
-        (tokens_alone_are_hashed, cell(), HEIGHTS, "cross-identity-hit"),
+        (keys_of_the_future, configuration(cache_interval_multiplier=4), HEIGHTS, "fabricated-snapshot"),
+        (keys_of_the_future, configuration("full"), HEIGHTS, "partial-commit"),
+        (state_of_the_whole_prompt, configuration(), HEIGHTS, "state-position-skew"),
+        (no_copy_in_prompts, configuration(cache_interval_multiplier=4), HEIGHTS, "aliased-write"),
+        (set_back_by_kv_alone, configuration("full-mamba-unequal"), HEIGHTS[1:], "state-position-skew"),
+        (tokens_alone_are_hashed, configuration(), HEIGHTS, "cross-identity-hit"),
     ],
     ids=lambda value: getattr(value, "__name__", getattr(value, "name", None)),
 )
 def test_openvinos_own_ways_are_found(
     fault: Callable[[pytest.MonkeyPatch], None],
-    where: Cell,
+    where: Configuration,
     heights: tuple[Any, ...],
     anomaly: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -13,10 +13,10 @@ import pytest
 from harness._util.errors import UsageError
 from harness.engines.policy_height import PolicyHeight, Scheduled
 from harness.history.events import Header, Hit, StepBegin, Take
-from harness.policies.tensorrt_edge.engine import NOT_APPLICABLE, assemble, cells, open_engine, row_length
+from harness.policies.tensorrt_edge.engine import NOT_APPLICABLE, assemble, configurations, open_engine, row_length
 from harness.run.execute import drive
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Finish, Layout, Step, Submit, Trace, TraceHeader
 from harness.trace.generate import random_trace
 from harness.verdict.result import Result
@@ -25,12 +25,12 @@ SEEDS = range(12)
 HEIGHTS: tuple[Any, ...] = ("manager", "scheduler")
 
 
-def cell(layout: str = "full-swa-mamba", **options: Any) -> Cell:
-    return Cell(layouts.load(layout), options, "tensorrt_edge")
+def configuration(layout: str = "full-swa-mamba", **options: Any) -> Configuration:
+    return Configuration(layouts.load(layout), options, "tensorrt_edge")
 
 
 def results(
-    where: Cell, plant: Callable[[PolicyHeight], None] | None = None, seeds: range = SEEDS
+    where: Configuration, plant: Callable[[PolicyHeight], None] | None = None, seeds: range = SEEDS
 ) -> list[tuple[Trace, Result]]:
     """Run the random traces of a configuration, at both heights, on engines with a fault or without."""
     found = []
@@ -60,8 +60,8 @@ def moved(found: list[tuple[Trace, Result]]) -> Counter[str]:
     return counts
 
 
-@pytest.mark.parametrize("where", cells(), ids=lambda where: where.name)
-def test_the_policy_is_lawful_and_something_happens(where: Cell) -> None:
+@pytest.mark.parametrize("where", configurations(), ids=lambda where: where.name)
+def test_the_policy_is_lawful_and_something_happens(where: Configuration) -> None:
     """Rows move, captures are made and come back, states are restored, and no checker objects."""
     found = results(where)
     assert [finding.sentence for _, result in found for finding in result.findings] == []
@@ -78,7 +78,7 @@ def test_the_policy_is_lawful_and_something_happens(where: Cell) -> None:
 @pytest.mark.parametrize(("survivors", "harmed"), [("ascending", False), ("descending", True)])
 def test_compaction_in_place_harms_whoever_does_not_keep_the_order(survivors: str, harmed: bool) -> None:
     """Ascending survivors are the lawful look-alike: row by row is right for them, and wrong for any other order."""
-    found = anomalies(results(cell(survivors=survivors, compaction="in_place")))
+    found = anomalies(results(configuration(survivors=survivors, compaction="in_place")))
     assert (found["stale-hit"] > 0) is harmed and set(found) <= {"stale-hit", "state-position-skew"}
 
 
@@ -103,8 +103,8 @@ def late(engine: PolicyHeight) -> None:
 
 def test_a_state_beside_a_shorter_kv_length_is_a_skew() -> None:
     """The releases' own fault: a state at N, and prefill from N - 1. Without recurrent layers it is harmless."""
-    assert anomalies(results(cell(), late))["state-position-skew"] > 0
-    assert not anomalies(results(cell("full-swa"), late))
+    assert anomalies(results(configuration(), late))["state-position-skew"] > 0
+    assert not anomalies(results(configuration("full-swa"), late))
 
 
 def forgetful(engine: PolicyHeight) -> None:
@@ -116,7 +116,7 @@ def forgetful(engine: PolicyHeight) -> None:
 
 def test_states_that_stay_behind_their_rows_are_found() -> None:
     """KV, lengths and states move together, or somebody goes on from another's past."""
-    found = anomalies(results(cell("full-mamba"), forgetful))
+    found = anomalies(results(configuration("full-mamba"), forgetful))
     assert found["stale-hit"] + found["state-position-skew"] > 0
 
 
@@ -133,7 +133,7 @@ def saltless(engine: PolicyHeight) -> None:
 
 
 def test_captures_without_an_identity_are_found() -> None:
-    assert anomalies(results(cell(), saltless, range(30)))["cross-identity-hit"] > 0
+    assert anomalies(results(configuration(), saltless, range(30)))["cross-identity-hit"] > 0
 
 
 def eager(engine: PolicyHeight) -> None:
@@ -143,7 +143,7 @@ def eager(engine: PolicyHeight) -> None:
 
 
 def test_captures_of_old_weights_are_found() -> None:
-    assert anomalies(results(cell(), eager, range(60)))["cross-identity-hit"] > 0
+    assert anomalies(results(configuration(), eager, range(60)))["cross-identity-hit"] > 0
 
 
 # --- how it is told -----------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_invariants_about_keys_do_not_apply_and_say_why() -> None:
     told = described()
     assert set(told.not_applicable) == set(NOT_APPLICABLE)
     assert all("has no keys" in reason for reason in told.not_applicable.values())
-    trace = random_trace(cell().shape("manager"), 0, withdraw=False)
+    trace = random_trace(configuration().shape("manager"), 0, withdraw=False)
     tallies = {tally.checker: tally for tally in drive(trace, assemble(trace.header)).tallies}
     assert all(tallies[name].not_applicable and not tallies[name].opportunities for name in NOT_APPLICABLE)
 
@@ -263,7 +263,7 @@ def test_a_hit_is_served_by_the_tier_of_captures() -> None:
 def test_a_published_layout_fits() -> None:
     """Blocks of hundreds of tokens are a measure like any other."""
     layout: Layout = layouts.load("qwen3.5-0.8b")
-    trace = random_trace(Cell(layout, {}, "tensorrt_edge").shape("scheduler"), 1, withdraw=False)
+    trace = random_trace(Configuration(layout, {}, "tensorrt_edge").shape("scheduler"), 1, withdraw=False)
     assert drive(trace, assemble(trace.header)).outcome == "pass"
 
 

@@ -62,8 +62,8 @@ def test_a_lookup_changes_nothing() -> None:
 def test_a_hybrid_hit_ends_where_a_state_was_written() -> None:
     m = manager([FULL, MAMBA])
     compute(m, request(m, "r", TOKENS[:90]), 32, 80, 90)
-    blocks, hit, junction = m.get_computed_blocks(request(m, "s", TOKENS[:70] + [1] * 20))
-    assert (hit, junction) == (32, 64), "attention has 64, and there is no state at 64"
+    blocks, hit, shared_prefix_boundary = m.get_computed_blocks(request(m, "s", TOKENS[:70] + [1] * 20))
+    assert (hit, shared_prefix_boundary) == (32, 64), "attention has 64, and there is no state at 64"
     assert [len(group) for group in blocks.blocks] == [2, 2]
     assert blocks.blocks[1][0].is_null and not blocks.blocks[1][1].is_null
 

@@ -39,7 +39,7 @@ def scheduler(groups: list[dict[str, Any]], **options: Any) -> Scheduler:
 
 
 def serve(engine: Scheduler, name: str, tokens: list[int], generate: int = 1) -> tuple[int, int]:
-    """Run one request to its end; return its hit and its junction."""
+    """Run one request to its end; return its hit and its shared-prefix boundary."""
     request = Request(name, tokens, engine.config.hash_block_size)
     engine.add_request(request)
     hit = -1
@@ -94,7 +94,7 @@ def test_a_window_group_keeps_tails_of_two_blocks(release: str, interval: int | 
     ("release", "interval", "first", "second"),
     [("0.25", 0, (0, 0), (0, 0)), ("0.26", 0, (0, 96), (96, 0)), ("0.33", 64, (64, 96), (96, 0))],
 )
-def test_from_0_26_the_first_sibling_pins_the_junction_for_the_second(
+def test_from_0_26_the_first_sibling_pins_the_shared_prefix_boundary_for_the_second(
     groups: list[dict[str, Any]], release: str, interval: int, first: tuple[int, int], second: tuple[int, int]
 ) -> None:
     engine = scheduler(groups, release=release, retention_interval=interval)

@@ -45,7 +45,7 @@ def step(engine: Scheduler, budget: int = 0) -> dict[str, int]:
 
 
 def serve(engine: Scheduler, name: str, tokens: list[int]) -> tuple[int, int, list[int], int]:
-    """Run one request up to its first token; return hit, junction, chunks and copies."""
+    """Run one request up to its first token; return hit, shared-prefix boundary, chunks and copies."""
     request = add(engine, name, tokens)
     chunks: list[int] = []
     copies = 0
@@ -58,8 +58,8 @@ def serve(engine: Scheduler, name: str, tokens: list[int]) -> tuple[int, int, li
     return len(tokens) - sum(chunks), request.shared_prefix_boundary, chunks, copies
 
 
-def test_chunks_end_on_block_boundaries_and_at_the_junction() -> None:
-    """Seen on the real scheduler: 72 is rounded down to 64; the sibling stops exactly at the junction."""
+def test_chunks_end_on_block_boundaries_and_at_the_shared_prefix_boundary() -> None:
+    """Seen on the real scheduler: 72 is rounded down to 64; the sibling stops exactly at the shared-prefix boundary."""
     engine = scheduler([FULL, MAMBA])
     assert serve(engine, "cold", PROMPT) == (0, 0, [64, 64, 64, 11], 0)
     assert serve(engine, "replay", PROMPT) == (192, 0, [11], 0)
@@ -81,7 +81,7 @@ def split(start: int, tokens: int, **changes: Any) -> int:
         "hash_block_size": 16,
         "partial_hits": False,
         "use_eagle": False,
-        "junction": 0,
+        "shared_prefix_boundary": 0,
         "max_prefill_tokens": 64,
     }
     return mamba_block_aligned_split(start, tokens, **(defaults | changes))
@@ -98,14 +98,14 @@ def split(start: int, tokens: int, **changes: Any) -> int:
         (0, 96, {"num_prompt_tokens": 96, "num_tokens": 96}, 80),
         (0, 100, {"use_eagle": True}, 80),
         (20, 40, {}, 12),
-        (0, 64, {"junction": 40}, 32),
+        (0, 64, {"shared_prefix_boundary": 40}, 32),
         (0, 10, {"block_size": 128}, 10),
         (96, 4, {"partial_hits": True, "hash_block_size": 2}, 2),
         (0, 120, {"num_tokens": 130, "max_prefill_tokens": 200}, 112),
     ],
 )
 def test_chunk_ends(start: int, tokens: int, changes: dict[str, Any], expected: int) -> None:
-    """In order: floored; put off; last boundary; rest; decode; resend; EAGLE; re-align; junction; wide; tail; resumed."""
+    """In order: floored; put off; last boundary; rest; decode; resend; EAGLE; re-align; shared prefix; wide; tail; resumed."""
     assert split(start, tokens, **changes) == expected
 
 

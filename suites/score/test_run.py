@@ -18,8 +18,8 @@ from harness.engines.answers import (
     Opening,
 )
 from harness.score import arms, offline, tasks
+from harness.score.answer_store import AnswerStore, folder_of, prompt_hash
 from harness.score.gate import Rules
-from harness.score.kept import Kept, folder_of, prompt_hash
 from harness.score.run import Outcome, Runner
 from harness.score.tasks import Task
 from suites.score.stub import Silent, Stub, opener, wrong_in
@@ -117,22 +117,22 @@ def test_an_engine_that_does_not_forget_is_no_tier_arm(task: Task, tmp_path: Pat
 def test_an_answer_that_was_cut_short_on_disk_is_asked_again(tmp_path: Path) -> None:
     from harness.engines.answers import Answer, Ask
 
-    kept = Kept(tmp_path, "off")
+    kept = AnswerStore(tmp_path, "off")
     for name in ("0", "1"):
         kept.keep(Ask(name, "prompt"), Answer(name, "text"))
     content = kept.path.read_bytes()
     kept.path.write_bytes(content[:-10])
-    again = Kept(tmp_path, "off")
+    again = AnswerStore(tmp_path, "off")
     assert again.reused == 1 and again.answer_to(Ask("0", "prompt")) and not again.answer_to(Ask("1", "prompt"))
     again.keep(Ask("1", "prompt"), Answer("1", "text"))
-    assert Kept(tmp_path, "off").reused == 2
+    assert AnswerStore(tmp_path, "off").reused == 2
 
 
 def test_an_answer_to_another_prompt_is_not_reused(tmp_path: Path) -> None:
     from harness.engines.answers import Answer, Ask
 
-    Kept(tmp_path, "off").keep(Ask("0", "prompt"), Answer("0", "text"))
-    assert Kept(tmp_path, "off").answer_to(Ask("0", "another prompt")) is None
+    AnswerStore(tmp_path, "off").keep(Ask("0", "prompt"), Answer("0", "text"))
+    assert AnswerStore(tmp_path, "off").answer_to(Ask("0", "another prompt")) is None
 
 
 def test_a_finished_run_begins_anew_and_an_unfinished_one_goes_on(tmp_path: Path) -> None:

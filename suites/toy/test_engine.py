@@ -16,7 +16,7 @@ from harness.engines.toy.spelling import Spelling
 from harness.history.events import Compare, Drop, Group, Header, Pool, Publish, Submitted, Take, Unpublish
 from harness.run.execute import drive
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, Media, Trace, TraceHeader
 from harness.trace.generate import random_trace
 from harness.trace.scenarios import SCENARIOS
@@ -25,7 +25,7 @@ from harness.verdict.result import Result
 pytestmark = pytest.mark.toy
 
 DENSE = {"retention_interval": None}
-CELLS: list[tuple[str, dict[str, Any], str]] = [
+CONFIGURATIONS: list[tuple[str, dict[str, Any], str]] = [
     ("full", {}, "exact-replay"),
     ("full-swa-unequal", DENSE, "siblings-in-a-block"),
     ("full-swa-mamba", DENSE, "preempt-and-resume"),
@@ -40,7 +40,7 @@ CELLS: list[tuple[str, dict[str, Any], str]] = [
 
 def story(layout: str, options: dict[str, Any], name: str) -> Trace:
     """Return a scenario's trace on a configuration, at scheduler height."""
-    shape = Cell(layouts.load(layout), options).shape("scheduler")
+    shape = Configuration(layouts.load(layout), options).shape("scheduler")
     return next(s for s in SCENARIOS if s.name == name).trace(shape)
 
 
@@ -54,7 +54,9 @@ def measured_in(result: Result) -> Measured:
     return found
 
 
-@pytest.mark.parametrize(("layout", "options", "name"), CELLS, ids=lambda value: value if isinstance(value, str) else None)
+@pytest.mark.parametrize(
+    ("layout", "options", "name"), CONFIGURATIONS, ids=lambda value: value if isinstance(value, str) else None
+)
 def test_logits_over_pages_are_those_of_a_cold_run_also_after_hits(layout: str, options: dict[str, Any], name: str) -> None:
     result = run(story(layout, options, name))
     assert result.outcome == "pass", result.findings[:1]
@@ -74,7 +76,7 @@ def test_other_precisions_pass_within_a_multiple_of_their_own_noise(precision: s
 
 
 def test_rows_that_only_fill_a_batch_change_nothing() -> None:
-    trace = random_trace(Cell(layouts.load("full-swa-mamba"), DENSE).shape("scheduler"), 3, withdraw=False)
+    trace = random_trace(Configuration(layouts.load("full-swa-mamba"), DENSE).shape("scheduler"), 3, withdraw=False)
     assert run(trace, "toy:pad_rows=4").outcome == "pass"
 
 

@@ -58,9 +58,11 @@ def test_a_state_that_is_lost_between_two_chunks_is_a_difference() -> None:
 
 def twice(policy: str, engine: str) -> Result:
     """Let a prompt be served, and again when it is cached, on the first configuration on which a policy's tensors compare."""
-    cell = policies.get(policy).cold_cells()[0]
-    shape: Shape = cell.shape("scheduler")
-    header = TraceHeader("twice", cell.layout, 8 * shape.pages(8 * shape.unit), "scheduler", policy, dict(cell.options))
+    configuration = policies.get(policy).cold_configurations()[0]
+    shape: Shape = configuration.shape("scheduler")
+    header = TraceHeader(
+        "twice", configuration.layout, 8 * shape.pages(8 * shape.unit), "scheduler", policy, dict(configuration.options)
+    )
     prompt = f"A:{4 * shape.unit} B:3"
     asked = Trace(header, [Submit("r1", prompt), Submit("r2", prompt)])
     trace = served_in_turn(asked, header.pages, 5 * shape.unit)

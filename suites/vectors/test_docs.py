@@ -50,9 +50,9 @@ def test_the_worked_example_is_a_published_vector(text: str) -> None:
 
 def test_the_table_says_which_kinds_a_policy_has(text: str) -> None:
     head, *rows = [
-        [cell.strip(" `") for cell in line.split("|")[1:-1]]
+        [configuration.strip(" `") for configuration in line.split("|")[1:-1]]
         for line in text.splitlines()
         if re.match(r"\| (kind|`\w+`) \|", line)
     ][:7]
-    told = {(policy, row[0]) for row in rows for policy, cell in zip(head, row, strict=True) if cell == "yes"}
+    told = {(policy, row[0]) for row in rows for policy, configuration in zip(head, row, strict=True) if configuration == "yes"}
     assert told == set(files())

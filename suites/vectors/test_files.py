@@ -104,7 +104,7 @@ def test_the_hash_is_one_that_any_json_library_can_compute(path: Path) -> None:
 BROKEN = {
     "a changed answer": (lambda text: text.replace('"resume":32', '"resume":48', 1), "is not what `_info.hash` says"),
     "a changed comment": (lambda text: text.replace('"comment":"', '"comment":"no ', 1), "is not what `_info.hash` says"),
-    "another version": (lambda text: text.replace('"version": 1', '"version": 2', 1), "this release reads version 1"),
+    "another version": (lambda text: text.replace('"version": 2', '"version": 1', 1), "this release reads version 2"),
     "another format": (lambda text: text.replace("cachewitness.vectors", "cachewitness.trace", 1), "`_info.format` should be"),
     "half a file": (lambda text: text[: len(text) // 2], "not JSON"),
     "a wrong count": (lambda text: re.sub(r'"count": \d+', '"count": 7', text, count=1), "`_info.count` is 7"),

@@ -78,7 +78,7 @@ def test_a_hit_is_the_longest_length_that_every_group_holds(vector: Any) -> None
 
 
 @pytest.mark.parametrize("vector", vectors("vllm", "lookup", "valid"), ids=ids)
-def test_a_junction_is_where_full_attention_alone_would_end(vector: Any) -> None:
+def test_a_shared_prefix_boundary_is_where_full_attention_alone_would_end(vector: Any) -> None:
     """What others share goes on to there; releases before 0.26 do not notice."""
     asked = vector.input
     pinned = len(asked.groups) > 1 and asked.config.get("release", "0.33") >= "0.26"
@@ -91,7 +91,7 @@ def test_a_junction_is_where_full_attention_alone_would_end(vector: Any) -> None
         alone = max(p for p in reach if p <= known and holds(asked.groups[0], asked.cached[0], p))
         alone = max(alone - given_back, 0)
     expected = alone if pinned and alone > vector.expected.resume else 0
-    assert vector.expected.junction == expected
+    assert vector.expected.shared_prefix_boundary == expected
 
 
 @pytest.mark.parametrize("vector", vectors("vllm", "lookup", "valid"), ids=ids)
@@ -160,7 +160,7 @@ def test_a_chunk_is_the_longest_that_leaves_every_wanted_state(vector: Any) -> N
         return max(usable, 0)
 
     whole, tail = last_resumable(asked.known, size), last_resumable(asked.prompt, unit)
-    wanted = {whole, asked.junction // size * size, -(-asked.start // size) * size}
+    wanted = {whole, asked.shared_prefix_boundary // size * size, -(-asked.start // size) * size}
     if alignment < size and whole < tail < asked.prompt:
         wanted.add(tail)
     farthest = asked.start + asked.asked
@@ -181,7 +181,7 @@ def test_sizes_follow_from_the_blocks_of_all_groups(vector: Any) -> None:
     alignment, unit, common = sizes(groups, config)
     found = [values[name] for name in ("alignment", "hash_block_size", "scheduler_block_size")]
     assert found == [alignment, unit, common]
-    assert values["give_back"] == (alignment if config.get("use_eagle") else 0)
+    assert values["eagle_drop_tokens"] == (alignment if config.get("use_eagle") else 0)
     prunable = any(group.kind != "full" for group in groups)
     by_release = None if config.get("release") == "0.26" else 0
     assert values["retention_interval"] == (config.get("retention_interval", by_release) if prunable else None)

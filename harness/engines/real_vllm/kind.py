@@ -157,11 +157,11 @@ def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmMana
     rules = Rules(
         caching=options.enable_caching,
         alignment=alignment,
-        give_back=alignment if options.use_eagle else 0,
+        eagle_drop_tokens=alignment if options.use_eagle else 0,
         retention=retention(
             header,
             interval,
-            junction=_pins_junctions(source),
+            shared_prefix_boundary=_pins_shared_prefix_boundaries(source),
             extension=partial_hits and source.release is not None and source.release < EXTENSION_ENDED,
             lowered=_lowers_boundaries(source),
         ),
@@ -193,7 +193,7 @@ def _read_options(header: TraceHeader, source: Source) -> Options:
     if options.free_list != "lru":
         raise UsageError("option 'free_list': vLLM has one order of its free queue, 'lru'; leave it out")
     behaviour = RELEASES.get(release, RELEASES[NEWEST])
-    for name in ("junction_pinning", "eagle_replay_boundaries"):
+    for name in ("pin_shared_prefix_boundary", "eagle_replay_boundaries"):
         given = getattr(options, name)
         if given not in ("by release", getattr(behaviour, name)):
             raise UsageError(f"option {name!r}: vLLM {source.version} has no such switch; leave it out")
@@ -211,8 +211,8 @@ def _interval(header: TraceHeader, options: Options, source: Source) -> int | No
     return options.retention_interval
 
 
-def _pins_junctions(source: Source) -> bool:
-    """Whether shared-prefix junctions are kept: masks take reachable boundaries since 0.26, the prompt's end before."""
+def _pins_shared_prefix_boundaries(source: Source) -> bool:
+    """Whether shared-prefix boundaries are kept: masks take reachable boundaries since 0.26, the prompt's end before."""
     mask = source.part("v1.core.single_type_kv_cache_manager", "MambaManager").reachable_block_mask
     return "reachable_boundaries" in parameters(mask)
 

@@ -18,7 +18,7 @@ from harness.engines.policy import PolicyKind, Rule, Serving, served_plainly
 from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
 from harness.history.events import Group, Header, Move, Pool, Rules
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import Layout, Submit, TraceHeader
 from harness.vectors.case import Questions
 from reference_impl.furiosa.config import CacheConfig, ConfigError, Options, cache_config, layers_of
@@ -95,7 +95,7 @@ class Furiosa:
 
     def __init__(self, config: CacheConfig) -> None:
         self.config = config
-        self.manager = Told(config)
+        self.manager = ObservedManager(config)
         self.scheduler = Scheduler(config, self.manager)
         self.max_model_len = config.max_request_len
         self._shape: list[Place] = []
@@ -217,7 +217,7 @@ class Furiosa:
         return (self.manager.sliding_pool if pool == SLIDING else self.manager.global_pool).holds(BlockId(page))
 
 
-class Told(HybridCacheManager):
+class ObservedManager(HybridCacheManager):
     """The manager as the scheduler calls it; after each call the witness is told to look."""
 
     witness: Witness
@@ -278,26 +278,26 @@ def serve(layout: Layout, serving: Serving) -> TraceHeader:
     return served_plainly("furiosa", layout, serving, default_ratio="per_token")
 
 
-def variants(layout: Layout) -> list[Cell]:
+def variants(layout: Layout) -> list[Configuration]:
     """Return the configurations of one layout: each option that the documents leave open, and the default."""
     lengths = {"expected_average_seq_length": 4 * layout.groups[0].block_size}
     return [
-        Cell(layout, {"default_ratio": "per_token"}, "furiosa"),
-        Cell(layout, lengths, "furiosa"),
-        Cell(layout, lengths | {"hit_granularity": "block"}, "furiosa"),
-        Cell(layout, lengths | {"window_tail": "W"}, "furiosa"),
-        Cell(layout, lengths | {"out_of_window": "freed"}, "furiosa"),
+        Configuration(layout, {"default_ratio": "per_token"}, "furiosa"),
+        Configuration(layout, lengths, "furiosa"),
+        Configuration(layout, lengths | {"hit_granularity": "block"}, "furiosa"),
+        Configuration(layout, lengths | {"window_tail": "W"}, "furiosa"),
+        Configuration(layout, lengths | {"out_of_window": "freed"}, "furiosa"),
     ]
 
 
-def _cells() -> list[Cell]:
+def _configurations() -> list[Configuration]:
     even = layouts.load("full-swa")
     groups = [replace(group, window=21 if group.kind == "sliding" else 0) for group in even.groups]
     uneven = replace(even, name="full-swa-uneven", groups=groups, story="a window that is no multiple of the block")
     return [*variants(even), *variants(uneven)[:2]]
 
 
-def _cold_cells() -> list[Cell]:
+def _cold_configurations() -> list[Configuration]:
     return variants(layouts.load("full-swa"))[:3]
 
 
@@ -322,8 +322,8 @@ POLICY = PolicyKind(
     rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in RULES.values()],
     axes=AXES,
     open=open_engine,
-    cells=_cells,
-    cold_cells=_cold_cells,
+    configurations=_configurations,
+    cold_configurations=_cold_configurations,
     serve=serve,
     variants=variants,
     checkpoint="window",

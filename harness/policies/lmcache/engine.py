@@ -25,7 +25,7 @@ from harness.history.events import Header, TierRules
 from harness.policies.lmcache.observe import ObservedFront, ObservedStore
 from harness.policies.vllm import engine as reference_vllm
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, Submit, TraceHeader
 from harness.vectors.case import Questions
 from reference_impl.lmcache import spec
@@ -272,50 +272,50 @@ def serve(layout: Layout, serving: Serving) -> TraceHeader:
     return msgspec.structs.replace(header, policy=NAME, options=options)
 
 
-def cells() -> list[Cell]:
+def configurations() -> list[Configuration]:
     """Return the configurations of a run: every kind of group, one object group and several, chunks of a block and of two."""
     full, mamba, window, three = (layouts.load(name) for name in ("full", "full-mamba", "full-swa", "full-swa-mamba"))
     unequal, fine = layouts.load("full-mamba-unequal"), layouts.load("full-swa-unequal")
     apart: dict[str, Any] = {"separate_object_groups": True}
     return [
-        _cell(full, 16),
-        _cell(full, 40, chunk_size=32, save_decode_cache=True),
-        _cell(mamba, 64, retention_interval=0, **apart),
-        _cell(mamba, 24, retention_interval=None, **apart, save_decode_cache=True),
-        _cell(mamba, 64, retention_interval=0, max_num_batched_tokens=16),
-        _cell(mamba, 48, retention_interval=64, **apart, chunk_size=32),
-        _cell(window, 24, retention_interval=0, **apart),
-        _cell(window, 64, retention_interval=None, **apart, chunk_size=32),
-        _cell(three, 96, retention_interval=None, **apart),
-        _cell(three, 40, retention_interval=0, **apart, chunk_size=64),
-        _cell(three, 96, retention_interval=0),
-        _cell(unequal, 96, vllm_release=WHOLE_BLOCKS, **apart),
-        _cell(fine, 64, retention_interval=0, **apart),
-        _cell(mamba, 64, retention_interval=0, **apart, async_depth=1),
-        _cell(three, 96, retention_interval=None, **apart, num_speculative_tokens=3),
+        _configuration(full, 16),
+        _configuration(full, 40, chunk_size=32, save_decode_cache=True),
+        _configuration(mamba, 64, retention_interval=0, **apart),
+        _configuration(mamba, 24, retention_interval=None, **apart, save_decode_cache=True),
+        _configuration(mamba, 64, retention_interval=0, max_num_batched_tokens=16),
+        _configuration(mamba, 48, retention_interval=64, **apart, chunk_size=32),
+        _configuration(window, 24, retention_interval=0, **apart),
+        _configuration(window, 64, retention_interval=None, **apart, chunk_size=32),
+        _configuration(three, 96, retention_interval=None, **apart),
+        _configuration(three, 40, retention_interval=0, **apart, chunk_size=64),
+        _configuration(three, 96, retention_interval=0),
+        _configuration(unequal, 96, vllm_release=WHOLE_BLOCKS, **apart),
+        _configuration(fine, 64, retention_interval=0, **apart),
+        _configuration(mamba, 64, retention_interval=0, **apart, async_depth=1),
+        _configuration(three, 96, retention_interval=None, **apart, num_speculative_tokens=3),
     ]
 
 
-def cold_cells() -> list[Cell]:
+def cold_configurations() -> list[Configuration]:
     """Return the configurations on which tensors are compared."""
     three, mamba, window = (layouts.load(name) for name in ("full-swa-mamba", "full-mamba", "full-swa"))
     return [
-        Cell(three, {"retention_interval": None, "separate_object_groups": True}, NAME),
-        Cell(mamba, {"retention_interval": 0, "separate_object_groups": True}, NAME),
-        Cell(window, {"retention_interval": 0}, NAME),
+        Configuration(three, {"retention_interval": None, "separate_object_groups": True}, NAME),
+        Configuration(mamba, {"retention_interval": 0, "separate_object_groups": True}, NAME),
+        Configuration(window, {"retention_interval": 0}, NAME),
     ]
 
 
-def variants(layout: Layout) -> list[Cell]:
+def variants(layout: Layout) -> list[Configuration]:
     """Return one layout with its object groups apart and together; with a vLLM that hits whole blocks alone if it has to."""
     sizes = {group.block_size for group in layout.groups}
     states = [group.block_size for group in layout.groups if group.kind == "recurrent"]
     whole = {"vllm_release": WHOLE_BLOCKS} if states and max(states) > math.gcd(*sizes) else {}
-    return [_cell(layout, DEFAULT_TIER_PAGES, separate_object_groups=apart, **whole) for apart in (True, False)]
+    return [_configuration(layout, DEFAULT_TIER_PAGES, separate_object_groups=apart, **whole) for apart in (True, False)]
 
 
-def _cell(layout: Layout, tier_pages: int, **options: Any) -> Cell:
-    return Cell(layout, {"tier_pages": tier_pages, **options}, NAME)
+def _configuration(layout: Layout, tier_pages: int, **options: Any) -> Configuration:
+    return Configuration(layout, {"tier_pages": tier_pages, **options}, NAME)
 
 
 def _mutants() -> Sequence[Mutant]:
@@ -339,8 +339,8 @@ POLICY = PolicyKind(
     rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in spec.RULES.values()],
     axes=spec.AXES,
     open=open_engine,
-    cells=cells,
-    cold_cells=cold_cells,
+    configurations=configurations,
+    cold_configurations=cold_configurations,
     serve=serve,
     variants=variants,
     heights=("scheduler",),

@@ -25,7 +25,7 @@ from harness.engines.policy import PolicyKind, Rule, Serving, served_plainly
 from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
 from harness.history.events import Aborted, Group, Header, Move, Pool, Rules
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, Submit, TraceHeader
 from harness.vectors.case import Questions
 from reference_impl.openvino_genai import spec
@@ -329,11 +329,11 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight
     return PolicyHeight(built.describe(header), TwoPools(built))
 
 
-def cells() -> list[Cell]:
+def configurations() -> list[Configuration]:
     """Return the configurations of a run: hybrids of several intervals, states without checkpoints, attention alone."""
     mamba, unequal = layouts.load("full-mamba"), layouts.load("full-mamba-unequal")
     return [
-        Cell(layout, options, "openvino_genai")
+        Configuration(layout, options, "openvino_genai")
         for layout, options in (
             (layouts.load("full"), {}),
             (mamba, {}),
@@ -348,13 +348,13 @@ def cells() -> list[Cell]:
     ]
 
 
-def cold_cells() -> list[Cell]:
+def cold_configurations() -> list[Configuration]:
     """Return the configurations on which tensors are compared."""
     mamba = layouts.load("full-mamba")
     return [
-        Cell(mamba, {}, "openvino_genai"),
-        Cell(mamba, {"cache_interval_multiplier": 2}, "openvino_genai"),
-        Cell(layouts.load("full-swa-mamba"), {}, "openvino_genai"),
+        Configuration(mamba, {}, "openvino_genai"),
+        Configuration(mamba, {"cache_interval_multiplier": 2}, "openvino_genai"),
+        Configuration(layouts.load("full-swa-mamba"), {}, "openvino_genai"),
     ]
 
 
@@ -384,8 +384,8 @@ POLICY = PolicyKind(
     rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in spec.RULES.values()],
     axes=spec.AXES,
     open=open_engine,
-    cells=cells,
-    cold_cells=cold_cells,
+    configurations=configurations,
+    cold_configurations=cold_configurations,
     serve=serve,
     mutants=_mutants,
     questions=_questions,

@@ -22,7 +22,7 @@ from harness.engines.policy_height import PolicyHeight
 from harness.history.events import Group, Header, Pool, Rules
 from harness.policies.tensorrt_edge.rows import TIER, Rows
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, TraceHeader
 from harness.vectors.case import Questions
 from reference_impl.tensorrt_edge import spec
@@ -40,7 +40,7 @@ BLOCKS_PER_CAPTURE = 16
 ALIASES = {
     "max_num_seqs": "max_batch_size",
     "max_model_len": "max_sequence_length",
-    "tier_slots": "system_prompts",
+    "tier_pages": "system_prompts",
 }
 """The harness's names for options of this policy."""
 CHOICES = {
@@ -173,31 +173,31 @@ def assemble(header: TraceHeader) -> PolicyHeight:
     return PolicyHeight(described, Rows(described, Runtime(cache, own), options["max_num_batched_tokens"]))
 
 
-def cells() -> list[Cell]:
+def configurations() -> list[Configuration]:
     """Return the configurations of a run: every kind of group, rows and captures under pressure, each way to run."""
     full, unequal = layouts.load("full"), layouts.load("full-mamba-unequal")
     three, mamba, window = (layouts.load(name) for name in ("full-swa-mamba", "full-mamba", "full-swa"))
     return [
-        _cell(full),
-        _cell(mamba),
-        _cell(three),
-        _cell(three, max_batch_size=2, system_prompts=1),
-        _cell(mamba, max_batch_size=3, survivors="descending"),
-        _cell(window, max_batch_size=2, system_prompts=2),
-        _cell(mamba, replay_last_token=True),
-        _cell(three, joining="static", max_batch_size=3),
-        _cell(unequal, system_prompts=2),
+        _configuration(full),
+        _configuration(mamba),
+        _configuration(three),
+        _configuration(three, max_batch_size=2, system_prompts=1),
+        _configuration(mamba, max_batch_size=3, survivors="descending"),
+        _configuration(window, max_batch_size=2, system_prompts=2),
+        _configuration(mamba, replay_last_token=True),
+        _configuration(three, joining="static", max_batch_size=3),
+        _configuration(unequal, system_prompts=2),
     ]
 
 
-def cold_cells() -> list[Cell]:
+def cold_configurations() -> list[Configuration]:
     """Return the configurations on which tensors are compared."""
     three, mamba = layouts.load("full-swa-mamba"), layouts.load("full-mamba")
-    return [_cell(three), _cell(mamba, survivors="descending"), _cell(mamba, replay_last_token=True)]
+    return [_configuration(three), _configuration(mamba, survivors="descending"), _configuration(mamba, replay_last_token=True)]
 
 
-def _cell(layout: Layout, **options: Any) -> Cell:
-    return Cell(layout, options, NAME)
+def _configuration(layout: Layout, **options: Any) -> Configuration:
+    return Configuration(layout, options, NAME)
 
 
 def serve(layout: Layout, serving: Serving) -> TraceHeader:
@@ -230,8 +230,8 @@ POLICY = PolicyKind(
     rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in spec.RULES.values()],
     axes=spec.AXES,
     open=open_engine,
-    cells=cells,
-    cold_cells=cold_cells,
+    configurations=configurations,
+    cold_configurations=cold_configurations,
     serve=serve,
     not_applicable=NOT_APPLICABLE,
     mutants=_mutants,

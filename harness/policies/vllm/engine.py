@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness._util.errors import UsageError
-from harness.cold.streams import default_cells as default_cold_cells
+from harness.cold.streams import default_configurations as default_cold_configurations
 from harness.engines.manager_height import PRUNABLE, ManagerHeight, describe, retention
 from harness.engines.mutant import Mutant
 from harness.engines.observe import ObservedManager
 from harness.engines.policy import Follower, PolicyKind, Rule, Serving
 from harness.engines.scheduler_height import SchedulerHeight
 from harness.history.events import Rules
-from harness.trace import configurations as cells
-from harness.trace.configurations import SCHEDULER_OPTIONS, Cell
+from harness.trace import configurations as configurations
+from harness.trace.configurations import SCHEDULER_OPTIONS, Configuration
 from harness.trace.format import Layout, Submit, Trace, TraceHeader
 from harness.vectors.case import Questions
 from reference_impl.vllm.align_split import split_for
@@ -75,12 +75,12 @@ def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
     return Rules(
         caching=options.enable_caching,
         alignment=alignment,
-        give_back=alignment if options.use_eagle else 0,
+        eagle_drop_tokens=alignment if options.use_eagle else 0,
         retention=retention(
             header,
             config.prefix_cache_retention_interval,
             ("sliding",) if config.release.retention == "sliding" else PRUNABLE,
-            junction=config.junction_pinning,
+            shared_prefix_boundary=config.pin_shared_prefix_boundary,
             lowered=config.eagle_replay_boundaries,
         ),
         progress_steps=PROGRESS_STEPS + TRANSFERS_AWAITED * options.tier_delay,
@@ -122,8 +122,8 @@ def serve(layout: Layout, serving: Serving) -> TraceHeader:
     return TraceHeader(name="service", layout=layout, pages=serving.pages, height="scheduler", options=options)
 
 
-def _cells() -> list[Cell]:
-    return [*cells.default_cells(), *cells.scheduler_cells()]
+def _configurations() -> list[Configuration]:
+    return [*configurations.default_configurations(), *configurations.scheduler_configurations()]
 
 
 def _follower(trace: Trace, engine_version: str) -> Follower:
@@ -162,10 +162,10 @@ POLICY = PolicyKind(
         "compaction": "none",
     },
     open=open_engine,
-    cells=_cells,
-    cold_cells=default_cold_cells,
+    configurations=_configurations,
+    cold_configurations=default_cold_configurations,
     serve=serve,
-    variants=cells.cells_of,
+    variants=configurations.configurations_of,
     plants_as="reference",
     mutants=_mutants,
     questions=_questions,

@@ -110,8 +110,8 @@ class Script:
     def prefill(self, r: str, chunk: int = 0) -> None:
         """Run r until its prompt is computed, `chunk` tokens a step (all at once if 0), and some steps more.
 
-        An engine may stop earlier than asked (at a boundary, at a junction), so there are more steps than chunks; whatever
-        is left over decodes.
+        An engine may stop earlier than asked (at a block boundary, where a shared prefix ends), so there are more steps than
+        chunks; whatever is left over decodes.
         """
         tokens = self._lengths[r]
         chunk = chunk or tokens

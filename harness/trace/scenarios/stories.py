@@ -286,7 +286,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "siblings-in-a-block",
         "three requests share a prefix that ends inside a block",
-        "vllm-project/vllm#37898 (shared-prefix junction), #45238",
+        "vllm-project/vllm#37898 (shared-prefix boundary), #45238",
         siblings_in_a_block,
     ),
     Scenario(

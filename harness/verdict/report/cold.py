@@ -21,12 +21,12 @@ def print_arms(rows: list[ArmRow], out: Console) -> None:
         out.print(Text(f"cold against cached, {precision}:", style="bold"), soft_wrap=True)
         table = new_table(out, COLUMNS, gap=1, fold=False)
         for row in lines:
-            table.add_row(*_cells(row))
+            table.add_row(*_configurations(row))
         print_table(table, out)
         out.print()
 
 
-def _cells(row: ArmRow) -> list[str | Text]:
+def _configurations(row: ArmRow) -> list[str | Text]:
     shares = [f"{row.restored[kind] / asked:.0%}" if asked else "-" for kind, asked in row.asked.items()]
     alike = len(set(shares)) == 1
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.vectors import scripts
 from harness.vectors.case import Case
 
@@ -26,14 +26,14 @@ FLAGS: dict[str, list[str]] = {
 def cases() -> list[Case]:
     """Return every question."""
     layout = layouts.load("full-swa")
-    cell = Cell(layout, {"expected_average_seq_length": 64}, "furiosa")
-    blocks = Cell(layout, {"expected_average_seq_length": 64, "hit_granularity": "block"}, "furiosa")
-    freed = Cell(layout, {"expected_average_seq_length": 64, "out_of_window": "freed"}, "furiosa")
+    configuration = Configuration(layout, {"expected_average_seq_length": 64}, "furiosa")
+    blocks = Configuration(layout, {"expected_average_seq_length": 64, "hit_granularity": "block"}, "furiosa")
+    freed = Configuration(layout, {"expected_average_seq_length": 64, "out_of_window": "freed"}, "furiosa")
     return [
-        *scripts.replays(cell, "manager", (1, 2, 16, 17, 31, 32, 33, 47, 48, 49), ["last-token", "token-match"]),
+        *scripts.replays(configuration, "manager", (1, 2, 16, 17, 31, 32, 33, 47, 48, 49), ["last-token", "token-match"]),
         *scripts.replays(blocks, "manager", (16, 17, 32, 33), ["last-token", "token-match"]),
-        *scripts.turns(cell, "manager", (1, 15, 16, 32), ["token-match", "shared-write"]),
+        *scripts.turns(configuration, "manager", (1, 15, 16, 32), ["token-match", "shared-write"]),
         *scripts.siblings(freed, "manager", 97, (64, 80, 88, 95, 96), ["hole", "window-edge"]),
-        *scripts.stories(cell, "manager", FLAGS),
-        *scripts.stories(cell, "scheduler", FLAGS, ("crowded", "exact-replay", "preempt-and-resume")),
+        *scripts.stories(configuration, "manager", FLAGS),
+        *scripts.stories(configuration, "scheduler", FLAGS, ("crowded", "exact-replay", "preempt-and-resume")),
     ]

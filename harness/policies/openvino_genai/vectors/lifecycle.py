@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.vectors import scripts
 from harness.vectors.case import Case
 
@@ -25,9 +25,9 @@ FLAGS: dict[str, list[str]] = {
 def cases() -> list[Case]:
     """Return every question."""
     mamba = layouts.load("full-mamba")
-    by_two = Cell(mamba, {"cache_interval_multiplier": 2}, "openvino_genai")
-    plain = Cell(layouts.load("full"), {}, "openvino_genai")
-    off = Cell(mamba, {"enable_prefix_caching": False}, "openvino_genai")
+    by_two = Configuration(mamba, {"cache_interval_multiplier": 2}, "openvino_genai")
+    plain = Configuration(layouts.load("full"), {}, "openvino_genai")
+    off = Configuration(mamba, {"enable_prefix_caching": False}, "openvino_genai")
     edges = ["checkpoint-edge", "last-token"]
     return [
         *scripts.replays(by_two, "manager", (1, 16, 31, 32, 33, 63, 64, 65), edges),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.vectors import scripts
 from harness.vectors.case import Case
 
@@ -30,12 +30,14 @@ KEPT = 16
 
 def cases() -> list[Case]:
     """Return every question."""
-    three = _cell("full-swa-mamba")
-    few = _cell("full-mamba", max_batch_size=2)
-    downwards = _cell("full-mamba", survivors="descending")
+    three = _configuration("full-swa-mamba")
+    few = _configuration("full-mamba", max_batch_size=2)
+    downwards = _configuration("full-mamba", survivors="descending")
     return [
         *scripts.replays(three, "manager", (1, 2, 16, 17, 33), ["whole-input", "state-position"]),
-        *scripts.replays(_cell("full-mamba", replay_last_token=True), "manager", (1, 2, 17), ["whole-input", "state-position"]),
+        *scripts.replays(
+            _configuration("full-mamba", replay_last_token=True), "manager", (1, 2, 17), ["whole-input", "state-position"]
+        ),
         *scripts.departures(downwards, "manager", ("dcba", "cdab", "abcd"), ["overwritten", "torn"]),
         *scripts.departures(three, "manager", ("abcd", "badc"), ["overwritten", "torn"]),
         *scripts.turns(three, "manager", (1, 16), ["partial-hit"]),
@@ -45,5 +47,5 @@ def cases() -> list[Case]:
     ]
 
 
-def _cell(layout: str, **options: Any) -> Cell:
-    return Cell(layouts.load(layout), {"system_prompts": KEPT} | options, "tensorrt_edge")
+def _configuration(layout: str, **options: Any) -> Configuration:
+    return Configuration(layouts.load(layout), {"system_prompts": KEPT} | options, "tensorrt_edge")

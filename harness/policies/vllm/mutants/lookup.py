@@ -89,7 +89,7 @@ def reset_keeps_keys(engine: ManagerHeight) -> None:
     wrap(core(engine), "reset_prefix_cache", lambda original: True)
 
 
-def junction_forgotten(engine: ManagerHeight) -> None:
+def shared_prefix_boundary_forgotten(engine: ManagerHeight) -> None:
     """Forget where a prefix shared with others goes on; the state there is not kept for the next sibling."""
 
     def get_computed_blocks(original: Any, request: Any) -> Any:
@@ -227,12 +227,12 @@ MUTANTS = (
         group="L",
     ),
     Mutant(
-        "junction-forgotten",
-        "the state at a shared-prefix junction is not kept, against the declared policy",
+        "shared-prefix-boundary-forgotten",
+        "the state at a shared-prefix boundary is not kept, against the declared policy",
         "vllm-project/vllm#45238",
-        "lost-junction",
+        "lost-shared-prefix-boundary",
         "replay-boundary-retained",
-        junction_forgotten,
+        shared_prefix_boundary_forgotten,
         REFERENCE,
         group="N",
     ),

@@ -57,7 +57,7 @@ class _Asked:
         rules, coordinator = engine.header.rules, core(engine).coordinator
         values = {
             "alignment": rules.alignment,
-            "give_back": rules.give_back,
+            "eagle_drop_tokens": rules.eagle_drop_tokens,
             "hash_block_size": coordinator.block_pool.hash_block_size,
             "retention_interval": rules.retention.interval if rules.retention.groups else None,
             "scheduler_block_size": coordinator.scheduler_block_size,
@@ -88,9 +88,9 @@ class _Asked:
             for length in lengths:
                 _plant(manager, writer, group, question.groups[group].block_size, length)
         manager.new_step_starts()
-        blocks, resume, junction = manager.get_computed_blocks(request)
+        blocks, resume, shared_prefix_boundary = manager.get_computed_blocks(request)
         columns = [[column for column, block in enumerate(table) if not block.is_null] for table in blocks.blocks]
-        return LookupExpected(resume, junction, columns if resume else [])
+        return LookupExpected(resume, shared_prefix_boundary, columns if resume else [])
 
     def retention(self, question: RetentionInput) -> RetentionExpected:
         """Ask the manager of the group for its mask; no mask keeps every column."""
@@ -122,7 +122,7 @@ class _Asked:
         for token in range(question.known - question.prompt):
             request.append_output_token_ids(token + 1)
         request.num_computed_tokens = question.start
-        request.shared_prefix_boundary = question.junction
+        request.shared_prefix_boundary = question.shared_prefix_boundary
         return SplitExpected(engine.split(request, question.asked, 0))
 
     def _engine(self, groups: list[GroupSpec], config: Mapping[str, Any], pages: int = PAGES) -> ManagerHeight:

@@ -12,7 +12,7 @@ FLAGS: dict[str, Flag] = {
     "one-token-window": Flag("a window that needs no earlier block is treated as one that needs some"),
     "group-fixpoint": Flag("one group's shorter hit is not told to the others", "local-inference-lab/vllm#403"),
     "state-without-attention": Flag("a state is resumed where the attention blocks do not reach"),
-    "junction": Flag(
+    "shared-prefix-boundary": Flag(
         "the prefix that others share goes on, and nobody is told to keep a state there", "vllm-project/vllm#37898"
     ),
     "inside-a-block": Flag("a hit inside a block is rounded to the block, or not found", "vllm-project/vllm#45238"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.trace import layouts
-from harness.trace.configurations import Cell
+from harness.trace.configurations import Configuration
 from harness.vectors import scripts
 from harness.vectors.case import Case
 
@@ -22,8 +22,8 @@ REPLAYS: tuple[tuple[str, dict[str, Any], tuple[int, ...]], ...] = (
 
 FLAGS: dict[str, list[str]] = {
     "exact-replay": ["replay-boundary", "last-token"],
-    "siblings-in-a-block": ["junction"],
-    "siblings-at-a-block": ["junction", "block-boundary"],
+    "siblings-in-a-block": ["shared-prefix-boundary"],
+    "siblings-at-a-block": ["shared-prefix-boundary", "block-boundary"],
     "siblings-in-one-step": ["same-step"],
     "generated-and-shared": ["drafts"],
     "second-tier": ["tier"],
@@ -36,7 +36,7 @@ FLAGS: dict[str, list[str]] = {
     "new-weights": ["stale", "tier"],
     "identities": ["identity"],
     "long-decode": ["interval", "window-edge", "in-flight"],
-    "long-chunks": ["chunk-end", "junction"],
+    "long-chunks": ["chunk-end", "shared-prefix-boundary"],
     "crowded": ["evicts-what-it-hit", "admission"],
 }
 """What each scenario hunts."""
@@ -65,16 +65,18 @@ def cases() -> list[Case]:
     """Return every question."""
     out = []
     for layout, options, lengths in REPLAYS:
-        out += scripts.replays(_cell(layout, options), "manager", lengths, ["replay-boundary", "last-token", "block-boundary"])
+        out += scripts.replays(
+            _configuration(layout, options), "manager", lengths, ["replay-boundary", "last-token", "block-boundary"]
+        )
     for layout, interval in (("full-mamba", None), ("full-swa", 64)):
-        cell = _cell(layout, {"retention_interval": interval})
-        out += scripts.turns(cell, "manager", (15, 16, 17, 32), ["block-boundary", "interval"])
+        configuration = _configuration(layout, {"retention_interval": interval})
+        out += scripts.turns(configuration, "manager", (15, 16, 17, 32), ["block-boundary", "interval"])
     for layout, options in MANAGER:
-        out += scripts.stories(_cell(layout, options), "manager", FLAGS)
+        out += scripts.stories(_configuration(layout, options), "manager", FLAGS)
     for layout, options, names in SCHEDULER:
-        out += scripts.stories(_cell(layout, options), "scheduler", FLAGS, names)
+        out += scripts.stories(_configuration(layout, options), "scheduler", FLAGS, names)
     return out
 
 
-def _cell(layout: str, options: dict[str, Any]) -> Cell:
-    return Cell(layouts.load(layout), options)
+def _configuration(layout: str, options: dict[str, Any]) -> Configuration:
+    return Configuration(layouts.load(layout), options)

@@ -67,7 +67,12 @@ def _states() -> list[Case]:
         _case("state/one-before", "one token before the only state", "block-boundary", groups, [deep, [48]], 48),
         _case("state/just-reached", "one token behind it", "block-boundary", groups, [deep, [48]], 49),
         _case(
-            "state/none", "attention alone: nothing can be resumed, six blocks are shared", "junction", groups, [deep, []], 200
+            "state/none",
+            "attention alone: nothing can be resumed, six blocks are shared",
+            "shared-prefix-boundary",
+            groups,
+            [deep, []],
+            200,
         ),
         _case(
             "state/beyond-attention",
@@ -85,10 +90,30 @@ def _states() -> list[Case]:
             [upto(64), [32, 96]],
             200,
         ),
-        _case("state/junction", "resumes at 32; what others share goes on to 96", "junction", groups, [deep, [32]], 200),
-        _case("state/no-junction", "resumes where attention ends: nobody goes on", "junction", groups, [upto(32), [32]], 200),
         _case(
-            "state/unpinned", "before 0.26 junctions were not noticed", "junction", groups, [deep, [32]], 200, release="0.25"
+            "state/shared-prefix-boundary",
+            "resumes at 32; what others share goes on to 96",
+            "shared-prefix-boundary",
+            groups,
+            [deep, [32]],
+            200,
+        ),
+        _case(
+            "state/no-shared-prefix-boundary",
+            "resumes where attention ends: nobody goes on",
+            "shared-prefix-boundary",
+            groups,
+            [upto(32), [32]],
+            200,
+        ),
+        _case(
+            "state/unpinned",
+            "before 0.26 shared-prefix boundaries were not noticed",
+            "shared-prefix-boundary",
+            groups,
+            [deep, [32]],
+            200,
+            release="0.25",
         ),
         _case("state/every-block", "dense states", "block-boundary", groups, [deep, deep], 81),
         _case(
@@ -198,7 +223,14 @@ def _three() -> list[Case]:
             200,
         ),
         _case("three/nowhere", "window and state agree nowhere", "group-fixpoint", groups, [deep, [80, 96], [64, 128]], 200),
-        _case("three/junction", "they agree at 32, attention goes on to 128", "junction", groups, [deep, [16, 32], [32]], 200),
+        _case(
+            "three/shared-prefix-boundary",
+            "they agree at 32, attention goes on to 128",
+            "shared-prefix-boundary",
+            groups,
+            [deep, [16, 32], [32]],
+            200,
+        ),
         _case("three/one-token", "a prompt of one token", "last-token", groups, [deep, deep, deep], 1),
         _case(
             "three/two-windows",
@@ -282,7 +314,7 @@ def _inside() -> list[Case]:
         _case(
             "inside/attention-alone",
             "attention to 20, the state at 16",
-            "inside-a-block junction",
+            "inside-a-block shared-prefix-boundary",
             groups,
             [tail, [16]],
             64,

@@ -50,7 +50,13 @@ def _states() -> list[Case]:
         ),
         _case("state/nothing-reachable", "reachable boundaries alone, and there are none", "interval", state, (0, 8), [], 0),
         _case(
-            "state/two-reachable", "a replay boundary and a junction", "replay-boundary junction", state, (0, 8), [100, 40], 0
+            "state/two-reachable",
+            "a replay boundary and a shared-prefix boundary",
+            "replay-boundary shared-prefix-boundary",
+            state,
+            (0, 8),
+            [100, 40],
+            0,
         ),
         *(
             _case(f"state/interval-{interval}", f"one state in {interval} tokens", "interval", state, (0, 12), [], interval)
@@ -146,9 +152,9 @@ def _windows() -> list[Case]:
         ),
         _case("window/chunk", "the tail lies across two chunks", "mask-offset window-edge", sliding(34), (4, 6), [96], 0),
         _case(
-            "window/junction",
-            "tails at a junction and at the replay boundary",
-            "junction window-edge",
+            "window/shared-prefix-boundary",
+            "tails at a shared-prefix boundary and at the replay boundary",
+            "shared-prefix-boundary window-edge",
             sliding(33),
             (0, 8),
             [120, 48],

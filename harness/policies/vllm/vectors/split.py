@@ -12,7 +12,7 @@ from harness.vectors.form import SplitInput
 
 def cases() -> list[Case]:
     """Return every question."""
-    return [*_prefill(), *_ends(), *_inside(), *_junctions(), *_wide(), *_later(), *_eagle()]
+    return [*_prefill(), *_ends(), *_inside(), *_shared_prefix_boundaries(), *_wide(), *_later(), *_eagle()]
 
 
 def _case(
@@ -23,11 +23,11 @@ def _case(
     prompt: int,
     known: int = 0,
     groups: list[GroupSpec] | None = None,
-    junction: int = 0,
+    shared_prefix_boundary: int = 0,
     **config: Any,
 ) -> Case:
     groups = groups or [full(), recurrent()]
-    asked = SplitInput(span[0], span[1], prompt, known or prompt, groups, junction, config)
+    asked = SplitInput(span[0], span[1], prompt, known or prompt, groups, shared_prefix_boundary, config)
     return Case(f"split/{name}", comment, flags.split(), asked)
 
 
@@ -87,22 +87,43 @@ def _inside() -> list[Case]:
     ]
 
 
-def _junctions() -> list[Case]:
+def _shared_prefix_boundaries() -> list[Case]:
     return [
         *(
             _case(
-                f"junction-{at}",
+                f"shared-prefix-boundary-{at}",
                 f"others leave at {at}: keep the state at {at // 16 * 16}",
-                "junction",
+                "shared-prefix-boundary",
                 (0, 96),
                 100,
-                junction=at,
+                shared_prefix_boundary=at,
             )
             for at in (15, 16, 32, 40, 47, 48, 95, 96)
         ),
-        _case("junction-behind", "others left before this chunk", "junction", (48, 48), 100, junction=32),
-        _case("junction-here", "others leave where it starts", "junction", (32, 64), 100, junction=32),
-        _case("junction-beyond", "others leave behind this chunk", "junction", (0, 32), 100, junction=64),
+        _case(
+            "shared-prefix-boundary-behind",
+            "others left before this chunk",
+            "shared-prefix-boundary",
+            (48, 48),
+            100,
+            shared_prefix_boundary=32,
+        ),
+        _case(
+            "shared-prefix-boundary-here",
+            "others leave where it starts",
+            "shared-prefix-boundary",
+            (32, 64),
+            100,
+            shared_prefix_boundary=32,
+        ),
+        _case(
+            "shared-prefix-boundary-beyond",
+            "others leave behind this chunk",
+            "shared-prefix-boundary",
+            (0, 32),
+            100,
+            shared_prefix_boundary=64,
+        ),
     ]
 
 

@@ -32,7 +32,7 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     versions: Mapping[str, str] = {}
 
 
-class Kept:
+class AnswerStore:
     """The answers of one arm, in memory and in its file."""
 
     def __init__(self, folder: Path, arm: str) -> None:

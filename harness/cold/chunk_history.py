@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from harness.cold.noise import State, states_of
-from harness.cold.record import Life, Piece
+from harness.cold.record import ComputedChunk, RequestLifetime
 from harness.engines.toy.model import Model
 from reference_impl.toy_model.paged import Chunk, step
 
@@ -21,13 +21,13 @@ Chain = tuple[tuple[int, int], ...]
 """Pieces [start, stop), one behind the other from 0 on."""
 
 
-class Chains:
+class ChunkHistory:
     """Knows in which pieces everything was computed so far, life by life in order of their first piece."""
 
     def __init__(self) -> None:
         self._known: list[tuple[tuple[int, ...], int, Chain, bool]] = []
 
-    def chain(self, life: Life) -> Chain | None:
+    def chain(self, life: RequestLifetime) -> Chain | None:
         """Return the pieces that a life and what it found were computed in; None if they are not known. Remembers them."""
         tokens, version = life.pieces[-1].tokens, life.pieces[-1].version
         before = self._found(tokens, version, life.resume)
@@ -56,7 +56,7 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def again(model: Model, pieces: Sequence[Piece], chain: Chain) -> tuple[list[Tensor], State]:
+def again(model: Model, pieces: Sequence[ComputedChunk], chain: Chain) -> tuple[list[Tensor], State]:
     """Compute a text cold in the pieces of a chain; return the logits of its last `pieces`, and the last states."""
     last = pieces[-1]
     tokens, weights = list(last.tokens), model.version(last.version)
