@@ -33,7 +33,7 @@ def test_longer_prompts_have_more_states() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mutant", "anomaly", "cell"),
+    ("mutant", "anomaly", "configuration"),
     [
         ("null-block-published", "fabricated-snapshot", 4),
         ("tail-published-early", "partial-commit", 0),
@@ -51,7 +51,7 @@ def test_planted_fault_is_found(mutant: str, anomaly: str, configuration: int) -
 
 
 @pytest.mark.parametrize(
-    ("cell", "height", "bound"),
+    ("configuration", "height", "bound"),
     [(0, "manager", SMALL), (2, "scheduler", SMALL), (4, "manager", SMALL), (5, "scheduler", SMALL)],
 )
 def test_states_taken_to_be_one_behave_alike(configuration: int, height: str, bound: Bound) -> None:

@@ -58,7 +58,7 @@ def test_the_header_is_read() -> None:
     """Pools, groups and rules with all that they may say."""
     text = HEAD + "group 3: sliding block 2 window 6\ngroup 4: chunked block 2 chunk 8\n"
     rules = (
-        "rules: alignment 4, eagle-drop 2, retention 8 on 1 3, shared-prefix boundary, stores-logits, no-caching, progress 3\n"
+        "rules: alignment 4, eagle-drop 2, retention 8 on 1 3, shared-prefix-boundary, stores-logits, no-caching, progress 3\n"
     )
     header = parse(text + rules, name="mine").header
     assert header.pools == [Pool(0, 10, [0]), Pool(1, 8, [], "cpu")]
