@@ -25,7 +25,7 @@ from harness.run.runner import Runner
 from harness.trace.format import Step, Submit, Trace
 from harness.verdict.arm_row import ArmRow, merge_rows
 from harness.verdict.compared import Compared
-from reference_impl.toy_model.paged import ComputedChunk, step
+from reference_impl.toy_model.paged import Chunk, step
 
 SUITE = [suite for suite in SUITES if suite.cold]
 SEEDS = 5
@@ -104,7 +104,7 @@ def test_dense_states_are_those_of_one_paged_chunk() -> None:
     tokens = list(range(40))
     logits, states = cold(model, tokens, 0)
     pools, (tables,) = model.fresh(len(tokens))
-    paged = step(pools, [ComputedChunk(tokens, 0, tables, outputs=len(tokens))], model.weights)
+    paged = step(pools, [Chunk(tokens, 0, tables, outputs=len(tokens))], model.weights)
     assert float((paged - logits).abs().max()) < 1e-12
     assert furthest(states_of(pools, tables, len(tokens)), states) < 1e-12
     assert furthest(states_of(pools, tables, len(tokens)), cold(model, tokens[:-1], 0)[1]) > 1e-3

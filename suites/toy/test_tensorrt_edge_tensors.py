@@ -425,7 +425,7 @@ def test_the_releases_pairing_applies_a_token_twice() -> None:
     cache.reset_for_new_sequences(host([0]))
     model.run({0: tokens}, [0])
     right = model.shows(0, 3)
-    with pytest.raises(CacheError, match="page 0 has KV length 2; its recurrent states are of position 3"):
+    with pytest.raises(CacheError, match="slot 0 has KV length 2; its recurrent states are of position 3"):
         cache.reset_for_new_sequences(host([2]))
     saved = cache.capture_recurrent_states(0)
     cache.restore_recurrent_states(replace(saved, position=2), 0)  # type: ignore[arg-type]
