@@ -27,7 +27,7 @@ from harness.verdict.arm_row import ArmRow, merge_rows
 from harness.verdict.compared import Compared
 from reference_impl.toy_model.paged import Chunk, step
 
-SUITE = [suite for suite in SUITES if suite.cold]
+SUITE = [suite for suite in SUITES if suite.tensors]
 SEEDS = 5
 
 

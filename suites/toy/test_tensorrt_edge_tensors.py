@@ -223,7 +223,7 @@ def test_reset_touches_neither_kv_nor_states(device: str) -> None:
 
 
 def mappings(old: int) -> list[list[int]]:
-    """Return every mapping of `old` pages that takes survivors one to one onto the first rows."""
+    """Return every mapping of `old` slots that takes survivors one to one onto the first rows."""
     every = (list(mapping) for mapping in product(range(-1, old), repeat=old))
     return [m for m in every if sorted(row for row in m if row >= 0) == list(range(sum(row >= 0 for row in m)))]
 
@@ -231,12 +231,12 @@ def mappings(old: int) -> list[list[int]]:
 def expected(before: dict[str, Tensor], mapping: list[int], sizes: list[int]) -> dict[str, Tensor]:
     """Return every tensor after a compaction, row by row from copies: KV as far as a row is filled, states whole."""
     after = {name: tensor.clone() for name, tensor in before.items()}
-    for page, row in enumerate(mapping):
+    for slot, row in enumerate(mapping):
         for name, tensor in after.items():
             if row >= 0 and name.startswith("kv"):
-                tensor[row, :, :, : sizes[page]] = before[name][page, :, :, : sizes[page]]
+                tensor[row, :, :, : sizes[slot]] = before[name][slot, :, :, : sizes[slot]]
             elif row >= 0:
-                tensor[row] = before[name][page]
+                tensor[row] = before[name][slot]
     return after
 
 
