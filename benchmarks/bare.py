@@ -46,7 +46,6 @@ class Bare:
         manager.take_new_block_ids()
         if retained:
             manager.block_pool.free_blocks(retained)
-        manager.block_pool.drain_dirty()
         for r, count in ran:
             request = self.requests[r]
             request.num_computed_tokens += count

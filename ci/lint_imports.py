@@ -62,8 +62,10 @@ FLOW = (
 
 BUILDS_ON = {
     "harness.policies.lmcache": "harness.policies.vllm",
+    "reference_impl.vllm_extended": "reference_impl.vllm",
 }
-"""The packages that build on another of their kind: LMCache's store is a connector behind vLLM's scheduler."""
+"""The packages that build on another of their kind: LMCache's store is a connector behind vLLM's scheduler, and what we add to
+vLLM for testing is vLLM's policy with more."""
 
 GUARDED = ("harness.ledger", "harness.checkers")
 POLICY = ("reference_impl", "harness.engines", "harness.mutants", "harness.policies")
@@ -150,7 +152,8 @@ def _open_to_policy(module: Module, name: str) -> bool:
     system = module.path.parts[1]
     if top in ("torch", "safetensors"):
         return system == "toy_model" or (top == "torch" and module.path.name == "tensors.py")
-    return any(_within(name, f"reference_impl.{own}") for own in ("primitives", system))
+    own = f"reference_impl.{system}"
+    return any(_within(name, package) for package in ("reference_impl.primitives", own, BUILDS_ON.get(own, own)))
 
 
 def _check_guarded(modules: dict[str, Module]) -> list[tuple[Path, int, str]]:

@@ -22,7 +22,7 @@ def core(engine: ManagerHeight | SchedulerHeight) -> Any:
 def groups(engine: ManagerHeight | SchedulerHeight, kind: str) -> list[Any]:
     """Return the single-type managers of a kind: `Mamba`, `SlidingWindow` or `FullAttention`."""
     managers = core(engine).coordinator.single_type_managers
-    return [manager for manager in managers if type(manager).__name__ == f"{kind}Manager"]
+    return [manager for manager in managers if f"{kind}Manager" in {base.__name__ for base in type(manager).__mro__}]
 
 
 def wrap(target: Any, name: str, around: Callable[..., Any]) -> None:

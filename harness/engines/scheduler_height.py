@@ -36,10 +36,12 @@ from harness.history.events import (
 )
 from harness.trace.format import Abort, Finish, Media, Op, Preempt, Reset, Step, Submit, UpdateWeights, Vocabulary
 from reference_impl.vllm.config import KVCacheConfig
-from reference_impl.vllm.loading_scheduler import LoadingScheduler
 from reference_impl.vllm.request import Request, RequestStatus
-from reference_impl.vllm.scheduler import RefusedRequest, Sampler, Scheduler, SchedulerOutput
-from reference_impl.vllm.slow_tier import Transfer
+from reference_impl.vllm.scheduler import RefusedRequest, Sampler, SchedulerOutput
+from reference_impl.vllm_extended.assemble import get_scheduler
+from reference_impl.vllm_extended.config import options_of
+from reference_impl.vllm_extended.loading_scheduler import LoadingScheduler, TransferMetadata
+from reference_impl.vllm_extended.slow_tier import Transfer
 
 LOCAL, SECOND = "local", "cpu"
 """The names of the tiers, as a reset names them."""
@@ -70,15 +72,14 @@ class SchedulerHeight:
         manager: ObservedManager,
         new_request: NewRequest,
     ) -> None:
-        self.header = with_tier(msgspec.structs.replace(header, height="scheduler"), config.options.tier_pages)
+        self.header = with_tier(msgspec.structs.replace(header, height="scheduler"), options_of(config).tier_pages)
         self.manager = manager
         self.new_request = new_request
         self.device: Device | None = None
         self._vocabulary = Vocabulary()
         self._scripted = Scripted(self._vocabulary)
         self._view: Any = _Preempting(manager)
-        kind = LoadingScheduler if config.options.tier_delay else Scheduler
-        self.scheduler = kind(config, self._view, self._scripted)
+        self.scheduler = get_scheduler(config, self._view, self._scripted)
         self._depth = config.options.async_depth
         self._tables_aside: list[list[int]] = [[] for group in self.header.groups if group.pool == TIER]
         self._in_flight: deque[_InFlight] = deque()
@@ -169,7 +170,7 @@ class SchedulerHeight:
         if op.tier in ("", LOCAL):
             events.append(ResetDone(step=step, ok=self.scheduler.reset_prefix_cache(reset_running_requests=op.running)))
         if op.tier in ("", SECOND) and self._tables_aside:
-            self.scheduler.reset_tier()
+            self.scheduler.reset_connector_cache()
             events.append(ResetDone(step=step, ok=True, tier=SECOND))
 
     def _update_weights(self, op: UpdateWeights) -> None:
@@ -195,22 +196,27 @@ class SchedulerHeight:
         output = scheduler.schedule(op.budget)
         withdrawn = scheduler.withdraw(output, op.withdraw) if op.withdraw else []
         self.manager.events += [Preempted(r=r, step=step) for r in withdrawn]
-        scheduler.store_to_tier(output, op.fail)
+        if isinstance(scheduler, LoadingScheduler):
+            scheduler.build_connector_meta(output, op.fail)
+        else:
+            scheduler.build_connector_meta(output)
         self._scheduled(output, withdrawn)
 
     def _scheduled(self, output: SchedulerOutput, withdrawn: list[str]) -> None:
         scheduler, step = self.scheduler, self.manager.step
         requests = {r: scheduler.requests[r] for r in output.num_scheduled_tokens}
         copies = [Move(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies]
+        meta = output.kv_connector_metadata
+        begun, ended = (meta.begun, meta.ended) if isinstance(meta, TransferMetadata) else ((), ())
         begin = StepBegin(
             step=step,
             runs=[self._run(request, output) for request in requests.values()],
-            copies=copies + [Move(place.block_id, block.block_id, TIER, POOL) for place, block in output.tier_loads],
+            copies=copies + [Move(place.block_id, block.block_id, TIER, POOL) for place, block in meta.loads],
             zeros=[(POOL, [*output.new_block_ids_to_zero])] if output.new_block_ids_to_zero else [],
-            stores=[Move(block.block_id, place.block_id, POOL, TIER) for place, block in output.tier_stores],
-            begun=[(transfer.number, _move(transfer)) for transfer in output.begun],
-            ended=[transfer.number for transfer in output.ended if not transfer.failed],
-            failed=[transfer.number for transfer in output.ended if transfer.failed],
+            stores=[Move(block.block_id, place.block_id, POOL, TIER) for place, block in meta.stores],
+            begun=[(transfer.number, _move(transfer)) for transfer in begun],
+            ended=[transfer.number for transfer in ended if not transfer.failed],
+            failed=[transfer.number for transfer in ended if transfer.failed],
         )
         self.manager.events.append(begin)
         self._in_flight.append(_InFlight(output, begin, withdrawn, requests))
@@ -278,7 +284,7 @@ class _Preempting:
 
     def free(self, request: Request) -> None:
         """Report the preemption, if it is one, and free."""
-        if request.status.holds_blocks:
+        if not request.status.is_finished:
             self._manager.events.append(Preempted(r=request.request_id, step=self._manager.step))
         self._manager.free(request)
 

@@ -89,9 +89,10 @@ class _View:
         ]
         further = self._pool.cached_block_hashes_by_block
         blocks = [
-            (name, block.ref_cnt, self._key(block), self._rendered(block.companions), list(further.get(page, ())))
+            (name, block.ref_cnt, self._key(block), self._rendered(companions), list(further.get(page, ())))
             for page, name in self._names.items()
             for block in (self._pool.blocks[page],)
+            for companions in (getattr(block, "companions", ()),)
         ]
         return requests, queues, tables, queue, found, blocks, self._rendered(self._manager._adopted_from)
 

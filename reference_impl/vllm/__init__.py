@@ -21,10 +21,11 @@ or a state serves one length only, and dense ones crowd out the attention blocks
 can end: once per interval, at the replay boundary, and at shared-prefix boundaries where somebody once diverged (`retention`,
 `align_split`).
 
-**Reading order.** `spec` (sources, rules, releases), `options`, `kv_cache_interface`, `config`, `request`, `key_index`, `tier`,
-`slow_tier`, `keyed_blocks`, `block_pool`, `retention`, `single_type_manager`, `full_attention`, `sliding_window`, `mamba`,
-`coordinator`, `hybrid_coordinator`, `kv_cache_manager`, `align_split`, `scheduler_interface`, `scheduler`, `loading_scheduler`;
-beside them `sizing`. The names are vLLM's own, so that one observer drives this package and the real thing.
+**Reading order.** `spec` (sources, rules, releases), `options`, `kv_cache_interface`, `config`, `request`, `key_index`,
+`keyed_blocks`, `block_pool`, `retention`, `single_type_manager`, `full_attention`, `sliding_window`, `mamba`, `coordinator`,
+`hybrid_coordinator`, `kv_cache_manager`, `align_split`, `scheduler_interface`, `scheduler`; beside them `sizing`. docs/tour.md
+follows one request through it. The names are vLLM's own, so that one observer drives this package and the real thing. What we
+add to vLLM for testing (a second tier, slow copies, other free lists, large snapshots) is `reference_impl.vllm_extended`.
 
 **Where engines may legally differ.** Which block is evicted, which of several blocks under one key is hit, which ids are
 handed out, whom a preemption strikes. An engine may hit less than it could, within what its rules declare; never more.
@@ -51,12 +52,7 @@ equal block sizes and no EAGLE that makes the managers of 0.24, 0.25, 0.26, 0.29
   Beside two steps in flight (vLLM: a pipeline of two stages, scheduled ahead) a request may generate in every step; vLLM lets
   it rest for one on most devices (`decode_stagger`). With drafts, a step in flight would not know where it begins, since the
   device moves it by what was rejected before it; so the two are refused together.
-* *the second tier* (`tier`) is no rule of vLLM's, whose tiers are connectors. A connector (`scheduler_interface`) loads before
-  the step that admits the request; vLLM's may load while other steps run, and admits the request when that is done.
-* *copies that take time* (`slow_tier`, `loading_scheduler`) wait, end and fail as vLLM's connectors do. After a failed load
-  vLLM keeps the blocks before the first invalid one, in layouts of one group alone; here the request is looked up again, so
-  that all groups agree. vLLM takes no blocks from a request that was loaded and has not run yet; here others may.
-* *other free lists*: `free_list` lines up blocks that are given back in order of return, or the latest first, whether keyed or
-  not. vLLM has neither; they are our choice, to show that every rule holds whoever is evicted.
+* *connectors* (`scheduler_interface`) load with the step that admits the request; vLLM's may load while other steps run, and
+  admits the request when that is done.
 * *identity of an adapter* is its name alone; vLLM adds the path it was loaded from.
 """

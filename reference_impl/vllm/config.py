@@ -77,7 +77,7 @@ def make_spec(kind: str, block_size: int, window: int, options: Options) -> KVCa
     if kind == "recurrent":
         if options.mamba_cache_mode == "none":
             block_size = options.max_model_len
-        return MambaSpec(block_size, options.mamba_cache_mode, options.pages_per_snapshot)
+        return MambaSpec(block_size, options.mamba_cache_mode)
     if kind == "chunked":
         raise AbsentRule("group kind 'chunked': the rule 'chunked-local' is not in this specification")
     raise ConfigError(f"group kind {kind!r} is unknown; known are full, sliding, recurrent")
@@ -104,7 +104,6 @@ def kv_cache_config(
     _check_drafts(groups, options)
     scheduler_block_size, hash_block_size = _block_sizes(groups, options)
     partial_hits = _partial_hash_hits_enabled(groups, hash_block_size, options, release)
-    _check_tier(options, partial_hits)
     return KVCacheConfig(
         num_blocks=num_blocks,
         kv_cache_groups=groups,
@@ -136,38 +135,21 @@ def _check_mamba(groups: Sequence[KVCacheGroupSpec], options: Options, release: 
             raise ConfigError(f"option 'mamba_cache_mode' 'all' ended with release 0.31; this is {options.release}")
         if spec.mamba_cache_mode == "none" and options.enable_caching:
             raise ConfigError("option 'mamba_cache_mode' 'none' needs 'enable_caching' false; use 'align' to cache states")
-        if spec.pages_per_snapshot > 1 and spec.mamba_cache_mode != "align":
-            raise ConfigError(f"option 'pages_per_snapshot' ({spec.pages_per_snapshot}) needs 'mamba_cache_mode' 'align'")
-    if options.pages_per_snapshot > 1 and not specs:
-        raise ConfigError(f"option 'pages_per_snapshot' ({options.pages_per_snapshot}) needs a recurrent group")
 
 
 def _check_drafts(groups: Sequence[KVCacheGroupSpec], options: Options) -> None:
     """Refuse drafts where a rejected one could not be taken back: a state needs a page of its own for each."""
     drafts = options.num_speculative_tokens
     for spec in [g.kv_cache_spec for g in groups if drafts and isinstance(g.kv_cache_spec, MambaSpec)]:
-        if spec.mamba_cache_mode != "align" or spec.pages_per_snapshot > 1:
+        if spec.mamba_cache_mode != "align":
             raise AbsentRule(
-                "option 'num_speculative_tokens': with recurrent groups it needs 'mamba_cache_mode' 'align' and "
-                "'pages_per_snapshot' 1 in this specification"
+                "option 'num_speculative_tokens': with recurrent groups it needs 'mamba_cache_mode' 'align' "
+                "in this specification"
             )
         if drafts >= spec.block_size:
             raise ConfigError(
                 f"option 'num_speculative_tokens' ({drafts}) must be less than the recurrent block size ({spec.block_size})"
             )
-
-
-def _check_tier(options: Options, partial_hits: bool) -> None:
-    """Refuse a second tier where there is nothing to store, or where a key is more, or less, than one whole block."""
-    if options.tier_pages and not options.enable_caching:
-        raise ConfigError(f"option 'tier_pages' ({options.tier_pages}) needs 'enable_caching' true")
-    if options.tier_delay and not options.tier_pages:
-        raise ConfigError(f"option 'tier_delay' ({options.tier_delay}) needs 'tier_pages', a second tier to copy from and to")
-    if options.tier_pages and (partial_hits or options.pages_per_snapshot > 1):
-        raise AbsentRule(
-            "option 'tier_pages': hits inside a block and snapshots of several blocks are not in this specification of a tier; "
-            "set 'hash_block_size' to the block size and 'pages_per_snapshot' to 1"
-        )
 
 
 def _block_sizes(groups: Sequence[KVCacheGroupSpec], options: Options) -> tuple[int, int]:
@@ -209,11 +191,6 @@ def _partial_hash_hits_enabled(
     windows_fit = all(
         g.kv_cache_spec.block_size == hash_block_size for g in groups if isinstance(g.kv_cache_spec, SlidingWindowSpec)
     )
-    if longer and windows_fit and options.pages_per_snapshot > 1:
-        raise AbsentRule(
-            "option 'pages_per_snapshot': copy-on-write of a snapshot of several blocks is not in this specification; "
-            "set 'hash_block_size' to the block size"
-        )
     return longer and windows_fit
 
 

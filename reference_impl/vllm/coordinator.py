@@ -20,13 +20,13 @@ from reference_impl.vllm.request import Request
 from reference_impl.vllm.retention import replay_boundaries
 from reference_impl.vllm.single_type_manager import SingleTypeKVCacheManager
 from reference_impl.vllm.sliding_window import SlidingWindowManager
-from reference_impl.vllm.slow_tier import tier_for
 
-_MANAGERS: dict[type[KVCacheSpec], type[SingleTypeKVCacheManager]] = {
+spec_manager_map: dict[type[KVCacheSpec], type[SingleTypeKVCacheManager]] = {
     FullAttentionSpec: FullAttentionManager,
     SlidingWindowSpec: SlidingWindowManager,
     MambaSpec: MambaManager,
 }
+"""Which manager serves groups of a kind."""
 
 HitBlocks = tuple[list[KVCacheBlock], ...]
 """The columns that were hit, one list per group."""
@@ -35,16 +35,13 @@ HitBlocks = tuple[list[KVCacheBlock], ...]
 class KVCacheCoordinator:
     """The managers of all groups over one pool. On its own it hits nothing, as when caching is off."""
 
-    def __init__(self, config: KVCacheConfig) -> None:
+    def __init__(self, config: KVCacheConfig, block_pool: BlockPool) -> None:
         self.config = config
         self.scheduler_block_size = config.scheduler_block_size
         self.enable_partial_hash_hits = config.enable_partial_hash_hits
-        options = config.options
-        self.tier = tier_for(options)
-        self.block_pool = BlockPool(config.num_blocks, config.hash_block_size, options.enable_kv_cache_events, self.tier)
-        self.block_pool.free_list = options.free_list
+        self.block_pool = block_pool
         self.single_type_managers = tuple(
-            _MANAGERS[type(group.kv_cache_spec)](config, group.kv_cache_spec, self.block_pool, GroupId(i))
+            spec_manager_map[type(group.kv_cache_spec)](config, group.kv_cache_spec, block_pool, GroupId(i))
             for i, group in enumerate(config.kv_cache_groups)
         )
         marked = {GroupId(i) for i, group in enumerate(config.kv_cache_groups) if group.is_eagle_group}
@@ -96,8 +93,6 @@ class KVCacheCoordinator:
         total = num_local_computed_tokens + num_external_computed_tokens
         for manager, blocks in zip(self.single_type_managers, new_computed_blocks, strict=True):
             manager.add_local_computed_blocks(request_id, blocks, num_local_computed_tokens, total)
-        for manager in self.single_type_managers if self.tier is not None else ():
-            manager.fetch_from_tier(request_id)
         for manager in self.single_type_managers if num_external_computed_tokens else ():
             manager.add_external_computed_blocks(request_id, total)
 
@@ -154,8 +149,8 @@ class KVCacheCoordinator:
 class UnitaryKVCacheCoordinator(KVCacheCoordinator):
     """One group: its own answer is the answer, at the granularity of its blocks."""
 
-    def __init__(self, config: KVCacheConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: KVCacheConfig, block_pool: BlockPool) -> None:
+        super().__init__(config, block_pool)
         (self.manager,) = self.single_type_managers
         self.manager.use_eagle = bool(self.eagle_group_ids)
 

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reference_impl.primitives import BlockHash, GroupId
+from reference_impl.vllm.block_pool import BlockPool
 from reference_impl.vllm.config import KVCacheConfig
 from reference_impl.vllm.coordinator import HitBlocks, KVCacheCoordinator, UnitaryKVCacheCoordinator
 from reference_impl.vllm.key_index import KVCacheBlock
@@ -40,8 +41,8 @@ class SpecGroup:
 class HybridKVCacheCoordinator(KVCacheCoordinator):
     """Several groups: the longest length that all of them accept."""
 
-    def __init__(self, config: KVCacheConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: KVCacheConfig, block_pool: BlockPool) -> None:
+        super().__init__(config, block_pool)
         self.hash_block_size = config.hash_block_size
         self.cache_hit_alignment_tokens = self.hash_block_size if self.enable_partial_hash_hits else self.scheduler_block_size
         self.attention_groups = self._spec_groups()
@@ -151,10 +152,12 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         return num_tokens // self.scheduler_block_size * self.scheduler_block_size
 
 
-def get_kv_cache_coordinator(config: KVCacheConfig) -> KVCacheCoordinator:
-    """Return the coordinator for a configuration."""
-    if not config.options.enable_caching:
-        return KVCacheCoordinator(config)
+def get_kv_cache_coordinator(config: KVCacheConfig, block_pool: BlockPool | None = None) -> KVCacheCoordinator:
+    """Return the coordinator for a configuration, over a pool of its own unless one is given."""
+    options = config.options
+    pool = block_pool or BlockPool(config.num_blocks, config.hash_block_size, options.enable_kv_cache_events)
+    if not options.enable_caching:
+        return KVCacheCoordinator(config, pool)
     if len(config.kv_cache_groups) == 1:
-        return UnitaryKVCacheCoordinator(config)
-    return HybridKVCacheCoordinator(config)
+        return UnitaryKVCacheCoordinator(config, pool)
+    return HybridKVCacheCoordinator(config, pool)

@@ -38,11 +38,10 @@ class KVCacheBlock:
     """One physical page as the policy knows it.
 
     `block_hash` is its first key, None while nobody can hit it, and `block_hash_num_tokens` the length of the prefix that
-    this key names. A snapshot of several pages is keyed on its primary; the `companions` show the same key, and `primary`
-    says that it is not theirs.
+    this key names.
     """
 
-    __slots__ = ("block_hash", "block_hash_num_tokens", "block_id", "companions", "is_null", "primary", "ref_cnt")
+    __slots__ = ("block_hash", "block_hash_num_tokens", "block_id", "is_null", "ref_cnt")
 
     def __init__(self, block_id: BlockId) -> None:
         self.block_id = block_id
@@ -50,8 +49,6 @@ class KVCacheBlock:
         self.block_hash: BlockHashWithGroupId | None = None
         self.block_hash_num_tokens: int | None = None
         self.is_null = False
-        self.companions: tuple[KVCacheBlock, ...] = ()
-        self.primary: KVCacheBlock | None = None
 
     def __repr__(self) -> str:
         return f"KVCacheBlock({self.block_id}, ref_cnt={self.ref_cnt}, tokens={self.block_hash_num_tokens})"

@@ -24,42 +24,32 @@ from reference_impl.vllm.key_index import (
     make_block_hash_with_group_id,
 )
 from reference_impl.vllm.request import Request
-from reference_impl.vllm.tier import PlainTier
 
 
 class KeyedBlocks:
     """All blocks and their keys."""
 
-    def __init__(self, num_gpu_blocks: int, hash_block_size: int, enable_kv_cache_events: bool, tier: PlainTier | None) -> None:
+    def __init__(self, num_gpu_blocks: int, hash_block_size: int, enable_kv_cache_events: bool) -> None:
         self.num_gpu_blocks = num_gpu_blocks
         self.hash_block_size = hash_block_size
         self.enable_kv_cache_events = enable_kv_cache_events
-        self.tier = tier
         self.blocks = [KVCacheBlock(BlockId(i)) for i in range(num_gpu_blocks)]
         self.cached_block_hash_to_block = BlockHashToBlockMap()
         self.cached_block_hashes_by_block: dict[BlockId, dict[BlockHashWithGroupId, int]] = {}
         self.kv_event_queue: list[KVCacheEvent] = []
         self.pending_keys: dict[str, list[tuple[KVCacheBlock, BlockHashWithGroupId]]] = {}
         self.pending_writer: dict[BlockId, str] = {}
-        self.keys_to_store: list[tuple[str, KVCacheBlock, BlockHashWithGroupId]] = []
         # Of blocks keyed in this step: up to which token they were written before it; the rest is there when it has run.
         self.written_before_step: dict[BlockId, int] = {}
-        self._dirty: dict[BlockId, None] = {}
 
     # LOOKUP
 
     def get_cached_block(self, block_hash: BlockHash, kv_cache_group_ids: Sequence[GroupId]) -> list[KVCacheBlock] | None:
-        """Return one block per group that can be hit as this prefix, or None if some group has none.
-
-        What the device does not have may be in the tier.
-        """
+        """Return one block per group that can be hit as this prefix, or None if some group has none."""
         get_one_block = self.cached_block_hash_to_block.get_one_block
         cached = []
         for group_id in kv_cache_group_ids:
-            key = block_hash + GROUP_SUFFIXES[group_id]
-            block = get_one_block(key)
-            if block is None and self.tier is not None:
-                block = self.tier.get(BlockHashWithGroupId(key))
+            block = get_one_block(block_hash + GROUP_SUFFIXES[group_id])
             if block is None:
                 return None
             cached.append(block)
@@ -139,21 +129,16 @@ class KeyedBlocks:
             self._set_key(block, key, num_tokens)
         else:
             self.cached_block_hashes_by_block.setdefault(block.block_id, {})[key] = num_tokens
-            self._dirty[block.block_id] = None
         self.cached_block_hash_to_block.insert(key, block)
         self.pending_keys.setdefault(request_id, []).append((block, key))
-        if self.tier is not None:
-            self.keys_to_store.append((request_id, block, key))
         self.pending_writer[block.block_id] = request_id
 
     def _set_key(self, block: KVCacheBlock, key: BlockHashWithGroupId | None, num_tokens: int | None) -> None:
-        for page in (block, *block.companions) if block.companions else (block,):
-            page.block_hash = key
-            page.block_hash_num_tokens = num_tokens
-            self._dirty[page.block_id] = None
+        block.block_hash = key
+        block.block_hash_num_tokens = num_tokens
 
     def _remove_cached_block_hashes(self, block: KVCacheBlock) -> list[BlockHashWithGroupId]:
-        assert block.primary is None and block.block_hash is not None
+        assert block.block_hash is not None
         keys = [block.block_hash, *self.cached_block_hashes_by_block.pop(block.block_id, ())]
         for key in keys:
             self.cached_block_hash_to_block.pop(key, block.block_id)
@@ -164,11 +149,6 @@ class KeyedBlocks:
         keys = self._remove_cached_block_hashes(block)
         if self.enable_kv_cache_events:
             self.kv_event_queue.extend(BlockRemoved([get_block_hash(key)], get_group_id(key)) for key in keys)
-
-    def _untie(self, block: KVCacheBlock) -> None:
-        for page in block.companions:
-            page.primary = None
-        block.companions = ()
 
     def _emit_stored(self, request: Request, kept: list[int], first: int, end: int, block_size: int, group_id: GroupId) -> None:
         scale = block_size // self.hash_block_size

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 MambaCacheMode = Literal["none", "align", "all"]
-FreeList = Literal["lru", "fifo", "lifo"]
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,10 @@ class SlidingWindowSpec:
 
 @dataclass(frozen=True)
 class MambaSpec:
-    """A recurrent state, one per `block_size` tokens at most. A snapshot takes `pages_per_snapshot` blocks."""
+    """A recurrent state, one per `block_size` tokens at most; it takes one block."""
 
     block_size: int
     mamba_cache_mode: MambaCacheMode = "align"
-    pages_per_snapshot: int = 1
 
 
 KVCacheSpec = FullAttentionSpec | SlidingWindowSpec | MambaSpec

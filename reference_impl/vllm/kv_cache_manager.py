@@ -17,12 +17,11 @@ from typing import NamedTuple
 
 from reference_impl.primitives import BlockId, Position
 from reference_impl.vllm.config import KVCacheConfig
+from reference_impl.vllm.coordinator import KVCacheCoordinator
 from reference_impl.vllm.events import KVCacheEvent
 from reference_impl.vllm.hybrid_coordinator import get_kv_cache_coordinator
 from reference_impl.vllm.key_index import KVCacheBlock
 from reference_impl.vllm.request import Request, RequestStatus
-from reference_impl.vllm.slow_tier import SlowTier, Transfer
-from reference_impl.vllm.tier import TierCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +43,15 @@ class KVCacheBlockCopy(NamedTuple):
 
 
 class KVCacheManager:
-    """The cache of one engine."""
+    """The cache of one engine, over a coordinator made for its configuration unless one is given."""
 
-    def __init__(self, kv_cache_config: KVCacheConfig) -> None:
+    def __init__(self, kv_cache_config: KVCacheConfig, coordinator: KVCacheCoordinator | None = None) -> None:
         self.kv_cache_config = kv_cache_config
         self.max_model_len = kv_cache_config.options.max_model_len
         self.enable_caching = kv_cache_config.options.enable_caching
         self.watermark_blocks = int(kv_cache_config.options.watermark * kv_cache_config.num_blocks)
-        self.coordinator = get_kv_cache_coordinator(kv_cache_config)
+        self.coordinator = coordinator or get_kv_cache_coordinator(kv_cache_config)
         self.block_pool = self.coordinator.block_pool
-        self.tier = self.coordinator.tier
         self.num_kv_cache_groups = len(kv_cache_config.kv_cache_groups)
         self.empty_kv_cache_blocks = KVCacheBlocks(((),) * self.num_kv_cache_groups)
         self._adopted_from: dict[str, set[str]] = {}
@@ -172,11 +170,6 @@ class KVCacheManager:
         """Forget every key; return False and change nothing while somebody holds a block."""
         return self.block_pool.reset_prefix_cache()
 
-    def reset_tier(self) -> None:
-        """Forget every key of the second tier."""
-        if self.tier is not None:
-            self.tier.reset()
-
     # WHAT THE WORKER NEEDS
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
@@ -192,37 +185,6 @@ class KVCacheManager:
         pending = [copy for manager in self.coordinator.single_type_managers for copy in manager.take_pending_cow_copies()]
         copies = [KVCacheBlockCopy(source.block_id, target.block_id) for _, source, target in pending]
         return copies, [block for _, source, target in pending for block in (source, target)]
-
-    def take_tier_loads(self) -> list[TierCopy]:
-        """Return the copies from the tier due before this step runs; release their sources once it has."""
-        return self.tier.take_loads() if self.tier is not None else []
-
-    def store_to_tier(self) -> list[TierCopy]:
-        """Return the copies to the tier due after this step has run; free their sources then. Nobody is withdrawn any more."""
-        return self.block_pool.store_to_tier()
-
-    def release_loads(self, loads: Sequence[TierCopy]) -> None:
-        """Say that copies from the tier have been made, or will not be."""
-        if self.tier is not None:
-            self.tier.release(source for source, _ in loads)
-
-    def begin_loads(self, request: Request) -> list[Transfer]:
-        """Begin to load what a request has hit in a slow tier; whatever becomes of the request, both ends are held."""
-        assert isinstance(self.tier, SlowTier)
-        transfers = self.tier.begin_loads(request)
-        self.block_pool.touch(transfer.block for transfer in transfers)
-        return transfers
-
-    def begin_stores(self) -> list[Transfer]:
-        """Begin to store what was keyed in a slow tier; both ends are held. Nobody is withdrawn any more."""
-        assert isinstance(self.tier, SlowTier)
-        return [self.tier.begin_store(place, block) for place, block in self.block_pool.store_to_tier()]
-
-    def end_transfer(self, transfer: Transfer) -> None:
-        """Say that a transfer is over: what arrived is keyed, and neither end is held for it any more."""
-        assert isinstance(self.tier, SlowTier)
-        self.block_pool.end_transfer(transfer)
-        self.tier.end(transfer)
 
     def take_new_block_ids(self) -> list[BlockId]:
         """Return the attention blocks to zero before this step runs."""

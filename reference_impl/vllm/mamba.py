@@ -55,7 +55,6 @@ class MambaManager(SingleTypeKVCacheManager):
         assert isinstance(kv_cache_spec, MambaSpec)
         super().__init__(config, kv_cache_spec, block_pool, kv_cache_group_id)
         self.mamba_cache_mode = kv_cache_spec.mamba_cache_mode
-        self.pages_per_snapshot = kv_cache_spec.pages_per_snapshot
         self.retains_sparsely = config.release.retention == "sliding+mamba"
         self._num_retired_blocks: dict[str, int] = {}
         self._allocated_block_reqs: set[str] = set()
@@ -131,13 +130,7 @@ class MambaManager(SingleTypeKVCacheManager):
             num_new_blocks += 1
         num_new_blocks += num_external_blocks
         scratch = 0 if request_id in self.speculative_blocks else self.num_speculative_blocks
-        return num_new_blocks * self.pages_per_snapshot + scratch + self._get_num_evictable_blocks(new_computed_blocks)
-
-    def fetch_from_tier(self, request_id: str) -> list[KVCacheBlock]:
-        """Replace a state that was hit in the tier by one of the device; others hit it when it is there."""
-        fetched = super().fetch_from_tier(request_id)
-        self.cached_blocks_this_step.update(block.block_hash for block in fetched if block.block_hash is not None)
-        return fetched
+        return num_new_blocks + scratch + self._get_num_evictable_blocks(new_computed_blocks)
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
         """Add a column for the state after this chunk, null ones before it, and copy a state that was hit in part."""
@@ -155,7 +148,7 @@ class MambaManager(SingleTypeKVCacheManager):
         req_blocks.extend([self._null_block] * (num_required_blocks - 1 - first_new))
         num_states = max(num_required_blocks - len(req_blocks), 0)
         copies = self._copy_partial_state(request_id, running) if request_id in self._partial_hit_reqs else []
-        req_blocks.extend(self.block_pool.get_new_snapshots(num_states, self.pages_per_snapshot))
+        req_blocks.extend(self.block_pool.get_new_blocks(num_states))
         if request_id in self._states_to_come:
             self._copy_and_hold(request_id, self._states_to_come.pop(request_id), req_blocks[-1])
         return copies + req_blocks[first_new:]

@@ -23,8 +23,6 @@ class RequestStatus(Enum):
     """Where a request is in its life."""
 
     WAITING = auto()
-    LOADING = auto()
-    LOADED = auto()
     RUNNING = auto()
     PREEMPTED = auto()
     FINISHED = auto()
@@ -34,11 +32,6 @@ class RequestStatus(Enum):
     def is_finished(self) -> bool:
         """Whether the request will not run again."""
         return self in (RequestStatus.FINISHED, RequestStatus.ABORTED)
-
-    @property
-    def holds_blocks(self) -> bool:
-        """Whether the request has a table: it runs, or has been given blocks that are loaded before it does."""
-        return self in (RequestStatus.RUNNING, RequestStatus.LOADING, RequestStatus.LOADED)
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,18 @@ specification's own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from reference_impl.vllm.align_split import split_for
 from reference_impl.vllm.config import KVCacheConfig
 from reference_impl.vllm.request import Request, RequestStatus
-from reference_impl.vllm.scheduler_interface import CacheManager, KVConnector, RefusedRequest, Sampler, SchedulerOutput
+from reference_impl.vllm.scheduler_interface import (
+    CacheManager,
+    KVConnector,
+    RefusedRequest,
+    Sampler,
+    SchedulerOutput,
+)
 
 __all__ = ["CacheManager", "KVConnector", "RefusedRequest", "Sampler", "Scheduler", "SchedulerOutput"]
 
@@ -76,19 +82,15 @@ class Scheduler:
         for request_id in output.num_scheduled_tokens:
             self._advance(self.requests[request_id], output)
         output.kv_cache_block_copies, output.retained_blocks = self.kv_cache_manager.take_kv_cache_block_copies()
-        output.tier_loads = self.kv_cache_manager.take_tier_loads()
         new_block_ids = self.kv_cache_manager.take_new_block_ids()
         output.new_block_ids_to_zero = new_block_ids if self.config.needs_kv_cache_zeroing else []
         return output
 
-    def store_to_tier(self, output: SchedulerOutput, failing: Sequence[int] = ()) -> None:
-        """Have what the step computes stored in the second tier, when nobody is withdrawn any more; none is ever `failing`."""
-        output.tier_stores = self.kv_cache_manager.store_to_tier()
+    def build_connector_meta(self, output: SchedulerOutput) -> None:
+        """Have the connector say what the step loads and stores, when nobody is withdrawn any more."""
         if self.connector is not None:
-            loads, stores = self.connector.build_connector_meta(output)
-            output.tier_loads += loads
-            output.tier_stores += stores
-        output.retained_blocks += [block for _, block in output.tier_stores]
+            output.kv_connector_metadata = self.connector.build_connector_meta(output)
+            output.retained_blocks += [block for _, block in output.kv_connector_metadata.stores]
 
     def _advance(self, request: Request, output: SchedulerOutput) -> None:
         """Count what was scheduled as computed, and what that will generate as a placeholder."""
@@ -113,15 +115,7 @@ class Scheduler:
                 continue
             drafts = self._drafts_for(request, num_new_tokens, left - num_new_tokens)
             lookahead = len(drafts) + self.config.options.num_speculative_tokens
-            while self.kv_cache_manager.allocate_slots(request, num_new_tokens, num_lookahead_tokens=lookahead) is None:
-                victim = self._victim(request)
-                if victim is None:
-                    break
-                self._preempt(victim)
-                output.preempted_req_ids.append(victim.request_id)
-                if victim is request:
-                    return left
-            else:
+            if self._allocate_or_preempt(request, num_new_tokens, lookahead, output):
                 num_new_tokens += len(drafts)
                 output.num_scheduled_tokens[request.request_id] = num_new_tokens
                 if drafts:
@@ -130,9 +124,15 @@ class Scheduler:
             index += 1
         return left
 
-    def _victim(self, request: Request) -> Request | None:
-        """Return who gives up its blocks for a request that runs, no longer in its place; None: nobody, it waits a step."""
-        return self.running.pop()
+    def _allocate_or_preempt(self, request: Request, num_new_tokens: int, lookahead: int, output: SchedulerOutput) -> bool:
+        """Give a running request slots, of those who came after it if there are no others; False if it gave up its own."""
+        while self.kv_cache_manager.allocate_slots(request, num_new_tokens, num_lookahead_tokens=lookahead) is None:
+            victim = self.running.pop()
+            self._preempt(victim)
+            output.preempted_req_ids.append(victim.request_id)
+            if victim is request:
+                return False
+        return True
 
     def _drafts_for(self, request: Request, num_new_tokens: int, left: int) -> list[int]:
         """Return the guesses to verify: none unless the request catches up, and none whose place would be the model's last."""
@@ -186,7 +186,6 @@ class Scheduler:
     def update_from_output(self, output: SchedulerOutput) -> dict[str, list[int]]:
         """End a step that ran: append what each request that computed all it had generates; return it by request."""
         self.kv_cache_manager.block_pool.free_blocks(output.retained_blocks)
-        self.kv_cache_manager.release_loads(output.tier_loads)
         if self.connector is not None:
             self.connector.update_connector_output(output)
         sampled: dict[str, list[int]] = {}
@@ -236,7 +235,6 @@ class Scheduler:
             self._wait_again(request)
         for ends in output.take_idle_copies():
             self.kv_cache_manager.block_pool.free_blocks(ends)
-        self.kv_cache_manager.release_loads(output.take_idle_loads())
         return withdrawn
 
     # LIFE
@@ -266,9 +264,8 @@ class Scheduler:
         self.running.remove(request)
         self._preempt(request)
 
-    def reset_tier(self) -> None:
-        """Forget every prefix that the second tier has."""
-        self.kv_cache_manager.reset_tier()
+    def reset_connector_cache(self) -> None:
+        """Forget every prefix that the connector has."""
         if self.connector is not None:
             self.connector.reset_cache()
 
@@ -284,7 +281,7 @@ class Scheduler:
     def update_weights(self) -> None:
         """End everything that was computed with the old weights."""
         self.reset_prefix_cache(reset_running_requests=True)
-        self.reset_tier()
+        self.reset_connector_cache()
 
     def _preempt(self, request: Request) -> None:
         self.kv_cache_manager.free(request)

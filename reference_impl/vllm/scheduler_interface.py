@@ -14,8 +14,6 @@ from reference_impl.vllm.block_pool import BlockPool
 from reference_impl.vllm.key_index import KVCacheBlock
 from reference_impl.vllm.kv_cache_manager import KVCacheBlockCopy, KVCacheBlocks
 from reference_impl.vllm.request import Request
-from reference_impl.vllm.slow_tier import Transfer
-from reference_impl.vllm.tier import TierCopy
 
 
 class RefusedRequest(ValueError):
@@ -77,29 +75,19 @@ class CacheManager(Protocol):
     def take_kv_cache_block_copies(self) -> tuple[list[KVCacheBlockCopy], list[KVCacheBlock]]:
         """See `KVCacheManager`."""
 
-    def take_tier_loads(self) -> list[TierCopy]:
-        """See `KVCacheManager`."""
-
-    def store_to_tier(self) -> list[TierCopy]:
-        """See `KVCacheManager`."""
-
-    def release_loads(self, loads: Sequence[TierCopy]) -> None:
-        """See `KVCacheManager`."""
-
-    def reset_tier(self) -> None:
-        """See `KVCacheManager`."""
-
-    def begin_loads(self, request: Request) -> list[Transfer]:
-        """See `KVCacheManager`."""
-
-    def begin_stores(self) -> list[Transfer]:
-        """See `KVCacheManager`."""
-
-    def end_transfer(self, transfer: Transfer) -> None:
-        """See `KVCacheManager`."""
-
     def take_new_block_ids(self) -> list[BlockId]:
         """See `KVCacheManager`."""
+
+
+@dataclass(frozen=True)
+class KVConnectorMetadata:
+    """What a step does for a connector: pages to load before it runs, pages to store after it.
+
+    A copy is a place of the connector's, numbered as a block, and a block of the device.
+    """
+
+    loads: Sequence[tuple[KVCacheBlock, KVCacheBlock]] = ()
+    stores: Sequence[tuple[KVCacheBlock, KVCacheBlock]] = ()
 
 
 class KVConnector(Protocol):
@@ -115,7 +103,7 @@ class KVConnector(Protocol):
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         """Take note of the tables of an admitted request, with blocks for what will be loaded."""
 
-    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> tuple[list[TierCopy], list[TierCopy]]:
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         """Return what to load before the step and what to store after it; the blocks to be stored are held."""
 
     def update_connector_output(self, scheduler_output: SchedulerOutput) -> None:
@@ -133,9 +121,8 @@ class SchedulerOutput:
     """One step: tokens per request in order, who was preempted for it, and what the worker does before it runs.
 
     `scheduled_spec_decode_tokens` are the last of a request's tokens, guessed. `generating` are those who generate in the step,
-    `num_preemptions` says of everybody how often it had been preempted. Copies and loads from a tier come before the runs,
-    stores to it after them. Both ends of each are held until the step has run. Of a slow tier, `begun` are the transfers that
-    begin with the step, loads before the runs and stores after them, and `ended` those that are over when it has run.
+    `num_preemptions` says of everybody how often it had been preempted. Copies come before the runs. `retained_blocks` are the
+    ends of copies and the sources of stores, held until the step has run.
     """
 
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
@@ -145,11 +132,8 @@ class SchedulerOutput:
     preempted_req_ids: list[str] = field(default_factory=list)
     kv_cache_block_copies: list[KVCacheBlockCopy] = field(default_factory=list)
     retained_blocks: list[KVCacheBlock] = field(default_factory=list)
-    tier_loads: list[TierCopy] = field(default_factory=list)
-    tier_stores: list[TierCopy] = field(default_factory=list)
-    begun: list[Transfer] = field(default_factory=list)
-    ended: list[Transfer] = field(default_factory=list)
     new_block_ids_to_zero: list[BlockId] = field(default_factory=list)
+    kv_connector_metadata: KVConnectorMetadata = field(default_factory=KVConnectorMetadata)
 
     def take_idle_copies(self) -> list[tuple[KVCacheBlock, KVCacheBlock]]:
         """Leave out copies into blocks that nobody holds, the copy itself apart, and that have no key; return their ends."""
@@ -162,10 +146,4 @@ class SchedulerOutput:
                 self.retained_blocks += [source, target]
             else:
                 idle.append((source, target))
-        return idle
-
-    def take_idle_loads(self) -> list[TierCopy]:
-        """Leave out loads into blocks that nobody holds and that have no key, and return them."""
-        idle = [load for load in self.tier_loads if load[1].ref_cnt == 0 and load[1].block_hash is None]
-        self.tier_loads = [load for load in self.tier_loads if load not in idle]
         return idle

@@ -22,7 +22,6 @@ from reference_impl.vllm.key_index import BlockHashWithGroupId, KVCacheBlock
 from reference_impl.vllm.kv_cache_interface import KVCacheSpec
 from reference_impl.vllm.request import Request
 from reference_impl.vllm.retention import reachable_boundaries
-from reference_impl.vllm.tier import TierBlock
 
 PendingCopy = tuple[str, KVCacheBlock, KVCacheBlock]
 """A request, the block to copy from and the block to copy to."""
@@ -132,7 +131,7 @@ class SingleTypeKVCacheManager(ABC):
         assert not req_blocks
         num_skipped_blocks = max(self.get_num_skipped_tokens(total_computed_tokens), 0) // self.block_size
         new_computed_blocks = new_computed_blocks[num_skipped_blocks:]
-        self.block_pool.touch(block for block in new_computed_blocks if not isinstance(block, TierBlock))
+        self.block_pool.touch(new_computed_blocks)
         req_blocks.extend([self._null_block] * num_skipped_blocks)
         req_blocks.extend(new_computed_blocks)
         self.num_cached_block[request_id] = len(req_blocks)
@@ -146,16 +145,6 @@ class SingleTypeKVCacheManager(ABC):
         req_blocks = self.req_to_blocks[request_id]
         num_external_blocks = cdiv(total_computed_tokens, self.block_size) - len(req_blocks)
         req_blocks.extend(self.block_pool.get_new_blocks(max(num_external_blocks, 0)))
-
-    def fetch_from_tier(self, request_id: str) -> list[KVCacheBlock]:
-        """Replace what was hit in the tier by blocks of the device, and return those."""
-        req_blocks = self.req_to_blocks[request_id]
-        fetched = []
-        for column, block in enumerate(req_blocks):
-            if isinstance(block, TierBlock):
-                req_blocks[column] = self.block_pool.fetch_from_tier(request_id, block)
-                fetched.append(req_blocks[column])
-        return fetched
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
         """Grow the table to `num_tokens` tokens; a block that was hit in part is replaced by a private copy first."""
@@ -278,8 +267,4 @@ class SingleTypeKVCacheManager(ABC):
         return bool(new_computed_blocks) and num_local_computed_tokens % self.block_size != 0
 
     def _get_num_evictable_blocks(self, blocks: Sequence[KVCacheBlock]) -> int:
-        return sum(
-            1 + len(block.companions)
-            for block in blocks
-            if (block.ref_cnt == 0 or isinstance(block, TierBlock)) and not block.is_null
-        )
+        return sum(block.ref_cnt == 0 and not block.is_null for block in blocks)

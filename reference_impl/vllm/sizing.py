@@ -5,8 +5,7 @@ do. So the block is raised, in steps that the kernels can read, until a layer's 
 state is padded to the page. That number is a model's unified block size: hits end on its multiples, and everything that is
 built on the pool (LMCache's chunks, the budget of a step) follows from it.
 
-A snapshot of a state is then one page. Where it is not, because attention blocks were forced to be smaller (as in the test
-set-up of PR 45845), it takes as many pages as it needs, and dense retention fills the pool with them: `pool_share`.
+A snapshot of a state is then one page.
 
 Which snapshots are written and which are kept is not decided here a second time: `kept` asks `align_split` where chunks end
 and `retention` what stays.
@@ -36,7 +35,7 @@ BLOCKS_MAX = 2**16
 
 def mamba_state_bytes(conv_channels: int, conv_kernel: int, conv_dtype_bytes: int, state_bytes: int) -> int:
     """Return the bytes of one layer's state: the last `conv_kernel` - 1 inputs of the convolution and the recurrent part."""
-    return _checked("state", (conv_kernel - 1) * conv_channels * conv_dtype_bytes + state_bytes)
+    return checked("state", (conv_kernel - 1) * conv_channels * conv_dtype_bytes + state_bytes)
 
 
 def block_alignment(kernel_block: int, *, latent: bool = False, checkpoint_alignment: int = 1) -> int:
@@ -58,13 +57,8 @@ def unified_block_size(attention_token_bytes: int, state_bytes: int, alignment: 
         ("state_bytes", state_bytes),
         ("alignment", alignment),
     ):
-        _checked(name, value)
+        checked(name, value)
     return alignment * math.ceil(Fraction(state_bytes, alignment * attention_token_bytes))
-
-
-def pages_per_snapshot(state_bytes: int, page_bytes: int) -> int:
-    """Return how many pages a snapshot takes; 1 where the page was made for it."""
-    return math.ceil(Fraction(_checked("state_bytes", state_bytes), _checked("page_bytes", page_bytes)))
 
 
 def deal_layers(counts: Sequence[int]) -> list[list[int]]:
@@ -90,7 +84,7 @@ class SequenceLengths:
     def __post_init__(self) -> None:
         """Refuse a length that no sequence has. Raises ConfigError naming the field."""
         for name, least in (("prompt_tokens", 1), ("output_tokens", 0), ("chunk_tokens", 1)):
-            _checked(name, getattr(self, name), least)
+            checked(name, getattr(self, name), least)
 
     @property
     def computed_tokens(self) -> int:
@@ -165,23 +159,18 @@ def kept_window_blocks(lengths: SequenceLengths, block_size: int, window: int, a
     return len(columns) if mask is None else sum(mask)
 
 
-def pool_share(snapshots: int, pages: int, recurrent_groups: int, attention_blocks: int, attention_groups: int) -> Fraction:
-    """Return which share of one sequence's cached pages is snapshots, each of `pages` pages in every recurrent group."""
-    state = snapshots * pages * recurrent_groups
-    return Fraction(state, state + attention_blocks * attention_groups)
-
-
 def _check_interval(interval: int | None, alignment: int) -> None:
     if interval is None:
         return
-    _checked("retention_interval", interval, 0)
+    checked("retention_interval", interval, 0)
     if interval % alignment:
         raise ConfigError(
             f"retention_interval ({interval}) must be a multiple of {alignment}, the block size on which hits end"
         )
 
 
-def _checked(name: str, value: int, least: int = 1) -> int:
+def checked(name: str, value: int, least: int = 1) -> int:
+    """Return a number. Raises ConfigError if it is less than it must be, or more than any size is."""
     if not least <= value <= SIZE_MAX:
         raise ConfigError(f"{name} ({value}) must be from {least} to 2^63 - 1")
     return value

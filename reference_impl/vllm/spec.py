@@ -107,7 +107,6 @@ RULES: dict[str, Rule] = _rules(
     Rule("same-step-guard", "A state keyed in this step cannot be hit before the next.", _SINGLE),
     Rule("null-block", "Block 0 stands for skipped columns; it is never counted, keyed or freed.", _POOL),
     Rule("free-queue", "Keyed blocks are appended when freed (LRU), others prepended (LIFO); tails go first.", _POOL),
-    Rule("free-list", "The free queue may be first in first out, or last in first out, instead.", "our choice; not in vLLM"),
     Rule("eviction", "A block loses its keys when it is handed out again.", _POOL),
     Rule("duplicates", "Several blocks may carry one key; a look-up returns the oldest.", _POOL),
     Rule("reset", "Forget every key, if and only if nobody holds a block.", _POOL),
@@ -129,7 +128,6 @@ RULES: dict[str, Rule] = _rules(
         "PR 52216",
     ),
     Rule("withdrawal", "Keys of a step that is taken back vanish with it.", "issues 43569 and 57580; not in vLLM"),
-    Rule("pages-per-snapshot", "A snapshot of k blocks is held, keyed and evicted as one.", "PR 45845, its test setting"),
     Rule("speculative-blocks", "A state after each draft, in a page of its own; slots ahead for drafts.", _SINGLE),
     Rule(
         "draft-rollback",
@@ -140,15 +138,6 @@ RULES: dict[str, Rule] = _rules(
         "async-scheduling",
         "A step is scheduled before the tokens of the last one, or the last two, are known.",
         f"{CORE}/sched/async_scheduler.py",
-    ),
-    Rule("plain-tier", "Keyed pages are stored beside the device, and fetched where it has nothing.", "tier.py; not in vLLM"),
-    Rule(
-        "slow-tier", "Copies to and from that tier take steps, or fail; nothing is keyed before.", "slow_tier.py; not in vLLM"
-    ),
-    Rule(
-        "async-load",
-        "Who waits for a load holds its blocks and does not run; what a failed load lacks is computed.",
-        f"{_SCHEDULER}, WAITING_FOR_REMOTE_KVS, _handle_invalid_blocks",
     ),
     Rule("chunked-local", "Chunked-local attention.", _SINGLE, implemented=False),
     Rule("hash-lookahead", "Hashes that cover the tokens after their block.", _UTILS, implemented=False),

@@ -10,6 +10,7 @@ from reference_impl.vllm.config import build
 from reference_impl.vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from reference_impl.vllm.request import Request
 from reference_impl.vllm.scheduler import Scheduler, SchedulerOutput
+from reference_impl.vllm.scheduler_interface import KVConnectorMetadata
 
 FULL = {"kind": "full", "block_size": 4}
 WINDOW = {"kind": "sliding", "block_size": 4, "window": 8}
@@ -41,8 +42,8 @@ class Elsewhere:
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         self.told.append(("admitted", num_external_tokens, [len(ids) for ids in blocks.get_block_ids()]))
 
-    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> tuple[list[Any], list[Any]]:
-        return [], []
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
+        return KVConnectorMetadata()
 
     def update_connector_output(self, scheduler_output: SchedulerOutput) -> None:
         self.told.append("ran")
@@ -76,7 +77,7 @@ def test_a_request_goes_on_behind_what_is_loaded() -> None:
     """12 of 14 tokens are elsewhere: two are computed, and the connector hears of it in order."""
     engine, connector = scheduler([FULL], 12)
     output = admitted(engine, 14)
-    engine.store_to_tier(output)
+    engine.build_connector_meta(output)
     assert output.num_scheduled_tokens == {"a": 2} and engine.requests["a"].num_computed_tokens == 14
     engine.update_from_output(output)
     engine.finish_requests(["a"])
@@ -134,16 +135,16 @@ def test_a_withdrawn_request_asks_again() -> None:
     engine, connector = scheduler([FULL], 12)
     output = admitted(engine, 14)
     assert engine.withdraw(output, ["a"]) == ["a"]
-    engine.store_to_tier(output)
+    engine.build_connector_meta(output)
     engine.update_from_output(output)
     assert engine.kv_cache_manager.reset_prefix_cache(), "nobody holds a block"
     engine.schedule()
     assert connector.told == [("asked", 0), ("admitted", 12, [4]), "ran", ("asked", 0), ("admitted", 12, [4])]
 
 
-def test_a_reset_of_the_tier_and_new_weights_reach_the_connector() -> None:
+def test_a_reset_of_its_cache_and_new_weights_reach_the_connector() -> None:
     engine, connector = scheduler([FULL], 0)
-    engine.reset_tier()
+    engine.reset_connector_cache()
     engine.reset_prefix_cache()
     engine.update_weights()
     assert connector.told == ["reset", "reset"]

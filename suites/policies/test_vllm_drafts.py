@@ -171,13 +171,10 @@ def test_a_request_that_is_preempted_guesses_again_from_the_start() -> None:
     ("groups", "options", "kind", "names"),
     [
         ([FULL, MAMBA], {"num_speculative_tokens": 4}, ConfigError, "less than the recurrent block size (4)"),
-        ([FULL, MAMBA], {"num_speculative_tokens": 2, "pages_per_snapshot": 2}, AbsentRule, "pages_per_snapshot"),
         ([FULL], {"num_speculative_tokens": -1}, ConfigError, "at least 0"),
         ([FULL], {"num_speculative_tokens": 2, "async_depth": 1}, AbsentRule, "in flight"),
         ([FULL], {"num_speculative_tokens": 2, "async_depth": 2}, AbsentRule, "in flight"),
         ([FULL], {"async_depth": 3}, ConfigError, "from 0 to 2"),
-        ([FULL], {"tier_pages": 4, "enable_caching": False}, ConfigError, "enable_caching"),
-        ([FULL, MAMBA], {"tier_pages": 4, "hash_block_size": 2}, AbsentRule, "hash_block_size"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

@@ -1,8 +1,8 @@
-"""The pool: order of the free queue, eviction, duplicates, snapshots of several pages, events, reset."""
+"""The pool: order of the free queue, eviction, duplicates, events, reset."""
 
 from __future__ import annotations
 
-from reference_impl.primitives import BlockId, GroupId
+from reference_impl.primitives import GroupId
 from reference_impl.vllm.block_pool import BlockPool
 from reference_impl.vllm.events import AllBlocksCleared, BlockRemoved, BlockStored
 from reference_impl.vllm.key_index import KVCacheBlock
@@ -39,20 +39,6 @@ def test_freed_blocks_without_a_key_go_first_and_keyed_ones_last() -> None:
     scratch = p.get_new_blocks(2)
     p.free_blocks(reversed(blocks + scratch))
     assert queue(p) == [4, 3, 5, 6, 7, 2, 1], "scratch in front, then what was never used, then the tail before its head"
-
-
-def test_a_queue_in_order_of_return_does_not_look_at_keys() -> None:
-    """Blocks 1 and 2 have keys, 3 and 4 have none; all four are given back in one go, keyed ones in between, then block 5."""
-    waiting = {}
-    for free_list in ("fifo", "lifo"):
-        p = pool()
-        p.free_list = free_list  # type: ignore[assignment]
-        _, blocks = keyed(p, list(range(8)))
-        scratch, (other,) = p.get_new_blocks(2), p.get_new_blocks(1)
-        p.free_blocks([scratch[1], blocks[1], scratch[0], blocks[0]])
-        p.free_blocks([other])
-        waiting[free_list] = queue(p)
-    assert waiting == {"fifo": [6, 7, 4, 2, 3, 1, 5], "lifo": [5, 4, 2, 3, 1, 6, 7]}
 
 
 def test_a_block_handed_out_again_loses_its_key() -> None:
@@ -129,30 +115,3 @@ def test_a_stored_event_names_the_parent_and_the_tokens() -> None:
     assert event.parent_block_hash == request.block_hashes[0]
     assert (event.block_hashes, event.token_ids) == (request.block_hashes[1:], list(range(4, 12)))
     assert event.extra_keys == [(("lora", "a"),)] * 2
-
-
-def test_a_snapshot_of_three_pages_is_held_keyed_and_evicted_as_one() -> None:
-    p = pool(8)
-    request = Request("r", [1, 2, 3, 4], 4)
-    (snapshot,) = p.get_new_snapshots(1, pages=3)
-    p.cache_full_blocks(request, [snapshot], 0, 1, 4, GROUP)
-    pages = [snapshot, *snapshot.companions]
-    assert [page.ref_cnt for page in pages] == [1, 1, 1]
-    assert {page.block_hash for page in pages} == {snapshot.block_hash}
-    assert [page.primary for page in pages] == [None, snapshot, snapshot]
-    p.free_blocks([snapshot])
-    assert queue(p) == [4, 5, 6, 7, 1, 2, 3]
-    p.get_new_blocks(5)
-    assert p.get_cached_block(request.block_hashes[0], [GROUP]) is None
-    assert all(page.block_hash is None and page.primary is None and not page.companions for page in pages)
-    assert queue(p) == [2, 3], "the other pages are free, and go first"
-
-
-def test_only_blocks_that_changed_are_reported_in_order() -> None:
-    p = pool()
-    p.drain_dirty()
-    _, blocks = keyed(p, list(range(8)))
-    assert p.drain_dirty() == [BlockId(1), BlockId(2)]
-    p.free_blocks(reversed(blocks))
-    assert p.drain_dirty() == [BlockId(2), BlockId(1)]
-    assert p.drain_dirty() == []

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from reference_impl.primitives import Position
-from reference_impl.vllm.config import build
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
 from reference_impl.vllm.request import Request
 from reference_impl.vllm.retention import mamba_mask, sliding_window_mask
 from reference_impl.vllm.scheduler import Scheduler
+from reference_impl.vllm_extended.assemble import get_kv_cache_manager
+from reference_impl.vllm_extended.config import build
 
 FULL = {"kind": "full", "block_size": 16}
 MAMBA = {"kind": "recurrent", "block_size": 16}
@@ -37,7 +38,7 @@ def scheduler(interval: int | None, blocks: int = 200, chunk: int = 16, **option
     """Return a scheduler of the release that has the change, prefilling in chunks of so many tokens."""
     given = {"release": "0.24", "retention_interval": interval, "max_num_batched_tokens": chunk, **options}
     config = build([FULL, MAMBA], blocks, given)
-    return Scheduler(config, KVCacheManager(config), Seven())
+    return Scheduler(config, get_kv_cache_manager(config), Seven())
 
 
 def serve(engine: Scheduler, name: str, tokens: list[int], generate: int = 1, *, finish: bool = True) -> Request:
@@ -123,7 +124,7 @@ def test_blocks_without_a_state_in_the_range_to_be_cached_are_passed_over() -> N
 def test_a_replay_boundary_without_a_state_is_inert() -> None:
     """Computed in one piece to its end, a prompt has no state at 192; keeping that boundary keys nothing, and nothing hits."""
     config = build([FULL, MAMBA], 60, {"release": "0.24", "retention_interval": 0})
-    manager = KVCacheManager(config)
+    manager = get_kv_cache_manager(config)
     manager.new_step_starts()
     assert manager.allocate_slots(Request("cold", PROMPT, 16), 200) is not None
     manager.new_step_starts()

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from reference_impl.vllm.config import ConfigError, build
-from reference_impl.vllm.kv_cache_manager import KVCacheManager
-from reference_impl.vllm.loading_scheduler import LoadingScheduler
+from reference_impl.vllm.config import ConfigError
 from reference_impl.vllm.request import Request, RequestStatus
 from reference_impl.vllm.scheduler import SchedulerOutput
+from reference_impl.vllm_extended.assemble import get_kv_cache_manager, get_scheduler
+from reference_impl.vllm_extended.config import build
+from reference_impl.vllm_extended.loading_scheduler import LoadingScheduler, TransferMetadata
+from reference_impl.vllm_extended.slow_tier import Transfer
+from reference_impl.vllm_extended.tiered_manager import TieredManager
 
 FULL = {"kind": "full", "block_size": 4}
 MAMBA = {"kind": "recurrent", "block_size": 4}
@@ -30,14 +33,30 @@ class Counting:
 
 def scheduler(groups: list[dict[str, Any]], num_blocks: int = 60, **options: Any) -> LoadingScheduler:
     config = build(groups, num_blocks, {"tier_pages": 40, "tier_delay": DELAY, **options})
-    return LoadingScheduler(config, KVCacheManager(config), Counting())
+    manager = get_kv_cache_manager(config)
+    assert isinstance(manager, TieredManager)
+    engine = get_scheduler(config, manager, Counting())
+    assert isinstance(engine, LoadingScheduler)
+    return engine
 
 
 def step(engine: LoadingScheduler, *failing: int) -> SchedulerOutput:
     output = engine.schedule()
-    engine.store_to_tier(output, failing)
+    engine.build_connector_meta(output, failing)
     engine.update_from_output(output)
     return output
+
+
+def begun(output: SchedulerOutput) -> list[Transfer]:
+    """Return the transfers that began with a step."""
+    assert isinstance(output.kv_connector_metadata, TransferMetadata)
+    return list(output.kv_connector_metadata.begun)
+
+
+def ended(output: SchedulerOutput) -> list[Transfer]:
+    """Return the transfers that were over when a step had run."""
+    assert isinstance(output.kv_connector_metadata, TransferMetadata)
+    return list(output.kv_connector_metadata.ended)
 
 
 def ask(engine: LoadingScheduler, name: str, tokens: list[int]) -> Request:
@@ -75,7 +94,7 @@ def test_nothing_is_keyed_before_it_has_arrived() -> None:
     engine = scheduler([FULL])
     kept_aside(engine, PROMPT[:10])
     ask(engine, "warm", PROMPT[:10])
-    assert [len(step(engine).begun), len(engine.kv_cache_manager.block_pool.cached_block_hash_to_block._first)] == [2, 0]
+    assert [len(begun(step(engine))), len(engine.kv_cache_manager.block_pool.cached_block_hash_to_block._first)] == [2, 0]
     step(engine)
     assert len(engine.kv_cache_manager.block_pool.cached_block_hash_to_block._first) == 2
 
@@ -105,8 +124,8 @@ def test_all_groups_agree_on_what_is_left_after_a_failure() -> None:
     engine = scheduler([FULL, MAMBA], retention_interval=0)
     kept_aside(engine, PROMPT[:14])
     warm = ask(engine, "warm", PROMPT[:14])
-    begun = step(engine).begun
-    state = next(place for place, load in enumerate(begun) if load.key.endswith(b"\x01"))
+    loads = begun(step(engine))
+    state = next(place for place, load in enumerate(loads) if load.key.endswith(b"\x01"))
     step(engine, state)
     assert step(engine).num_scheduled_tokens == {"warm": 12} and warm.num_computed_tokens == 12
 
@@ -114,7 +133,7 @@ def test_all_groups_agree_on_what_is_left_after_a_failure() -> None:
 def test_a_failed_store_is_never_found_and_its_place_is_free() -> None:
     engine = scheduler([FULL], tier_pages=1)
     ask(engine, "cold", PROMPT[:5])
-    assert [transfer.failed for transfer in step(engine, 0).ended] == [True]
+    assert [transfer.failed for transfer in ended(step(engine, 0))] == [True]
     engine.finish_requests(["cold"])
     assert engine.reset_prefix_cache()
     ask(engine, "again", PROMPT[:5])
@@ -153,7 +172,7 @@ def test_a_place_does_not_give_way_while_it_is_loaded() -> None:
     kept_aside(engine, PROMPT[:10])
     ask(engine, "warm", PROMPT[:10])
     ask(engine, "other", PROMPT[50:55])
-    assert [transfer.stores for transfer in step(engine).begun] == [False, False]
+    assert [transfer.stores for transfer in begun(step(engine))] == [False, False]
 
 
 def test_a_reset_of_the_tier_lets_its_loads_fail() -> None:
@@ -162,10 +181,10 @@ def test_a_reset_of_the_tier_lets_its_loads_fail() -> None:
     kept_aside(engine, PROMPT[:10])
     ask(engine, "warm", PROMPT[:10])
     step(engine)
-    engine.reset_tier()
+    engine.reset_connector_cache()
     assert step(engine).num_scheduled_tokens == {}
     output = step(engine)
-    assert output.num_scheduled_tokens == {"warm": 10} and len(output.begun) == 2
+    assert output.num_scheduled_tokens == {"warm": 10} and len(begun(output)) == 2
 
 
 def test_who_runs_waits_for_loads_and_then_takes_blocks_from_who_was_loaded() -> None:
@@ -187,7 +206,7 @@ def test_who_was_loaded_last_gives_way_if_nobody_runs() -> None:
     for name, tokens in known.items():
         ask(engine, name, tokens + PROMPT[60 : 76 if name == "a" else 64])
     assert [step(engine).num_scheduled_tokens for _ in range(3)] == [{}, {}, {"a": 16}]
-    assert [engine.requests[name].status.name for name in known] == ["RUNNING", "LOADED", "PREEMPTED"]
+    assert [engine.requests[name].status.name for name in "ac"] == ["RUNNING", "PREEMPTED"] and engine.loaded == {"b"}
 
 
 def test_a_delay_without_a_tier_is_refused() -> None:

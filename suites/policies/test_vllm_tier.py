@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from reference_impl.primitives import BlockId
-from reference_impl.vllm.config import build
 from reference_impl.vllm.key_index import BlockHashWithGroupId, KVCacheBlock
-from reference_impl.vllm.kv_cache_manager import KVCacheManager
 from reference_impl.vllm.request import Request
 from reference_impl.vllm.scheduler import Scheduler, SchedulerOutput
-from reference_impl.vllm.tier import PlainTier
+from reference_impl.vllm_extended.assemble import get_kv_cache_manager, get_scheduler
+from reference_impl.vllm_extended.config import build
+from reference_impl.vllm_extended.tier import PlainTier
+from reference_impl.vllm_extended.tiered_manager import TieredManager
 
 FULL = {"kind": "full", "block_size": 4}
 MAMBA = {"kind": "recurrent", "block_size": 4}
@@ -29,7 +30,21 @@ class Counting:
 
 def scheduler(groups: list[dict[str, Any]], tier_pages: int, num_blocks: int = 60, **options: Any) -> Scheduler:
     config = build(groups, num_blocks, {"tier_pages": tier_pages, "max_num_batched_tokens": 8, **options})
-    return Scheduler(config, KVCacheManager(config), Counting())
+    manager = get_kv_cache_manager(config)
+    assert isinstance(manager, TieredManager)
+    return get_scheduler(config, manager, Counting())
+
+
+def scheduled(engine: Scheduler) -> SchedulerOutput:
+    """Return the next step, with what it loads and stores."""
+    output = engine.schedule()
+    engine.build_connector_meta(output)
+    return output
+
+
+def loads(output: SchedulerOutput) -> list[int | None]:
+    """Return the lengths of the prefixes whose last pages a step loads."""
+    return [place.block_hash_num_tokens for place, _ in output.kv_connector_metadata.loads]
 
 
 def serve(engine: Scheduler, name: str, tokens: list[int]) -> tuple[int, list[SchedulerOutput]]:
@@ -39,10 +54,9 @@ def serve(engine: Scheduler, name: str, tokens: list[int]) -> tuple[int, list[Sc
     steps: list[SchedulerOutput] = []
     hit = -1
     while not request.num_output_tokens:
-        steps.append(engine.schedule())
+        steps.append(scheduled(engine))
         if hit < 0 and name in steps[-1].num_scheduled_tokens:
             hit = request.num_computed_tokens - steps[-1].num_scheduled_tokens[name]
-        engine.store_to_tier(steps[-1])
         engine.update_from_output(steps[-1])
     engine.finish_requests([name])
     return hit, steps
@@ -79,15 +93,15 @@ def test_a_reset_of_the_device_leaves_the_tier() -> None:
     """Two blocks are stored with the step that fills them, fetched into fresh ones, and hit there from then on."""
     engine = scheduler([FULL], 10)
     hit, (first, _) = serve(engine, "cold", PROMPT[:10])
-    assert hit == 0 and len(first.tier_stores) == 2 and first.tier_loads == []
+    assert hit == 0 and len(first.kv_connector_metadata.stores) == 2 and loads(first) == []
     assert engine.reset_prefix_cache()
     hit, (fetched,) = serve(engine, "warm", PROMPT[:10])
-    assert hit == 8 and [place.block_hash_num_tokens for place, _ in fetched.tier_loads] == [4, 8]
-    assert fetched.tier_stores == [], "both are there already"
+    assert hit == 8 and loads(fetched) == [4, 8]
+    assert not fetched.kv_connector_metadata.stores, "both are there already"
     hit, (again,) = serve(engine, "warmer", PROMPT[:10])
-    assert hit == 8 and again.tier_loads == []
+    assert hit == 8 and loads(again) == []
     engine.reset_prefix_cache()
-    engine.reset_tier()
+    engine.reset_connector_cache()
     assert serve(engine, "cold again", PROMPT[:10])[0] == 0
 
 
@@ -101,7 +115,7 @@ def test_a_hit_may_end_where_neither_device_nor_tier_could_end_it_alone() -> Non
             pool._drop_keys(held)
     hit, (step,) = serve(engine, "warm", PROMPT[:10])
     assert hit == 8
-    assert [place.block_hash_num_tokens for place, _ in step.tier_loads] == [8], "the state alone; the blocks are on the device"
+    assert loads(step) == [8], "the state alone; the blocks are on the device"
 
 
 def test_new_weights_end_the_tier() -> None:
@@ -117,10 +131,10 @@ def test_what_is_fetched_needs_blocks_like_anything_else() -> None:
     serve(engine, "cold", PROMPT[:18])
     engine.reset_prefix_cache()
     engine.add_request(Request("other", PROMPT[50:56], 4))
-    engine.update_from_output(engine.schedule())
+    engine.update_from_output(scheduled(engine))
     engine.add_request(Request("warm", PROMPT[:18], 4))
-    output = engine.schedule()
-    assert output.num_scheduled_tokens == {"other": 1} and output.tier_loads == []
+    output = scheduled(engine)
+    assert output.num_scheduled_tokens == {"other": 1} and loads(output) == []
 
 
 def test_a_withdrawn_request_fetches_nothing() -> None:
@@ -130,9 +144,9 @@ def test_a_withdrawn_request_fetches_nothing() -> None:
     engine.reset_prefix_cache()
     engine.add_request(Request("warm", PROMPT[:10], 4))
     output = engine.schedule()
-    assert len(output.tier_loads) == 2
+    assert output.num_scheduled_tokens == {"warm": 2}, "eight of ten tokens were found"
     engine.withdraw(output, ["warm"])
-    engine.store_to_tier(output)
-    assert (output.tier_loads, output.tier_stores) == ([], [])
+    engine.build_connector_meta(output)
+    assert not output.kv_connector_metadata.loads and not output.kv_connector_metadata.stores
     engine.update_from_output(output)
     assert engine.kv_cache_manager.reset_prefix_cache()

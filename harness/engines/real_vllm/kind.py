@@ -40,8 +40,9 @@ from harness.engines.real_vllm.split import chunk_split
 from harness.engines.registry import EngineSpec
 from harness.history.events import Header, Rules
 from harness.trace.format import Submit, TraceHeader
-from reference_impl.vllm.config import ConfigError, Options
+from reference_impl.vllm.config import ConfigError
 from reference_impl.vllm.spec import NEWEST, RELEASES
+from reference_impl.vllm_extended.config import Options
 
 PROGRESS_STEPS = 4
 """A request waits one step for a state of the same step; the rest is margin."""

@@ -24,6 +24,7 @@ from harness.engines.scheduler_height import NewRequest, SchedulerHeight, with_t
 from harness.history.events import Header, TierRules
 from harness.policies.lmcache.observe import ObservedFront, ObservedStore
 from harness.policies.vllm import engine as reference_vllm
+from harness.policies.vllm.dirty_blocks import observable_manager
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, Submit, TraceHeader
@@ -36,10 +37,12 @@ from reference_impl.lmcache.keys import KeyRefused, check_salt
 from reference_impl.lmcache.server import LMCacheServer, PageCopy
 from reference_impl.primitives import BlockId
 from reference_impl.vllm.config import KVCacheConfig
-from reference_impl.vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from reference_impl.vllm.key_index import KVCacheBlock
+from reference_impl.vllm.kv_cache_manager import KVCacheBlocks
 from reference_impl.vllm.request import MultiModalFeature, Request
 from reference_impl.vllm.scheduler import RefusedRequest, SchedulerOutput
-from reference_impl.vllm.tier import TierBlock, TierCopy
+from reference_impl.vllm.scheduler_interface import KVConnectorMetadata
+from reference_impl.vllm_extended.config import options_of
 
 NAME = "lmcache"
 DEFAULT_TIER_PAGES = 128
@@ -83,7 +86,7 @@ class Connector:
         """Take note of an admission."""
         self.lmcache.update_state_after_alloc(request.request_id, num_external_tokens)
 
-    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> tuple[list[TierCopy], list[TierCopy]]:
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         """Return the page copies of a step, and hold what is to be stored."""
         scheduled = scheduler_output.num_scheduled_tokens
         for r in scheduled:
@@ -97,7 +100,7 @@ class Connector:
         blocks = self.front.hold_for_stores(stores)
         found = [copy for retrieve in metadata.retrieves for copy in retrieve.copies]
         loads = [(_place(copy), self.front.block(copy.block_id)) for copy in found]
-        return loads, [(_place(copy), block) for copy, block in zip(stores, blocks, strict=True)]
+        return KVConnectorMetadata(loads, [(_place(copy), block) for copy, block in zip(stores, blocks, strict=True)])
 
     def update_connector_output(self, scheduler_output: SchedulerOutput) -> None:
         """Take note that a step has run: what it stored can be found."""
@@ -133,8 +136,8 @@ class Connector:
         self.lmcache.on_new_tokens(request.request_id, request.all_token_ids[known:])
 
 
-def _place(copy: PageCopy) -> TierBlock:
-    return TierBlock(BlockId(copy.page))
+def _place(copy: PageCopy) -> KVCacheBlock:
+    return KVCacheBlock(BlockId(copy.page))
 
 
 class LMCacheHeight(SchedulerHeight):
@@ -198,7 +201,7 @@ def _checked(own: StoreOptions) -> StoreOptions:
 
 def _refuse_absent(config: KVCacheConfig, own: StoreOptions) -> None:
     """Raise UsageError for combinations that no rule of the two specifications covers."""
-    options = config.options
+    options = options_of(config)
     if config.enable_partial_hash_hits:
         raise UsageError(
             "policy lmcache: hits inside a block are not in this specification; "
@@ -258,7 +261,7 @@ def assemble(header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name
     tier = TierRules(lmcache.chunk_size, together=len(lmcache.server.groups.object_groups) == 1)
     rules = msgspec.structs.replace(reference_vllm.rules(header, config), tier=tier)
     described = describe(header, name, own.release, rules, config.options)
-    front = ObservedFront(KVCacheManager(config), lmcache)
+    front = ObservedFront(observable_manager(config), lmcache)
     if not config.options.enable_caching:
         return SchedulerHeight(described, config, front, new_request)
     return LMCacheHeight(described, config, front, new_request, Connector(lmcache, front, len(header.layout.groups)))

@@ -17,15 +17,18 @@ from harness.engines.observe import ObservedManager
 from harness.engines.policy import Follower, PolicyKind, Rule, Serving
 from harness.engines.scheduler_height import SchedulerHeight
 from harness.history.events import Rules
+from harness.policies.vllm.dirty_blocks import observable_manager
 from harness.trace import configurations as configurations
 from harness.trace.configurations import SCHEDULER_OPTIONS, Configuration
 from harness.trace.format import Layout, Submit, Trace, TraceHeader
 from harness.vectors.case import Questions
 from reference_impl.vllm.align_split import split_for
-from reference_impl.vllm.config import ConfigError, KVCacheConfig, Options, build
+from reference_impl.vllm.config import ConfigError, KVCacheConfig
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
 from reference_impl.vllm.request import MultiModalFeature, Request
 from reference_impl.vllm.spec import PINNED_RELEASE, RELEASES, REPOSITORY, RULES
+from reference_impl.vllm_extended.config import Options, build, options_of
+from reference_impl.vllm_extended.spec import RULES as FURTHER_RULES
 
 PROGRESS_STEPS = 4
 """A request waits one step for a state of the same step; the rest is margin."""
@@ -40,8 +43,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> ManagerHeigh
     """
     config = configure(header, options.get("release", ""))
     if header.height != "scheduler":
-        _refuse_scheduling(config.options)
-    engine: ManagerHeight | SchedulerHeight = assemble(header, config, KVCacheManager(config), "reference")
+        _refuse_scheduling(options_of(config))
+    engine: ManagerHeight | SchedulerHeight = assemble(header, config, observable_manager(config), "reference")
     if header.height == "scheduler":
         engine = SchedulerHeight(engine.header, config, engine.manager, engine.new_request)
     return engine
@@ -70,7 +73,7 @@ def configure(header: TraceHeader, release: str = "") -> KVCacheConfig:
 
 def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
     """Return what the policy declares of itself, in the terms of checkers."""
-    options = config.options
+    options = options_of(config)
     alignment = config.hash_block_size if config.enable_partial_hash_hits else config.scheduler_block_size
     return Rules(
         caching=options.enable_caching,
@@ -150,7 +153,7 @@ POLICY = PolicyKind(
     source=REPOSITORY,
     pinned=PINNED_RELEASE,
     releases=tuple(RELEASES),
-    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in RULES.values()],
+    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in (RULES | FURTHER_RULES).values()],
     axes={
         "window": "W − 1",
         "recurrent": "block, thinned by the retention interval",

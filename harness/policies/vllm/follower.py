@@ -11,9 +11,9 @@ from typing import Any
 
 from harness.engines.manager_height import ManagerHeight
 from harness.history.events import Counts, Event, Hit, Publish, Take
+from harness.policies.vllm.dirty_blocks import observable_manager
 from harness.policies.vllm.engine import assemble, configure
 from harness.trace.format import Op, Trace
-from reference_impl.vllm.kv_cache_manager import KVCacheManager
 from reference_impl.vllm.spec import RELEASES
 
 
@@ -23,7 +23,7 @@ class Follower:
     def __init__(self, trace: Trace, engine_version: str) -> None:
         release = ".".join(engine_version.split(".")[:2])
         self._config = configure(trace.header, release if release in RELEASES else "")
-        manager = KVCacheManager(self._config)
+        manager = observable_manager(self._config)
         self._wanted: list[int] = []
         self._companions: dict[int, list[int]] = {}
         self._own_choice = manager.block_pool.get_new_blocks

@@ -21,6 +21,7 @@ from reference_impl.vllm import sizing
 from reference_impl.vllm.options import ConfigError
 from reference_impl.vllm.sizing import SequenceLengths
 from reference_impl.vllm.spec import NEWEST, RELEASES
+from reference_impl.vllm_extended.sizing import pages_per_snapshot, pool_share
 
 KERNEL_BLOCK = 16
 HOPPER_CHECKPOINTS = 64
@@ -67,7 +68,7 @@ def _plan_hybrid(answer: Plan, request: Request, model: Model) -> None:
     unified = sizing.unified_block_size(hybrid.token_bytes, hybrid.state_bytes, alignment)
     block = unified if request.block_size is None else request.block_size
     page = block * hybrid.token_bytes
-    pages = sizing.pages_per_snapshot(hybrid.state_bytes, page)
+    pages = pages_per_snapshot(hybrid.state_bytes, page)
     exact = hybrid.state_bytes / hybrid.token_bytes
     answer.add("attention_token_bytes", hybrid.token_bytes, "of one attention layer, on one rank")
     answer.add("state_bytes", hybrid.state_bytes, "of one recurrent layer, on one rank: convolution and state")
@@ -108,9 +109,9 @@ def _tell_snapshots(answer: Plan, request: Request, model: Model, block: int, pa
     for name, count in (("dense", dense), ("kept", kept)):
         state = count * pages
         how = f"{count} x {pages} of {count} x {pages} + {blocks} pages: a recurrent layer beside an attention layer"
-        answer.add(f"layer_{name}_share", float(sizing.pool_share(count, pages, 1, blocks, 1)), how)
+        answer.add(f"layer_{name}_share", float(pool_share(count, pages, 1, blocks, 1)), how)
         how = f"{groups[0]} x {state} of {groups[0]} x {state} + {groups[1]} x {blocks} pages: all groups"
-        answer.add(f"pool_{name}_share", float(sizing.pool_share(count, pages, groups[0], blocks, groups[1])), how)
+        answer.add(f"pool_{name}_share", float(pool_share(count, pages, groups[0], blocks, groups[1])), how)
 
 
 def _plan_windows(answer: Plan, request: Request, model: Model) -> None:

@@ -47,7 +47,7 @@ def tier_survives_new_weights(engine: SchedulerHeight) -> None:
 
 def tier_never_asked(engine: SchedulerHeight) -> None:
     """Store everything and look nothing up."""
-    tier = core(engine).tier
+    tier = getattr(core(engine), "tier", None)
     if tier is not None:
         wrap(tier, "get", lambda original, key: None)
 

@@ -7,8 +7,7 @@ from typing import Any
 from harness.engines.fault_tools import REFERENCE, core, wrap
 from harness.engines.mutant import Mutant
 from harness.engines.scheduler_height import SchedulerHeight
-from reference_impl.vllm.loading_scheduler import LoadingScheduler
-from reference_impl.vllm.request import RequestStatus
+from reference_impl.vllm_extended.loading_scheduler import LoadingScheduler
 
 
 def _slow(engine: SchedulerHeight) -> LoadingScheduler | None:
@@ -24,10 +23,10 @@ def runs_before_its_load_has_landed(engine: SchedulerHeight) -> None:
 
     def try_to_admit(original: Any, request: Any, output: Any, left: int, limit: int) -> Any:
         admitted = original(request, output, left, limit)
-        if request.status is not RequestStatus.LOADING:
+        if request.request_id not in scheduler.loading:
             return admitted
         del scheduler.loading[request.request_id]
-        request.status = RequestStatus.LOADED
+        scheduler.loaded.add(request.request_id)
         scheduler.waiting.appendleft(request)
         return original(request, output, left, limit)
 
@@ -117,10 +116,10 @@ def place_gives_way_while_loaded(engine: SchedulerHeight) -> None:
 
     def fetch(original: Any, source: Any, target: Any) -> None:
         original(source, target)
-        source.ref_cnt -= 1
+        source.num_copies -= 1
 
     def end(original: Any, transfer: Any) -> None:
-        transfer.place.ref_cnt += not transfer.stores
+        transfer.place.num_copies += not transfer.stores
         original(transfer)
 
     wrap(tier, "fetch", fetch)

@@ -16,9 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reference_impl.vllm.key_index import BlockHashWithGroupId, KVCacheBlock
-from reference_impl.vllm.options import Options
 from reference_impl.vllm.request import Request
-from reference_impl.vllm.tier import PlainTier, TierBlock
+from reference_impl.vllm_extended.tier import PlainTier, TierBlock
 
 
 @dataclass(eq=False)
@@ -43,8 +42,8 @@ class Transfer:
 class SlowTier(PlainTier):
     """A tier whose copies take `delay` steps: of a load, the first is the step that it begins with."""
 
-    def __init__(self, num_slots: int, delay: int) -> None:
-        super().__init__(num_slots)
+    def __init__(self, num_pages: int, delay: int) -> None:
+        super().__init__(num_pages)
         self.delay = delay
         self._storing: dict[BlockHashWithGroupId, TierBlock] = {}
         self._count = 0
@@ -66,7 +65,7 @@ class SlowTier(PlainTier):
         """Let go of the place of a transfer that is over, and key it if it was filled."""
         place, key = transfer.place, transfer.key
         transfer.ended = True
-        place.ref_cnt -= 1
+        place.num_copies -= 1
         if transfer.stores and self._storing.get(key) is place:
             del self._storing[key]
             if not transfer.failed:
@@ -75,20 +74,20 @@ class SlowTier(PlainTier):
         if not transfer.stores and transfer.failed and self._cached.get(key) is place:
             del self._cached[key]
             self._set_key(place, None, None)
-        if place.ref_cnt == 0 and place.block_hash is None:
+        if place.num_copies == 0 and place.block_hash is None:
             self._free.append(place)
 
     def reset(self) -> None:
         """Forget every key, those on their way too; places that are read or written now are free when that is over."""
         super().reset()
         self._storing.clear()
-        self._free = [place for place in self._free if place.ref_cnt == 0]
+        self._free = [place for place in self._free if place.num_copies == 0]
 
     def _keep(self, place: TierBlock, block: KVCacheBlock) -> None:
         assert block.block_hash is not None
         self._set_key(place, None, None)
         self._storing[block.block_hash] = place
-        place.ref_cnt += 1
+        place.num_copies += 1
 
     def _begin(self, place: TierBlock, block: KVCacheBlock, waiting: Request | None) -> Transfer:
         named = block if waiting is None else place
@@ -97,13 +96,6 @@ class SlowTier(PlainTier):
         steps = self.delay + (waiting is None)
         stores = waiting is None
         return Transfer(self._count, place, block, named.block_hash, named.block_hash_num_tokens, stores, steps, waiting)
-
-
-def tier_for(options: Options) -> PlainTier | None:
-    """Return the tier that the options ask for."""
-    if not options.tier_pages:
-        return None
-    return SlowTier(options.tier_pages, options.tier_delay) if options.tier_delay else PlainTier(options.tier_pages)
 
 
 def abandon(transfers: list[Transfer]) -> None:

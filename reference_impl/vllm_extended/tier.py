@@ -8,9 +8,9 @@ or found longest ago goes.
 
 A key stands for its content alone, so a tier outlives a reset of the device's cache, and ends with the weights.
 
-**The seam.** The pool asks `get` in every look-up. The coordinator calls `fetch` for each block of a hit that is only here, and
-the scheduler takes the copies that follow from it (`take_loads`), says what was keyed (`store`), and `release`s the loaded
-blocks when their step has run. Another tier with rules of its own has these methods and its own idea of what to keep.
+**Who calls it.** The pool asks `get` in every look-up (`tiered_pool`). The coordinator has `fetch` called for each block of a
+hit that is only here; the scheduler takes the copies that follow from it (`take_loads`), has what was keyed stored (`store`),
+and says when the step of the loads has run (`release`). Another tier has these methods and its own idea of what to keep.
 
 This is no rule of vLLM's, whose tiers are connectors; it is the least that a second tier can be.
 """
@@ -28,12 +28,16 @@ TierCopy = tuple["TierBlock", KVCacheBlock]
 
 
 class TierBlock(KVCacheBlock):
-    """A place in the tier. `ref_cnt` counts the loads from it that have not run; `request_id` is who stored it."""
+    """A place in the tier. `num_copies` counts those from and to it that have not ended; `request_id` is who stored it.
 
-    __slots__ = ("request_id",)
+    Its reference count stays 0: to the device it is a block that nobody holds, and that takes a free one when it is hit.
+    """
+
+    __slots__ = ("num_copies", "request_id")
 
     def __init__(self, block_id: BlockId) -> None:
         super().__init__(block_id)
+        self.num_copies = 0
         self.request_id = ""
 
 
@@ -43,8 +47,8 @@ class PlainTier:
     delay = 0
     """How many steps a copy takes; 0: it is part of the step that asks for it."""
 
-    def __init__(self, num_slots: int) -> None:
-        self.blocks = [TierBlock(BlockId(slot)) for slot in range(num_slots)]
+    def __init__(self, num_pages: int) -> None:
+        self.blocks = [TierBlock(BlockId(place)) for place in range(num_pages)]
         self._free = self.blocks[::-1]
         self._cached: OrderedDict[BlockHashWithGroupId, TierBlock] = OrderedDict()
         self._loads: list[TierCopy] = []
@@ -55,7 +59,7 @@ class PlainTier:
         """Have what a place holds copied into a block of the device before the next step; it stays until that has run."""
         assert source.block_hash is not None
         self._cached.move_to_end(source.block_hash)
-        source.ref_cnt += 1
+        source.num_copies += 1
         self._loads.append((source, target))
 
     def take_loads(self) -> list[TierCopy]:
@@ -66,7 +70,7 @@ class PlainTier:
     def release(self, sources: Iterable[TierBlock]) -> None:
         """Say that loads have run, or will not."""
         for source in sources:
-            source.ref_cnt -= 1
+            source.num_copies -= 1
 
     def store(self, request_id: str, block: KVCacheBlock) -> TierBlock | None:
         """Give a keyed block a place, whose key ends; None if its key is here already or every place is being loaded."""
@@ -105,5 +109,5 @@ class PlainTier:
         self._dirty.add(place.block_id)
 
     def _evict(self) -> TierBlock | None:
-        key = next((key for key, place in self._cached.items() if place.ref_cnt == 0), None)
+        key = next((key for key, place in self._cached.items() if place.num_copies == 0), None)
         return None if key is None else self._cached.pop(key)
