@@ -50,6 +50,8 @@ class BlockPool:
         self.num_held = 0
         """Blocks that at least one request holds."""
 
+    # LOOKUP
+
     @property
     def num_blocks(self) -> int:
         """The size of the pool."""
@@ -81,6 +83,8 @@ class BlockPool:
         """Return the entries that name a block, the one furthest down first."""
         return sorted(self._blocks[block_id].entries, key=lambda entry: -entry.start)
 
+    # ALLOCATE
+
     def take(self) -> BlockId:
         """Hand out a block, held once; evict the block that has been idle longest if none is free."""
         assert self.num_available, "ask num_available first"
@@ -100,6 +104,22 @@ class BlockPool:
         self.num_held += block.holds == 0
         block.holds += 1
 
+    # COMMIT
+
+    def pin(self, block_id: BlockId) -> None:
+        """Keep a block for an entry that names it and has become active."""
+        self._idle.pop(block_id, None)
+        self._blocks[block_id].pins += 1
+
+    def name(self, block_id: BlockId, entry: Named) -> None:
+        """Let an entry name a block from now on."""
+        block = self._blocks[block_id]
+        assert block.holds or block.entries, "nothing is known of a free block"
+        assert entry not in block.entries
+        block.entries[entry] = None
+
+    # RELEASE
+
     def release(self, block_id: BlockId) -> None:
         """Give a hold back."""
         block = self._blocks[block_id]
@@ -108,24 +128,12 @@ class BlockPool:
         self.num_held -= block.holds == 0
         self._settle(block)
 
-    def pin(self, block_id: BlockId) -> None:
-        """Keep a block for an entry that names it and has become active."""
-        self._idle.pop(block_id, None)
-        self._blocks[block_id].pins += 1
-
     def unpin(self, block_id: BlockId) -> None:
         """Take back the pin of an entry that is active no more."""
         block = self._blocks[block_id]
         assert block.pins, f"block {block_id} is not pinned"
         block.pins -= 1
         self._settle(block)
-
-    def name(self, block_id: BlockId, entry: Named) -> None:
-        """Let an entry name a block from now on."""
-        block = self._blocks[block_id]
-        assert block.holds or block.entries, "nothing is known of a free block"
-        assert entry not in block.entries
-        block.entries[entry] = None
 
     def unname(self, block_id: BlockId, entry: Named) -> None:
         """Let an entry name it no more."""

@@ -85,10 +85,13 @@ class HybridCacheManager:
 
     def extend(self, request: Request, num_tokens: int) -> None:
         """Give a request blocks to write for `num_tokens` tokens after those computed. `room` must allow them."""
+        # LOOKUP: nothing; a request is matched once, before it runs.
+        # ALLOCATE
         new = self._count(request.num_computed + num_tokens) - len(request.global_blocks)
         for _ in range(new):
             request.global_blocks.append(self.global_pool.take())
             request.sliding_blocks.append(self.sliding_pool.take())
+        # COMMIT, RELEASE: nothing; both wait until the pass has run (`complete`).
 
     def _copy_last_block(self, request: Request) -> None:
         """Replace the block that a hit ends in by a copy; the source stays held until the copy is made."""
@@ -103,11 +106,15 @@ class HybridCacheManager:
 
     def complete(self, request: Request, num_tokens: int) -> None:
         """Take note that a forward pass computed `num_tokens` more tokens of the request."""
+        # LOOKUP, ALLOCATE: nothing; the next pass does.
+        # RELEASE
         self._drop_copies(request)
+        # COMMIT
         request.num_computed += num_tokens
         assert request.num_computed <= min(request.num_tokens, len(request.global_blocks) * self.block_size)
         if self.config.options.enable_caching:
             self.store(request)
+        # RELEASE
         self.cleanup(request)
 
     def store(self, request: Request) -> None:

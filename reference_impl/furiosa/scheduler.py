@@ -66,14 +66,17 @@ class Scheduler:
         limit = self.config.options.max_num_batched_tokens
         left = min(budget, limit) if budget else limit
         step = Step()
+        # ALLOCATE, RELEASE
         for request in list(self.running):
             if left and request.status is Status.RUNNING:
                 left -= self._extend(request, left, step)
+        # LOOKUP, ALLOCATE
         while self.waiting and left and not step.preempted and len(self.running) < self.config.options.max_num_seqs:
             joined = self.join(self.waiting[0], left, step)
             if not joined:
                 break
             left -= joined
+        # COMMIT: nothing; what a pass computes is stored when it has run.
         return step
 
     def _extend(self, request: Request, left: int, step: Step) -> int:
@@ -96,17 +99,21 @@ class Scheduler:
 
     def join(self, request: Request, left: int, step: Step) -> int:
         """Let a waiting request start, if all of it fits the global pool; return how many of `left` tokens it computes."""
+        # LOOKUP
         hit = self.manager.match(request)
         global_room, sliding_room = self.manager.room(request, hit)
         missing = request.num_tokens - hit.length
         tokens = min(missing, left, sliding_room)
         if global_room < missing or tokens <= 0:
             return 0
+        # ALLOCATE
         self.manager.prefill(request, hit, tokens)
         self.waiting.remove(request)
         self.running.append(request)
         request.status = Status.RUNNING
         step.num_tokens[request.request_id], step.hits[request.request_id] = tokens, hit
+        # COMMIT: nothing; what a pass computes is stored when it has run.
+        # RELEASE: nothing; nobody gives way to a request that waits.
         return tokens
 
     def complete(self, step: Step) -> None:
@@ -124,6 +131,8 @@ class Scheduler:
 
     def finish(self, request_ids: Iterable[str]) -> None:
         """End requests, as intended or early."""
+        # LOOKUP, ALLOCATE, COMMIT: nothing; what is stored of a request stays stored.
+        # RELEASE
         for name in request_ids:
             request = self.requests.pop(name)
             (self.running if request.status is Status.RUNNING else self.waiting).remove(request)
@@ -135,6 +144,8 @@ class Scheduler:
         request = self.requests.get(request_id)
         if request is None or request.status is not Status.RUNNING:
             raise RefusedRequest(f"request {request_id!r} is not running and cannot be preempted")
+        # LOOKUP, ALLOCATE, COMMIT: nothing; it is matched again when its turn comes.
+        # RELEASE
         self.running.remove(request)
         self.manager.free(request)
         request.status = Status.WAITING
@@ -142,4 +153,6 @@ class Scheduler:
 
     def reset(self) -> bool:
         """Forget everything stored, unless somebody runs; return whether it was done."""
+        # LOOKUP, ALLOCATE, COMMIT: nothing; every entry goes.
+        # RELEASE
         return self.manager.reset()

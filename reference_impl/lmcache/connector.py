@@ -70,6 +70,8 @@ class LMCacheMPConnector:
 
     def on_preempted(self, request_id: str) -> None:
         """Forget what was computed for a request that lost its blocks, and what was to be loaded for it; it will ask again."""
+        # LOOKUP, ALLOCATE, COMMIT: nothing; it asks again, and what is stored of it stays stored.
+        # RELEASE
         old = self.trackers[request_id]
         self.server.free_lookup_locks(request_id)
         self.trackers[request_id] = RequestTracker(request_id, old.token_ids, old.num_prompt_tokens)
@@ -83,7 +85,9 @@ class LMCacheMPConnector:
         a prompt may be here as a whole, and then its last token is computed again.
         """
         tracker = self.trackers[request_id]
+        # RELEASE
         self.server.free_lookup_locks(request_id)
+        # LOOKUP
         num_tokens = max(len(tracker.token_ids) - int(self.reserve_last_token), 0)
         hit = self.server.lookup(request_id, tracker.token_ids, num_tokens) * self.chunk_size
         tracker.num_vllm_hit_tokens = num_computed_tokens // self.hit_alignment_tokens * self.hit_alignment_tokens
@@ -91,6 +95,8 @@ class LMCacheMPConnector:
         need_to_load = max(0, hit - num_computed_tokens)
         if hit == len(tracker.token_ids):
             need_to_load = max(0, need_to_load - 1)
+        # ALLOCATE: nothing; the engine takes blocks of its own, and says so in `update_state_after_alloc`.
+        # COMMIT: nothing; what is loaded is the engine's to key.
         return need_to_load
 
     # ALLOCATE
@@ -105,6 +111,8 @@ class LMCacheMPConnector:
     def build_connector_meta(self, num_scheduled_tokens: Mapping[str, int], tables: Mapping[str, Table]) -> ConnectorMetadata:
         """Return what to load and to store around a step that computes so many tokens of each request over these tables."""
         metadata = ConnectorMetadata()
+        # LOOKUP: nothing; what is loaded has been locked since its look-up.
+        # ALLOCATE
         for request_id, count in num_scheduled_tokens.items():
             tracker = self.trackers[request_id]
             tracker.block_ids = expand_engine_block_ids(self.infos, tables[request_id])
@@ -114,6 +122,7 @@ class LMCacheMPConnector:
             store = self._store(tracker)
             if store is not None:
                 metadata.stores.append(store)
+        # COMMIT, RELEASE: nothing; both wait until the copies have been made.
         return metadata
 
     def _retrieve(self, tracker: RequestTracker) -> Transfer:
@@ -135,21 +144,29 @@ class LMCacheMPConnector:
 
     def update_connector_output(self, metadata: ConnectorMetadata) -> None:
         """Take note that a step has run, what it loaded and stored included; then let the eviction thread look once."""
+        # LOOKUP, ALLOCATE: nothing; the next step does.
+        # RELEASE
         for transfer in metadata.retrieves:
             self.server.finish_retrieve(transfer)
+        # COMMIT
         for transfer in metadata.stores:
             self.server.finish_store(transfer)
+        # RELEASE
         self.server.tick()
 
     # RELEASE
 
     def request_finished(self, request_id: str) -> None:
         """Forget a request that has ended."""
+        # LOOKUP, ALLOCATE, COMMIT: nothing; what is stored of a request stays stored.
+        # RELEASE
         del self.trackers[request_id]
         self.server.end_session(request_id)
 
     def reset_cache(self) -> bool:
         """Forget every object; look-ups of requests that wait are let go of first. Return whether all are gone."""
+        # LOOKUP, ALLOCATE, COMMIT: nothing; every key ends.
+        # RELEASE
         for request_id in self.trackers:
             self.server.free_lookup_locks(request_id)
         return self.server.clear()

@@ -134,6 +134,8 @@ class LMCacheServer:
             transfer.ok = False
             transfer.log = self._underflow_log("store", request_id, chunks)
             return transfer
+        # LOOKUP: nothing; a key that is here already is passed over as memory is taken.
+        # ALLOCATE
         for group in range(len(self.groups.object_groups)):
             placed = {chunk: self._placed(group, chunk, chunks, block_ids) for chunk in chunks}
             whole = [chunk for chunk, blocks in placed.items() if self._has_content(blocks)]
@@ -143,6 +145,8 @@ class LMCacheServer:
                 transfer.keys.append(key)
                 blocks = placed[keys[key]]
                 transfer.copies += [PageCopy(page, *block) for page, block in zip(memory.pages, blocks, strict=True)]
+        # COMMIT: nothing; the objects can be found when their copies have been made (`finish_store`).
+        # RELEASE: nothing; the eviction thread makes room (`tick`).
         transfer.log = f"Stored {len(chunks) * self.groups.chunk_size} tokens"
         return transfer
 

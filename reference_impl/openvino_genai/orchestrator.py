@@ -126,9 +126,13 @@ class CacheOrchestrator:
     def allocate(self, sequence: Sequence, start: int, stop: int) -> list[tuple[CacheType, BlockCopy]]:
         """Give a sequence the blocks for tokens [start, stop) and key them; return the copies to make before the step."""
         copies = []
+        # LOOKUP: nothing; a request is looked up once, before it runs.
         for kind, manager in self.managers.items():
+            # ALLOCATE
             copies += [(kind, copy) for copy in manager.allocate(sequence, start, stop)]
+            # COMMIT
             manager.register(sequence, start, stop)
+        # RELEASE: nothing; states between checkpoints are written over in place.
         return copies
 
     def fork_sequence(self, parent: Sequence, child: Sequence) -> None:
@@ -173,6 +177,8 @@ class CacheOrchestrator:
 
     def clear_prefix_cache(self) -> None:
         """Forget every key in both caches (our choice; OpenVINO has no such call while prefix caching is on)."""
+        # LOOKUP, ALLOCATE, COMMIT: nothing; every key ends.
+        # RELEASE
         for manager in self.managers.values():
             manager.pool.clear_keys()
 

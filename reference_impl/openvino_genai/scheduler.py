@@ -83,16 +83,21 @@ class Scheduler:
     def restore_new(self, request_ids: Iterable[str] | None = None) -> dict[str, Restored]:
         """Look up requests (all, unless named) that have lost or never had their blocks; return what was found for each."""
         found = {}
+        # LOOKUP
         for group in self.groups.values() if request_ids is None else [self.groups[r] for r in request_ids]:
             if not group.looked_up:
                 found[group.request_id] = restored = self.cache.restore(group)
                 group.looked_up, group.num_processed = True, restored.processed
                 group.max_content = max(group.max_content, restored.processed)
+        # ALLOCATE: nothing; what was found is held, and a chunk takes its blocks when it is scheduled.
+        # COMMIT, RELEASE: nothing; no token is computed, and nobody gives way.
         return found
 
     def schedule(self, max_tokens: int = 0) -> SchedulerOutput:
         """Decide what the next step computes, within `max_tokens` as well if it is not 0."""
+        # LOOKUP
         self.restore_new()
+        # ALLOCATE, RELEASE
         if self.capacity.dynamic:
             self._reserve()
         output, budget = SchedulerOutput(), self.config.max_num_batched_tokens
@@ -107,6 +112,7 @@ class Scheduler:
         self._drop_if_stuck(output)
         for group in self.groups.values():
             group.waiting = False
+        # COMMIT: nothing; blocks are keyed as they are allocated.
         return output
 
     def schedule_expected(self, expected: Iterable[tuple[str, int]]) -> SchedulerOutput:
@@ -120,7 +126,10 @@ class Scheduler:
 
     def complete(self, output: SchedulerOutput) -> None:
         """Take note that a step has run."""
+        # LOOKUP, ALLOCATE: nothing; the next step does.
+        # RELEASE
         self.cache.step_done()
+        # COMMIT
         for request_id, tokens in output.scheduled.items():
             if request_id in self.groups:
                 self.groups[request_id].processed(tokens)
@@ -145,11 +154,15 @@ class Scheduler:
         """Let a request go; what its blocks hold can still be restored."""
         group = self.groups.pop(request_id)
         group.status = status
+        # LOOKUP, ALLOCATE, COMMIT: nothing; what is keyed of a request stays keyed.
+        # RELEASE
         self.cache.free(group)
 
     def preempt(self, request_id: str) -> None:
         """Take everything from a request, which computes it again later."""
         group = self.groups[request_id]
+        # LOOKUP, ALLOCATE, COMMIT: nothing; it is looked up again before the next step.
+        # RELEASE
         self.cache.free(group)
         group.num_processed, group.looked_up = Position(0), False
 

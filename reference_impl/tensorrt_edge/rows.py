@@ -57,6 +57,8 @@ class Rows:
         self._attention = config.kv_config.num_attention_layers > 0
         self._mamba = config.mamba_config.num_recurrent_layers > 0
 
+    # LOOKUP
+
     @property
     def lengths(self) -> list[Position]:
         """The lengths of the active slots."""
@@ -66,6 +68,8 @@ class Rows:
         """Return a slot's row. Raises CacheError if there is none."""
         check(0 <= slot < len(self.rows), f"{name}: batchIdx {slot} out of range [0, {len(self.rows)}).")
         return self.rows[slot]
+
+    # ALLOCATE
 
     def reset(self, reuse: Sequence[int]) -> None:
         """Make `len(reuse)` slots the active batch, `reuse[i]` tokens of slot i being valid.
@@ -86,6 +90,8 @@ class Rows:
         self.active = len(reuse)
         self.all_empty = not any(reuse)
 
+    # COMMIT
+
     def commit(self, increments: Sequence[int]) -> None:
         """Add to the length of every active slot; its states have moved on by as much.
 
@@ -102,6 +108,8 @@ class Rows:
         for row, new in zip(self.rows, increments, strict=False):
             row.length = row.kv = row.recurrent = row.conv = Position(row.length + new)
         self.all_empty = False
+
+    # RELEASE
 
     def set_active(self, size: int) -> None:
         """Set the size of the active batch. Raises CacheError if it is out of range."""

@@ -115,6 +115,8 @@ class Runtime:
     def end(self, r: str) -> None:
         """Let a request go; its row is evicted before the next step."""
         request = self.requests.pop(r)
+        # LOOKUP, ALLOCATE, COMMIT: nothing; captures of its system prompt stay.
+        # RELEASE
         if request.slot is None:
             self.waiting.remove(request)
         else:
@@ -123,6 +125,8 @@ class Runtime:
     def preempt(self, r: str) -> None:
         """Take a running request's row; it waits first in line and computes again, what it generated included."""
         request = self.requests[r]
+        # LOOKUP, ALLOCATE, COMMIT: nothing; it is looked up again when it gets a row.
+        # RELEASE
         self._leave(request)
         self.waiting.insert(0, request)
 
@@ -135,18 +139,23 @@ class Runtime:
     def begin_step(self, asked: Sequence[tuple[str, int]] | None = None, budget: int = 0) -> Step:
         """Plan a step: at most so many tokens of each request in `asked`, or `budget` in all (0: all there is), rows first."""
         step = Step()
+        # RELEASE
         self._evict(step)
         wanted = list(asked) if asked is not None else self._within(budget)
+        # LOOKUP, ALLOCATE
         self._join([self.requests[r] for r, count in wanted if count > 0], step)
         for r, count in wanted:
             request = self.requests[r]
             if request.slot is not None and count > 0:
                 self._compute(request, count, step)
         assert len(self.batch) == self.cache.get_active_batch_size()
+        # COMMIT: nothing; lengths and captures are committed when the step has run.
         return step
 
     def end_step(self, step: Step) -> None:
         """Commit what the step computed, keep what it captured, and let go of what it restored."""
+        # LOOKUP, ALLOCATE: nothing; the next step does.
+        # COMMIT
         increments = [0] * len(self.batch)
         for r, (start, stop) in step.chunks.items():
             request = self.requests[r]
@@ -158,6 +167,7 @@ class Runtime:
         for request, saved in step.saves:
             assert request.slot is not None
             self.prompts.save(saved, self._capture(request.slot, request.computed))
+        # RELEASE
         for saved, _ in step.restores:
             self.prompts.release(saved)
 
@@ -205,8 +215,10 @@ class Runtime:
             if saved is not None and saved.snapshot is not None:
                 request.computed = saved.snapshot.position
                 step.restores.append((saved, request))
+        # COMMIT
         if step.joined:
             self.cache.reset_for_new_sequences([request.computed for request in self.running()])
+        # RELEASE: nothing; rows of those that ended were evicted before.
 
     def _prepare(self, slot: BatchSlot, snapshot: Snapshot | None) -> None:
         """Make a row hold a snapshot, or nothing."""
@@ -221,7 +233,8 @@ class Runtime:
         """Plan a chunk; it stops where the request's system prompt ends if that is to be captured."""
         start, limit = request.computed, self._config.kv_config.max_sequence_length
         stop = min(start + count, len(request.tokens), limit)
-        # COMMIT
+        # LOOKUP: nothing; a request is looked up once, when it gets its row.
+        # ALLOCATE
         for boundary, key in request.captures.items():
             if start < boundary <= stop and (saved := self.prompts.reserve(key)) is not None:
                 step.saves.append((request, saved))
@@ -229,6 +242,7 @@ class Runtime:
                 break
         if stop > start:
             step.chunks[request.request_id] = (start, Position(stop))
+        # COMMIT, RELEASE: nothing; both wait until the step has run (`end_step`).
 
     def _capture(self, slot: BatchSlot, length: int) -> Snapshot:
         snapshot = Snapshot(

@@ -113,6 +113,8 @@ class SystemPrompts:
 
     def forget_all(self) -> None:
         """Forget every capture; no step may be at hand."""
+        # LOOKUP, ALLOCATE, COMMIT: nothing; every capture goes.
+        # RELEASE
         for saved in list(self.saved.values()):
             assert not saved.users
             self._forget(saved)

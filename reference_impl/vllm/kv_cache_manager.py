@@ -108,21 +108,26 @@ class KVCacheManager:
         waiting = request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
         watermark_blocks = self.watermark_blocks if has_scheduled_reqs and waiting else 0
 
+        # LOOKUP: nothing; the caller brings what `get_computed_blocks` found.
+        # ALLOCATE
         if full_sequence_must_fit:
             full = min(request.num_tokens, self.max_model_len)
             needed = coordinator.get_num_blocks_to_allocate(rid, full, computed, num_total, num_local, apply_admission_cap=True)
             if needed + watermark_blocks > pool.get_num_free_blocks():
                 return None
 
+        # COMMIT
         if request.num_accepted_drafts:
             # What drafts have filled is keyed, and their states brought home, before any of it is given back.
             self.cache_blocks(request, num_total)
             coordinator.commit_drafts(rid, num_total, request.num_accepted_drafts)
             request.num_accepted_drafts = 0
 
+        # RELEASE
         # Whatever the next query no longer reads goes first, even if the request then does not fit; a step in flight reads too.
         coordinator.remove_skipped_blocks(rid, num_total - request.num_in_flight_tokens)
 
+        # ALLOCATE
         num_known = min(num_total + num_new_tokens, self.max_model_len)
         num_tokens = min(num_known + num_lookahead_tokens, self.max_model_len)
         needed = coordinator.get_num_blocks_to_allocate(
@@ -134,6 +139,7 @@ class KVCacheManager:
             self._note_adoption(rid, computed)
             coordinator.allocate_new_computed_blocks(rid, computed, num_local, num_external_computed_tokens)
         new_blocks = coordinator.allocate_new_blocks(rid, num_tokens, num_known)
+        # COMMIT
         if not delay_cache_blocks:
             self.cache_blocks(request, min(num_total + num_new_tokens, request.num_tokens))
         return self._blocks(new_blocks)

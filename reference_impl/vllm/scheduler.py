@@ -28,13 +28,7 @@ from collections.abc import Iterable
 from reference_impl.vllm.align_split import split_for
 from reference_impl.vllm.config import KVCacheConfig
 from reference_impl.vllm.request import Request, RequestStatus
-from reference_impl.vllm.scheduler_interface import (
-    CacheManager,
-    KVConnector,
-    RefusedRequest,
-    Sampler,
-    SchedulerOutput,
-)
+from reference_impl.vllm.scheduler_interface import CacheManager, KVConnector, RefusedRequest, Sampler, SchedulerOutput
 
 __all__ = ["CacheManager", "KVConnector", "RefusedRequest", "Sampler", "Scheduler", "SchedulerOutput"]
 
@@ -75,8 +69,11 @@ class Scheduler:
         limit = self.config.options.max_num_batched_tokens
         limit = min(budget, limit) if budget else limit
         output = SchedulerOutput()
+        # COMMIT
         self.kv_cache_manager.new_step_starts()
+        # ALLOCATE, RELEASE
         left = self._schedule_running(output, limit)
+        # LOOKUP, ALLOCATE
         if not output.preempted_req_ids:
             self._schedule_waiting(output, left, limit)
         for request_id in output.num_scheduled_tokens:
@@ -151,6 +148,7 @@ class Scheduler:
     def _admit(self, request: Request, output: SchedulerOutput, left: int, limit: int) -> int | None:
         """Let the request that waits longest run; return how many tokens of it are computed, None if it has to wait on."""
         options = self.config.options
+        # LOOKUP
         blocks, hit_length, request.shared_prefix_boundary = self.kv_cache_manager.get_computed_blocks(request)
         num_external = self.connector.get_num_new_matched_tokens(request, hit_length) if self.connector else 0
         num_computed = hit_length + num_external
@@ -158,6 +156,7 @@ class Scheduler:
         num_new_tokens = split_for(self.config, request, num_new_tokens, num_computed, limit)
         if num_new_tokens == 0:
             return None
+        # ALLOCATE
         slots = self.kv_cache_manager.allocate_slots(
             request,
             num_new_tokens,
@@ -172,9 +171,10 @@ class Scheduler:
             return None
         request.num_computed_tokens = num_computed
         if self.connector is not None:
-            table = self.kv_cache_manager.get_blocks(request.request_id)
-            self.connector.update_state_after_alloc(request, table, num_external)
+            self.connector.update_state_after_alloc(request, self.kv_cache_manager.get_blocks(request.request_id), num_external)
         self._let_run(request, num_new_tokens, output)
+        # COMMIT: nothing; `allocate_slots` has keyed what this chunk fills.
+        # RELEASE: nothing; nobody gives way to a request that waits.
         return num_new_tokens
 
     def _let_run(self, request: Request, num_new_tokens: int, output: SchedulerOutput) -> None:
@@ -185,7 +185,10 @@ class Scheduler:
 
     def update_from_output(self, output: SchedulerOutput) -> dict[str, list[int]]:
         """End a step that ran: append what each request that computed all it had generates; return it by request."""
+        # LOOKUP, ALLOCATE: nothing; the next step does.
+        # RELEASE
         self.kv_cache_manager.block_pool.free_blocks(output.retained_blocks)
+        # COMMIT
         if self.connector is not None:
             self.connector.update_connector_output(output)
         sampled: dict[str, list[int]] = {}
@@ -237,11 +240,11 @@ class Scheduler:
             self.kv_cache_manager.block_pool.free_blocks(ends)
         return withdrawn
 
-    # LIFE
-
     def finish_requests(self, request_ids: Iterable[str], status: RequestStatus = RequestStatus.FINISHED) -> None:
         """End requests, as intended or, with ABORTED, early: their blocks are free, their keys stay."""
         assert status.is_finished
+        # LOOKUP, ALLOCATE, COMMIT: nothing; what is keyed of a request stays keyed.
+        # RELEASE
         for request_id in request_ids:
             request = self.requests.pop(request_id)
             self._leave(request)
@@ -274,6 +277,8 @@ class Scheduler:
         if reset_running_requests:
             while self.running:
                 self._preempt(self.running.pop())
+        # LOOKUP, ALLOCATE, COMMIT: nothing; every key ends.
+        # RELEASE
         done = self.kv_cache_manager.reset_prefix_cache()
         assert done or not reset_running_requests, "nobody runs, and yet somebody holds a block"
         return done
@@ -284,6 +289,8 @@ class Scheduler:
         self.reset_connector_cache()
 
     def _preempt(self, request: Request) -> None:
+        # LOOKUP, ALLOCATE, COMMIT: nothing; it is looked up again when its turn comes, and its keys may still be there.
+        # RELEASE
         self.kv_cache_manager.free(request)
         self._wait_again(request)
 

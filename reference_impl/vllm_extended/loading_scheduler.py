@@ -145,6 +145,8 @@ class LoadingScheduler(Scheduler):
         self.waiting.remove(request)
         self.loading[request.request_id] = loads
         self._begun += loads
+        # COMMIT: nothing; a block is keyed when its load has ended well.
+        # RELEASE: nothing; who is loaded gives way in `_admit`.
         return 0
 
     def _go_on(self, request: Request, output: SchedulerOutput, left: int, limit: int) -> int | None:
