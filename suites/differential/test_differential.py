@@ -10,13 +10,13 @@ from harness.engines import registry
 from harness.engines.manager_height import ManagerHeight
 from harness.engines.protocol import Engine
 from harness.history.events import Take
+from harness.policies.vllm.dirty_blocks import observable_manager
 from harness.policies.vllm.engine import assemble, configure
 from harness.run.lockstep import NAME, lockstep
 from harness.trace.configurations import Configuration, default_configurations
 from harness.trace.format import Trace
 from harness.trace.generate import random_trace
 from harness.verdict.result import Result
-from reference_impl.vllm.kv_cache_manager import KVCacheManager
 
 CONFIGURATIONS = default_configurations()
 SEEDS = (11, 12)
@@ -29,7 +29,7 @@ def _trace(configuration: Configuration, seed: int) -> Trace:
 def _shuffled(trace: Trace, seed: int) -> Engine:
     """Return the reference with its free queue in another order: other block ids, other victims."""
     config = configure(trace.header)
-    manager = KVCacheManager(config)
+    manager = observable_manager(config)
     queue = manager.block_pool.free_block_queue
     pages = list(queue)
     random.Random(seed).shuffle(pages)

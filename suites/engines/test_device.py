@@ -13,13 +13,13 @@ import pytest
 from harness.engines.scheduler_height import SchedulerHeight
 from harness.history.attention_span import first_needed
 from harness.history.events import Accept, Group, Move, Run, StepBegin
+from harness.policies.vllm.dirty_blocks import observable_manager
 from harness.policies.vllm.engine import assemble, configure
 from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.configurations import Configuration, default_configurations, scheduler_configurations
 from harness.trace.format import Step, TraceHeader
 from harness.trace.generate import random_trace
-from reference_impl.vllm.kv_cache_manager import KVCacheManager
 from reference_impl.vllm.request import Request
 from reference_impl.vllm.scheduler import Sampler
 
@@ -107,7 +107,7 @@ def _digests(tokens: list[int]) -> list[int]:
 
 def _engine(header: TraceHeader, sampler: Sampler | None = None) -> tuple[SchedulerHeight, Symbolic]:
     config = configure(header)
-    below = assemble(header, config, KVCacheManager(config), "reference")
+    below = assemble(header, config, observable_manager(config), "reference")
     device = Symbolic(below.header.groups)
     engine = SchedulerHeight(below.header, config, below.manager, below.new_request)
     engine.device, engine.sampler = device, sampler or engine.sampler

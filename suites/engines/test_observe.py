@@ -9,12 +9,12 @@ import pytest
 
 from harness.engines.observe import ObservedManager
 from harness.history.events import Counts, Drop, Event, Hit, Publish, Take, Unpublish
+from harness.policies.vllm.dirty_blocks import observable_manager
 from harness.policies.vllm.engine import assemble, configure
 from harness.trace import layouts
 from harness.trace.configurations import Configuration, default_configurations
 from harness.trace.format import Step, Submit, Trace, TraceHeader
 from harness.trace.generate import random_trace
-from reference_impl.vllm.kv_cache_manager import KVCacheManager
 
 ORDER = [Hit, Unpublish, Drop, Take, Publish, Counts]
 
@@ -33,7 +33,7 @@ class Slow:
 
 def engine(header: TraceHeader, slow: bool = False) -> Any:
     config = configure(header)
-    manager = KVCacheManager(config)
+    manager = observable_manager(config)
     if slow:
         manager.block_pool = Slow(manager.block_pool)  # type: ignore[assignment]
     return assemble(header, config, manager, "reference")
