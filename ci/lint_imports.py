@@ -5,6 +5,7 @@ read on its own only while it leans on no other one, and the folders of `harness
 it. All of that breaks silently, by one convenient import.
 
     suites -> harness -> reference_impl      nothing imports suites or ci
+    suites.support                           the only part of suites that test modules import
     reference_impl.<system>                  the standard library, reference_impl.primitives and itself (see `BUILDS_ON`)
     toy_model/*                              torch and safetensors as well
     tensors.py                               torch as well
@@ -66,6 +67,9 @@ BUILDS_ON = {
 }
 """The packages that build on another of their kind: LMCache's store is a connector behind vLLM's scheduler, and what we add to
 vLLM for testing is vLLM's policy with more."""
+
+SUPPORT = "suites.support"
+"""What test modules share. They import nothing else of suites."""
 
 GUARDED = ("harness.ledger", "harness.checkers")
 POLICY = ("reference_impl", "harness.engines", "harness.mutants", "harness.policies")
@@ -131,6 +135,8 @@ def _check(module: Module) -> Iterator[tuple[Path, int, str]]:
         for closed in CLOSED[room]:
             if _within(name, closed):
                 yield module.path, line, f"{room} imports {closed}; imports point suites -> harness -> reference_impl"
+        if room == "suites" and _within(name, "suites") and not _within(name, SUPPORT):
+            yield module.path, line, f"imports {name}; test modules share {SUPPORT} and never import one another"
         if room == "reference_impl" and not _open_to_policy(module, name):
             yield module.path, line, f"imports {name}; a policy imports the standard library, primitives and itself"
     most = SPECIFICATION_LINES_MAX if room == "reference_impl" else FILE_LINES_MAX

@@ -13,7 +13,7 @@ from harness._util import data
 from harness.engines.registry import parse
 from harness.run.execute import drive
 from harness.trace.format import load
-from suites.real_vllm import REAL, SOURCE
+from suites.support.real_vllm import REAL, SOURCE
 
 TRACES = sorted((data.fixtures() / "traces").glob("*.jsonl"))
 

@@ -19,7 +19,7 @@ from harness.run.lockstep import NAME as DIFFERENTIAL
 from harness.trace.configurations import default_configurations
 from harness.trace.format import load
 from harness.trace.generate import random_trace
-from suites.real_vllm import REAL, SOURCE, needs_vllm
+from suites.support.real_vllm import REAL, SOURCE, needs_vllm
 
 SHARED = [mutant for mutant in all_mutants().values() if "vllm" in mutant.engines]
 SHARED_MIN, OWN_MIN, SHIPPED_MIN = 6, 25, 12

@@ -14,7 +14,7 @@ from harness.engines.registry import parse
 from harness.history.events import Event
 from harness.trace.configurations import Configuration, default_configurations
 from harness.trace.generate import random_trace
-from suites.real_vllm import REAL, SOURCE
+from suites.support.real_vllm import REAL, SOURCE
 
 pytestmark = REAL
 

@@ -30,6 +30,8 @@ CLEAN = {
     "harness/policies/lmcache/engine.py": "from harness.policies.vllm import engine\n",
     "harness/cli/run.py": "from harness.checkers import leak\n\n\ndef f():\n    from harness.ledger import trie\n",
     "suites/fuzz/test_fuzz.py": "import pytest\nfrom harness.ledger.ledger import Ledger\nimport reference_impl.vllm\n",
+    "suites/support/stub.py": "from suites.support import words\n",
+    "suites/score/test_run.py": "from suites.support.stub import Stub\nfrom ..support import words\n",
     "ci/gate.py": "from harness.ledger import ledger\n",
 }
 
@@ -37,6 +39,9 @@ VIOLATIONS = {
     "harness imports suites": ("harness/cli/a.py", "import suites.fuzz\n", 1),
     "harness imports ci": ("harness/cli/a.py", "import json\nfrom ci import gate\n", 2),
     "suites import ci": ("suites/fuzz/test_a.py", "from ci import gate\n", 1),
+    "a test imports another": ("suites/fuzz/test_a.py", "import suites.support\nfrom suites.fuzz.test_b import run\n", 2),
+    "a test imports its neighbour by a relative path": ("suites/fuzz/test_a.py", "from .stub import Stub\n", 1),
+    "support imports a test": ("suites/support/stub.py", "from suites.fuzz import test_fuzz\n", 1),
     "ci imports suites": ("ci/gate.py", "import suites\n", 1),
     "reference_impl imports harness": ("reference_impl/vllm/pool.py", "from harness._util.errors import UsageError\n", 1),
     "a policy imports another policy": ("reference_impl/vllm/pool.py", "import reference_impl.lmcache.lookup\n", 1),

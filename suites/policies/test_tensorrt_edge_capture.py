@@ -10,7 +10,7 @@ import pytest
 from reference_impl.tensorrt_edge.capture import Captured
 from reference_impl.tensorrt_edge.config import DataType
 from reference_impl.tensorrt_edge.policy import HybridCachePolicy
-from suites.policies.test_tensorrt_edge_manager import LONGEST, A, M, config, refused
+from suites.support.tensorrt_edge import LONGEST, A, M, config, refused
 
 
 def computed(*lengths: int) -> HybridCachePolicy:

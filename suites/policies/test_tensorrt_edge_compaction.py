@@ -9,7 +9,7 @@ import pytest
 from reference_impl.tensorrt_edge.compaction import Moves, RowMove, build_batch_mapping, check_mapping, in_place, plan
 from reference_impl.tensorrt_edge.config import CacheError
 from reference_impl.tensorrt_edge.policy import HybridCachePolicy
-from suites.policies.test_tensorrt_edge_manager import A, M, config, refused
+from suites.support.tensorrt_edge import A, M, config, refused
 
 OLD_MAX = 4
 EVERY = [(list(mapping), old) for old in range(OLD_MAX + 1) for mapping in product(range(-1, OLD_MAX), repeat=old)]

@@ -11,7 +11,7 @@ from reference_impl.tensorrt_edge.config import Config, KVConfig, KVLayerConfig,
 from reference_impl.tensorrt_edge.policy import HybridCachePolicy
 from reference_impl.tensorrt_edge.runtime import Request, Runtime, RuntimeOptions, Step
 from reference_impl.tensorrt_edge.spec import AXES, RELEASES, RULES
-from suites.policies.test_tensorrt_edge_manager import refused
+from suites.support.tensorrt_edge import refused
 
 LONGEST = 64
 SYSTEM = list(range(100, 116))

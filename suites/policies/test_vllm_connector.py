@@ -11,21 +11,12 @@ from reference_impl.vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from reference_impl.vllm.request import Request
 from reference_impl.vllm.scheduler import Scheduler, SchedulerOutput
 from reference_impl.vllm.scheduler_interface import KVConnectorMetadata
+from suites.support.counting import Counting
 
 FULL = {"kind": "full", "block_size": 4}
 WINDOW = {"kind": "sliding", "block_size": 4, "window": 8}
 MAMBA = {"kind": "recurrent", "block_size": 4}
 PROMPT = list(range(1000, 1100))
-
-
-class Counting:
-    """Generates 5000, 5001 and so on, and guesses nothing."""
-
-    def draft(self, request: Request, count: int) -> list[int]:
-        return []
-
-    def sample(self, request: Request, drafts: list[int]) -> list[int]:
-        return [5000 + request.num_output_tokens]
 
 
 class Elsewhere:

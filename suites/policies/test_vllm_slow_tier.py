@@ -14,21 +14,12 @@ from reference_impl.vllm_extended.config import build
 from reference_impl.vllm_extended.loading_scheduler import LoadingScheduler, TransferMetadata
 from reference_impl.vllm_extended.slow_tier import Transfer
 from reference_impl.vllm_extended.tiered_manager import TieredManager
+from suites.support.counting import Counting
 
 FULL = {"kind": "full", "block_size": 4}
 MAMBA = {"kind": "recurrent", "block_size": 4}
 PROMPT = list(range(1000, 1100))
 DELAY = 2
-
-
-class Counting:
-    """Generates 5000, 5001 and so on, and guesses nothing."""
-
-    def draft(self, request: Request, count: int) -> list[int]:
-        return []
-
-    def sample(self, request: Request, drafts: list[int]) -> list[int]:
-        return [5000 + request.num_output_tokens]
 
 
 def scheduler(groups: list[dict[str, Any]], num_blocks: int = 60, **options: Any) -> LoadingScheduler:

@@ -12,20 +12,11 @@ from reference_impl.vllm_extended.assemble import get_kv_cache_manager, get_sche
 from reference_impl.vllm_extended.config import build
 from reference_impl.vllm_extended.tier import PlainTier
 from reference_impl.vllm_extended.tiered_manager import TieredManager
+from suites.support.counting import Counting
 
 FULL = {"kind": "full", "block_size": 4}
 MAMBA = {"kind": "recurrent", "block_size": 4}
 PROMPT = list(range(1000, 1100))
-
-
-class Counting:
-    """Generates 5000, 5001 and so on, and guesses nothing."""
-
-    def draft(self, request: Request, count: int) -> list[int]:
-        return []
-
-    def sample(self, request: Request, drafts: list[int]) -> list[int]:
-        return [5000 + request.num_output_tokens]
 
 
 def scheduler(groups: list[dict[str, Any]], tier_pages: int, num_blocks: int = 60, **options: Any) -> Scheduler:

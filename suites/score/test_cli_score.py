@@ -25,7 +25,7 @@ from harness.engines.answers import (
 from harness.engines.reference import ENGINE as REFERENCE
 from harness.engines.registry import EngineKind
 from harness.score import tasks
-from suites.score.stub import Stub, knowing, wrong_in
+from suites.support.stub_backend import Stub, knowing, wrong_in
 
 PROBLEMS = tasks.problems(limit=48)
 QUICK = ("score", "--engine", "stub", "--limit", "48", "--arms", "off,off-again,hit")

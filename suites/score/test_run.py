@@ -22,7 +22,7 @@ from harness.score.answer_store import AnswerStore, folder_of, prompt_hash
 from harness.score.gate import Rules
 from harness.score.run import Outcome, Runner
 from harness.score.tasks import Task
-from suites.score.stub import Silent, Stub, opener, wrong_in
+from suites.support.stub_backend import Silent, Stub, opener, wrong_in
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import shlex
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -28,7 +26,8 @@ from harness.score import server as server_module
 from harness.score import tasks
 from harness.score.remote import RemoteBackend, Server
 from harness.score.server import LocalServer
-from suites.score.stub import Stub, knowing, wrong_in
+from suites.support.gsm8k_rows import documented, rows_like_gsm8k
+from suites.support.stub_backend import Stub, knowing, wrong_in
 
 PROBLEMS = tasks.problems(limit=24)
 
@@ -252,29 +251,6 @@ def test_the_server_answers_a_list_of_prompts_in_order(local: LocalServer) -> No
     with urllib.request.urlopen(request) as response:
         choices = json.loads(response.read())["choices"]
     assert [choice["text"].strip() for choice in choices] == [doc.answer for doc in docs]
-
-
-def documented(url: str) -> list[str]:
-    """Return the command that the documentation gives for a capable model's server, for another server."""
-    text = (Path(__file__).resolve().parents[2] / "docs" / "score.md").read_text(encoding="utf-8")
-    (line,) = (line for line in text.splitlines() if line.startswith("cachewitness score --base-url"))
-    return [url if word.startswith("http://") else word for word in shlex.split(line)[1:]]
-
-
-def rows_like_gsm8k(n: int) -> Iterator[dict[str, str]]:
-    """Yield word problems as gsm8k writes them: worked in steps, `<<a*b=c>>` beside every result, `#### n` at the end."""
-    draw = random.Random("gsm8k-like")
-    for i in range(n):
-        name, thing = draw.choice(["Ada", "Ben", "Cleo", "Dan"]), draw.choice(["apples", "books", "coins", "stamps"])
-        boxes, each, given = draw.randint(2, 40), draw.randint(2, 30), draw.randint(1, 3)
-        total = boxes * each
-        yield {
-            "question": f"{name} has {boxes} boxes with {each} {thing} each, and gives {given} away on day {i + 1}. "
-            f"How many {thing} are left?",
-            "answer": f"{name} has {boxes} * {each} = <<{boxes}*{each}={total}>>{total} {thing}.\n"
-            f"After giving some away {total} - {given} = <<{total}-{given}={total - given}>>{total - given} are left.\n"
-            f"#### {total - given}",
-        }
 
 
 def test_gsm8k_through_a_server_is_nothing_checked_because_the_model_is_too_weak(capsys: pytest.CaptureFixture[str]) -> None:

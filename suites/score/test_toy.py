@@ -25,7 +25,7 @@ from harness.engines.toy.train.recipes import RECIPES
 from harness.score.server import LocalServer
 from reference_impl.toy_model import checkpoint, weights
 from reference_impl.toy_model.tokenizer import as_hugging_face
-from suites.score.test_server import documented, rows_like_gsm8k
+from suites.support.gsm8k_rows import documented, rows_like_gsm8k
 
 SMALL = {"hidden_size": 32, "intermediate_size": 32}
 ONE_HEAD = ("num_attention_heads", "num_key_value_heads", "linear_num_key_heads", "linear_num_value_heads")

@@ -10,10 +10,10 @@ import torch
 from harness.engines.registry import parse
 from harness.run.execute import drive
 from reference_impl.toy_model.paged import Chunk, move, step
-from suites.toy.checkpoints import random_checkpoint
-from suites.toy.hand import BLOCKS, Hand, far
-from suites.toy.test_engine import DENSE, measured_in, story
-from suites.toy.test_service import asks, tokens
+from suites.support.paged_by_hand import BLOCKS, Hand, far
+from suites.support.random_checkpoint import random_checkpoint
+from suites.support.toy_questions import asks, tokens
+from suites.support.toy_runs import DENSE, measured_in, story
 
 pytestmark = [
     pytest.mark.toy,

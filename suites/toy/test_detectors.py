@@ -15,7 +15,7 @@ from harness.history.notation import parse as history_of
 from harness.ledger.ledger import Ledger
 from harness.run.execute import drive
 from harness.trace.format import Trace
-from suites.toy.test_engine import DENSE, measured_in, story
+from suites.support.toy_runs import DENSE, measured_in, story
 
 pytestmark = pytest.mark.toy
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from harness._util.errors import UsageError
-from harness.checkers.finding import Measured
 from harness.engines.registry import parse
 from harness.engines.toy.holdings import Holdings
 from harness.engines.toy.model import made_for
@@ -19,12 +18,11 @@ from harness.trace import layouts
 from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, Media, Trace, TraceHeader
 from harness.trace.generate import random_trace
-from harness.trace.scenarios import SCENARIOS
 from harness.verdict.result import Result
+from suites.support.toy_runs import DENSE, measured_in, story
 
 pytestmark = pytest.mark.toy
 
-DENSE = {"retention_interval": None}
 CONFIGURATIONS: list[tuple[str, dict[str, Any], str]] = [
     ("full", {}, "exact-replay"),
     ("full-swa-unequal", DENSE, "siblings-in-a-block"),
@@ -38,20 +36,8 @@ CONFIGURATIONS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def story(layout: str, options: dict[str, Any], name: str) -> Trace:
-    """Return a scenario's trace on a configuration, at scheduler height."""
-    shape = Configuration(layouts.load(layout), options).shape("scheduler")
-    return next(s for s in SCENARIOS if s.name == name).trace(shape)
-
-
 def run(trace: Trace, engine: str = "toy") -> Result:
     return drive(trace, parse(engine).open(trace.header))
-
-
-def measured_in(result: Result) -> Measured:
-    found = next(tally.measured for tally in result.tallies if tally.checker == "tensors")
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from harness.run.execute import drive
 from harness.trace.format import Submit, Trace, TraceHeader
 from harness.trace.scenarios.shape import Shape
 from harness.verdict.result import Result
-from suites.toy.hand import BLOCKS, DELTA, FULL, MAMBA, WINDOW, Hand
+from suites.support.paged_by_hand import BLOCKS, DELTA, FULL, MAMBA, WINDOW, Hand
 
 pytestmark = pytest.mark.toy
 TOKENS = 40

@@ -10,7 +10,7 @@ import torch
 
 from reference_impl.toy_model.config import ModelError
 from reference_impl.toy_model.paged import Chunk, PagedGroup, Pools, Shelf, move, step
-from suites.toy.hand import BLOCKS, DELTA, FULL, MAMBA, WINDOW, Hand, far
+from suites.support.paged_by_hand import BLOCKS, DELTA, FULL, MAMBA, WINDOW, Hand, far
 
 pytestmark = pytest.mark.toy
 EXACT = 1e-10

@@ -9,12 +9,10 @@ import pytest
 
 from harness._util.errors import UsageError
 from harness.engines.answers import Answer, Ask, BackendError
-from suites.toy.checkpoints import random_checkpoint
+from suites.support.random_checkpoint import random_checkpoint
+from suites.support.toy_questions import ENDS, asks, tokens
 
 pytestmark = pytest.mark.toy
-
-SHARED = "the cat sat on the mat the dog ran on the cat the mat sat " * 6
-ENDS = ("the cat ran", "the dog sat on the mat", "on on on", "the", "the mat ran the cat")
 
 
 @pytest.fixture(scope="module")
@@ -22,18 +20,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
-def asks(max_tokens: int = 6, salt: str = "", ends: tuple[str, ...] = ENDS) -> list[Ask]:
-    return [Ask(id=f"{i}", prompt=SHARED + end, max_tokens=max_tokens, salt=salt) for i, end in enumerate(ends)]
-
-
 def service(folder: Path, **options: Any) -> Any:
     from harness.engines.toy.service import ToyService
 
     return ToyService(folder, pages=600, dtype="float64", **options)
-
-
-def tokens(answers: list[Answer]) -> list[tuple[int, ...]]:
-    return [answer.tokens for answer in answers]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from transformers.models.qwen3_next import modeling_qwen3_next
 from reference_impl.toy_model import attention, dense, gated_delta, mamba2, recurrent
 from reference_impl.toy_model.config import ToyConfig
 from reference_impl.toy_model.export import published_config
-from suites.toy_model.models import LAYER, far, model, noise, strong_weights, tokens
+from suites.support.toy_models import LAYER, far, model, noise, strong_weights, tokens
 
 pytestmark = pytest.mark.toy
 EXACT = 1e-10

@@ -13,7 +13,7 @@ import torch
 from reference_impl.toy_model import checkpoint
 from reference_impl.toy_model.config import ModelError
 from reference_impl.toy_model.weights import random_weights
-from suites.toy_model.models import EVERY_TYPE, model
+from suites.support.toy_models import EVERY_TYPE, model
 
 pytestmark = pytest.mark.toy
 CONFIG = model(*EVERY_TYPE)

@@ -10,7 +10,7 @@ from torch import Tensor
 from reference_impl.toy_model import attention, dense
 from reference_impl.toy_model.config import ToyConfig
 from reference_impl.toy_model.weights import random_weights, shapes
-from suites.toy_model.models import EVERY_TYPE, LAYER, far, model, noise, strong_weights, tokens
+from suites.support.toy_models import EVERY_TYPE, LAYER, far, model, noise, strong_weights, tokens
 
 pytestmark = pytest.mark.toy
 EXACT = 1e-10

@@ -14,7 +14,7 @@ from reference_impl.toy_model.config import ModelError, ToyConfig
 from reference_impl.toy_model.export import export, published_config, unified_block_size
 from reference_impl.toy_model.tokenizer import END, PAD, Tokenizer, as_hugging_face, vocabulary
 from reference_impl.toy_model.weights import random_weights
-from suites.toy_model.models import far, model, tokens
+from suites.support.toy_models import far, model, tokens
 
 pytestmark = pytest.mark.toy
 WORDS = ["Zoe", " has", " coins", "\n"]

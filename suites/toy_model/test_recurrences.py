@@ -13,7 +13,7 @@ from torch import Tensor
 from reference_impl.toy_model import gated_delta, mamba2, recurrent
 from reference_impl.toy_model.causal_conv import causal_conv, conv_state_after
 from reference_impl.toy_model.recurrent import RecurrentState
-from suites.toy_model.models import LAYER, RECURRENT, far, model, noise, strong_weights
+from suites.support.toy_models import LAYER, RECURRENT, far, model, noise, strong_weights
 
 pytestmark = pytest.mark.toy
 EXACT = 1e-10

@@ -16,7 +16,7 @@ from harness.vectors import store
 from harness.vectors.consume import consume
 from harness.vectors.form import Facts, LifecycleExpected
 from harness.vectors.lifecycle import Comparison
-from suites.vectors.published import files
+from suites.support.published_vectors import files
 
 VLLM = store.folder() / "vllm"
 

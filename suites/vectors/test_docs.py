@@ -9,7 +9,7 @@ import pytest
 
 from harness._util import data
 from harness.vectors import form
-from suites.vectors.published import files
+from suites.support.published_vectors import files
 
 PAGE = data.fixtures().parent / "docs" / "vectors.md"
 STRUCTS = [

@@ -18,7 +18,7 @@ from harness.cli import invoke
 from harness.engines import policy as policies
 from harness.vectors import fill, store
 from harness.vectors.form import FILES
-from suites.vectors.published import files
+from suites.support.published_vectors import files
 
 PATHS = store.find([store.folder()])
 

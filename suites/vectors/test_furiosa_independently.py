@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from suites.vectors.published import ids, vectors
+from suites.support.published_vectors import ids, vectors
 
 
 def numbers(vector: Any) -> tuple[dict[str, Any], int, int, int]:

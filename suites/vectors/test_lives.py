@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from harness.trace.format import GroupSpec, Submit
-from harness.vectors.form import Facts
-from suites.vectors.lives import Keys, Life, born
-from suites.vectors.published import files, ids
+from harness.trace.format import GroupSpec
+from suites.support.lifecycle_replay import Keys, story
+from suites.support.published_vectors import files, ids
 
 ALL = [vector for (_, kind), file in sorted(files().items()) if kind == "lifecycle" for vector in file.vectors]
 KEYED = [vector for vector in ALL if vector.input.header.policy != "tensorrt_edge"]
@@ -20,17 +18,6 @@ KEYED = [vector for vector in ALL if vector.input.header.policy != "tensorrt_edg
 def name(vector: Any) -> str:
     """Return the policy and the id of a vector."""
     return f"{vector.input.header.policy}-{ids(vector)}"
-
-
-def story(vector: Any) -> Iterator[tuple[dict[str, Life], Facts]]:
-    """Yield the requests known and the facts of every operation that has some."""
-    lives: dict[str, Life] = {}
-    facts = {fact.op: fact for fact in vector.expected.facts}
-    for index, op in enumerate(vector.input.ops):
-        if isinstance(op, Submit):
-            lives[op.r] = born(op)
-        if index in facts:
-            yield lives, facts[index]
 
 
 def lawful(group: GroupSpec, lengths: list[int], resume: int) -> bool:

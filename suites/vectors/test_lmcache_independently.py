@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.trace.format import GroupSpec
-from suites.vectors.published import ids, vectors
+from suites.support.published_vectors import ids, vectors
 
 MODELS = [v for v in vectors("lmcache", "sizing", "valid") if not v.input.groups]
 STARTS = [v for v in vectors("lmcache", "sizing", "valid") if v.input.groups]

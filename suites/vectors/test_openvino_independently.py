@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from suites.vectors.published import ids, vectors
+from suites.support.published_vectors import ids, vectors
 
 UNLIMITED = 2**64 - 1
 

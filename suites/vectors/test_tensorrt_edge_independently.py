@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from suites.vectors.published import ids, vectors
+from suites.support.published_vectors import ids, vectors
 
 COMPACTIONS = vectors("tensorrt_edge", "compaction", "valid")
 

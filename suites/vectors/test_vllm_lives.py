@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from harness.trace.format import Submit
-from harness.vectors.form import Facts, LifecycleExpected
-from suites.vectors.lives import Keys, Life, born
-from suites.vectors.published import ids, vectors
-from suites.vectors.test_vllm_independently import holds, sizes
+from harness.vectors.form import LifecycleExpected
+from suites.support.lifecycle_replay import Keys, Life, story
+from suites.support.published_vectors import ids, vectors
+from suites.support.vllm_boundaries import holds, sizes
 
 ALL = vectors("vllm", "lifecycle")
 PLAIN = [v for v in ALL if not {"use_eagle", "num_speculative_tokens", "tier_pages"} & set(v.input.header.options)]
-
-
-def story(vector: Any) -> Iterator[tuple[dict[str, Life], Facts]]:
-    """Yield the requests known and the facts of every operation that has some."""
-    lives: dict[str, Life] = {}
-    facts = {fact.op: fact for fact in vector.expected.facts}
-    for index, op in enumerate(vector.input.ops):
-        if isinstance(op, Submit):
-            lives[op.r] = born(op)
-        if index in facts:
-            yield lives, facts[index]
 
 
 def hit_of(groups: list[Any], keys: Keys, life: Life, upto: int, alignment: int) -> int:

@@ -11,8 +11,8 @@ from harness.engines.real_vllm.source import load
 from harness.engines.registry import parse
 from harness.vectors.consume import consume
 from reference_impl.vllm.spec import NEWEST
-from suites.real_vllm import REAL, SOURCE
-from suites.vectors.published import files
+from suites.support.published_vectors import files
+from suites.support.real_vllm import REAL, SOURCE
 
 ASKED_MIN = {"sizing": 30, "lookup": 70, "retention": 60, "split": 60, "lifecycle": 70}
 

@@ -6,10 +6,12 @@ A prefix is its content: the identity and the (text, position) of every token. O
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.trace.format import Submit
+from harness.vectors.form import Facts
 
 Content = int
 """A prefix, as a number of its own: equal numbers are equal content, whoever computed it."""
@@ -76,3 +78,14 @@ class Keys:
     def lengths(self, group: int, life: Life, upto: int) -> list[int]:
         """Return the prefixes of a request that a group has, by length."""
         return [length for length in range(1, upto + 1) if self._live[group, life.content(length)] > 0]
+
+
+def story(vector: Any) -> Iterator[tuple[dict[str, Life], Facts]]:
+    """Yield the requests known and the facts of every operation that has some."""
+    lives: dict[str, Life] = {}
+    facts = {fact.op: fact for fact in vector.expected.facts}
+    for index, op in enumerate(vector.input.ops):
+        if isinstance(op, Submit):
+            lives[op.r] = born(op)
+        if index in facts:
+            yield lives, facts[index]

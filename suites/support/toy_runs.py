@@ -1,0 +1,27 @@
+"""Scenarios as traces for the engine `toy`, and what its tensors checker measured in a run of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.checkers.finding import Measured
+from harness.trace import layouts
+from harness.trace.configurations import Configuration
+from harness.trace.format import Trace
+from harness.trace.scenarios import SCENARIOS
+from harness.verdict.result import Result
+
+DENSE = {"retention_interval": None}
+
+
+def story(layout: str, options: dict[str, Any], name: str) -> Trace:
+    """Return a scenario's trace on a configuration, at scheduler height."""
+    shape = Configuration(layouts.load(layout), options).shape("scheduler")
+    return next(s for s in SCENARIOS if s.name == name).trace(shape)
+
+
+def measured_in(result: Result) -> Measured:
+    """Return what the checker of tensors measured in a run."""
+    found = next(tally.measured for tally in result.tallies if tally.checker == "tensors")
+    assert found is not None
+    return found
