@@ -20,7 +20,7 @@ if [[ ! -e $venv/.ready ]]; then
     index=()
     [[ -n $torch_index ]] && index=(--extra-index-url "$torch_index")
     "$venv/bin/python" -m pip install --quiet "${index[@]}" torch --constraint ci/constraints.txt
-    "$venv/bin/python" -m pip install --quiet --editable '.[dev,toy,score,dev-score]' --constraint ci/constraints.txt
+    "$venv/bin/python" -m pip install --quiet --editable '.[dev,toy,score,dev-toy,dev-score]' --constraint ci/constraints.txt
     touch "$venv/.ready"
 fi
 

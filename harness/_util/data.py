@@ -1,8 +1,8 @@
-"""Where the data is that travels with the harness: `fixtures` and `suites`.
+"""Where the data is that travels with the harness: `fixtures`.
 
-In a checkout both are top-level folders. They are no import packages (other projects use these names), so a wheel
-carries them inside this package, under `harness/_data`; only a wheel has that folder. Whoever needs data asks here and
-gets the same tree either way.
+In a checkout it is a top-level folder. It is no import package (other projects use the name), so a wheel carries what the
+commands need of it inside this package, as `harness/_data/fixtures`; only a wheel has that folder. Whoever needs data asks here
+and gets the same tree either way.
 """
 
 from __future__ import annotations
@@ -15,17 +15,8 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def fixtures() -> Path:
-    """Return the folder of fixtures: vectors, traces, histories, layouts."""
-    return _folder("fixtures")
-
-
-def suites() -> Path:
-    """Return the folder of suites: the pytest modules that `cachewitness` runs."""
-    return _folder("suites")
-
-
-def _folder(name: str) -> Path:
-    packaged, checkout = _PACKAGE / "_data" / name, _PACKAGE.parent / name
+    """Return the folder of fixtures: vectors, traces, layouts, checkpoints. Raises UsageError if there is none."""
+    packaged, checkout = _PACKAGE / "_data" / "fixtures", _PACKAGE.parent / "fixtures"
     for folder in (packaged, checkout):
         if folder.is_dir():
             return folder

@@ -1,8 +1,8 @@
 """Hypothesis state machines: work on an engine, drawn operation by operation.
 
-For whoever writes an allocator, with an engine of his own behind the entry point::
+For whoever writes an allocator, with an engine of his own behind the entry point, in a test of his own (extra `machines`)::
 
-    from harness.machines import SETTINGS, manager_machine
+    from harness.fuzz.machines import SETTINGS, manager_machine
 
     TestMyAllocator = manager_machine("mine").TestCase
     TestMyAllocator.settings = SETTINGS

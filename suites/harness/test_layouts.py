@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from harness._util import data
 from harness._util.errors import UsageError
 from harness.trace import layouts
 from harness.trace.format import GroupSpec
@@ -294,9 +293,3 @@ def test_a_bad_file_is_refused_with_file_and_field(tmp_path: Path, fault: str) -
         layouts.load(path)
     message = str(caught.value)
     assert message.startswith(f"{path}: ") and expected in message and "\n" not in message, message
-
-
-def test_the_data_folders_exist() -> None:
-    """What a checkout and a wheel both carry."""
-    assert (data.fixtures() / "layouts").is_dir()
-    assert (data.suites() / "harness").is_dir()

@@ -1,0 +1,92 @@
+"""The wheel carries what the commands need, no tests, and works from any folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hatchling", reason="hatchling is missing: pip install -e '.[dev]'")
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("harness", "reference_impl")
+DATA = "harness/_data/"
+CARRIED = ("checkpoints", "gsm8k_format", "layouts", "traces/mutants", "vectors")
+"""The folders of fixtures that commands read."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the wheel of this tree, built anew."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def tracked(folder: str) -> Iterator[str]:
+    """Yield the files of a folder of the repository; what Python leaves beside its sources is none."""
+    for path in (ROOT / folder).rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path.relative_to(ROOT).as_posix()
+
+
+def test_nothing_is_in_it_but_the_two_packages_and_their_data(names: list[str]) -> None:
+    """Tests, benchmarks, checks and pages stay in the repository."""
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
+    assert [name for name in names if "/test_" in name or "conftest" in name] == []
+
+
+def test_every_module_is_in_it(names: list[str]) -> None:
+    modules = {name for package in PACKAGES for name in tracked(package)}
+    assert {name for name in names if name.startswith(PACKAGES) and not name.startswith(DATA)} == modules
+
+
+def test_the_data_is_what_commands_read(names: list[str]) -> None:
+    """All of each folder that is carried, and nothing of the others."""
+    carried = {DATA + name for folder in CARRIED for name in tracked(f"fixtures/{folder}")}
+    assert {name for name in names if name.startswith(DATA)} == carried
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "--suite", "invariants", "--layout", "full-mamba", "--quiet"],
+        ["consume", "--quiet", DATA + "fixtures/vectors"],
+        ["ls", "layouts"],
+        ["fill", "--help"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_commands_work_from_an_empty_folder(unpacked: Path, tmp_path: Path, command: list[str]) -> None:
+    """The package is found in the unpacked wheel, not in this repository, and needs nothing beside it."""
+    environment = os.environ | {"PYTHONPATH": str(unpacked)}
+    command = [str(unpacked / word) if word.startswith(DATA) else word for word in command]
+    code = "import json, sys, harness.cli; print(json.dumps(harness.cli.__file__), file=sys.stderr); harness.cli.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert Path(json.loads(done.stderr.splitlines()[0])).is_relative_to(unpacked)
