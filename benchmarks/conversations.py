@@ -75,7 +75,6 @@ class Turn:
 
     looked_up: int = 0
     hit: int = 0
-    hits_nothing: int = 0
     prefilled: int = 0
     evicted_attention: int = 0
     evicted_state: int = 0
@@ -221,7 +220,6 @@ class Loop:
             turn = self.served.turns[self._turn_of[event.r]]
             turn.looked_up += self._observer.panel.ledger.requests[event.r].prompt_tokens
             turn.hit += event.resume
-            turn.hits_nothing += event.resume == 0
         elif isinstance(event, Accept):
             self._generated[event.r] += len(event.tokens)
         elif isinstance(event, Write) and event.group == self._attention and not self._generated[event.r]:

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# The checks of this repository: lint, format, types, imports, changelog, tests. Every stage runs, also after one has failed;
-# exits 1 if any did. Needs the `dev` extra in the Python that `python` names: pip install -e '.[dev]' -c ci/constraints.txt
+# The checks of this repository: lint, format, types, imports, dead code, spelling, changelog, tests. Every stage runs, also
+# after one has failed, and says how long it took; exits 1 if any did. Needs the `dev` extra in the Python that `python` names:
+# pip install -e '.[dev]' -c ci/constraints.txt
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 failed=()
 stage() {
-    local name=$1
+    local name=$1 began=$SECONDS
     shift
     printf '\n== %s: %s\n' "$name" "$*"
     "$@" || failed+=("$name")
+    printf '%s took %d s\n' "$name" "$((SECONDS - began))"
 }
 
 changelog() {
@@ -24,6 +26,8 @@ stage types python -m mypy
 stage types-ci python -m mypy --strict ci
 stage types-benchmarks python -m mypy --strict -p benchmarks
 stage imports python ci/lint_imports.py
+stage dead-code python -m vulture
+stage spelling python -m codespell_lib
 stage changelog changelog
 stage tests python -m pytest --numprocesses=auto --dist=worksteal
 
@@ -34,6 +38,8 @@ toy    tensors, cold against cached, scores: whatever "not run" lists above   ci
 cuda   the same on a GPU                                                      docs/gpu.md
 mutants  every seeded fault, hunted anew                                       ci/stage_mutants.sh
 vllm   two real releases, and faults patched into them                        ci/stage_vllm.sh
+coverage  lines and branches that the tests run, by room                      ci/stage_coverage.sh
+pythons  the tests on every Python that is supported and found                ci/stage_pythons.sh
 END
 
 if ((${#failed[@]})); then

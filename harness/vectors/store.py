@@ -18,7 +18,7 @@ from harness import __version__
 from harness._util import data, files
 from harness._util.errors import UsageError
 from harness._util.jsonl import UNREADABLE
-from harness.vectors.form import FILES, FORMAT, VECTORS, VERSION, File, Flag, Info, Kind, Source, Vector
+from harness.vectors.form import FILES, FORMAT, VERSION, File, Flag, Info, Kind, Source, Vector
 
 
 def folder() -> Path:
@@ -121,8 +121,3 @@ def find(paths: Iterable[Path]) -> list[Path]:
         else:
             raise UsageError(f"{path}: there is no such file or folder")
     return list(dict.fromkeys(found))
-
-
-def vector_type(kind: str) -> type[Vector]:
-    """Return the type of one vector of a kind."""
-    return VECTORS[kind]

@@ -124,7 +124,7 @@ def test_a_trace_says_that_it_withdraws(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("engine", "policy", "message"),
     [
-        ("refrence", "vllm", "did you mean 'reference'"),
+        ("refrence", "vllm", "did you mean 'reference'"),  # codespell:ignore refrence
         ("reference", "vlm", "no policy is called 'vlm'"),
         ("reference", "lmcache", "does not follow policy 'lmcache' at manager height"),
     ],

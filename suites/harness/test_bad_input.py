@@ -61,7 +61,7 @@ TRACES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "an unknown kind of group": ({"layout": {"name": "l", "groups": [{"kind": "x", "block_size": 4}]}}, [], 1, "kind`"),
     "a block of nothing": ({"layout": {"name": "l", "groups": [{"kind": "full", "block_size": 0}]}}, [], 1, "block_size 0"),
     "no group": ({"layout": {"name": "l", "groups": []}}, [], 1, "$.layout.groups"),
-    "an unknown option": ({"options": {"intervall": 3}}, [SUBMIT], 1, "'intervall'"),
+    "an unknown option": ({"options": {"intervall": 3}}, [SUBMIT], 1, "'intervall'"),  # codespell:ignore intervall
     "an option that cannot be": ({"options": {"retention_interval": -16}}, [SUBMIT], 1, "'retention_interval'"),
     "an unknown policy": ({"policy": "vlm"}, [SUBMIT], 1, "'vlm'"),
 }

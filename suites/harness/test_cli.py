@@ -44,9 +44,9 @@ def environment() -> dict[str, str]:
 
 
 USAGE = {
-    "no such command": (("runn",), "Did you mean 'run'?"),
+    "no such command": (("runn",), "Did you mean 'run'?"),  # codespell:ignore runn
     "no such option": (("run", "--suit", "x"), "--suit"),
-    "no such engine": (("run", "--engine", "refrence"), "did you mean 'reference'?"),
+    "no such engine": (("run", "--engine", "refrence"), "did you mean 'reference'?"),  # codespell:ignore refrence
     "no such engine option": (("run", "--engine", "reference:mutnt=x"), "did you mean 'mutant'?"),
     "an engine option without a value": (("run", "--engine", "reference:mutant"), "key=value"),
     "no such mutant": (("run", "--engine", "reference:mutant=block-leakd"), "did you mean 'block-leaked'?"),

@@ -192,7 +192,7 @@ block_size = 16
 """
 
 BAD_MODELS = {
-    "no table": (MODEL.replace("model", "modle"), "unknown field 'modle' - at `$`; did you mean 'model'?"),
+    "no table": (MODEL.replace("model", "modl"), "unknown field 'modl' - at `$`; did you mean 'model'?"),
     "a table no table": ('model = 3\nname = "x"\n', "Expected `object`, got `int` - at `$.model`"),
     "no checkpoint": (MODEL.replace('checkpoint = "me/mine"\n', ""), "missing required field `checkpoint` - at `$.model`"),
     "nothing said of what is unverified": (MODEL.replace("unverified = []\n", ""), "`unverified` - at `$.model`"),

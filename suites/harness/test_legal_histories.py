@@ -107,8 +107,8 @@ def test_a_bad_story_is_refused_with_its_file(tmp_path: Path, fault: str) -> Non
 
 def test_a_bad_line_of_a_story_is_named_by_its_number_in_the_file(tmp_path: Path) -> None:
     """The head of the file counts."""
-    (tmp_path / "mine.txt").write_text("looks like: leak\nlegal: x\nsource: y\n\npool 0: 4 pages\n+ grup 0: full block 4\n")
-    with pytest.raises(UsageError, match=r"mine\.txt:6: 'grup' begins no line"):
+    (tmp_path / "mine.txt").write_text("looks like: leak\nlegal: x\nsource: y\n\npool 0: 4 pages\n+ grp 0: full block 4\n")
+    with pytest.raises(UsageError, match=r"mine\.txt:6: 'grp' begins no line"):
         catalogue.load(tmp_path)[0].history("legal")
 
 

@@ -195,7 +195,7 @@ def test_what_an_engine_cannot_be_asked_is_not_run(monkeypatch: pytest.MonkeyPat
     ("argv", "told"),
     [
         (("/nowhere/vectors",), "there is no such file or folder"),
-        ((str(VLLM), "--engine", "refrence"), "did you mean 'reference'?"),
+        ((str(VLLM), "--engine", "refrence"), "did you mean 'reference'?"),  # codespell:ignore refrence
         ((str(VLLM / "lookup.json"), "--engine", "reference:mutant=last-token"), "no mutant is called 'last-token'"),
         ((str(VLLM / "lifecycle.json"), "--engine", "reference:release=9.9"), "known are 0.22"),
         ((), "Missing argument"),
