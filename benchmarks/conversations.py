@@ -131,17 +131,13 @@ class Census:
 
     def count(self) -> list[int]:
         """Return how many pages there are of each kind; the null block is none of them."""
-        counts = dict.fromkeys(KINDS, 0)
-        null = self._ledger.null[0]
-        for page, record in enumerate(self._ledger.records[0]):
-            if page in null:
-                continue
+        counts, records = dict.fromkeys(KINDS, 0), self._ledger.records[0]
+        for page, record in records.usable.items():
             if record.holders:
                 counts[LIVE_STATE if self._state[self._taken_for[page]] else LIVE_ATTENTION] += 1
             elif record.keys:
                 counts[CACHED_STATE if self._state[record.keys[0].group] else CACHED_ATTENTION] += 1
-            else:
-                counts[FREE] += 1
+        counts[FREE] = records.capacity - sum(counts.values())
         return [counts[kind] for kind in KINDS]
 
 

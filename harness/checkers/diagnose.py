@@ -10,19 +10,26 @@ from __future__ import annotations
 from harness.checkers.finding import Finding
 from harness.history.events import Group, Read
 from harness.history.worker import NO_COLUMN
-from harness.ledger.ledger import Ledger, RequestRecord
-from harness.ledger.records import NOTHING, Key, PageRecord
+from harness.ledger.ledger import Ledger
+from harness.ledger.records import NOTHING, Content, Key, PageRecord
+from harness.ledger.requests import RequestRecord
 
 
 def diagnose(ledger: Ledger, read: Read) -> Finding | None:
     """Return the finding for the first invalid column of a read; None if the read is right or follows from an earlier fault."""
-    bad = ledger.invalid_columns(read)
-    request = ledger.requests[read.r]
-    if not bad or request.tainted:
+    invalid = ledger.before(read).invalid
+    if not invalid or ledger.requests[read.r].tainted:
         return None
-    case = _Case(ledger, read, bad[0])
-    anomaly = case.anomaly()
-    return Finding(anomaly=anomaly, r=read.r, sentence=case.sentence())
+    case = _Case(ledger, read, invalid[0])
+    return Finding(anomaly=case.anomaly(), r=read.r, sentence=case.sentence())
+
+
+def span_of(group: Group, read: Read, index: int) -> tuple[int, int]:
+    """Return the tokens [start, stop) that a column of a read must hold; for a state, start == stop."""
+    if group.kind == "recurrent":
+        return read.stop, read.stop
+    column = read.start // group.block_size + index
+    return max(read.start, column * group.block_size), min(read.stop, (column + 1) * group.block_size)
 
 
 class _Case:
@@ -32,15 +39,10 @@ class _Case:
         self.ledger, self.read = ledger, read
         self.group: Group = ledger.groups[read.group]
         self.request: RequestRecord = ledger.requests[read.r]
-        self.nodes = ledger.nodes(read)
+        self.nodes = ledger.requests.prefixes_of_run(read)
         self.page = read.pages[index]
         self.record: PageRecord | None = ledger.record(read.group, self.page)
-        if self.group.kind == "recurrent":
-            self.start = self.stop = read.stop
-        else:
-            size = self.group.block_size
-            column = read.start // size + index
-            self.start, self.stop = max(read.start, column * size), min(read.stop, (column + 1) * size)
+        self.start, self.stop = span_of(self.group, read, index)
 
     @property
     def restored(self) -> bool:
@@ -58,7 +60,7 @@ class _Case:
         if key is not None and self.restored:
             if key.state == "withdrawn" or (key.state == "pending" and key.step == self.read.step and key.r != self.request.r):
                 return "uncommitted-hit"
-            if key.state == "hollow":
+            if key.state == "unbacked":
                 return "fabricated-snapshot" if self.group.kind == "recurrent" else "partial-commit"
         return self._foreign()
 
@@ -67,7 +69,7 @@ class _Case:
             return "premature-release"
         hit = self.request.hit
         table = hit.pages[self.group.id] if hit else []
-        null = {*self.ledger.null[self.group.pool], NO_COLUMN}
+        null = {*self.ledger.records[self.group.pool].null, NO_COLUMN}
         if self.group.kind == "recurrent":
             column = (self.stop - 1) // self.group.block_size
         else:
@@ -129,7 +131,7 @@ class _Case:
         return f"holds {content_of(record)}{other}"
 
 
-def content_of(record: PageRecord) -> str:
+def content_of(record: Content) -> str:
     """Say in words what a page holds."""
     if record.zeroed:
         return "zeros"

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from harness.history.attention_span import needed_lengths
 from harness.history.events import Group
-from harness.ledger.ledger import Ledger, RequestRecord
+from harness.ledger.ledger import Ledger
+from harness.ledger.requests import RequestRecord
 from harness.trace.format import GroupKind
 
 
 def held(ledger: Ledger, group: int, node: int, *, device_alone: bool = False) -> bool:
     """Whether some page of the group, or of one that keeps copies of its pages, carries a usable key for the prefix."""
-    pages = ledger.keys[group].get(node)
+    pages = ledger.keys.published[group].get(node)
     if pages is not None and any(key.usable for key in pages.values()):
         return True
     return not device_alone and any(held(ledger, other, node) for other in ledger.stored[group])
@@ -27,7 +28,7 @@ class Lookup:
 
         With `device_alone`, copies in other tiers do not count.
         """
-        self._ledger, self._book, self._rules = ledger, request, ledger.header.rules
+        self._ledger, self._request, self._rules = ledger, request, ledger.header.rules
         self._device_alone = device_alone
         self._last_block = last_block
         limit = len(request.tokens) if self._rules.stores_logits else len(request.tokens) - 1
@@ -59,13 +60,13 @@ class Lookup:
 
     def _run(self, group: Group) -> int:
         """Return how many tokens of whole blocks a full-attention group holds from the start."""
-        size, nodes, length = group.block_size, self._book.nodes, 0
+        size, nodes, length = group.block_size, self._request.nodes, 0
         while length + size < len(nodes) and self._held(group, nodes[length + size]):
             length += size
         return length
 
     def _resumes(self, group: Group, position: int, eagle_drop_tokens: int) -> bool:
-        nodes = self._book.nodes
+        nodes = self._request.nodes
         if group.kind == "recurrent":
             return self._held(group, nodes[position])
         upto = position + min(eagle_drop_tokens, group.block_size)

@@ -9,8 +9,9 @@ from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.attention_span import first_needed
 from harness.history.events import Aborted, Counts, Drop, Finished, Group, Preempted, StepEnd, Take, Write
-from harness.ledger.ledger import Ledger, RequestRecord
+from harness.ledger.ledger import Ledger
 from harness.ledger.records import PageRecord, Span
+from harness.ledger.requests import RequestRecord
 
 
 class Ownership(Checker):
@@ -39,14 +40,13 @@ class Ownership(Checker):
     def on_take(self, ledger: Ledger, event: Take) -> Found:
         """Refuse a null block, and a free page that a copy still fills, as anybody's own; who takes pages is not at an end."""
         self._ended.pop(event.holder, None)
-        if ledger.filling and not event.holder.startswith("copy:"):
-            records = ledger.records[event.pool]
-            nobodys = [
-                s for s in event.pages if not records[s].holders and not records[s].keys and (event.pool, s) in ledger.filling
-            ]
+        records, filling = ledger.records[event.pool], ledger.contents.filling
+        if filling and not event.holder.startswith("copy:"):
+            filled = [page for page in event.pages if (event.pool, page) in filling]
+            nobodys = [page for page in filled if not records[page].holders and not records[page].keys]
             if nobodys:
                 return (_still_filled(event, nobodys[0]),)
-        null = [page for page in event.pages if page in ledger.null[event.pool]]
+        null = [page for page in event.pages if page in records.null]
         if not null:
             return None
         sentence = (
@@ -69,16 +69,16 @@ class Ownership(Checker):
     def on_write(self, ledger: Ledger, event: Write) -> Found:
         """Content that another holder still needs stays as it is."""
         group, start = ledger.groups[event.group], event.start
-        records, null = ledger.records[event.pool], ledger.null[event.pool]
+        records = ledger.records[event.pool]
         for page in event.pages:
             stop = min(event.stop, (start // group.block_size + 1) * group.block_size)
-            if page in null or page < 0:
+            if page in records.null or page < 0:
                 return (_null_write(event, page),)
             record = records[page]
             times = record.holders.get(event.r, 0)
             held, shared = times > 0, len(record.holders) > 1 or times > 1
             self.opportunities += shared
-            if not held and not ledger.orphaned(event.step, event.r):
+            if not held and not ledger.requests.ended_in_flight(event.step, event.r):
                 return (_unheld_write(event, page, record),)
             if shared or not held:
                 doubled = times > 1 and _stands_twice(ledger, event, page)
@@ -91,16 +91,18 @@ class Ownership(Checker):
     def on_counts(self, ledger: Ledger, event: Counts) -> Found:
         """Compare the engine's books with who took what."""
         self.opportunities += 1
-        total = len(ledger.records[event.pool]) - len(ledger.null[event.pool])
+        records, holdings = ledger.records[event.pool], ledger.holdings
+        total = records.capacity
         summed = event.free + event.held + event.cached
-        held, cached = ledger.held[event.pool], ledger.idle_keyed[event.pool]
+        held, cached = holdings.held[event.pool], holdings.idle_keyed[event.pool]
         requests = f"free {event.free}, held {event.held}, cached {event.cached}"
         if summed != total:
             what = "counts a page twice" if summed > total else "has lost a page"
             sentence = f"Let pool {event.pool} have {total} pages. The engine's books ({requests}) {what}: a contradiction."
             return (Finding(anomaly="double-free" if summed > total else "leak", sentence=sentence),)
         for page, count in event.refs:
-            holders = ledger.records[event.pool][page].holders
+            record = records.get(page)
+            holders = record.holders if record is not None else {}
             if count != sum(holders.values()):
                 return (_miscounted(page, count, holders, event.step),)
         if event.held != held:
@@ -121,18 +123,19 @@ class Ownership(Checker):
         if not self._ended:
             return None
         due = [r for r, step in self._ended.items() if step < event.step]
-        found = [_leak(ledger, r) for r in due if ledger.holdings.get(r)]
+        found = [_leak(ledger, r) for r in due if ledger.holdings.pages_of.get(r)]
         for r in due:
             del self._ended[r]
         return found
 
     def close(self, ledger: Ledger) -> Found:
         """At rest, nobody who ended holds anything."""
-        return [_leak(ledger, r) for r, step in self._ended.items() if ledger.holdings.get(r) and step not in ledger.open_steps]
+        over = [r for r, step in self._ended.items() if step not in ledger.open_steps]
+        return [_leak(ledger, r) for r in over if ledger.holdings.pages_of.get(r)]
 
 
 def _leak(ledger: Ledger, r: str) -> Finding:
-    pages = [page for records in ledger.records.values() for page, record in enumerate(records) if r in record.holders]
+    pages = [page for records in ledger.records.values() for page, record in sorted(records.items()) if r in record.holders]
     sentence = (
         f"Let {r} have ended. Nobody can use its pages any more; however pages {pages} are still held by it: a contradiction."
     )
@@ -189,7 +192,7 @@ def _aliased(event: Write, page: int, record: PageRecord, harmed: str) -> Findin
 
 def _harmed(ledger: Ledger, page: int, record: PageRecord, event: Write, start: int, stop: int) -> str:
     """Return a holder that still needs what this write of tokens [start, stop) destroys in the page; empty if nobody does."""
-    lost = ledger.destroyed(record, event, start, stop)
+    lost = ledger.before(event).destroyed(record, start, stop)
     if lost and _filled_later(ledger, page, event):
         return ""
     for holder in record.holders if lost else ():
@@ -226,7 +229,7 @@ def _in_place(ledger: Ledger, page: int, group: int, r: str, stop: int) -> bool:
     A run that its own request did not outlive may leave a piece of r's prefix in a page that r took for other tokens.
     """
     steps = ledger.open_steps.items()
-    runs = [run for step, begun in steps for run in begun.runs if run.r == r and not ledger.orphaned(step, r)]
+    runs = [run for step, begun in steps for run in begun.runs if run.r == r and not ledger.requests.ended_in_flight(step, r)]
     column = (stop - 1) // ledger.groups[group].block_size
     drafted = any(page in run.scratch[group] for run in runs if run.scratch)
     return not runs or drafted or any(run.tables[group][column : column + 1] == [page] for run in runs)

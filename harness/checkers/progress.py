@@ -104,13 +104,11 @@ def _feasible(ledger: Ledger, r: str, tokens: int) -> bool:
         return False
     upto, reserved = len(request.tokens), ledger.header.rules.reserved_pages
     return all(
-        len(records) - len(ledger.null[pool]) - ledger.held[pool] - reserved >= _blocks(ledger, r, pool, upto)
+        records.capacity - ledger.holdings.held[pool] - reserved >= _blocks(ledger, r, pool, upto)
         for pool, records in ledger.records.items()
     )
 
 
 def _fits_alone(ledger: Ledger, r: str) -> bool:
     upto = len(ledger.requests[r].tokens)
-    return all(
-        len(records) - len(ledger.null[pool]) >= _blocks(ledger, r, pool, upto) for pool, records in ledger.records.items()
-    )
+    return all(records.capacity >= _blocks(ledger, r, pool, upto) for pool, records in ledger.records.items())

@@ -3,6 +3,8 @@
 A handler is asked *before* the ledger moves past the event. Every checker counts its opportunities: the occasions on which
 it really had something to judge. A checker that crashes is taken out and makes the verdict unknown; what the others prove
 stays proved.
+
+An invalid read is diagnosed once, by the panel, and the finding goes to the checker that answers for its anomaly.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
+from harness.checkers.diagnose import diagnose
 from harness.checkers.finding import Finding, Measured, Tally
 from harness.history.events import Event, Header, Read, StepEnd
 from harness.ledger.collection import Collector
@@ -27,6 +30,8 @@ class Checker:
     anomalies: ClassVar[tuple[str, ...]]
     invariant: ClassVar[str] = ""
     """The name under which an engine may declare the rule not applicable; the checker's own name if empty."""
+    answers_for_reads: ClassVar[bool] = False
+    """Whether an invalid read that is diagnosed as one of `anomalies` is this checker's finding."""
 
     def __init__(self) -> None:
         self.opportunities = 0
@@ -41,9 +46,8 @@ class Checker:
         """Return which events the checker looks at, and with what."""
         raise NotImplementedError
 
-    def wrong_read(self, ledger: Ledger, event: Read) -> Found:
-        """Judge a read that the ledger finds invalid; right reads are not shown here."""
-        return None
+    def note_invalid_read(self, ledger: Ledger, event: Read) -> None:
+        """Take note of an invalid read, whoever answers for it; valid reads are not shown here."""
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
         """Forget prefixes whose nodes stand for nothing now, and requests that the ledger does not know any more."""
@@ -62,11 +66,15 @@ class Panel:
         self.tallies: dict[str, Tally] = {}
         self._active: list[Checker] = []
         self._handlers: dict[type, list[tuple[Checker, Handler]]] = {}
+        self._answering: dict[str, Checker] = {}
+        """Per anomaly of an invalid read: the checker whose finding it is."""
         for checker in checkers:
             reason = checker.not_applicable(header)
             self.tallies[checker.name] = Tally(checker=checker.name, not_applicable=reason)
             if not reason:
                 self._active.append(checker)
+                if checker.answers_for_reads:
+                    self._answering.update(dict.fromkeys(checker.anomalies, checker))
                 for kind, handler in checker.handlers().items():
                     self._handlers.setdefault(kind, []).append((checker, handler))
 
@@ -75,14 +83,29 @@ class Panel:
         ledger, kind = self.ledger, type(event)
         entries = self._handlers.get(kind)
         findings: Sequence[Finding] = self._ask(entries, event) if entries else ()
-        if kind is Read and ledger.invalid_columns(event):  # type: ignore[arg-type]
-            findings = [*findings, *self._ask([(checker, checker.wrong_read) for checker in self._active], event)]
+        if kind is Read and ledger.before(event).invalid:  # type: ignore[arg-type]
+            findings = [*findings, *self._judge_invalid_read(event)]  # type: ignore[arg-type]
         ledger.apply(event)
         if kind is StepEnd and self.collector.due:
             gone = self.collector.collect()
             for checker in self._active:
                 checker.forget(ledger, gone)
         return findings
+
+    def _judge_invalid_read(self, read: Read) -> Sequence[Finding]:
+        for checker in list(self._active):
+            try:
+                checker.note_invalid_read(self.ledger, read)
+            except Exception as error:
+                self._crashed(checker, f"{type(error).__name__}: {error} (at event {read.seq})")
+        try:
+            finding = diagnose(self.ledger, read) if self._answering else None
+        except Exception as error:
+            for checker in [checker for checker in self._active if checker.answers_for_reads]:
+                self._crashed(checker, f"{type(error).__name__}: {error} (at event {read.seq})")
+            return ()
+        answering = self._answering.get(finding.anomaly) if finding is not None else None
+        return (self._signed(finding, answering, read.seq),) if finding is not None and answering is not None else ()
 
     def _ask(self, entries: Sequence[tuple[Checker, Handler]], event: Event) -> Sequence[Finding]:
         findings: list[Finding] | tuple[()] = ()
@@ -123,5 +146,6 @@ class Panel:
         tally = self.tallies[checker.name]
         tally.crashed, tally.opportunities = message, checker.opportunities
         self._active.remove(checker)
+        self._answering = {anomaly: other for anomaly, other in self._answering.items() if other is not checker}
         for kind, entries in self._handlers.items():
             self._handlers[kind] = [entry for entry in entries if entry[0] is not checker]

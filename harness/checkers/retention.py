@@ -14,7 +14,8 @@ from harness.checkers.lookup import Lookup
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.attention_span import needed_lengths
 from harness.history.events import Group, Header, Hit, Publish, StepEnd, Unpublish
-from harness.ledger.ledger import Ledger, RequestRecord
+from harness.ledger.ledger import Ledger
+from harness.ledger.requests import RequestRecord
 
 Lost = Callable[[str, int, int, str], Finding]
 """Says of a request, a length in tokens and a group what was lost there, and how."""
@@ -72,7 +73,7 @@ class ReplayBoundaryRetained(Checker):
         begun = ledger.open_steps.get(event.step)
         found = []
         for run in begun.runs if begun else ():
-            if run.r in event.withdrawn or ledger.orphaned(event.step, run.r):
+            if run.r in event.withdrawn or ledger.requests.ended_in_flight(event.step, run.r):
                 continue
             request = ledger.requests[run.r]
             if run.start < request.prompt_tokens <= run.stop and (finding := self._judge(ledger, request, event)):
@@ -93,7 +94,7 @@ class ReplayBoundaryRetained(Checker):
             self.opportunities += 1
             node = request.nodes[length]
             self._owed.setdefault((group.id, node), (request.r, _lost_shared_prefix_boundary))
-            if node not in ledger.keys[group.id] and ledger.ended[group.id].get(node, "retention") == "retention":
+            if _dropped_by_retention(ledger, group.id, node):
                 return _lost_shared_prefix_boundary(request.r, length, group.id, "no key for it was kept")
         return None
 
@@ -103,7 +104,7 @@ class ReplayBoundaryRetained(Checker):
             return None
         record = ledger.record(event.group, event.page)
         for key in record.keys if record else ():
-            if key.group != event.group or len(ledger.keys[event.group].get(key.node, ())) != 1:
+            if key.group != event.group or len(ledger.keys.published[event.group].get(key.node, ())) != 1:
                 continue
             if owed := self._owed.get((event.group, key.node)):
                 r, lost = owed
@@ -118,9 +119,9 @@ class ReplayBoundaryRetained(Checker):
         for group, node in needed:
             length = ledger.trie.depth[node]
             self._owed[group, node] = request.r, _lost
-            if node in ledger.keys[group] or length <= request.resume or _matched_beyond(ledger, request, group, length):
+            if length <= request.resume or _matched_beyond(ledger, request, group, length):
                 continue
-            if ledger.ended[group].get(node, "retention") == "retention":
+            if _dropped_by_retention(ledger, group, node):
                 return _lost(request.r, boundary, group, f"no key for its first {length} tokens was kept")
         return None
 
@@ -255,7 +256,7 @@ def _kept_aside(ledger: Ledger, request: RequestRecord, event: Publish) -> bool:
     """
     node = request.nodes[event.length] if event.length < len(request.nodes) else None
     return any(
-        node in ledger.keys[other] or (request.hit is not None and _fetched(request.hit, event, other))
+        node in ledger.keys.published[other] or (request.hit is not None and _fetched(request.hit, event, other))
         for other in ledger.stored[event.group]
     )
 
@@ -270,7 +271,12 @@ def _matched_beyond(ledger: Ledger, request: RequestRecord, owner: int, length: 
     """Whether a length inside a block of full attention is matched by the key that a speculative look-up gives back from."""
     group, beyond = ledger.groups[owner], length + ledger.header.rules.eagle_drop_tokens
     inside = group.kind == "full" and length % group.block_size > 0 and beyond < len(request.nodes)
-    return inside and request.nodes[beyond] in ledger.keys[owner]
+    return inside and request.nodes[beyond] in ledger.keys.published[owner]
+
+
+def _dropped_by_retention(ledger: Ledger, group: int, node: int) -> bool:
+    """Whether a prefix has no key, because none was ever published or because retention ended the last."""
+    return node not in ledger.keys.published[group] and ledger.keys.ended[group].get(node, "retention") == "retention"
 
 
 def _states_written(ledger: Ledger, request: RequestRecord, boundary: int) -> bool:

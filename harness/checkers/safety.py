@@ -1,12 +1,12 @@
 """The safety law and its near relations: what is read must be what was meant.
 
-One judgement of each read is shared by several checkers, each answering for its own anomalies, so that a run can say which
-part of the law had opportunities and which had none.
+Several checkers share the law, each answering for its own anomalies of an invalid read, so that a run can say which part of the
+law had opportunities and which had none. The panel diagnoses the read and gives the finding to whoever answers for it.
 """
 
 from __future__ import annotations
 
-from harness.checkers.diagnose import content_of, diagnose
+from harness.checkers.diagnose import content_of
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.events import Header, Hit, Publish, Read, StepEnd, Submitted
@@ -14,20 +14,13 @@ from harness.ledger.ledger import Ledger
 from harness.ledger.records import Key
 
 
-class _ReadChecker(Checker):
-    """Reports those wrong reads that are diagnosed as one of the checker's anomalies."""
-
-    def wrong_read(self, ledger: Ledger, event: Read) -> Found:
-        finding = diagnose(ledger, event)
-        return (finding,) if finding is not None and finding.anomaly in self.anomalies else None
-
-
-class SafetyLaw(_ReadChecker):
+class SafetyLaw(Checker):
     """Every read lies on pages that hold what the request needs."""
 
     name = "safety-law"
     summary = "every read lies on pages whose content is of exactly this request's prefix, at the position it resumes at"
     anomalies = ("stale-hit", "use-after-free", "state-position-skew", "group-misalignment", "nothing-to-compute")
+    answers_for_reads = True
 
     def handlers(self) -> dict[type, Handler]:
         return {Read: self.on_read, Hit: self.on_hit}
@@ -47,7 +40,7 @@ class SafetyLaw(_ReadChecker):
                 f"compute; however {event.r} was told to resume at {event.resume}: a contradiction."
             )
             return (Finding(anomaly="nothing-to-compute", r=event.r, sentence=sentence),)
-        key = _stopped(ledger, event, "reset")
+        key = _invalidated(ledger, event, "reset")
         if key is None:
             return None
         sentence = (
@@ -57,12 +50,13 @@ class SafetyLaw(_ReadChecker):
         return (Finding(anomaly="stale-hit", r=event.r, sentence=sentence),)
 
 
-class WindowLiveness(_ReadChecker):
+class WindowLiveness(Checker):
     """What lies inside a window is there when the query comes."""
 
     name = "window-liveness"
     summary = "no page is given back, or left out of a hit, while a window still reaches into it"
     anomalies = ("premature-release", "window-hole")
+    answers_for_reads = True
 
     def not_applicable(self, header: Header) -> str:
         windows = any(group.kind in ("sliding", "chunked") for group in header.groups)
@@ -78,12 +72,13 @@ class WindowLiveness(_ReadChecker):
         return None
 
 
-class NoFabricatedSnapshots(_ReadChecker):
+class NoFabricatedSnapshots(Checker):
     """No fabricated snapshots: a state that can be hit was written, at exactly that boundary."""
 
     name = "no-fabricated-snapshots"
     summary = "no key is ever committed or hit over a page whose state was not written at exactly that boundary"
     anomalies = ("fabricated-snapshot",)
+    answers_for_reads = True
 
     def handlers(self) -> dict[type, Handler]:
         return {Read: self.on_read, Publish: self.on_publish, StepEnd: self.on_step_end}
@@ -97,9 +92,9 @@ class NoFabricatedSnapshots(_ReadChecker):
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
         if ledger.record(event.group, event.page) is not None:
-            late = ledger.groups[event.group].kind == "recurrent" and ledger.late(event)
-            self.opportunities += late
-            return (_hollow(ledger, event, self.anomalies[0], event.step),) if late and ledger.hollow(event) else None
+            before, state = ledger.before(event), ledger.groups[event.group].kind == "recurrent"
+            self.opportunities += state and before.late
+            return (_committed(ledger, event, "fabricated-snapshot", event.step),) if state and before.unbacked else None
         sentence = (
             f"Let {event.r} have published its first {event.length} tokens in group {event.group}. The ledger says that page "
             f"{event.page} is the null block, where nothing is ever stored; however it can now be hit: a contradiction."
@@ -107,14 +102,14 @@ class NoFabricatedSnapshots(_ReadChecker):
         return (Finding(anomaly="fabricated-snapshot", r=event.r, sentence=sentence),)
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
-        pending = ledger.pending(event.step)
+        pending = ledger.before(event).pending
         if not pending:
             return None
         self.opportunities += sum(ledger.groups[key.group].kind == "recurrent" for key in pending)
-        return [_hollow(ledger, key, "fabricated-snapshot", event.step) for key in _unbacked(ledger, event, recurrent=True)]
+        return [_committed(ledger, key, "fabricated-snapshot", event.step) for key in _unbacked(ledger, event, recurrent=True)]
 
 
-class CommitOrder(_ReadChecker):
+class CommitOrder(Checker):
     """Pending, committed, withdrawn: a key is what its step made of it."""
 
     name = "commit-order"
@@ -122,6 +117,7 @@ class CommitOrder(_ReadChecker):
         "a key is hit only if the step that writes it comes first; keys of a withdrawn step vanish before anyone hits them"
     )
     anomalies = ("uncommitted-hit", "partial-commit")
+    answers_for_reads = True
 
     def not_applicable(self, header: Header) -> str:
         return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
@@ -130,20 +126,22 @@ class CommitOrder(_ReadChecker):
         return {StepEnd: self.on_step_end, Publish: self.on_publish, Hit: self.on_hit}
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
-        late = ledger.groups[event.group].kind != "recurrent" and ledger.late(event)
-        self.opportunities += late
-        absent = ledger.record(event.group, event.page) is None
-        return (_hollow(ledger, event, "partial-commit", event.step),) if late and not absent and ledger.hollow(event) else None
+        before = ledger.before(event)
+        if not before.late or ledger.groups[event.group].kind == "recurrent":
+            return None
+        self.opportunities += 1
+        unbacked = before.unbacked and ledger.record(event.group, event.page) is not None
+        return (_committed(ledger, event, "partial-commit", event.step),) if unbacked else None
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
-        pending = ledger.pending(event.step)
+        pending = ledger.before(event).pending
         if not pending:
             return None
         self.opportunities += len(pending)
-        return [_hollow(ledger, key, "partial-commit", event.step) for key in _unbacked(ledger, event, recurrent=False)]
+        return [_committed(ledger, key, "partial-commit", event.step) for key in _unbacked(ledger, event, recurrent=False)]
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
-        key = _stopped(ledger, event, "withdrawn")
+        key = _invalidated(ledger, event, "withdrawn")
         if key is None:
             return None
         sentence = (
@@ -154,12 +152,13 @@ class CommitOrder(_ReadChecker):
         return (Finding(anomaly="uncommitted-hit", r=event.r, sentence=sentence),)
 
 
-class Identity(_ReadChecker):
+class Identity(Checker):
     """A prefix is its tokens and their identity, position by position."""
 
     name = "identity"
     summary = "salt, adapter, multimodal content and weights are part of a prefix, each from the position where it begins"
     anomalies = ("cross-identity-hit",)
+    answers_for_reads = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,13 +170,13 @@ class Identity(_ReadChecker):
     def on_submit(self, ledger: Ledger, event: Submitted) -> Found:
         media = tuple((item.at, item.hash) for item in event.media)
         others = self._seen.setdefault(event.tokens[0] if event.tokens else -1, set())
-        others.add((event.salt, event.adapter, media, ledger.weights))
+        others.add((event.salt, event.adapter, media, ledger.requests.weights))
         if len(others) > 1:
             self.opportunities += 1
         return None
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
-        key = _stopped(ledger, event, "outdated")
+        key = _invalidated(ledger, event, "outdated")
         if key is None:
             return None
         sentence = (
@@ -187,17 +186,18 @@ class Identity(_ReadChecker):
         return (Finding(anomaly="cross-identity-hit", r=event.r, sentence=sentence),)
 
 
-def _stopped(ledger: Ledger, event: Hit, state: str) -> Key | None:
-    return next((key for key in ledger.stopped(event) if key.state == state), None)
+def _invalidated(ledger: Ledger, event: Hit, state: str) -> Key | None:
+    return next((key for key in ledger.before(event).invalidated if key.state == state), None)
 
 
 def _unbacked(ledger: Ledger, event: StepEnd, *, recurrent: bool) -> list[Key]:
     """Return the keys without content that the step commits; of those over the null block the publication told already."""
-    keys = [key for key in ledger.unbacked(event) if ledger.record(key.group, key.page) is not None]
+    keys = [key for key in ledger.before(event).unbacked if ledger.record(key.group, key.page) is not None]
     return [key for key in keys if (ledger.groups[key.group].kind == "recurrent") == recurrent]
 
 
-def _hollow(ledger: Ledger, key: Key | Publish, anomaly: str, step: int) -> Finding:
+def _committed(ledger: Ledger, key: Key | Publish, anomaly: str, step: int) -> Finding:
+    """Return the finding that a step committed a key over other content than the key names."""
     record = ledger.record(key.group, key.page)
     assert record is not None
     what = "the state after" if ledger.groups[key.group].kind == "recurrent" else "the block that ends"

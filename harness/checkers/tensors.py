@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.checkers.diagnose import span_of
 from harness.checkers.finding import Finding, Measured
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.events import Compare, Drop, Group, Header, Hit, Read
@@ -67,11 +68,10 @@ class TensorsAgree(Checker):
         self.measured.asked += len(ledger.requests[event.r].tokens)
         return None
 
-    def wrong_read(self, ledger: Ledger, event: Read) -> Found:
+    def note_invalid_read(self, ledger: Ledger, event: Read) -> None:
         """Remember that the step's logits must show it, unless it is of a class that they cannot show."""
         if not unfelt(ledger, event, self._given_back):
             self._felt.setdefault((event.step, event.r), f"group {event.group} ({ledger.groups[event.group].kind})")
-        return None
 
     def on_compare(self, ledger: Ledger, event: Compare) -> Found:
         request, where = ledger.requests[event.r], self._felt.pop((event.step, event.r), "")
@@ -101,14 +101,14 @@ class TensorsAgree(Checker):
 
 def unfelt(ledger: Ledger, read: Read, given_back: GivenBack) -> str:
     """Return the class by which a wrong read leaves the numbers as they are; empty if they must change."""
-    bad, group = ledger.invalid_columns(read), ledger.groups[read.group]
-    bad = [i for i in bad if read.step not in given_back.get((read.pool, read.pages[i], read.r), ())]
+    invalid, group = ledger.before(read).invalid, ledger.groups[read.group]
+    bad = [i for i in invalid if read.step not in given_back.get((read.pool, read.pages[i], read.r), ())]
     if not bad:
         return "freed-in-flight"
     records = [ledger.record(read.group, read.pages[index]) for index in bad]
     if any(record is None or record.node == NOTHING or record.group != read.group for record in records):
         return ""
-    spans = [_span(group, read, index) for index in bad]
+    spans = [span_of(group, read, index) for index in bad]
     held = [record for record in records if record is not None]
     if all(_has(ledger, record, read, span, group) for record, span in zip(held, spans, strict=True)):
         return "not-held" if all(read.r not in record.holders for record in held) else "same-content"
@@ -116,18 +116,10 @@ def unfelt(ledger: Ledger, read: Read, given_back: GivenBack) -> str:
     return "exchanged" if group.kind == "full" and exchanged else ""
 
 
-def _span(group: Group, read: Read, index: int) -> tuple[int, int]:
-    if group.kind == "recurrent":
-        return read.stop, read.stop
-    size = group.block_size
-    column = read.start // size + index
-    return max(read.start, column * size), min(read.stop, (column + 1) * size)
-
-
 def _has(ledger: Ledger, record: PageRecord, read: Read, span: tuple[int, int], group: Group) -> bool:
     """Whether a page's newest run covers a span of what the request's own prefix computes to, salts aside."""
     start, stop = span
-    nodes = ledger.nodes(read)
+    nodes = ledger.requests.prefixes_of_run(read)
     if group.kind == "recurrent":
         return record.state and record.stop == stop and _computes_alike(ledger, record.node, nodes[stop])
     if record.state or not record.start <= start <= stop <= record.stop:

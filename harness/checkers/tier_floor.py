@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from harness.checkers.lookup import Lookup
 from harness.history.events import Group, TierRules
-from harness.ledger.ledger import Ledger, RequestRecord
+from harness.ledger.ledger import Ledger
+from harness.ledger.requests import RequestRecord
 
 
 def longest_apart(ledger: Ledger, request: RequestRecord, tier: TierRules) -> int:
@@ -40,5 +41,5 @@ def _needed(group: Group, position: int, tier: TierRules) -> Iterable[int]:
 
 
 def _held(ledger: Ledger, groups: Iterable[int], request: RequestRecord, lengths: Iterable[int]) -> bool:
-    keys = [ledger.keys[group] for group in groups]
+    keys = [ledger.keys.published[group] for group in groups]
     return all(any(key.usable for pages in keys for key in pages.get(request.nodes[length], {}).values()) for length in lengths)

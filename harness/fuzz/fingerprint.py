@@ -24,13 +24,15 @@ from harness.checkers.ownership import Ownership
 from harness.checkers.progress import Progress
 from harness.checkers.protocol import Checker
 from harness.checkers.retention import IntervalSparsity, ReplayBoundaryRetained, replay_needs
-from harness.ledger.ledger import Ledger, RequestRecord
+from harness.ledger.ledger import Ledger
 from harness.ledger.records import NOTHING, PageRecord
+from harness.ledger.requests import RequestRecord
 
 _FORGOTTEN_BY_A_STEP = {"cached_blocks_this_step", "new_block_ids"}
 _OF_A_REQUEST_ELSEWHERE = {"block_hashes", "num_preemptions"}
 """Hashes follow from tokens; how often a request was preempted is told to nobody."""
 _PLAIN = (int, str, bytes, bool)
+_UNTOUCHED = PageRecord()
 _FIELDS: dict[type, list[str]] = {}
 _STORE: dict[tuple[bytes, int], bytes] = {}
 
@@ -101,7 +103,7 @@ class _View:
 
     def _matters(self, page: int) -> bool:
         """Whether a page holds, or is named as, something that a live request has or may come to have."""
-        record = self._ledger.records[0][page]
+        record = self._record(page)
         return bool(record.holders) or any(self._comparable(node) for node in (record.node, *(key.node for key in record.keys)))
 
     def _comparable(self, node: int) -> bool:
@@ -134,8 +136,8 @@ class _View:
     def ledger(self) -> Any:
         """Return what is known of pages and of requests that live."""
         ledger = self._ledger
-        records = [(name, self._page(ledger.records[0][page])) for page, name in self._names.items()]
-        requests = [(request.r, self._book(request)) for request in ledger.requests.values() if request.live]
+        records = [(name, self._page(self._record(page))) for page, name in self._names.items()]
+        requests = [(request.r, self._known(request)) for request in ledger.requests.values() if request.live]
         return records, requests, self._lost(), len(ledger.requests)
 
     def _lost(self) -> Any:
@@ -143,7 +145,7 @@ class _View:
         ledger = self._ledger
         if ReplayBoundaryRetained.name in ledger.header.not_applicable:
             return ()
-        ended = {(group, n) for group, nodes in enumerate(ledger.ended) for n, why in nodes.items() if why != "retention"}
+        ended = {(group, n) for group, nodes in enumerate(ledger.keys.ended) for n, why in nodes.items() if why != "retention"}
         if self._live is not None:
             live = [request for request in ledger.requests.values() if request.live]
             needed = {(group, node) for request in live for group, node in replay_needs(ledger, request)[1]}
@@ -153,6 +155,10 @@ class _View:
             ended &= needed
         return sorted((group, self._node(node)) for group, node in ended)
 
+    def _record(self, page: int) -> PageRecord:
+        """Return the record of a page; one that nobody touched is as every page was at first."""
+        return self._ledger.records[0].get(page, _UNTOUCHED)
+
     def _page(self, record: PageRecord) -> Any:
         if not record.holders and not any(map(self._comparable, (record.node, *(key.node for key in record.keys)))):
             return len(record.keys)
@@ -161,7 +167,7 @@ class _View:
         content = (self._node(record.node), record.start, record.stop, record.group, record.state, record.tainted)
         return content, older, keys, sorted(record.holders.items())
 
-    def _book(self, request: RequestRecord) -> Any:
+    def _known(self, request: RequestRecord) -> Any:
         states = sorted((group, sorted(lengths)) for group, lengths in request.states.items())
         return (
             request.tokens,
@@ -209,7 +215,7 @@ def _remembered(checker: Checker, ledger: Ledger) -> Any:
     if isinstance(checker, Progress):
         return sorted(checker._waited.items()), checker._idle
     if isinstance(checker, Ownership):
-        return sorted((r, step - ledger.last_step_ended) for r, step in checker._ended.items())
+        return sorted((r, step - ledger.requests.last_step_ended) for r, step in checker._ended.items())
     if isinstance(checker, ReplayBoundaryRetained):
         return sorted((r, point) for r, point in checker._shared_prefix_boundaries.items() if ledger.requests[r].live)
     if isinstance(checker, IntervalSparsity):

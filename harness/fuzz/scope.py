@@ -93,10 +93,10 @@ class Scope:
         ops += self._steps(ledger, live)
         for r in live:
             ops += [Finish(r), Abort(r)] if self.height == "scheduler" else [Finish(r)]
-            if ledger.holdings.get(r):
+            if ledger.holdings.pages_of.get(r):
                 ops.append(Preempt(r))
         ops.append(Reset())
-        if any(ledger.holdings.get(r) for r in live):
+        if any(ledger.holdings.pages_of.get(r) for r in live):
             ops.append(Reset(running=True))
         return ops
 

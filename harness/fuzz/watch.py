@@ -33,8 +33,9 @@ from harness.history.events import (
     Unpublish,
     Version,
 )
-from harness.ledger.ledger import Ledger, RequestRecord
+from harness.ledger.ledger import Ledger
 from harness.ledger.records import PageRecord
+from harness.ledger.requests import RequestRecord
 
 _EVICTED = {
     "full": "attention evicted",
@@ -114,7 +115,7 @@ class Watch(Checker):
         self._mark("snapshot restored", any(group.kind == "recurrent" for group in ledger.local))
         self._mark("hit cut short by a group", any(self._more(ledger, group, request, at) for group in ledger.local))
         for group, pages in zip(ledger.local, event.pages, strict=False):
-            null = ledger.null[group.pool]
+            null = ledger.records[group.pool].null
             self._mark("null column skipped", any(page in null or page < 0 for page in pages))
             self._hit_pages(ledger, event, group, pages)
 
@@ -143,11 +144,11 @@ class Watch(Checker):
             self._mark("stored in tier")
             return
         self._mark("published in a block", event.length % group.block_size)
-        self._mark("published after its step", ledger.late(event))
+        self._mark("published after its step", ledger.before(event).late)
         self._mark("snapshot published", group.kind == "recurrent")
         self._mark("snapshot of several pages", event.companions)
         node = request.nodes[event.length] if event.length < len(request.nodes) else None
-        self._mark("duplicate key", any(page != event.page for page in ledger.keys[event.group].get(node or -1, ())))
+        self._mark("duplicate key", any(page != event.page for page in ledger.keys.published[event.group].get(node or -1, ())))
         retention = self._rules.retention
         if event.group in retention.groups and retention.interval is not None and group.kind == "recurrent":
             last = (request.prompt_tokens - 1) // self._rules.alignment * self._rules.alignment - self._rules.eagle_drop_tokens
@@ -285,10 +286,10 @@ class Watch(Checker):
     def on_reset(self, ledger: Ledger, event: ResetDone) -> None:
         """Look who was there."""
         self._mark("reset" if event.ok else "reset refused", event.tier == "local")
-        self._mark("reset beside a transfer", ledger.copying)
+        self._mark("reset beside a transfer", ledger.contents.copying)
         self._mark("reset with requests", any(request.live for request in ledger.requests.values()))
-        kept = self._aside and event.tier == "local" and event.ok
-        self._mark("tier kept in a reset", kept and any(ledger.keys[group.id] for group in ledger.groups if group.of >= 0))
+        kept, published = self._aside and event.tier == "local" and event.ok, ledger.keys.published
+        self._mark("tier kept in a reset", kept and any(published[group.id] for group in ledger.groups if group.of >= 0))
 
     def on_version(self, ledger: Ledger, event: Version) -> None:
         """Look who was there, and whether it had the adapter."""
@@ -304,7 +305,7 @@ class Watch(Checker):
 
     def _filling(self, ledger: Ledger) -> Iterator[PageRecord]:
         """Yield the pages of the device that copies under way fill."""
-        for (pool, page), copies in ledger.filling.items():
+        for (pool, page), copies in ledger.contents.filling.items():
             if copies and self._tiers[pool] == "local":
                 yield ledger.records[pool][page]
 

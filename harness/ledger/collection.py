@@ -8,10 +8,10 @@ second time, since an engine may say the last of it a little after its end.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from harness.ledger.ledger import Ledger
-from harness.ledger.records import NOTHING, PageRecord
+from harness.ledger.records import NOTHING, Content
 
 PREFIXES = 1 << 17
 """Nothing is forgotten before so many prefixes have come."""
@@ -33,32 +33,32 @@ class Collector:
         """Forget requests that are over and prefixes that are nobody's; return the nodes that stand for nothing now."""
         ledger = self._ledger
         self._forget_requests()
-        records = self._pages()
-        live = {node for record in records for node in (record.node, *(span.node for span in record.older))}
-        live.update(node for keys in ledger.keys for node in keys)
+        live = {node for content in self._contents() for node in (content.node, *(span.node for span in content.older))}
+        live.update(node for prefixes in ledger.keys.published for node in prefixes)
         live.update(request.nodes[-1] for request in ledger.requests.values())
-        live.update(nodes[-1] for nodes in ledger.guesses.values())
+        live.update(nodes[-1] for nodes in ledger.requests.draft_prefixes.values())
         gone = ledger.trie.collect(node for node in live if node >= 0)
-        for ended in ledger.ended:
+        for ended in ledger.keys.ended:
             for node in [node for node in ended if node in gone]:
                 del ended[node]
         waiting = sum(len(ledger.requests[r].tokens) for r in self._over)
         self.limit = len(ledger.trie) + max(self._least, len(ledger.trie) - waiting)
         return gone
 
-    def _pages(self) -> list[PageRecord]:
-        ledger = self._ledger
-        records = [record for pool in ledger.records.values() for record in pool]
-        return records + [image for images in ledger.copying.values() for image in images]
+    def _contents(self) -> Iterator[Content]:
+        """Yield what every page that was touched holds, and what copies under way carry."""
+        for records in self._ledger.records.values():
+            yield from records.values()
+        for images in self._ledger.contents.copying.values():
+            yield from images
 
     def _forget_requests(self) -> None:
-        ledger, records = self._ledger, self._pages()
-        named = {key.r for record in records for key in record.keys} | {
-            record.writer for record in records if record.node != NOTHING
-        }
+        ledger, pages_of = self._ledger, self._ledger.holdings.pages_of
+        named = {key.r for records in ledger.records.values() for record in records.values() for key in record.keys}
+        named |= {content.writer for content in self._contents() if content.node != NOTHING}
         named |= {run.r for begun in ledger.open_steps.values() for run in begun.runs}
-        over = {r for r, request in ledger.requests.items() if not (request.live or ledger.holdings.get(r) or r in named)}
+        over = {r for r, request in ledger.requests.items() if not (request.live or pages_of.get(r) or r in named)}
         for r in over & self._over:
             del ledger.requests[r]
-            ledger.holdings.pop(r, None)
+            pages_of.pop(r, None)
         self._over = over - self._over

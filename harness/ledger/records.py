@@ -1,42 +1,52 @@
-"""What one physical page holds: runs of tokens of known prefixes, or a recurrent state; and the keys that name it.
+"""The record of one physical page: what it holds, who holds it, which keys name it.
 
-A page belongs to no group, because groups alias one pool; what is in it belongs to the group whose layers wrote it. A token
-lies in the page at its position modulo the block size, so a ring overwrites what left its window, and a page that stands for
-two blocks at once destroys one of them.
+A page belongs to no group, because groups alias one pool; what is in it belongs to the group whose layers wrote it. A record is
+made when its page is first asked for, so memory follows the pages that are used and not the pool that was declared.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Literal
 
-from harness.history.events import Publish
-from harness.ledger.trie import Trie
+from harness.history.events import Header, Pool, Publish
 
 NOTHING = -1
 """The node of a page without content."""
 
-KeyState = Literal["pending", "committed", "hollow", "withdrawn", "reset", "outdated"]
-"""hollow: committed although its content was not there when its step ended."""
+UNKNOWN = -2
+"""The node of a key that claims more tokens than its request has: no content ever matches it."""
+
+KeyState = Literal["pending", "committed", "unbacked", "withdrawn", "reset", "outdated"]
+"""unbacked: committed although its content was not there when its step ended."""
 
 
+@dataclass(slots=True)
 class Span:
     """A run of content in a page: tokens [start, stop) of the prefix `node`; for a state, start == stop."""
 
-    __slots__ = ("node", "start", "stop")
+    start: int
+    stop: int
+    node: int
 
-    def __init__(self, start: int, stop: int, node: int) -> None:
-        self.start, self.stop, self.node = start, stop, node
 
-
+@dataclass(slots=True, eq=False)
 class Key:
     """A published prefix: `page` of `group` can be hit as the prefix `node` of `length` tokens."""
 
-    __slots__ = ("companions", "group", "length", "node", "page", "r", "state", "step")
+    group: int
+    page: int
+    r: str
+    length: int
+    step: int
+    companions: list[int]
+    node: int
+    state: KeyState
 
-    def __init__(self, event: Publish, node: int, state: KeyState) -> None:
-        self.group, self.page, self.r, self.length = event.group, event.page, event.r, event.length
-        self.step, self.companions = event.step, event.companions
-        self.node, self.state = node, state
+    @classmethod
+    def published(cls, event: Publish, node: int, state: KeyState) -> Key:
+        """Return the key that an event publishes."""
+        return cls(event.group, event.page, event.r, event.length, event.step, event.companions, node, state)
 
     @property
     def usable(self) -> bool:
@@ -44,95 +54,89 @@ class Key:
         return self.state == "committed" or self.state == "pending"
 
 
-class PageRecord:
-    """One physical page. `node`, `start`, `stop` describe the newest run; `older` the rest, if runs disagree.
+@dataclass(slots=True, eq=False)
+class Content:
+    """What a page holds. `node`, `start`, `stop` describe the newest run; `older` the rest, if runs disagree.
 
-    `group` is the group whose layers wrote it: to another one it is noise. `held_for` says for which group a holder took it.
-    `state` tells a recurrent state from attention content, `zeroed` marks explicit zeros, `step` the step that wrote last.
+    `group` is the group whose layers wrote it: to another one it is noise. `state` tells a recurrent state from attention
+    content, `zeroed` marks explicit zeros, `writer` and `step` say who wrote last, and when.
     """
 
-    __slots__ = (
-        "group",
-        "held_for",
-        "holders",
-        "keys",
-        "node",
-        "older",
-        "start",
-        "state",
-        "step",
-        "stop",
-        "tainted",
-        "writer",
-        "zeroed",
-    )
-
-    def __init__(self) -> None:
-        self.holders: dict[str, int] = {}
-        self.held_for: dict[str, int] = {}
-        self.keys: list[Key] = []
-        self.writer = ""
-        self.step = 0
-        self.poison()
+    node: int = NOTHING
+    start: int = 0
+    stop: int = 0
+    group: int = NOTHING
+    older: tuple[Span, ...] = ()
+    state: bool = False
+    tainted: bool = False
+    zeroed: bool = False
+    writer: str = ""
+    step: int = 0
 
     def poison(self) -> None:
         """Forget the content."""
-        self.node = NOTHING
+        self.node = self.group = NOTHING
         self.start = self.stop = 0
-        self.group = NOTHING
-        self.older: list[Span] = []
+        self.older = ()
         self.state = self.tainted = self.zeroed = False
 
-    def copy_content(self, other: PageRecord) -> None:
+    def spans(self) -> list[Span]:
+        """Return every run, the newest last."""
+        return [*self.older, Span(self.start, self.stop, self.node)]
+
+    def copy_content(self, other: Content) -> None:
         """Take over the content of another page."""
         self.node, self.start, self.stop, self.group = other.node, other.start, other.stop, other.group
-        self.older = list(other.older)
+        self.older = other.older
         self.state, self.tainted, self.zeroed = other.state, other.tainted, other.zeroed
         self.writer, self.step = other.writer, other.step
 
-    def same_content(self, other: PageRecord) -> bool:
+    def same_content(self, other: Content) -> bool:
         """Whether two pages hold the same, as far as the newest run tells."""
         return (self.node, self.start, self.stop, self.group) == (other.node, other.start, other.stop, other.group)
 
 
-def write_tokens(trie: Trie, record: PageRecord, nodes: list[int], start: int, stop: int, size: int) -> None:
-    """Write tokens [start, stop) of the prefix that `nodes` spells into a page of `size` tokens of attention."""
-    node = record.node
-    if node == NOTHING:
-        record.start, record.stop, record.node, record.zeroed = start, stop, nodes[stop], False
-    elif record.older or record.start // size != start // size:
-        _overwrite(trie, record, nodes, start, stop, size)
-    elif start <= record.start and stop >= record.stop:
-        record.start, record.stop, record.node, record.tainted = start, stop, nodes[stop], False
-    elif record.start <= start <= record.stop and trie.ancestor(node, start) == nodes[start]:
-        if stop >= record.stop:
-            record.stop, record.node = stop, nodes[stop]
-        elif trie.ancestor(node, stop) != nodes[stop]:
-            _overwrite(trie, record, nodes, start, stop, size)
-    else:
-        _overwrite(trie, record, nodes, start, stop, size)
+@dataclass(slots=True, eq=False)
+class PageRecord(Content):
+    """One physical page. `holders` says how often each holder took it, `held_for` for which group, `keys` what names it."""
+
+    holders: dict[str, int] = field(default_factory=dict)
+    held_for: dict[str, int] = field(default_factory=dict)
+    keys: list[Key] = field(default_factory=list)
 
 
-def _overwrite(trie: Trie, record: PageRecord, nodes: list[int], start: int, stop: int, size: int) -> None:
-    """Lay a run over other content; what is left of that content on either side stays, joined to the run where it fits.
+class PoolRecords(dict[int, PageRecord]):
+    """The records of a pool by page; `records[page]` makes one for a page that was not touched before.
 
-    A token lies in the page at its position modulo `size`, so a run of another column destroys what lies at its places.
+    Raises IndexError for a page that the pool does not have.
     """
-    low, high, node = start, stop, nodes[stop]
-    rest = []
-    for span in [*record.older, Span(record.start, record.stop, record.node)]:
-        shift = (start // size - span.start // size) * size
-        first, last = start - shift, stop - shift
-        if span.start < first:
-            upto = min(span.stop, first)
-            before = trie.ancestor(span.node, upto)
-            if upto == start and before == nodes[start]:
-                low = span.start
-            else:
-                rest.append(Span(span.start, upto, before))
-        if span.stop > last:
-            if shift == 0 and span.start <= stop and trie.ancestor(span.node, stop) == nodes[stop]:
-                high, node = span.stop, span.node
-            else:
-                rest.append(Span(max(span.start, last), span.stop, span.node))
-    record.older, record.start, record.stop, record.node = rest, low, high, node
+
+    __slots__ = ("capacity", "null", "pages", "usable")
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__()
+        self.pages, self.null = pool.pages, frozenset(pool.null)
+        self.capacity = pool.pages - len(self.null)
+        """How many pages can hold something: all but the null pages."""
+        self.usable: dict[int, PageRecord] = {}
+        """The records without those of null pages."""
+
+    def __missing__(self, page: int) -> PageRecord:
+        if not 0 <= page < self.pages:
+            raise IndexError(f"page {page} of a pool of {self.pages} pages")
+        record = self[page] = PageRecord()
+        if page not in self.null:
+            self.usable[page] = record
+        return record
+
+    def find(self, page: int) -> PageRecord | None:
+        """Return the record of a page that can hold something; None for a null page or one that does not exist."""
+        record = self.usable.get(page)
+        if record is None and 0 <= page < self.pages and page not in self.null:
+            record = self[page]
+        return record
+
+
+def records_of(header: Header) -> dict[int, PoolRecords]:
+    """Return the records of each pool, none of them made yet."""
+    return {pool.id: PoolRecords(pool) for pool in header.pools}

@@ -125,7 +125,7 @@ def classes(text: str) -> list[str]:
     history, checker, found = history_of(text), TensorsAgree(), []
     ledger = Ledger(history.header)
     for event in history.events:
-        if isinstance(event, Read) and ledger.invalid_columns(event):
+        if isinstance(event, Read) and ledger.before(event).invalid:
             found.append(unfelt(ledger, event, checker._given_back))
         if isinstance(event, Drop):
             checker.on_drop(ledger, event)

@@ -38,7 +38,7 @@ def test_prefixes_share_nodes_exactly_up_to_where_they_differ(
     ledger = Ledger(HEADER)
     nodes = []
     for index, (text, salt, adapter, items, late) in enumerate(drawn):
-        if late and ledger.weights == 0:
+        if late and ledger.requests.weights == 0:
             ledger.apply(Version(weights=1))
         ledger.apply(Submitted(r=str(index), tokens=text, salt=salt, adapter=adapter, media=items))
         nodes.append((_spelled((text, salt, adapter, items, late)), ledger.requests[str(index)].nodes))

@@ -1,0 +1,73 @@
+"""Who holds which page, and for which group; and how many pages are held, or kept for a key alone.
+
+A page that nobody holds and no key names is poisoned: whoever gets it next must write it before it reads it.
+"""
+
+from __future__ import annotations
+
+from harness.history.events import Drop, Take
+from harness.ledger.records import Key, PageRecord, PoolRecords
+
+
+class Holdings:
+    """Counts holders and keys of pages. A holder may hold a page several times."""
+
+    def __init__(self, records: dict[int, PoolRecords]) -> None:
+        self._records = records
+        self.held: dict[int, int] = dict.fromkeys(records, 0)
+        """Per pool: how many pages somebody holds."""
+        self.idle_keyed: dict[int, int] = dict.fromkeys(records, 0)
+        """Per pool: how many pages nobody holds and a key keeps."""
+        self.pages_of: dict[str, int] = {}
+        """Per holder: how many pages it holds, counted with multiplicity."""
+
+    def take(self, event: Take) -> None:
+        """Give pages to a holder."""
+        records, holder = self._records[event.pool], event.holder
+        self.pages_of[holder] = self.pages_of.get(holder, 0) + len(event.pages)
+        for page in event.pages:
+            record = records[page]
+            if not record.holders:
+                self.held[event.pool] += 1
+                if record.keys:
+                    self.idle_keyed[event.pool] -= 1
+            record.holders[holder] = record.holders.get(holder, 0) + 1
+            record.held_for[holder] = event.group
+
+    def drop(self, event: Drop) -> None:
+        """Take pages from a holder, each once; what it does not hold stays as it is."""
+        records, holder = self._records[event.pool], event.holder
+        for page in event.pages:
+            record = records[page]
+            count = record.holders.get(holder, 0)
+            if count:
+                self.pages_of[holder] -= 1
+            if count > 1:
+                record.holders[holder] = count - 1
+            elif count == 1:
+                del record.holders[holder], record.held_for[holder]
+                if not record.holders:
+                    self._released(event.pool, record)
+
+    def _released(self, pool: int, record: PageRecord) -> None:
+        """Count a page whose last holder is gone."""
+        self.held[pool] -= 1
+        if record.keys:
+            self.idle_keyed[pool] += 1
+        else:
+            record.poison()
+
+    def add_key(self, key: Key, pool: int, page: int) -> None:
+        """Let a key name a page."""
+        record = self._records[pool][page]
+        if not record.keys and not record.holders:
+            self.idle_keyed[pool] += 1
+        record.keys.append(key)
+
+    def remove_key(self, key: Key, pool: int, page: int) -> None:
+        """Let a key name a page no more."""
+        record = self._records[pool][page]
+        record.keys.remove(key)
+        if not record.keys and not record.holders:
+            self.idle_keyed[pool] -= 1
+            record.poison()

@@ -1,0 +1,89 @@
+"""Which prefixes the engine published, and what became of each key.
+
+A key is pending until the step that writes its content ends. Then it is committed, or withdrawn with its request, or unbacked
+if the content is not there. A reset, new weights or a new version of an adapter end it; `Unpublish` takes it away and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from harness.history.events import Group, Publish, Unpublish
+from harness.ledger.holdings import Holdings
+from harness.ledger.records import Key, KeyState, PoolRecords
+
+
+class Keys:
+    """The engine's keys, by group and prefix."""
+
+    def __init__(self, groups: list[Group], records: dict[int, PoolRecords], holdings: Holdings) -> None:
+        self._groups, self._records, self._holdings = groups, records, holdings
+        self.published: list[dict[int, dict[int, Key]]] = [{} for _ in groups]
+        """Per group: node -> page -> key, of everything published."""
+        self.ended: list[dict[int, str]] = [{} for _ in groups]
+        """Per group: node -> why its last key was unpublished."""
+        self._pending: dict[int, list[Key]] = {}
+
+    def pending(self, step: int) -> list[Key]:
+        """Return the keys that become committed, or vanish, when the step ends."""
+        return self._pending.get(step, [])
+
+    def publish(self, event: Publish, node: int, state: KeyState) -> None:
+        """Add a key; one that is pending waits for the end of its step."""
+        key = Key.published(event, node, state)
+        if state == "pending":
+            self._pending.setdefault(event.step, []).append(key)
+        self.published[event.group].setdefault(node, {})[event.page] = key
+        pool = self._groups[event.group].pool
+        null = self._records[pool].null
+        for page in (event.page, *event.companions):
+            if page not in null:
+                self._holdings.add_key(key, pool, page)
+
+    def unpublish(self, event: Unpublish) -> None:
+        """End the keys of a group that name a page: those of a length, or all of them if it is 0."""
+        records = self._records[self._groups[event.group].pool]
+        if event.page in records.null:
+            return
+        for key in list(records[event.page].keys):
+            named = key.group == event.group and key.page == event.page
+            if named and event.length in (0, key.length):
+                self._end(key, event.reason)
+
+    def _end(self, key: Key, reason: str) -> None:
+        pages = self.published[key.group].get(key.node, {})
+        if pages.get(key.page) is key:
+            del pages[key.page]
+            if not pages:
+                del self.published[key.group][key.node]
+                self.ended[key.group][key.node] = reason
+        pending = self._pending.get(key.step)
+        if pending and key in pending:
+            pending.remove(key)
+        pool = self._groups[key.group].pool
+        for page in (key.page, *key.companions):
+            self._holdings.remove_key(key, pool, page)
+
+    def end_step(self, step: int, withdrawn: Collection[str], unbacked: Iterable[Key]) -> None:
+        """Decide what the keys of a step have become."""
+        for key in self._pending.pop(step, ()):
+            key.state = "withdrawn" if key.r in withdrawn else "committed"
+        for key in unbacked:
+            key.state = "unbacked"
+
+    def reset(self, pools: Collection[int]) -> None:
+        """Mark the keys over some pools as ended by a reset."""
+        for key in self._all():
+            if self._groups[key.group].pool in pools:
+                key.state = "reset"
+
+    def outdate(self, of: Callable[[Key], bool]) -> None:
+        """Mark keys as ended by new weights, or by a new version of an adapter."""
+        for key in self._all():
+            if of(key):
+                key.state = "outdated"
+
+    def _all(self) -> Iterator[Key]:
+        for prefixes in self.published:
+            for pages in prefixes.values():
+                yield from pages.values()
