@@ -68,24 +68,22 @@ class Ownership(Checker):
 
     def on_write(self, ledger: Ledger, event: Write) -> Found:
         """Content that another holder still needs stays as it is."""
-        group, start = ledger.groups[event.group], event.start
-        records = ledger.records[event.pool]
-        for page in event.pages:
-            stop = min(event.stop, (start // group.block_size + 1) * group.block_size)
-            if page in records.null or page < 0:
+        records, r = ledger.records[event.pool], event.r
+        for index, page in enumerate(event.pages):
+            if page < 0 or page in records.null:
                 return (_null_write(event, page),)
             record = records[page]
-            times = record.holders.get(event.r, 0)
-            held, shared = times > 0, len(record.holders) > 1 or times > 1
+            times = record.holders.get(r, 0)
+            if times == 1 and len(record.holders) == 1:
+                continue
+            shared = len(record.holders) > 1 or times > 1
             self.opportunities += shared
-            if not held and not ledger.requests.ended_in_flight(event.step, event.r):
+            if not times and (event.step, r) not in ledger.requests.ended_in_flight:
                 return (_unheld_write(event, page, record),)
-            if shared or not held:
-                doubled = times > 1 and _stands_twice(ledger, event, page)
-                harmed = event.r if doubled else _harmed(ledger, page, record, event, start, stop)
-                if harmed:
-                    return (_aliased(event, page, record, harmed),)
-            start = stop
+            doubled = times > 1 and _stands_twice(ledger, event, page)
+            harmed = r if doubled else _harmed(ledger, page, record, event, index)
+            if harmed:
+                return (_aliased(event, page, record, harmed),)
         return None
 
     def on_counts(self, ledger: Ledger, event: Counts) -> Found:
@@ -190,9 +188,11 @@ def _aliased(event: Write, page: int, record: PageRecord, harmed: str) -> Findin
     return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
 
 
-def _harmed(ledger: Ledger, page: int, record: PageRecord, event: Write, start: int, stop: int) -> str:
-    """Return a holder that still needs what this write of tokens [start, stop) destroys in the page; empty if nobody does."""
-    lost = ledger.before(event).destroyed(record, start, stop)
+def _harmed(ledger: Ledger, page: int, record: PageRecord, event: Write, index: int) -> str:
+    """Return a holder that still needs what the write into its column `index` destroys in the page; empty if nobody does."""
+    size = ledger.groups[event.group].block_size
+    column = event.start // size + index
+    lost = ledger.before(event).destroyed(record, max(event.start, column * size), min(event.stop, (column + 1) * size))
     if lost and _filled_later(ledger, page, event):
         return ""
     for holder in record.holders if lost else ():
@@ -228,8 +228,8 @@ def _in_place(ledger: Ledger, page: int, group: int, r: str, stop: int) -> bool:
 
     A run that its own request did not outlive may leave a piece of r's prefix in a page that r took for other tokens.
     """
-    steps = ledger.open_steps.items()
-    runs = [run for step, begun in steps for run in begun.runs if run.r == r and not ledger.requests.ended_in_flight(step, r)]
+    steps = [begun for step, begun in ledger.open_steps.items() if (step, r) not in ledger.requests.ended_in_flight]
+    runs = [run for begun in steps for run in begun.runs if run.r == r]
     column = (stop - 1) // ledger.groups[group].block_size
     drafted = any(page in run.scratch[group] for run in runs if run.scratch)
     return not runs or drafted or any(run.tables[group][column : column + 1] == [page] for run in runs)

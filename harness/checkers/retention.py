@@ -73,7 +73,7 @@ class ReplayBoundaryRetained(Checker):
         begun = ledger.open_steps.get(event.step)
         found = []
         for run in begun.runs if begun else ():
-            if run.r in event.withdrawn or ledger.requests.ended_in_flight(event.step, run.r):
+            if run.r in event.withdrawn or (event.step, run.r) in ledger.requests.ended_in_flight:
                 continue
             request = ledger.requests[run.r]
             if run.start < request.prompt_tokens <= run.stop and (finding := self._judge(ledger, request, event)):

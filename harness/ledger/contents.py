@@ -26,7 +26,8 @@ class Contents:
         """(pool, page) -> how many copies under way fill the page."""
         self._written: dict[str, list[PageRecord]] = {}
         """Per request: the pages that it wrote since a step ended last."""
-        self._any_taint = False
+        self.any_taint = False
+        """Whether anything was ever tainted."""
 
     # --- questions ----------------------------------------------------------------------------------------------------------
 
@@ -83,42 +84,47 @@ class Contents:
 
     # --- writes -------------------------------------------------------------------------------------------------------------
 
-    def write(self, event: Write, nodes: list[int], *, tainted: bool) -> None:
-        """Write what a run computes into the pages of one group. `nodes` are the prefixes of the run."""
-        group = self._groups[event.group]
-        pages, written = self._records[group.pool], self._written.setdefault(event.r, [])
-        if group.kind == "recurrent":
-            record = pages.find(event.pages[0])
-            if record is not None:
-                _write_state(record, event, nodes[event.stop], tainted=tainted)
-                written.append(record)
-            return
-        size, start, touched = group.block_size, event.start, pages.usable.get
+    def write_state(self, event: Write, node: int, tainted: bool) -> None:
+        """Write the recurrent state after the prefix `node` into the one page of a write."""
+        record = self._records[self._groups[event.group].pool].find(event.pages[0])
+        if record is not None:
+            record.poison()
+            record.state, record.node, record.start, record.stop, record.group = True, node, event.stop, event.stop, event.group
+            record.writer, record.step, record.tainted = event.r, event.step, tainted
+            self._written.setdefault(event.r, []).append(record)
+
+    def write_tokens(self, event: Write, nodes: list[int], tainted: bool) -> None:
+        """Write the attention content of a run into the pages of one group. `nodes` are the prefixes of the run."""
+        group, last = event.group, event.stop
+        size, records = self._groups[group].block_size, self._records[self._groups[group].pool]
+        written = self._written.setdefault(event.r, [])
+        start, stop, touched = event.start, event.start - event.start % size + size, records.usable.get
         for page in event.pages:
-            stop = min(event.stop, (start // size + 1) * size)
-            record = touched(page) or pages.find(page)
+            if stop > last:
+                stop = last
+            record = touched(page) or records.find(page)
             if record is not None:
-                if record.group != event.group:
+                if record.group != group:
                     record.poison()
-                    record.group = event.group
-                self._write_tokens(record, nodes, start, stop, size)
+                    record.group = group
+                self._lay(record, nodes, start, stop, size)
                 record.writer, record.step, record.tainted = event.r, event.step, record.tainted or tainted
                 written.append(record)
-            start = stop
+            start, stop = stop, stop + size
 
-    def _write_tokens(self, record: PageRecord, nodes: list[int], start: int, stop: int, size: int) -> None:
-        """Write tokens [start, stop) of the prefix that `nodes` spells into a page of `size` tokens of attention."""
-        node, ancestor = record.node, self._trie.ancestor
+    def _lay(self, record: PageRecord, nodes: list[int], start: int, stop: int, size: int) -> None:
+        """Lay a run, tokens [start, stop) of the prefix that `nodes` spells, into a page of `size` tokens of attention."""
+        node = record.node
         if node == NOTHING:
             record.start, record.stop, record.node, record.zeroed = start, stop, nodes[stop], False
         elif record.older or record.start // size != start // size:
             self._overwrite(record, nodes, start, stop, size)
         elif start <= record.start and stop >= record.stop:
             record.start, record.stop, record.node, record.tainted = start, stop, nodes[stop], False
-        elif record.start <= start <= record.stop and ancestor(node, start) == nodes[start]:
+        elif record.start <= start <= record.stop and self._trie.ancestor(node, start) == nodes[start]:
             if stop >= record.stop:
                 record.stop, record.node = stop, nodes[stop]
-            elif ancestor(node, stop) != nodes[stop]:
+            elif self._trie.ancestor(node, stop) != nodes[stop]:
                 self._overwrite(record, nodes, start, stop, size)
         else:
             self._overwrite(record, nodes, start, stop, size)
@@ -151,14 +157,12 @@ class Contents:
 
     def reads_taint(self, event: Read) -> bool:
         """Whether a read sees content that follows from an earlier fault."""
-        if not self._any_taint:
-            return False
         touched = self._records[event.pool].get
         return any(record.tainted for record in map(touched, event.pages) if record is not None)
 
     def taint_written(self, r: str) -> None:
         """Mark what a request has written in the step at hand: it read something invalid."""
-        self._any_taint = True
+        self.any_taint = True
         for record in self._written.get(r, ()):
             record.tainted = True
 
@@ -210,9 +214,3 @@ class Contents:
             record = self._records[event.pool][page]
             record.poison()
             record.zeroed = True
-
-
-def _write_state(record: PageRecord, event: Write, node: int, *, tainted: bool) -> None:
-    record.poison()
-    record.state, record.node, record.start, record.stop, record.group = True, node, event.stop, event.stop, event.group
-    record.writer, record.step, record.tainted = event.r, event.step, tainted

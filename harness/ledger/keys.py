@@ -30,15 +30,16 @@ class Keys:
 
     def publish(self, event: Publish, node: int, state: KeyState) -> None:
         """Add a key; one that is pending waits for the end of its step."""
-        key = Key.published(event, node, state)
+        group, page, step, companions = event.group, event.page, event.step, event.companions
+        key = Key(group, page, event.r, event.length, step, companions, node, state)
         if state == "pending":
-            self._pending.setdefault(event.step, []).append(key)
-        self.published[event.group].setdefault(node, {})[event.page] = key
-        pool = self._groups[event.group].pool
-        null = self._records[pool].null
-        for page in (event.page, *event.companions):
-            if page not in null:
-                self._holdings.add_key(key, pool, page)
+            self._pending.setdefault(step, []).append(key)
+        self.published[group].setdefault(node, {})[page] = key
+        pool = self._groups[group].pool
+        null, add = self._records[pool].null, self._holdings.add_key
+        for named in (page, *companions):
+            if named not in null:
+                add(key, pool, named)
 
     def unpublish(self, event: Unpublish) -> None:
         """End the keys of a group that name a page: those of a length, or all of them if it is 0."""

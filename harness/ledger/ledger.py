@@ -75,9 +75,10 @@ class Ledger:
         self.keys = Keys(header.groups, self.records, self.holdings)
         self.contents = Contents(header, self.records, self.trie)
         self._pool_of = [self.records[group.pool] for group in header.groups]
-        self._asked: Event | None = None
         self._applied: Event | None = None
-        self._answer: View = SOUND_READ
+        self._asked: tuple[Event | None, Event | None] = (None, None)
+        """The event whose view was worked out last, and the one that had been applied last by then."""
+        self._view: View = SOUND_READ
         self._ask: dict[type, Callable[[Any], View]] = {
             Read: self._before_read,
             Write: self._before_write,
@@ -115,7 +116,7 @@ class Ledger:
         handler = self._apply.get(type(event))
         if handler is not None:
             handler(event)
-        self._asked, self._applied = None, event
+        self._applied = event
 
     # --- before an event ----------------------------------------------------------------------------------------------------
 
@@ -135,27 +136,28 @@ class Ledger:
 
         Raises RuntimeError if the ledger has just been moved past the event.
         """
-        if self._asked is event:
-            return self._answer
+        asked, applied = self._asked
+        if asked is event and applied is self._applied:
+            return self._view
         if self._applied is event:
             raise RuntimeError(f"the ledger is already past this {type(event).__name__}")
-        answer = self._ask[type(event)](event)
-        self._asked, self._answer = event, answer
-        return answer
+        self._view = view = self._ask[type(event)](event)
+        self._asked = (event, self._applied)
+        return view
 
     def _before_read(self, read: Read) -> BeforeRead:
-        requests = self.requests
-        if requests.ended_in_flight(read.step, read.r):
+        requests, group = self.requests, read.group
+        if requests.ended_in_flight and (read.step, read.r) in requests.ended_in_flight:
             return SOUND_READ
-        group, nodes = self.groups[read.group], requests.prefixes_of_run(read)
-        invalid = invalid_columns(read, group, nodes, self._pool_of[read.group], self.contents)
+        nodes = requests.prefixes_of_run(read)
+        invalid = invalid_columns(read, self.groups[group], nodes, self._pool_of[group], self.contents)
         return BeforeRead(invalid) if invalid else SOUND_READ
 
     def _before_write(self, event: Write) -> BeforeWrite:
         return BeforeWrite(event, self.requests.prefixes_of_run(event), self.contents)
 
     def _before_publish(self, event: Publish) -> BeforePublish:
-        if not self.requests.step_is_over(event.step):
+        if event.step > self.requests.last_step_ended or event.step in self.open_steps:
             return IN_ITS_STEP
         node = self.requests[event.r].node_of(event.length)
         matches = self.contents.content_matches(self.groups[event.group], event.page, node, event.length)
@@ -185,16 +187,19 @@ class Ledger:
     # --- pages --------------------------------------------------------------------------------------------------------------
 
     def _write(self, event: Write) -> None:
+        requests = self.requests
+        nodes, tainted = requests.prefixes_of_run(event), requests[event.r].tainted
         if self.groups[event.group].kind == "recurrent":
-            self.requests.note_state(event)
-        nodes = self.requests.prefixes_of_run(event)
-        self.contents.write(event, nodes, tainted=self.requests[event.r].tainted)
+            requests.note_state(event)
+            self.contents.write_state(event, nodes[event.stop], tainted)
+        else:
+            self.contents.write_tokens(event, nodes, tainted)
 
     def _read(self, event: Read) -> None:
-        before = self.before(event)
-        if before.invalid or self.contents.reads_taint(event):
+        contents = self.contents
+        if self.before(event).invalid or (contents.any_taint and contents.reads_taint(event)):
             self.requests[event.r].tainted = True
-            self.contents.taint_written(event.r)
+            contents.taint_written(event.r)
 
     # --- claims -------------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harness.history.events import Header, Pool, Publish
+from harness.history.events import Header, Pool
 
 NOTHING = -1
 """The node of a page without content."""
@@ -42,11 +42,6 @@ class Key:
     companions: list[int]
     node: int
     state: KeyState
-
-    @classmethod
-    def published(cls, event: Publish, node: int, state: KeyState) -> Key:
-        """Return the key that an event publishes."""
-        return cls(event.group, event.page, event.r, event.length, event.step, event.companions, node, state)
 
     @property
     def usable(self) -> bool:

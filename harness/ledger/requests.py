@@ -69,7 +69,11 @@ class Requests(dict[str, RequestRecord]):
         self.last_step_ended = 0
         self.draft_prefixes: dict[tuple[int, str], list[int]] = {}
         """Per step in flight and request that drafts in it: the prefixes of its run."""
-        self._ended_in_flight: set[tuple[int, str]] = set()
+        self.ended_in_flight: set[tuple[int, str]] = set()
+        """(step, r) of requests that ended, or lost their pages, while the step was in flight: it still runs, over pages that
+        they gave back. Nobody waits for its tokens, and whoever has those pages next writes them in a later step, be it r
+        itself come back; so what it reads is not judged.
+        """
 
     # --- questions ----------------------------------------------------------------------------------------------------------
 
@@ -94,23 +98,11 @@ class Requests(dict[str, RequestRecord]):
         self.draft_prefixes[event.step, event.r] = branch
         return branch
 
-    def ended_in_flight(self, step: int, r: str) -> bool:
-        """Whether r ended, or lost its pages, while the step was in flight: it still runs, over pages that it gave back.
-
-        Nobody waits for its tokens, and whoever has those pages next writes them in a later step, be it r itself come back; so
-        what it reads is not judged.
-        """
-        return (step, r) in self._ended_in_flight
-
-    def step_is_over(self, step: int) -> bool:
-        """Whether a step has ended: keys that are published for it now are committed at once."""
-        return step <= self.last_step_ended and step not in self.open_steps
-
     # --- life ---------------------------------------------------------------------------------------------------------------
 
     def submit(self, event: Submitted) -> None:
         """Take in a request under the adapter and weights of now."""
-        identity = self._identity_now(event.salt, event.adapter)
+        identity = (self.weights, event.salt, event.adapter, self.adapters.get(event.adapter, 0))
         request = RequestRecord(event.r, list(event.tokens), len(event.tokens), event.media, identity)
         self[event.r] = request
         self._rebuild_prefix(request, 0)
@@ -144,12 +136,12 @@ class Requests(dict[str, RequestRecord]):
     def _ends_in_flight(self, r: str) -> None:
         for step, begun in self.open_steps.items():
             if any(run.r == r for run in begun.runs):
-                self._ended_in_flight.add((step, r))
+                self.ended_in_flight.add((step, r))
 
     def note_state(self, event: Write) -> None:
         """Remember that a request wrote its recurrent state, unless the run outlived it."""
         request = self[event.r]
-        if event.stop < len(request.nodes) and not self.ended_in_flight(event.step, event.r):
+        if event.stop < len(request.nodes) and (event.step, event.r) not in self.ended_in_flight:
             request.states.setdefault(event.group, set()).add(event.stop)
 
     # --- steps --------------------------------------------------------------------------------------------------------------
@@ -162,15 +154,16 @@ class Requests(dict[str, RequestRecord]):
         """Advance whoever ran and is still there."""
         step, begun = event.step, self.open_steps.pop(event.step, None)
         for run in begun.runs if begun else ():
-            if run.r not in event.withdrawn and not self.ended_in_flight(step, run.r):
+            if run.r not in event.withdrawn and (step, run.r) not in self.ended_in_flight:
                 request = self[run.r]
                 request.computed, request.drafted = run.known, run.stop
                 request.ran_steps += 1
-        if self._ended_in_flight:
-            self._ended_in_flight = {place for place in self._ended_in_flight if place[0] != step}
+        if self.ended_in_flight:
+            self.ended_in_flight = {place for place in self.ended_in_flight if place[0] != step}
         if self.draft_prefixes:
             self.draft_prefixes = {place: nodes for place, nodes in self.draft_prefixes.items() if place[0] != step}
-        self.last_step_ended = max(self.last_step_ended, step)
+        if step > self.last_step_ended:
+            self.last_step_ended = step
 
     # --- identity -----------------------------------------------------------------------------------------------------------
 
@@ -184,12 +177,14 @@ class Requests(dict[str, RequestRecord]):
             if request.live:
                 self._renew(request)
 
-    def _identity_now(self, salt: str, adapter: str) -> Identity:
+    def _identity_now(self, request: RequestRecord) -> Identity:
+        """Return what the request's next token is computed with."""
+        _, salt, adapter, _ = request.identity
         return (self.weights, salt, adapter, self.adapters.get(adapter, 0))
 
     def _renew(self, request: RequestRecord) -> None:
         """Rebuild the prefixes that a request has yet to compute under the weights and the adapter of now."""
-        now = self._identity_now(*request.identity[1:3])
+        now = self._identity_now(request)
         if now != request.identity:
             if request.computed == 0:
                 request.identity = now
@@ -206,7 +201,7 @@ class Requests(dict[str, RequestRecord]):
     def _symbols(self, request: RequestRecord, start: int) -> list[int]:
         """Return what tells the tokens from `start` on apart: each token, its image, and an identity that changed midway."""
         symbols = request.tokens[start:]
-        now = self._identity_now(*request.identity[1:3])
+        now = self._identity_now(request)
         mixed = now != request.identity
         if not mixed and not request.media:
             return symbols

@@ -9,7 +9,7 @@ Prefixes that nobody names any more can be forgotten (`collect`), so a long hist
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Sequence
 
 _SYMBOL_BITS = 44
 
@@ -47,18 +47,33 @@ class Trie:
         """Return every mark with its symbol; for explanations, not for speed."""
         return self._symbols.items()
 
-    def extend(self, node: int, symbols: Iterable[int]) -> list[int]:
+    def extend(self, node: int, symbols: Sequence[int]) -> list[int]:
         """Return the nodes passed when `node` is extended by one symbol after another."""
-        children, depth = self._children, self.depth
-        out = []
+        children, depth = self._children, self.depth[node]
+        out: list[int] = []
         for symbol in symbols:
+            depth += 1
             key = (node << _SYMBOL_BITS) | symbol
             child = children.get(key)
             if child is None:
-                child = children[key] = self._new(node, depth[node] + 1, symbol)
+                if len(symbols) - len(out) > 1 and not self._free:
+                    return out + self._branch(node, symbols[len(out) :])
+                child = children[key] = self._new(node, depth, symbol)
             out.append(child)
             node = child
         return out
+
+    def _branch(self, node: int, symbols: Sequence[int]) -> list[int]:
+        """Return new nodes, the first of them a child of `node` that it did not have, each other a child of the one before."""
+        first, depth = len(self.parent), self.depth[node] + 1
+        nodes = list(range(first, first + len(symbols)))
+        parents = [node, *nodes[:-1]]
+        self.parent += parents
+        self.depth += range(depth, depth + len(symbols))
+        self.symbol += symbols
+        keys = [(parent << _SYMBOL_BITS) | symbol for parent, symbol in zip(parents, symbols, strict=True)]
+        self._children.update(zip(keys, nodes, strict=True))
+        return nodes
 
     def __len__(self) -> int:
         """Return how many prefixes are known."""
