@@ -3,7 +3,7 @@
 Of the engine that is everything its policy keeps: requests, tables, the order of the free queue, keys and which page is found
 first under each. Of the harness it is what the ledger says of every page and what checkers remember. Pages are named in the
 order in which requests, and then the free queue, come to them, because the numbers of pages mean nothing. Left out are
-counters that only grow, what the observer repeats, what a step forgets as it starts, and books of requests that have ended.
+counters that only grow, what the observer repeats, what a step forgets as it starts, and records of requests that have ended.
 
 Whatever is left out wrongly would make a search skip something. So a test follows states that were taken to be the same, and
 compares whatever comes of them.

@@ -86,7 +86,7 @@ class Scope:
 
     def operations(self, ledger: Ledger) -> list[Op]:
         """Return what can be asked in the state of a ledger, each thing once."""
-        live = [book.r for book in ledger.requests.values() if book.live]
+        live = [request.r for request in ledger.requests.values() if request.live]
         ops: list[Op] = []
         if not self.last(ledger):
             ops += self._submits(ledger)
@@ -107,9 +107,9 @@ class Scope:
             for shared in {0, tokens, *range(BLOCK, tokens, BLOCK)}:
                 terms = (f"A:{shared}" if shared else "", f"B:{tokens - shared}" if shared < tokens else "")
                 yield Submit(r, " ".join(filter(None, terms)))
-        for book in ledger.requests.values():
-            for tokens in range(book.prompt_tokens + 1, min(len(book.tokens), self.bound.longest) + 1):
-                yield Submit(r, f"A:{book.prompt_tokens} @{book.r}:{tokens - book.prompt_tokens}")
+        for request in ledger.requests.values():
+            for tokens in range(request.prompt_tokens + 1, min(len(request.tokens), self.bound.longest) + 1):
+                yield Submit(r, f"A:{request.prompt_tokens} @{request.r}:{tokens - request.prompt_tokens}")
 
     def _steps(self, ledger: Ledger, live: list[str]) -> Iterator[Op]:
         """Yield steps: everybody may be left out, compute one token, one block, or all it lacks; one of them may be withdrawn.
@@ -124,8 +124,8 @@ class Scope:
             return
         choices = []
         for r in live:
-            book = ledger.requests[r]
-            lacking = len(book.tokens) - book.computed
+            request = ledger.requests[r]
+            lacking = len(request.tokens) - request.computed
             choices.append([0, *sorted({min(1, lacking), min(BLOCK, lacking), lacking} - {0})])
         for counts in product(*choices):
             run = [(r, count) for r, count in zip(live, counts, strict=True) if count]

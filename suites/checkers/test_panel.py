@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from harness.checkers import ALL, fresh
+from harness.checkers import ALL, fresh, protocol
 from harness.checkers.anomalies import CATALOGUE, DISAGREEMENTS
+from harness.checkers.diagnose import diagnose
 from harness.checkers.finding import Finding, Tally, merge_tallies
-from harness.checkers.protocol import Checker, Found, Handler
-from harness.history.events import Finished, Header, History, Publish, Rules, Submitted
+from harness.checkers.protocol import Checker, Found, Handler, Panel
+from harness.history.events import Finished, Header, History, Publish, Read, Rules, StepEnd, Submitted
 from harness.history.notation import parse
 from harness.ledger.ledger import Ledger
 from harness.run.execute import check
@@ -40,6 +41,21 @@ step 4: r2 8..9 | 1 2 3 | 0 5 6
 
 DENSE = HYBRID.replace("publish 0/1 r1:4\n", "publish 0/1 r1:4\npublish 1/4 r1:4\n").replace("cached 3", "cached 4")
 """The same with a snapshot too many."""
+
+
+UNHELD = """\
+pool 0: 12 pages, null 0
+group 0: full block 4
+rules: alignment 4
+submit r1 a:5
+take r1 | 1 2
+publish 0/1 r1:4
+step 1: r1 0..5 | 1 2
+submit r2 a:8
+take r2 | 4
+step 2: r2 4..5 | 1 4
+"""
+"""r2 reads the block of r1 without having taken its page."""
 
 
 class Grumbler(Checker):
@@ -79,6 +95,43 @@ class Late(Grumbler):
 
     def close(self, ledger: Ledger) -> Found:
         raise KeyError("gone")
+
+
+class Early(Checker):
+    """Remembers how far r1 had been computed when a step of it was about to end."""
+
+    name = "early"
+    summary = "for tests"
+    anomalies = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.computed: list[int] = []
+
+    def handlers(self) -> dict[type, Handler]:
+        return {StepEnd: self.on_step_end}
+
+    def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
+        self.computed.append(min(ledger.requests["r1"].computed, 8))
+        return None
+
+
+class Noting(Checker):
+    """Remembers invalid reads."""
+
+    name = "noting"
+    summary = "for tests"
+    anomalies = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[tuple[int, str]] = []
+
+    def handlers(self) -> dict[type, Handler]:
+        return {}
+
+    def note_invalid_read(self, ledger: Ledger, event: Read) -> None:
+        self.reads.append((event.step, event.r))
 
 
 def _tallies(result: Result) -> dict[str, Tally]:
@@ -132,6 +185,56 @@ def test_a_finding_is_signed() -> None:
     event = parse(DENSE).events[finding.seq]
     assert finding.checker == "interval-sparsity"
     assert isinstance(event, Publish) and (event.page, event.length) == (4, 4)
+
+
+def test_every_checker_sees_the_ledger_before_the_event() -> None:
+    """A panel moves the ledger once, after all its checkers were asked."""
+    history = parse(HYBRID)
+    panel = Panel(history.header, [early := Early()])
+    for event in history.events:
+        panel.observe(event)
+    assert early.computed == [0, 4, 8, 8]
+    assert panel.ledger.requests["r1"].computed == 9
+
+
+# --- invalid reads ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_invalid_read_is_diagnosed_once_and_goes_to_whoever_answers_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """r2 reads r1's page without holding it: of all checkers the one that lists use-after-free signs the only finding."""
+    asked: list[Read] = []
+    monkeypatch.setattr(protocol, "diagnose", lambda ledger, read: asked.append(read) or diagnose(ledger, read))
+    result = check(parse(UNHELD))
+    assert [(finding.anomaly, finding.checker) for finding in result.findings] == [("use-after-free", "safety-law")]
+    assert len(asked) == 1
+
+
+def test_an_invalid_read_of_a_rule_that_does_not_apply_is_nobody_s_finding() -> None:
+    """Its anomaly is listed by the safety law alone; the others are not asked in its place."""
+    result = check(_with(parse(UNHELD), not_applicable={"safety-law": "for a reason"}))
+    assert result.findings == []
+
+
+def test_a_diagnosis_that_crashes_makes_the_verdict_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All who answer for reads are taken out, and no other checker."""
+
+    def crash(ledger: Ledger, read: Read) -> Finding | None:
+        raise ValueError("no idea")
+
+    monkeypatch.setattr(protocol, "diagnose", crash)
+    result = check(parse(UNHELD))
+    assert (result.outcome, result.findings) == ("unknown", [])
+    crashed = {name for name, tally in _tallies(result).items() if tally.crashed.startswith("ValueError: no idea (at event ")}
+    assert crashed == {checker.name for checker in ALL if checker.answers_for_reads} - {"window-liveness"}
+
+
+def test_whoever_takes_note_of_invalid_reads_sees_those_and_no_others() -> None:
+    """Also those of a request that is tainted already, which are nobody's finding."""
+    again = "step 3: r2 5..6 | 1 4\n"
+    panel = Panel(parse(UNHELD).header, [noting := Noting()])
+    for event in parse(UNHELD + again).events:
+        assert not panel.observe(event)
+    assert noting.reads == [(2, "r2"), (3, "r2")]
 
 
 # --- not applicable -----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from harness.engines.registry import parse
 from harness.fuzz.exhaustive import bound_of, search
 from harness.fuzz.explore import Path, explore, reached
 from harness.fuzz.scope import CONFIGURATIONS, Bound, Scope
+from harness.trace.format import Step, Submit
 from harness.verdict.result import EXIT_FAIL, EXIT_PASS, EXIT_UNKNOWN, EXIT_USAGE
 
 SMALL = Bound(requests=1, blocks=1, pages=4, generated=2)
@@ -66,6 +67,17 @@ def test_states_taken_to_be_one_behave_alike(configuration: int, height: str, bo
         for op in offered:
             ways = [reached(spec, scope, (*path, op)) for path in (one, other)]
             assert ways[0].fingerprint() == ways[1].fingerprint(), (one, other, op)
+
+
+def test_a_page_that_was_merely_looked_at_does_not_make_another_state() -> None:
+    """The record of a page that nobody touched is that of a page to which nothing happened."""
+    scope, spec = Scope(CONFIGURATIONS[4], "manager", SMALL), parse("reference")
+    position = reached(spec, scope, (Submit("r1", "A:2"), Step(run=[("r1", 2)])))
+    before, records = position.fingerprint(), position._observer.panel.ledger.records[0]
+    assert len(records) < records.pages
+    for page in range(records.pages):
+        assert records[page] is not None
+    assert position.fingerprint() == before
 
 
 def test_a_path_can_be_walked_without_meeting_the_end_of_time() -> None:
