@@ -7,7 +7,7 @@ import pytest
 from harness.history.events import Event, Hit, Publish, Read, StepEnd, Write
 from harness.history.notation import parse
 from harness.ledger.ledger import Ledger
-from suites.ledger.histories import FULL, R1
+from suites.support.ledger_histories import FULL, R1
 
 HIT = FULL + R1 + "submit r2 a:8\nhit r2 4 | 1\ntake r2 | 1 3\nstep 2: r2 4..8 | 1 3\n"
 JUDGED = (Read, Write, Publish, Hit, StepEnd)

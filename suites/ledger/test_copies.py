@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.ledger.records import NOTHING
-from suites.ledger.histories import FULL, R1, ledger_after
+from suites.support.ledger_histories import FULL, R1, ledger_after
 
 
 def test_a_copy_is_one_permutation() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from suites.ledger.histories import FULL, HYBRID, R1, found, ledger_after
+from suites.support.ledger_histories import FULL, HYBRID, R1, found, ledger_after
 
 IN_FLIGHT = FULL + R1 + "accept r1 9 @r1:1\ntake r1 | 3\nbegin 2: r1 8..9 | 1 2 3\n"
 

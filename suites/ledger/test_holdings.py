@@ -12,7 +12,7 @@ from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
 from harness.trace.generate import random_trace
-from suites.ledger.histories import FULL, R1, ledger_after
+from suites.support.ledger_histories import FULL, R1, ledger_after
 
 
 def test_a_page_without_holder_and_key_is_poisoned() -> None:

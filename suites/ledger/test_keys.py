@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from suites.ledger.histories import FULL, HYBRID, R1, keys_of, ledger_after
+from suites.support.ledger_histories import FULL, HYBRID, R1, keys_of, ledger_after
 
 
 def test_a_key_is_pending_until_its_step_ends() -> None:

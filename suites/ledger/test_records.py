@@ -10,7 +10,7 @@ from harness.checkers import fresh
 from harness.checkers.protocol import Panel
 from harness.history.events import Counts, Group, Header, Pool, Publish, Rules, Run, StepBegin, StepEnd, Submitted, Take, Write
 from harness.ledger.records import PageRecord, PoolRecords
-from suites.ledger.histories import FULL, R1, ledger_after
+from suites.support.ledger_histories import FULL, R1, ledger_after
 
 PAGES = 1_000_000
 USED = 200

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.history.events import Aborted, Run, StepBegin, StepEnd, Write
-from suites.ledger.histories import FULL, R1, keys_of, ledger_after
+from suites.support.ledger_histories import FULL, R1, keys_of, ledger_after
 
 
 def test_new_weights_divide_a_request_where_it_stands() -> None:

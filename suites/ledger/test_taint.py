@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suites.ledger.histories import FULL, found, ledger_after
+from suites.support.ledger_histories import FULL, found, ledger_after
 
 FAULT = """\
 submit r1 a:8
