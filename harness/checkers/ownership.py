@@ -89,27 +89,15 @@ class Ownership(Checker):
     def on_counts(self, ledger: Ledger, event: Counts) -> Found:
         """Compare the engine's books with who took what."""
         self.opportunities += 1
-        records, holdings = ledger.records[event.pool], ledger.holdings
-        total = records.capacity
-        summed = event.free + event.held + event.cached
-        held, cached = holdings.held[event.pool], holdings.idle_keyed[event.pool]
-        requests = f"free {event.free}, held {event.held}, cached {event.cached}"
-        if summed != total:
-            what = "counts a page twice" if summed > total else "has lost a page"
-            sentence = f"Let pool {event.pool} have {total} pages. The engine's books ({requests}) {what}: a contradiction."
-            return (Finding(anomaly="double-free" if summed > total else "leak", sentence=sentence),)
+        records, held = ledger.records[event.pool], ledger.holdings.held[event.pool]
+        if event.free + event.held + event.cached != records.capacity:
+            return (_wrong_sum(event, records.capacity),)
         for page, count in event.refs:
             record = records.get(page)
             holders = record.holders if record is not None else {}
             if count != sum(holders.values()):
                 return (_miscounted(page, count, holders, event.step),)
-        if event.held != held:
-            sentence = (
-                f"Let pool {event.pool} be as the tables say: {held} pages held, {cached} cached. However the engine's books "
-                f"say {requests}: a contradiction."
-            )
-            return (Finding(anomaly="leak" if event.held > held else "double-free", sentence=sentence),)
-        return None
+        return (_wrong_held(event, held, ledger.holdings.idle_keyed[event.pool]),) if event.held != held else None
 
     def on_end(self, ledger: Ledger, event: Finished | Aborted | Preempted) -> Found:
         """Remember who has to give everything back, and the last step in flight: until it ends an engine may wait with that."""
@@ -138,6 +126,25 @@ def _leak(ledger: Ledger, r: str) -> Finding:
         f"Let {r} have ended. Nobody can use its pages any more; however pages {pages} are still held by it: a contradiction."
     )
     return Finding(anomaly="leak", r=r, sentence=sentence)
+
+
+def _books(event: Counts) -> str:
+    return f"free {event.free}, held {event.held}, cached {event.cached}"
+
+
+def _wrong_sum(event: Counts, total: int) -> Finding:
+    twice = event.free + event.held + event.cached > total
+    what = "counts a page twice" if twice else "has lost a page"
+    sentence = f"Let pool {event.pool} have {total} pages. The engine's books ({_books(event)}) {what}: a contradiction."
+    return Finding(anomaly="double-free" if twice else "leak", sentence=sentence)
+
+
+def _wrong_held(event: Counts, held: int, cached: int) -> Finding:
+    sentence = (
+        f"Let pool {event.pool} be as the tables say: {held} pages held, {cached} cached. However the engine's books "
+        f"say {_books(event)}: a contradiction."
+    )
+    return Finding(anomaly="leak" if event.held > held else "double-free", sentence=sentence)
 
 
 def _miscounted(page: int, count: int, holders: dict[str, int], step: int) -> Finding:
