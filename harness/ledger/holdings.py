@@ -57,16 +57,14 @@ class Holdings:
         else:
             record.poison()
 
-    def add_key(self, key: Key, pool: int, page: int) -> None:
+    def add_key(self, key: Key, pool: int, record: PageRecord) -> None:
         """Let a key name a page."""
-        record = self._records[pool][page]
         if not record.keys and not record.holders:
             self.idle_keyed[pool] += 1
         record.keys.append(key)
 
-    def remove_key(self, key: Key, pool: int, page: int) -> None:
+    def remove_key(self, key: Key, pool: int, record: PageRecord) -> None:
         """Let a key name a page no more."""
-        record = self._records[pool][page]
         record.keys.remove(key)
         if not record.keys and not record.holders:
             self.idle_keyed[pool] -= 1

@@ -36,10 +36,10 @@ class Keys:
             self._pending.setdefault(step, []).append(key)
         self.published[group].setdefault(node, {})[page] = key
         pool = self._groups[group].pool
-        null, add = self._records[pool].null, self._holdings.add_key
+        records, holdings = self._records[pool], self._holdings
         for named in (page, *companions):
-            if named not in null:
-                add(key, pool, named)
+            if named not in records.null:
+                holdings.add_key(key, pool, records[named])
 
     def unpublish(self, event: Unpublish) -> None:
         """End the keys of a group that name a page: those of a length, or all of them if it is 0."""
@@ -63,7 +63,7 @@ class Keys:
             pending.remove(key)
         pool = self._groups[key.group].pool
         for page in (key.page, *key.companions):
-            self._holdings.remove_key(key, pool, page)
+            self._holdings.remove_key(key, pool, self._records[pool][page])
 
     def end_step(self, step: int, withdrawn: Collection[str], unbacked: Iterable[Key]) -> None:
         """Decide what the keys of a step have become."""

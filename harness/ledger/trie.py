@@ -56,7 +56,7 @@ class Trie:
             key = (node << _SYMBOL_BITS) | symbol
             child = children.get(key)
             if child is None:
-                if len(symbols) - len(out) > 1 and not self._free:
+                if not self._free and len(symbols) > 1:
                     return out + self._branch(node, symbols[len(out) :])
                 child = children[key] = self._new(node, depth, symbol)
             out.append(child)
