@@ -1,8 +1,6 @@
 """Which traces a run compares: arms and places, on which configurations, in which precision.
 
-Every arm at every place in float64, where faults have nowhere to hide; what rounds is then tried on fewer. Configurations cover
-each kind of group, dense retention, an interval and reachable boundaries alone, and blocks that are no multiple of the model's
-chunk.
+Every arm at every place in float64, where faults have nowhere to hide; what rounds is then tried on fewer.
 """
 
 from __future__ import annotations
@@ -14,23 +12,12 @@ from harness.cold.arms import ARMS, BY_NAME, EVERYWHERE, Arm
 from harness.cold.stories import write
 from harness.engines.registry import EngineSpec
 from harness.run.suites import Stream
-from harness.trace import layouts
 from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
 
 EXACT, ROUNDED = "float64", ("float32", "bf16-state")
 ROUNDED_ARMS = tuple(BY_NAME[name] for name in ("off-again", "hit", "tier", "preempted"))
 DTYPE = "dtype"
-
-
-def default_configurations() -> list[Configuration]:
-    """Return the configurations of a run in which the user chose none."""
-    return [
-        Configuration(layouts.load("full-swa-mamba"), {"retention_interval": None}),
-        Configuration(layouts.load("full-mamba"), {"retention_interval": 0}),
-        Configuration(layouts.load("full-swa"), {"retention_interval": 64}),
-        Configuration(layouts.load("full-mamba-unequal"), {"retention_interval": None}),
-    ]
 
 
 def streams(engine: EngineSpec, configurations: Sequence[Configuration], seed: int) -> list[Stream]:

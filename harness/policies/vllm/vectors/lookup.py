@@ -14,7 +14,7 @@ from harness.vectors.form import LookupInput
 
 def cases() -> list[Case]:
     """Return every question."""
-    return [*_full(), *_states(), *_windows(), *_three(), *_unequal(), *_inside(), *_eagle()]
+    return [*_full(), *_states(), *_states_and_attention(), *_windows(), *_three(), *_unequal(), *_inside(), *_eagle()]
 
 
 def _case(
@@ -74,6 +74,12 @@ def _states() -> list[Case]:
             [deep, []],
             200,
         ),
+    ]
+
+
+def _states_and_attention() -> list[Case]:
+    groups, deep = [full(), recurrent()], upto(96)
+    return [
         _case(
             "state/beyond-attention",
             "a state whose attention blocks are gone",
