@@ -17,8 +17,7 @@ from harness.engines import policy as policies
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.run.execute import drive
-from harness.run.lockstep import POLICY as LOCKSTEP_POLICY
-from harness.run.lockstep import lockstep
+from harness.run.lockstep import followed, lockstep
 from harness.run.suites import Stream, Suite
 from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
@@ -81,8 +80,8 @@ class Runner:
         for suite in suites:
             if self._stopped():
                 self._skip(f"suite {suite.name}", "the run stopped at its first failure")
-            elif suite.paired and self.policy != LOCKSTEP_POLICY:
-                self._skip(f"suite {suite.name}", f"the reference follows free choices of {LOCKSTEP_POLICY} alone")
+            elif suite.paired and policy.follower is None:
+                self._skip(f"suite {suite.name}", f"the reference follows free choices of {', '.join(followed())} alone")
             elif suite.paired and not self.engine.comparable:
                 self._skip(f"suite {suite.name}", f"{self.engine.kind.name} is what it compares with")
             elif suite.tensors and not self.engine.kind.computes:
