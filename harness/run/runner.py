@@ -27,7 +27,6 @@ from harness.verdict.compared import Compared
 from harness.verdict.result import Result
 from harness.verdict.summary import DISAGREEMENT_NAMES, Failure, NotRun, Report, SuiteReport
 
-SHRINK_SECONDS = 10.0
 RANDOM_TRACES = 12
 """Random traces for each cell when the user gives no time."""
 FAILURES_SHRUNK = 3
@@ -217,7 +216,7 @@ class Runner:
         shrunk = trace
         if not pattern and finding.anomaly not in self._shrunk and len(self._shrunk) < FAILURES_SHRUNK:
             self._shrunk.add(finding.anomaly)
-            shrunk = shrink(trace, self._fails_alike(suite, engine, finding), SHRINK_SECONDS)
+            shrunk = shrink(trace, self._fails_alike(suite, engine, finding))
         again = self._rerun(suite, engine, shrunk, finding.anomaly) or finding
         expected = self.expected.get(pattern, "") or ("listed" if pattern else "")
         text = engine.text if engine.text != self.engine.text else ""
