@@ -83,7 +83,7 @@ def mutant(
     def made(plant: Plant) -> Mutant:
         assert plant.__doc__, f"mutant {name!r} says in its docstring what goes wrong"
         first = plant.__doc__.strip().splitlines()[0].removesuffix(".")
-        summary = first if first[:2].isupper() else first[:1].lower() + first[1:]
+        summary = first if first[1:2].isupper() else first[:1].lower() + first[1:]
         return Mutant(name, summary, mirrors, anomaly, checker, plant, engines, height, group=group)
 
     return made
