@@ -65,7 +65,7 @@ def _mutants() -> Sequence[Mutant]:
 
 
 def _questions() -> Questions:
-    from harness.policies.furiosa.vectors.questions import QUESTIONS
+    from harness.policies.furiosa.vectors.answers import QUESTIONS
 
     return QUESTIONS
 

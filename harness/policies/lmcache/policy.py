@@ -94,7 +94,7 @@ def _mutants() -> Sequence[Mutant]:
 
 
 def _questions() -> Questions:
-    from harness.policies.lmcache.vectors.questions import QUESTIONS
+    from harness.policies.lmcache.vectors.answers import QUESTIONS
 
     return QUESTIONS
 

@@ -63,7 +63,7 @@ def _mutants() -> Sequence[Mutant]:
 
 
 def _questions() -> Questions:
-    from harness.policies.openvino_genai.vectors.questions import QUESTIONS
+    from harness.policies.openvino_genai.vectors.answers import QUESTIONS
 
     return QUESTIONS
 

@@ -72,7 +72,7 @@ def _mutants() -> Sequence[Mutant]:
 
 
 def _questions() -> Questions:
-    from harness.policies.tensorrt_edge.vectors.questions import QUESTIONS
+    from harness.policies.tensorrt_edge.vectors.answers import QUESTIONS
 
     return QUESTIONS
 

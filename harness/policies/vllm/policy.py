@@ -132,7 +132,7 @@ def _mutants() -> Sequence[Mutant]:
 
 
 def _questions() -> Questions:
-    from harness.policies.vllm.vectors.questions import QUESTIONS
+    from harness.policies.vllm.vectors.answers import QUESTIONS
 
     return QUESTIONS
 

@@ -18,7 +18,7 @@ from harness.plan.result import Plan
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, TraceHeader
-from harness.vectors.case import Case, Questions
+from harness.vectors.case import Case, Questions, case
 from harness.vectors.form import Flag, LookupExpected, LookupInput
 from toy_policy.cache import PagedCache, Request
 from toy_policy.engine import Adapter
@@ -84,7 +84,7 @@ def cases() -> list[Case]:
     """Ask at a block boundary and one token behind it."""
     groups = [GroupSpec(kind="full", block_size=16)]
     return [
-        Case(f"lookup/{tokens}-of-48", why, ["last-token"], LookupInput(groups, tokens, [[16, 32, 48]]))
+        case("lookup", f"{tokens}-of-48", why, "last-token", LookupInput(groups, tokens, [[16, 32, 48]]))
         for tokens, why in ((48, "all is cached: one block is computed again"), (49, "one token is left"))
     ]
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from harness._util.errors import UsageError
 from harness.engines.kind import Answer
-from harness.policies.furiosa.vectors import lifecycle, lookup, retention, sizing
-from harness.policies.furiosa.vectors.flags import FLAGS
+from harness.policies.furiosa.vectors import cases
 from harness.trace.format import GroupSpec
 from harness.vectors.case import Questions, rules_alone
 from harness.vectors.form import LookupExpected, LookupInput, RetentionExpected, RetentionInput, SizingExpected, SizingInput
@@ -90,7 +89,12 @@ def answers(options: Mapping[str, str]) -> Mapping[str, Answer]:
 
 
 QUESTIONS = Questions(
-    cases={"sizing": sizing.cases, "lookup": lookup.cases, "retention": retention.cases, "lifecycle": lifecycle.cases},
-    flags=FLAGS,
+    cases={
+        "sizing": cases.sizing_cases,
+        "lookup": cases.lookup_cases,
+        "retention": cases.retention_cases,
+        "lifecycle": cases.lifecycle_cases,
+    },
+    flags=cases.FLAGS,
     answers=answers,
 )

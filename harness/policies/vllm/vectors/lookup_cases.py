@@ -6,13 +6,13 @@ from typing import Any
 
 from harness.history.attention_span import needed_lengths
 from harness.history.events import Group
-from harness.policies.vllm.vectors.groups import full, recurrent, sliding, upto
+from harness.policies.vllm.vectors.cases import full, recurrent, sliding, upto
 from harness.trace.format import GroupSpec
-from harness.vectors.case import Case
+from harness.vectors.case import Case, case
 from harness.vectors.form import LookupInput
 
 
-def cases() -> list[Case]:
+def lookup_cases() -> list[Case]:
     """Return every question."""
     return [*_full(), *_states(), *_states_and_attention(), *_windows(), *_three(), *_unequal(), *_inside(), *_eagle()]
 
@@ -20,7 +20,7 @@ def cases() -> list[Case]:
 def _case(
     name: str, comment: str, flags: str, groups: list[GroupSpec], cached: list[list[int]], tokens: int, **config: Any
 ) -> Case:
-    return Case(f"lookup/{name}", comment, flags.split(), LookupInput(groups, tokens, cached, config))
+    return case("lookup", name, comment, flags, LookupInput(groups, tokens, cached, config))
 
 
 def _full() -> list[Case]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from harness._util.errors import UsageError
 from harness.engines.kind import Answer
-from harness.policies.openvino_genai.vectors import lifecycle, lookup, sizing, split
-from harness.policies.openvino_genai.vectors.flags import FLAGS
+from harness.policies.openvino_genai.vectors import cases
 from harness.vectors.case import Questions, rules_alone
 from harness.vectors.form import LookupExpected, LookupInput, SizingExpected, SizingInput, SplitExpected, SplitInput
 from reference_impl.openvino_genai.block_manager import BlockManager
@@ -82,7 +81,12 @@ def answers(options: Mapping[str, str]) -> Mapping[str, Answer]:
 
 
 QUESTIONS = Questions(
-    cases={"sizing": sizing.cases, "lookup": lookup.cases, "split": split.cases, "lifecycle": lifecycle.cases},
-    flags=FLAGS,
+    cases={
+        "sizing": cases.sizing_cases,
+        "lookup": cases.lookup_cases,
+        "split": cases.split_cases,
+        "lifecycle": cases.lifecycle_cases,
+    },
+    flags=cases.FLAGS,
     answers=answers,
 )

@@ -7,8 +7,7 @@ from typing import Any
 
 from harness._util.errors import UsageError
 from harness.engines.kind import Answer
-from harness.policies.tensorrt_edge.vectors import compaction, lifecycle, lookup, sizing
-from harness.policies.tensorrt_edge.vectors.flags import FLAGS
+from harness.policies.tensorrt_edge.vectors import cases
 from harness.vectors.case import Questions, rules_alone
 from harness.vectors.form import (
     CompactionExpected,
@@ -126,7 +125,12 @@ def answers(options: Mapping[str, str]) -> Mapping[str, Answer]:
 
 
 QUESTIONS = Questions(
-    cases={"sizing": sizing.cases, "lookup": lookup.cases, "compaction": compaction.cases, "lifecycle": lifecycle.cases},
-    flags=FLAGS,
+    cases={
+        "sizing": cases.sizing_cases,
+        "lookup": cases.lookup_cases,
+        "compaction": cases.compaction_cases,
+        "lifecycle": cases.lifecycle_cases,
+    },
+    flags=cases.FLAGS,
     answers=answers,
 )

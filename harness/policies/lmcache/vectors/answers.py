@@ -8,8 +8,7 @@ from typing import Any
 from harness._util.errors import UsageError
 from harness.engines.kind import Answer
 from harness.policies.lmcache.engine import layer_specs
-from harness.policies.lmcache.vectors import lifecycle, lookup, retention, sizing
-from harness.policies.lmcache.vectors.flags import FLAGS
+from harness.policies.lmcache.vectors import cases
 from harness.trace.format import GroupSpec, Layout
 from harness.vectors.case import Questions, rules_alone
 from harness.vectors.form import LookupExpected, LookupInput, RetentionExpected, RetentionInput, SizingExpected, SizingInput
@@ -114,7 +113,12 @@ def answers(options: Mapping[str, str]) -> Mapping[str, Answer]:
 
 
 QUESTIONS = Questions(
-    cases={"sizing": sizing.cases, "lookup": lookup.cases, "retention": retention.cases, "lifecycle": lifecycle.cases},
-    flags=FLAGS,
+    cases={
+        "sizing": cases.sizing_cases,
+        "lookup": cases.lookup_cases,
+        "retention": cases.retention_cases,
+        "lifecycle": cases.lifecycle_cases,
+    },
+    flags=cases.FLAGS,
     answers=answers,
 )
