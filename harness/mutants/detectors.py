@@ -16,7 +16,7 @@ from harness._util.errors import UsageError
 from harness.checkers.reuse import ReuseFloor
 from harness.checkers.tensors import TensorsAgree
 from harness.cold.arms import BY_NAME
-from harness.cold.streams import traces as cold_traces
+from harness.cold.suite import traces as cold_traces
 from harness.engines.mutant import Mutant
 from harness.engines.policy import get
 from harness.engines.registry import parse

@@ -18,7 +18,7 @@ from harness.cold.judge import judged
 from harness.cold.noise import cold, floors, furthest, states_of
 from harness.cold.record import Recorder, RequestLifetime
 from harness.cold.stories import STORIES, write
-from harness.cold.streams import streams, traces
+from harness.cold.suite import streams, traces
 from harness.engines.registry import parse
 from harness.policies.vllm.policy import cold_configurations
 from harness.run.execute import drive
