@@ -19,57 +19,22 @@ import argparse
 import gc
 import platform
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from benchmarks import sections
+from benchmarks.long_sequence_subjects import SUBJECTS
+from benchmarks.long_sequence_watch import CHUNK, DECODES, Watch
 
 LENGTHS = (62_500, 125_000, 250_000, 500_000, 1_000_000)
-CHUNK = 2_048
-DECODES = 256
 REPEATS = 3
 GROWTH_MAX = 2.5
 PHASES = ("look up", "allocate", "retain", "release", "decode")
 TITLE = "## Length of a sequence"
 
 
-class Watch:
-    """Adds up CPU seconds by phase; a phase within another is not counted to the outer one."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._inner = [0.0]
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Count what happens inside to a phase."""
-        self._inner.append(0.0)
-        begun = time.process_time()
-        try:
-            yield
-        finally:
-            spent = time.process_time() - begun
-            self.seconds[name] = self.seconds.get(name, 0.0) + spent - self._inner.pop()
-            self._inner[-1] += spent
-
-
-class Subject(Protocol):
-    """A policy that can serve one long sequence, cold and again."""
-
-    def serve(self, tokens: Sequence[int], watch: Watch) -> None:
-        """Compute a sequence, end it, look it up again and generate `DECODES` tokens; time each phase.
-
-        Asserts that the second request found what it should.
-        """
-
-
 def measure(name: str, length: int, repeats: int = REPEATS) -> dict[str, float]:
     """Return the least seconds of each phase, over so many repetitions, for a sequence of `length` tokens."""
-    from benchmarks.long_sequence_subjects import SUBJECTS
-
     best: dict[str, float] = {}
     for _ in range(repeats):
         subject, watch = SUBJECTS[name](length), Watch()
@@ -121,8 +86,6 @@ def section(rows: Sequence[str]) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print the section and return the exit code: 1 if something grew."""
-    from benchmarks.long_sequence_subjects import SUBJECTS
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", action="append", choices=sorted(SUBJECTS), help="a policy; all of them if left out")
     parser.add_argument("--tokens", action="append", type=int, metavar="N", help="a length; several make the columns")

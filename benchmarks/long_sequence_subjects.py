@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.long_sequence import CHUNK, DECODES, Subject, Watch
+from benchmarks.long_sequence_watch import CHUNK, DECODES, Subject, Watch
 from reference_impl.furiosa.config import CacheConfig, Layers
 from reference_impl.furiosa.config import Options as FuriosaOptions
 from reference_impl.furiosa.request import Request as FuriosaRequest

@@ -17,7 +17,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.damages import DAMAGES, Damage, Resumed, Texts
+from benchmarks.sensitivity_page import page
+from benchmarks.sensitivity_result import CONDITIONS, Distance, Found, Outcome
 from harness._util.errors import EngineMissing, UsageError
 from harness.engines.answers import Answer, Ask
 from harness.engines.fault_tools import wrap
@@ -34,49 +35,15 @@ from harness.engines.toy.oracle import measured
 from harness.engines.toy.problems.fixture import PROMPT, STOP
 from harness.engines.toy.service import ToyService
 from harness.history.events import StepBegin
-from harness.score.gate import PRIMARY, Judged, Rules, judge
+from harness.score.gate import PRIMARY, Rules, judge
 from harness.score.pairs import Scored, Scores
 from harness.score.tasks import Doc, problems
 
 QUESTIONS = 200
-CONDITIONS = ("hit", "replay")
 PAGES_PER_QUESTION, PAGES_MIN = 16, 4096
 MAX_TOKENS = 64
 _RESULT = re.compile(r"#### (-?[0-9.,]+)")
 """Where an answer's result stands, as gsm8k's strict filter reads it."""
-
-
-@dataclass(frozen=True)
-class Distance:
-    """How far logits are from the cold ones: mean KL divergence, mean and largest difference, over `rows` positions."""
-
-    kl: float
-    mean: float
-    largest: float
-    rows: int
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one damage did under one condition. `judged` is the gate's verdict, `blind` the same without a noise floor."""
-
-    condition: str
-    changed: int
-    judged: Judged
-    blind: Judged
-    distance: Distance
-
-
-@dataclass(frozen=True)
-class Found:
-    """All that was measured. The first damage is none at all."""
-
-    outcomes: Mapping[str, Sequence[Outcome]]
-    noise: int
-    floor: float
-    tolerance: float
-    n: int
-    versions: Mapping[str, str]
 
 
 class Probe:
@@ -261,8 +228,6 @@ def _distance(right: Sequence[Tensor], logits: Sequence[Tensor]) -> Distance:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the page and write it if told to."""
-    from benchmarks.sensitivity_page import page
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=int, default=QUESTIONS, metavar="N", help=f"default {QUESTIONS}")
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="default: the trained checkpoint of this repository")

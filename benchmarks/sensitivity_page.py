@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from benchmarks.damages import DAMAGES
-from benchmarks.sensitivity import CONDITIONS, Found, Outcome
+from benchmarks.sensitivity_result import CONDITIONS, Found, Outcome
 
 OTHERS_MEMORY, OTHERS_BLOCKS = "recurrent memory of another tenant", "all full-attention blocks of another tenant"
 GROUPS = ("full", "recurrent", "window")

@@ -20,8 +20,8 @@ from harness.engines.mutant import Mutant
 from harness.engines.registry import parse
 from harness.fuzz.campaign import Plan
 from harness.fuzz.draw import Restriction
+from harness.policies.vllm.policy import default_configurations
 from harness.run.execute import drive
-from harness.trace.configurations import default_configurations
 from harness.trace.format import Trace
 from harness.trace.generate import random_trace
 from harness.trace.scenarios import SCENARIOS

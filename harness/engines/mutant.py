@@ -8,7 +8,7 @@ nothing to plant.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,3 +66,29 @@ class Mutant:
     def engine(self) -> str:
         """The engine of this package that it is shown on: the reference, or the toy for faults of a device."""
         return "toy" if self.engines == ("toy",) else "reference"
+
+
+def mutant(
+    *,
+    name: str,
+    mirrors: str,
+    anomaly: str,
+    checker: str,
+    group: str,
+    engines: tuple[str, ...],
+    height: Height = "manager",
+) -> Callable[[Plant], Mutant]:
+    """Make a mutant of the function that plants it; the first line of its docstring is the summary."""
+
+    def made(plant: Plant) -> Mutant:
+        assert plant.__doc__, f"mutant {name!r} says in its docstring what goes wrong"
+        first = plant.__doc__.strip().splitlines()[0].removesuffix(".")
+        summary = first if first[1:2].isupper() else first[:1].lower() + first[1:]
+        return Mutant(name, summary, mirrors, anomaly, checker, plant, engines, height, group=group)
+
+    return made
+
+
+def declared(namespace: Mapping[str, object]) -> tuple[Mutant, ...]:
+    """Return the mutants among the names of a module (`globals()`), in the order in which they were written."""
+    return tuple(value for value in namespace.values() if isinstance(value, Mutant))

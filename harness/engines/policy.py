@@ -2,14 +2,16 @@
 
 A policy is a package in `reference_impl`, in its own system's terms; what the harness needs of it (how it is built for a trace,
 on which configurations it is run, its plan, its mutants, its test vectors) is said in a `PolicyKind`, which is registered under
-the entry-point group `cachewitness.policies`. The five of this package are in `harness/policies`.
+the entry-point group `cachewitness.policies`. Those of this package are in `harness/policies`, in one folder each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import click
 
 from harness._util import plugins
 from harness._util.errors import UsageError
@@ -19,6 +21,7 @@ from harness.engines.protocol import Engine
 from harness.history.events import Event
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Layout, Op, Trace, TraceHeader
+from harness.trace.generate import Source
 
 GROUP = "cachewitness.policies"
 DEFAULT = "vllm"
@@ -73,13 +76,27 @@ class Follower(Protocol):
         """
 
 
+class Draw(Protocol):
+    """How a fuzzer draws a policy's configurations."""
+
+    def __call__(
+        self, source: Source, layout: Layout | None, height: Height, *, historic: bool
+    ) -> tuple[Layout, Iterable[dict[str, Any]]]:
+        """Return a layout, the given one if there is one, and bundles of options, of which those that are refused are left out.
+
+        The bundles are drawn while they are iterated. `historic`: options of older releases may be among them.
+        """
+
+
 @dataclass(frozen=True)
 class PolicyKind:
     """A policy: what it is, where its rules come from, and how it is built and run.
 
+    Registering is light: what opening an engine, planting, planning or asking needs is imported when that is called.
+
     `open(header, options)` builds its engine for a trace, at the height that the trace names; options are those of the engine
-    `reference` (`mutant`, `release`), and it raises UsageError for one that does not fit. `cells` are the configurations of a
-    run in which the user chose nothing, `cold_cells` those on which tensors are compared, `variants(layout)` those of one
+    `reference` (`mutant`, `release`), and it raises UsageError for one that does not fit. `configurations` are those of a run
+    in which the user chose nothing, `cold_configurations` those on which tensors are compared, `variants(layout)` those of one
     layout. `serve` says how a model's layout is run for answering prompts. `not_applicable` maps an invariant to why it is not.
     """
 
@@ -96,6 +113,8 @@ class PolicyKind:
     serve: Serve
     variants: Callable[[Layout], list[Configuration]] | None = None
     heights: tuple[Height, ...] = ("manager", "scheduler")
+    aliases: tuple[str, ...] = ()
+    """Other names of the system, as `cachewitness plan` takes them; in lower case, with underscores."""
     not_applicable: Mapping[str, str] = field(default_factory=dict)
     checkpoint: str = "toy"
     """The trained model, of those in the fixtures, whose layers the system has caches for."""
@@ -109,6 +128,10 @@ class PolicyKind:
     """Raises UsageError for a configuration that the policy refuses; None: only opening its engine tells."""
     questions: Callable[[], Any] | None = None
     """What it is asked for test vectors, a `harness.vectors.case.Questions`; None: nothing."""
+    plan: Callable[[], click.Command] | None = None
+    """The command that works out its sizes for a model (`cachewitness plan NAME`); None: there is none."""
+    draw: Draw | None = None
+    """How a fuzzer draws its configurations; None: from its own ones."""
 
 
 def names() -> list[str]:

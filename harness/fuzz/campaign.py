@@ -24,7 +24,6 @@ from harness.engines.registry import EngineSpec
 from harness.fuzz.draw import Restriction, draw
 from harness.fuzz.watch import Watch
 from harness.run.execute import drive
-from harness.run.runner import SHRINK_SECONDS
 from harness.trace import format as traces
 from harness.trace.capabilities import lacking, within
 from harness.trace.configurations import Configuration
@@ -202,6 +201,6 @@ def failure_of(engine: EngineSpec, name: str, trace: Trace, finding: Finding) ->
             return -1
         return found.op if found else -1
 
-    smallest = shrink(trace, fails, SHRINK_SECONDS)
+    smallest = shrink(trace, fails)
     last = again(smallest) or finding
     return Failure(id=name, finding=last, trace=trace, shrunk=smallest, offending=last.op)

@@ -43,7 +43,6 @@ from harness.fuzz.campaign import heights_of
 from harness.fuzz.draw import Restriction, draw
 from harness.history.worker import Worker
 from harness.run.execute import Applicable, Observer, applied, drive
-from harness.run.runner import SHRINK_SECONDS
 from harness.run.store import DEFAULT_FOLDER, replay_command
 from harness.trace import format as traces
 from harness.trace.format import (
@@ -308,7 +307,7 @@ class Machine(RuleBasedStateMachine):
         """Shrink the trace, unless the anomaly was found before, and return the witness of what is left."""
         whole, anomaly = self._trace(), finding.anomaly
         if anomaly not in self.smallest:
-            self.smallest[anomaly] = shrink(whole, partial(self._fails_at, anomaly), SHRINK_SECONDS)
+            self.smallest[anomaly] = shrink(whole, partial(self._fails_at, anomaly))
         trace = self.smallest[anomaly]
         command = replay_command(self._kept(trace), self.engine.text)
         return witness(self._again(anomaly, trace) or finding, trace, whole=len(whole.ops), replay=command)

@@ -16,13 +16,12 @@ from harness._util.errors import UsageError
 from harness.checkers.reuse import ReuseFloor
 from harness.checkers.tensors import TensorsAgree
 from harness.cold.arms import BY_NAME
-from harness.cold.streams import traces as cold_traces
+from harness.cold.suite import traces as cold_traces
 from harness.engines.mutant import Mutant
 from harness.engines.policy import get
 from harness.engines.registry import parse
 from harness.mutants.hunt import judged
 from harness.run.lockstep import NAME as DIFFERENTIAL
-from harness.run.lockstep import POLICY as LOCKSTEP_POLICY
 from harness.run.lockstep import lockstep
 from harness.trace.format import Trace
 from harness.verdict.compared import NAME as COLD
@@ -56,7 +55,7 @@ def alone(answers: dict[str, str]) -> bool:
 
 
 def _differential(mutant: Mutant, trace: Trace) -> str:
-    if mutant.engine != "reference" or mutant.policy != LOCKSTEP_POLICY or trace.header.height != "manager":
+    if mutant.engine != "reference" or get(mutant.policy).follower is None or trace.header.height != "manager":
         return NOT_RUN
     engine = parse(f"reference:mutant={mutant.name}").open(trace.header)
     found = lockstep(trace, engine, until=lambda finding: finding.checker == DIFFERENTIAL, keep=False).findings

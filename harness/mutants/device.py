@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from harness.engines.fault_tools import wrap
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import declared, mutant
 from harness.history.events import Run, StepBegin
 
 TOY = ("toy",)
@@ -22,13 +22,32 @@ NULL = 0
 """The page of the device's space that stands for one that is not there."""
 
 
+@mutant(
+    name="device-skips-copies",
+    mirrors="vllm-project/vllm#55112",
+    anomaly="silent-divergence",
+    checker="tensors",
+    group="K",
+    engines=TOY,
+)
 def copies_left_out(engine: Any) -> None:
-    """Run steps without the copies that come before them."""
+    """The device runs a step without the copies that come before it."""
     _rewrite(engine, lambda begin: msgspec.structs.replace(begin, copies=[]))
 
 
+@mutant(
+    name="device-rows-grow",
+    mirrors="vllm-project/vllm#42273",
+    anomaly="silent-divergence",
+    checker="tensors",
+    group="G",
+    engines=TOY,
+)
 def device_rows_grow(engine: Any) -> None:
-    """Keep a request's rows of the block table from one step to the next, and add what is new in them."""
+    """The device's row of a request is not rewritten when it comes back.
+
+    Keep a request's rows of the block table from one step to the next, and add what is new in them.
+    """
     rows: dict[str, list[list[int]]] = {}
 
     def grown(begin: StepBegin) -> StepBegin:
@@ -42,8 +61,16 @@ def device_rows_grow(engine: Any) -> None:
     _rewrite(engine, grown)
 
 
+@mutant(
+    name="conv-state-lost",
+    mirrors="osaurus-ai/vmlx-swift#210",
+    anomaly="silent-divergence",
+    checker="tensors",
+    group="J",
+    engines=TOY,
+)
 def conv_state_lost(engine: Any) -> None:
-    """Restore recurrent memories without the convolutions' states beside them."""
+    """A recurrent memory is restored without the convolution's state beside it."""
     pools, seen = engine.tensors.pools, set[str]()
 
     def execute(original: Any, begin: StepBegin, *args: Any) -> Any:
@@ -59,8 +86,19 @@ def conv_state_lost(engine: Any) -> None:
     wrap(engine.tensors, "execute", execute)
 
 
+@mutant(
+    name="fresh-state-not-cleared",
+    mirrors="vllm-project/tpu-inference#2431, vllm-project/vllm#56524",
+    anomaly="silent-divergence",
+    checker="tensors",
+    group="E",
+    engines=TOY,
+)
 def fresh_state_not_cleared(engine: Any) -> None:
-    """Let a request that starts from nothing go on from whatever its first page holds."""
+    """A fresh prompt goes on from the state of whoever had its page before.
+
+    Let a request that starts from nothing go on from whatever its first page holds.
+    """
 
     def chunk(original: Any, run: Run, tokens: Any) -> Any:
         made = original(run, tokens)
@@ -85,8 +123,19 @@ class _Warm(int):
         return 0
 
 
+@mutant(
+    name="pad-row-on-a-live-page",
+    mirrors="lightseekorg/tokenspeed#700, vllm-project/vllm#33937",
+    anomaly="silent-divergence",
+    checker="tensors",
+    group="F",
+    engines=TOY,
+)
 def pad_row_on_a_live_page(engine: Any) -> None:
-    """Fill a batch up with a row that computes a token of padding into the last pages of the first request."""
+    """A row of padding writes into a page that a request has.
+
+    Fill a batch up with a row that computes a token of padding into the last pages of the first request.
+    """
 
     def execute(original: Any, begin: StepBegin, withdrawn: Any, tokens: Any) -> Any:
         logits = original(begin, withdrawn, tokens)
@@ -100,8 +149,16 @@ def pad_row_on_a_live_page(engine: Any) -> None:
     wrap(engine.tensors, "execute", execute)
 
 
+@mutant(
+    name="rows-of-a-batch-swapped",
+    mirrors="vllm-project/vllm#41841",
+    anomaly="silent-divergence",
+    checker="tensors",
+    group="F",
+    engines=TOY,
+)
 def rows_of_a_batch_swapped(engine: Any) -> None:
-    """Keep the states of the first two rows of a batch in one another's pages."""
+    """Two rows of a batch keep their states in one another's pages."""
 
     def swap(states: list[_States]) -> None:
         for one, other in pairwise(states):
@@ -114,8 +171,19 @@ def rows_of_a_batch_swapped(engine: Any) -> None:
     _after(engine, lambda states, before: swap(sorted(states, key=lambda state: state.group)))
 
 
+@mutant(
+    name="short-chunk-stores-where-it-read",
+    mirrors="vllm-project/vllm#56196",
+    anomaly="silent-divergence",
+    checker="tensors",
+    group="J",
+    engines=TOY,
+)
 def short_chunk_stores_where_it_read(engine: Any) -> None:
-    """Store the convolution's state of a chunk shorter than its history in the page that it was read from."""
+    """A chunk shorter than the convolution overwrites the state that it began with.
+
+    Store the convolution's state of a chunk shorter than its history in the page that it was read from.
+    """
 
     def put_back(states: list[_States], before: dict[int, list[Any]]) -> None:
         for state in states:
@@ -127,8 +195,16 @@ def short_chunk_stores_where_it_read(engine: Any) -> None:
     _after(engine, put_back)
 
 
+@mutant(
+    name="short-chunk-keeps-no-state",
+    mirrors="vllm-project/vllm#35447",
+    anomaly="silent-divergence",
+    checker="tensors",
+    group="D",
+    engines=TOY,
+)
 def short_chunk_keeps_no_state(engine: Any) -> None:
-    """Take a short chunk of a prompt for drafts, whose states are kept elsewhere until they stand."""
+    """A short chunk of a prompt is taken for drafts, and its state is not kept."""
 
     def put_back(states: list[_States], before: dict[int, list[Any]]) -> None:
         for state in states:
@@ -138,8 +214,19 @@ def short_chunk_keeps_no_state(engine: Any) -> None:
     _after(engine, put_back)
 
 
+@mutant(
+    name="continuation-from-nothing",
+    mirrors="huggingface/transformers#46741, kekzl/imp#156",
+    anomaly="silent-divergence",
+    checker="tensors",
+    group="J",
+    engines=TOY,
+)
 def continuation_from_nothing(engine: Any) -> None:
-    """Start every chunk of more than one token from an empty state."""
+    """A chunk of several tokens starts from nothing although something came before.
+
+    Start every chunk of more than one token from an empty state.
+    """
 
     def execute(original: Any, begin: StepBegin, withdrawn: Any, tokens: Any) -> Any:
         kept = []
@@ -204,95 +291,4 @@ def _rewrite(engine: Any, change: Callable[[StepBegin], StepBegin]) -> None:
     wrap(engine.tensors, "execute", lambda original, begin, *args: original(change(begin), *args))
 
 
-MUTANTS = (
-    Mutant(
-        "device-skips-copies",
-        "the device runs a step without the copies that come before it",
-        "vllm-project/vllm#55112",
-        "silent-divergence",
-        "tensors",
-        copies_left_out,
-        TOY,
-        group="K",
-    ),
-    Mutant(
-        "device-rows-grow",
-        "the device's row of a request is not rewritten when it comes back",
-        "vllm-project/vllm#42273",
-        "silent-divergence",
-        "tensors",
-        device_rows_grow,
-        TOY,
-        group="G",
-    ),
-    Mutant(
-        "conv-state-lost",
-        "a recurrent memory is restored without the convolution's state beside it",
-        "osaurus-ai/vmlx-swift#210",
-        "silent-divergence",
-        "tensors",
-        conv_state_lost,
-        TOY,
-        group="J",
-    ),
-    Mutant(
-        "fresh-state-not-cleared",
-        "a fresh prompt goes on from the state of whoever had its page before",
-        "vllm-project/tpu-inference#2431, vllm-project/vllm#56524",
-        "silent-divergence",
-        "tensors",
-        fresh_state_not_cleared,
-        TOY,
-        group="E",
-    ),
-    Mutant(
-        "pad-row-on-a-live-page",
-        "a row of padding writes into a page that a request has",
-        "lightseekorg/tokenspeed#700, vllm-project/vllm#33937",
-        "silent-divergence",
-        "tensors",
-        pad_row_on_a_live_page,
-        TOY,
-        group="F",
-    ),
-    Mutant(
-        "rows-of-a-batch-swapped",
-        "two rows of a batch keep their states in one another's pages",
-        "vllm-project/vllm#41841",
-        "silent-divergence",
-        "tensors",
-        rows_of_a_batch_swapped,
-        TOY,
-        group="F",
-    ),
-    Mutant(
-        "short-chunk-stores-where-it-read",
-        "a chunk shorter than the convolution overwrites the state that it began with",
-        "vllm-project/vllm#56196",
-        "silent-divergence",
-        "tensors",
-        short_chunk_stores_where_it_read,
-        TOY,
-        group="J",
-    ),
-    Mutant(
-        "short-chunk-keeps-no-state",
-        "a short chunk of a prompt is taken for drafts, and its state is not kept",
-        "vllm-project/vllm#35447",
-        "silent-divergence",
-        "tensors",
-        short_chunk_keeps_no_state,
-        TOY,
-        group="D",
-    ),
-    Mutant(
-        "continuation-from-nothing",
-        "a chunk of several tokens starts from nothing although something came before",
-        "huggingface/transformers#46741, kekzl/imp#156",
-        "silent-divergence",
-        "tensors",
-        continuation_from_nothing,
-        TOY,
-        group="J",
-    ),
-)
+MUTANTS = declared(globals())

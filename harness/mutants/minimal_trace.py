@@ -18,7 +18,6 @@ from harness.trace.format import Trace
 from harness.trace.shrink import shrink
 
 FOLDER = "mutants"
-SHRINK_SECONDS = 60.0
 
 
 def folder() -> Path:
@@ -31,14 +30,14 @@ def path_of(mutant: Mutant) -> Path:
     return folder() / f"{mutant.name}.jsonl"
 
 
-def smallest(mutant: Mutant, trace: Trace, seconds: float = SHRINK_SECONDS) -> Trace:
+def smallest(mutant: Mutant, trace: Trace) -> Trace:
     """Return a small trace that kills a fault as this one does, and passes without it."""
 
     def fails(candidate: Trace) -> int:
         finding = killed(mutant, candidate)
         return finding.op if finding is not None else -1
 
-    small = shrink(trace, fails, seconds)
+    small = shrink(trace, fails)
     small = trace if judged(mutant, small, faulty=False).findings else small
     header = msgspec.structs.replace(
         small.header, name=mutant.name, story=mutant.summary, source=mutant.mirrors, seed=None, needs=_needs(small)

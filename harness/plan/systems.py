@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from harness._util.errors import UsageError
+from harness.engines import policy as policies
 
-SYSTEMS = ("vllm", "openvino_genai", "lmcache", "furiosa", "tensorrt_edge")
-_SPELLINGS = {
-    "openvino": "openvino_genai",
-    "furiosa_llm": "furiosa",
-    "tensorrt_edge_llm": "tensorrt_edge",
-}
+
+def systems() -> list[str]:
+    """Return the policies that have a plan, by name."""
+    return [name for name in policies.names() if policies.get(name).plan is not None]
 
 
 def system_of(name: str) -> str:
-    """Return the system that a name means; hyphens and capitals do not matter. Raises UsageError with the nearest one."""
+    """Return the policy that a name means; hyphens and capitals do not matter. Raises UsageError with the nearest one."""
     plain = name.lower().replace("-", "_")
-    plain = _SPELLINGS.get(plain, plain)
-    if plain not in SYSTEMS:
+    registered = policies.names()
+    if plain not in registered:
+        plain = next((known for known in registered if plain in policies.get(known).aliases), plain)
+    if plain not in registered or policies.get(plain).plan is None:
         from harness.trace.model import choices
 
-        raise UsageError(f"plan: no system is called {name!r}; {choices(plain, SYSTEMS)}")
+        raise UsageError(f"plan: no system is called {name!r}; {choices(plain, systems())}")
     return plain

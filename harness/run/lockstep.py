@@ -29,8 +29,6 @@ from harness.trace.format import Op, Trace
 from harness.verdict.result import Result
 
 NAME = "differential"
-POLICY = "vllm"
-"""The policy whose reference can be made to follow."""
 SUMMARY = "in lock-step with the reference: hits, chunks, published keys and counts are equal, free choices followed"
 ANOMALIES = ("divergence",)
 TOLERANCES = {
@@ -38,6 +36,11 @@ TOLERANCES = {
     "victims": "whichever cached block the engine evicts, the reference evicts",
     "duplicates": "of several blocks with the same key, either may be hit",
 }
+
+
+def followed() -> list[str]:
+    """Return the policies whose reference can be made to follow an engine."""
+    return [name for name in policies.names() if policies.get(name).follower is not None]
 
 
 def lockstep(trace: Trace, engine: Engine, *, until: Callable[[Finding], bool] | None = None, keep: bool = True) -> Result:

@@ -17,8 +17,7 @@ from harness.engines import policy as policies
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.run.execute import drive
-from harness.run.lockstep import POLICY as LOCKSTEP_POLICY
-from harness.run.lockstep import lockstep
+from harness.run.lockstep import followed, lockstep
 from harness.run.suites import Stream, Suite
 from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
@@ -28,7 +27,6 @@ from harness.verdict.compared import Compared
 from harness.verdict.result import Result
 from harness.verdict.summary import DISAGREEMENT_NAMES, Failure, NotRun, Report, SuiteReport
 
-SHRINK_SECONDS = 10.0
 RANDOM_TRACES = 12
 """Random traces for each cell when the user gives no time."""
 FAILURES_SHRUNK = 3
@@ -81,8 +79,8 @@ class Runner:
         for suite in suites:
             if self._stopped():
                 self._skip(f"suite {suite.name}", "the run stopped at its first failure")
-            elif suite.paired and self.policy != LOCKSTEP_POLICY:
-                self._skip(f"suite {suite.name}", f"the reference follows free choices of {LOCKSTEP_POLICY} alone")
+            elif suite.paired and policy.follower is None:
+                self._skip(f"suite {suite.name}", f"the reference follows free choices of {', '.join(followed())} alone")
             elif suite.paired and not self.engine.comparable:
                 self._skip(f"suite {suite.name}", f"{self.engine.kind.name} is what it compares with")
             elif suite.tensors and not self.engine.kind.computes:
@@ -218,7 +216,7 @@ class Runner:
         shrunk = trace
         if not pattern and finding.anomaly not in self._shrunk and len(self._shrunk) < FAILURES_SHRUNK:
             self._shrunk.add(finding.anomaly)
-            shrunk = shrink(trace, self._fails_alike(suite, engine, finding), SHRINK_SECONDS)
+            shrunk = shrink(trace, self._fails_alike(suite, engine, finding))
         again = self._rerun(suite, engine, shrunk, finding.anomaly) or finding
         expected = self.expected.get(pattern, "") or ("listed" if pattern else "")
         text = engine.text if engine.text != self.engine.text else ""

@@ -20,8 +20,8 @@ from lm_eval.models.openai_completions import LocalCompletionsAPI
 
 from harness.engines.answers import Ask, BackendError
 from harness.score.asking import Asking
+from harness.score.completion import read
 from harness.score.lm import asks_of, prefixes
-from harness.score.remote import read
 
 ATTEMPTS = 2
 """How often a request is sent before it counts as failed."""

@@ -21,8 +21,7 @@ from typing import Literal
 
 import msgspec
 
-from harness.score.divergence import NEAR_TIE, Divergence, divergences
-from harness.score.pairs import Pair, Scores, counts, pair_up
+from harness.score.pairs import NEAR_TIE, Divergence, Pair, Scores, counts, divergences, pair_up
 from harness.score.restored import MIN_SHARE, Need, Restored, measure, shortfalls
 from harness.score.statistics import ALPHA, holm, mcnemar, mde, n_for_margin, tango_lower
 from harness.verdict.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN

@@ -5,7 +5,7 @@ the block sizes that the engine settles on. The files of published models carry 
 number, as comments. A trace embeds the whole layout, so a file may be changed without changing any stored trace.
 
 The files of published models have a table `[model]` as well: the layers themselves, from which `cachewitness plan` works
-(`harness.model` says what is in it). Traces do not need it, and `load` does not look at it.
+(`harness.trace.model` says what is in it). Traces do not need it, and `load` does not look at it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Makes a failing trace small: fewer operations first, then shorter prompts, smaller steps, a smaller pool, fewer groups.
 
-Every candidate is run on a fresh engine; it is kept if the same anomaly is still found. The order of attempts is fixed, so
-the same failure shrinks to the same trace.
+Every candidate is run on a fresh engine; it is kept if the same anomaly is still found. The order of attempts is fixed and
+their number is bounded, not their time, so the same failure shrinks to the same trace on any machine.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -30,30 +29,32 @@ from harness.trace.shrink_candidates import (
 Fails = Callable[[Trace], int]
 """Runs a trace and returns the index of the operation at which it fails as before, −1 if it does not."""
 
+ATTEMPTS = 5_000
+"""Candidates that are run at most. A trace of the fuzzer is as small as it gets after some hundred."""
 
-def shrink(trace: Trace, fails: Fails, seconds: float = 5.0) -> Trace:
+
+def shrink(trace: Trace, fails: Fails, attempts: int = ATTEMPTS) -> Trace:
     """Return a smaller trace that fails in the same way; the trace itself if it does not fail again.
 
-    Stops after so many seconds with the smallest one so far.
+    Stops after so many candidates with the smallest one so far; one more takes out what no longer does anything.
     """
     at = fails(trace)
     if at < 0:
         return trace
-    search = _Search(trace.with_ops(trace.ops[: at + 1]), fails, time.monotonic() + seconds)
+    search = _Search(trace.with_ops(trace.ops[: at + 1]), fails, attempts)
     search.fixpoint()
     search.leave_strangers_out()
     return search.best
 
 
 class _Search:
-    def __init__(self, trace: Trace, fails: Fails, deadline: float) -> None:
-        self.best, self._fails, self._deadline = trace, fails, deadline
+    def __init__(self, trace: Trace, fails: Fails, attempts: int) -> None:
+        self.best, self._fails, self._attempts = trace, fails, attempts
 
     def fixpoint(self) -> None:
-        """Repeat all passes until none of them helps or time is up."""
+        """Repeat all passes until none of them helps or no attempt is left."""
         for r in [op.r for op in self.best.ops if isinstance(op, Submit)]:
-            if self._left():
-                self._try(list(without(self.best.ops, r)))
+            self._try(list(without(self.best.ops, r)))
         while self._left():
             before = size(self.best.header, self.best.ops)
             self._drop_operations()
@@ -68,16 +69,20 @@ class _Search:
                 return
 
     def leave_strangers_out(self) -> None:
-        """Ask nothing of requests that are no longer submitted, as is left if time was up: such a trace is not read again."""
+        """Ask nothing of requests that are no longer submitted, as is left if attempts ran out: nothing reads such a trace."""
         ops = list(known(self.best.ops))
+        self._attempts = max(self._attempts, 1)
         if ops != self.best.ops:
             self._try(ops)
 
     def _left(self) -> bool:
-        return time.monotonic() < self._deadline
+        return self._attempts > 0
 
     def _try(self, ops: list[Op], pages: int = 0, header: TraceHeader | None = None) -> bool:
         """Keep a candidate if it fails; a configuration that the engine refuses does not."""
+        if not self._left():
+            return False
+        self._attempts -= 1
         header = header or self.best.header
         candidate = Trace(msgspec.structs.replace(header, pages=pages) if pages else header, ops)
         try:
@@ -91,7 +96,7 @@ class _Search:
 
     def _shrink_pool(self) -> None:
         improved = True
-        while improved and self._left():
+        while improved:
             improved = any(self._try(self.best.ops, pages) for pages in fewer(self.best.header.pages) if pages > 2)
 
     def _merge_steps(self) -> None:
@@ -109,10 +114,9 @@ class _Search:
     def _drop_requests(self) -> None:
         """Leave requests out; those that only fill the pool, together with the room that they took."""
         for submit in [op for op in self.best.ops if isinstance(op, Submit)]:
-            if self._left():
-                ops, pages = list(without(self.best.ops, submit.r)), self.best.header.pages
-                room = length_of(submit.prompt) // min(group.block_size for group in self.best.header.layout.groups) + 1
-                any(self._try(ops, pages - less) for less in range(min(room + 1, pages - 2)) if self._left())
+            ops, pages = list(without(self.best.ops, submit.r)), self.best.header.pages
+            room = length_of(submit.prompt) // min(group.block_size for group in self.best.header.layout.groups) + 1
+            any(self._try(ops, pages - less) for less in range(min(room + 1, pages - 2)))
 
     def _drop_operations(self) -> None:
         count = max(1, len(self.best.ops) // 2)
@@ -127,24 +131,24 @@ class _Search:
     def _prompt_what_is_generated(self) -> None:
         """Give requests what they generate as a part of their prompts, where that takes fewer operations."""
         improved = True
-        while improved and self._left():
+        while improved:
             candidates = (ops for ops in prompted(self.best.ops) if len(ops) < len(self.best.ops))
-            improved = any(self._try(ops) for ops in candidates if self._left())
+            improved = any(self._try(ops) for ops in candidates)
 
     def _shorten_texts(self) -> None:
         improved = True
-        while improved and self._left():
+        while improved:
             candidates = shared_texts(self.best.ops, unit_of(self.best.header))
-            improved = any(self._try(ops) for ops in candidates if self._left())
+            improved = any(self._try(ops) for ops in candidates)
 
     def _simplify(self) -> None:
         for index in range(len(self.best.ops) - 1, -1, -1):
             improved = True
-            while improved and self._left() and index < len(self.best.ops):
+            while improved and index < len(self.best.ops):
                 ops, unit = self.best.ops, unit_of(self.best.header)
                 improved = any(self._try([*ops[:index], op, *ops[index + 1 :]]) for op in simpler(ops[index], unit))
 
     def _plainer(self) -> None:
         improved = True
-        while improved and self._left():
-            improved = any(self._try(self.best.ops, header=header) for header in plainer(self.best.header) if self._left())
+        while improved:
+            improved = any(self._try(self.best.ops, header=header) for header in plainer(self.best.header))

@@ -35,6 +35,11 @@ class Case:
     legal: Sequence[int] = field(default=())
 
 
+def case(kind: Kind, name: str, comment: str, flags: str, asked: Any, **more: Any) -> Case:
+    """Return a question of a kind; its flags are named in one string, `more` are further fields of `Case`."""
+    return Case(f"{kind}/{name}", comment, flags.split(), asked, **more)
+
+
 @dataclass(frozen=True)
 class Questions:
     """What a policy is asked: the cases of each kind, what the flags mean, and who answers for the reference.

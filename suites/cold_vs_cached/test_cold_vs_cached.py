@@ -18,8 +18,9 @@ from harness.cold.judge import judged
 from harness.cold.noise import cold, floors, furthest, states_of
 from harness.cold.record import Recorder, RequestLifetime
 from harness.cold.stories import STORIES, write
-from harness.cold.streams import default_configurations, streams, traces
+from harness.cold.suite import streams, traces
 from harness.engines.registry import parse
+from harness.policies.vllm.policy import cold_configurations
 from harness.run.execute import drive
 from harness.run.runner import Runner
 from harness.trace.format import Step, Submit, Trace
@@ -37,12 +38,12 @@ def compared(trace: Trace, engine: str = "toy") -> Compared:
 
 
 def told(arm: str, where: str, configuration: int = 0, seed: int = 0) -> Trace:
-    return write(default_configurations()[configuration].shape("scheduler"), BY_NAME[arm], where, seed)
+    return write(cold_configurations()[configuration].shape("scheduler"), BY_NAME[arm], where, seed)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_clean_engine_passes_every_arm_at_both_places(seed: int) -> None:
-    configuration = default_configurations()[seed % len(default_configurations())]
+    configuration = cold_configurations()[seed % len(cold_configurations())]
     for trace in traces(configuration, seed, places=EVERYWHERE):
         if trace.header.options.get("tier_pages") and configuration.layout.name == "full-mamba-unequal":
             continue
@@ -146,7 +147,7 @@ def test_rows_add_counts_and_keep_the_largest_difference() -> None:
 
 
 def test_default_run_covers_three_layouts_two_block_sizes_and_three_precisions() -> None:
-    every = streams(parse("toy"), default_configurations(), 0)
+    every = streams(parse("toy"), cold_configurations(), 0)
     assert {stream.engine.options["dtype"] for stream in every} == {"float64", "float32", "bf16-state"}
     kinds = {frozenset(group.kind for group in stream.configuration.layout.groups) for stream in every}
     assert {
@@ -155,13 +156,13 @@ def test_default_run_covers_three_layouts_two_block_sizes_and_three_precisions()
         frozenset(["full", "sliding", "recurrent"]),
     } <= kinds
     assert {stream.configuration.options["retention_interval"] for stream in every} == {None, 0, 64}
-    assert {stream.engine.text for stream in streams(parse("toy:dtype=float32"), default_configurations(), 0)} == {
+    assert {stream.engine.text for stream in streams(parse("toy:dtype=float32"), cold_configurations(), 0)} == {
         "toy:dtype=float32"
     }
 
 
 def test_engine_without_tensors_is_told_as_not_run() -> None:
-    report = Runner(parse("reference"), default_configurations()).run(SUITE)
+    report = Runner(parse("reference"), cold_configurations()).run(SUITE)
     assert [(entry.what, entry.why) for entry in report.not_run] == [
         ("suite cold-vs-cached", "engine reference computes no tensors")
     ]

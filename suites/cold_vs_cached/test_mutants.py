@@ -12,9 +12,9 @@ from harness._util.errors import UsageError
 from harness.cold.arms import BY_NAME
 from harness.cold.judge import judged
 from harness.cold.stories import write
-from harness.cold.streams import default_configurations
 from harness.engines.faults import all_mutants
 from harness.engines.registry import parse
+from harness.policies.vllm.policy import cold_configurations
 from harness.trace.format import Trace
 from harness.verdict.compared import NAME, Compared
 
@@ -74,7 +74,7 @@ IDLE = {
 
 def traces(story: str) -> list[Trace]:
     arm, _, where = story.partition("/")
-    return [write(configuration.shape("scheduler"), BY_NAME[arm], where, 0) for configuration in default_configurations()]
+    return [write(configuration.shape("scheduler"), BY_NAME[arm], where, 0) for configuration in cold_configurations()]
 
 
 def compared(trace: Trace, engine: str) -> Compared:

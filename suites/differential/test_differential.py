@@ -12,8 +12,9 @@ from harness.engines.protocol import Engine
 from harness.history.events import Take
 from harness.policies.vllm.dirty_blocks import observable_manager
 from harness.policies.vllm.engine import assemble, configure
+from harness.policies.vllm.policy import default_configurations
 from harness.run.lockstep import NAME, lockstep
-from harness.trace.configurations import Configuration, default_configurations
+from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
 from harness.trace.generate import random_trace
 from harness.verdict.result import Result

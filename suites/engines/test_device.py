@@ -15,9 +15,10 @@ from harness.history.attention_span import first_needed
 from harness.history.events import Accept, Group, Move, Run, StepBegin
 from harness.policies.vllm.dirty_blocks import observable_manager
 from harness.policies.vllm.engine import assemble, configure
+from harness.policies.vllm.policy import default_configurations, scheduler_configurations
 from harness.run.execute import drive
 from harness.trace import layouts
-from harness.trace.configurations import Configuration, default_configurations, scheduler_configurations
+from harness.trace.configurations import Configuration
 from harness.trace.format import Step, TraceHeader
 from harness.trace.generate import random_trace
 from reference_impl.vllm.request import Request

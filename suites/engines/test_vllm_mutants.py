@@ -14,9 +14,9 @@ from harness.engines.mutant import Mutant
 from harness.engines.real_vllm.faults import FAULTS, kind_of
 from harness.engines.real_vllm.patch import ACTIVE
 from harness.engines.registry import parse
+from harness.policies.vllm.policy import default_configurations
 from harness.run.execute import drive
 from harness.run.lockstep import NAME as DIFFERENTIAL
-from harness.trace.configurations import default_configurations
 from harness.trace.format import load
 from harness.trace.generate import random_trace
 from suites.support.real_vllm import REAL, SOURCE, needs_vllm

@@ -12,7 +12,8 @@ import pytest
 from harness.engines import observe_touched
 from harness.engines.registry import parse
 from harness.history.events import Event
-from harness.trace.configurations import Configuration, default_configurations
+from harness.policies.vllm.policy import default_configurations
+from harness.trace.configurations import Configuration
 from harness.trace.generate import random_trace
 from suites.support.real_vllm import REAL, SOURCE
 

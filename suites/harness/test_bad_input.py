@@ -186,12 +186,12 @@ def test_what_the_references_record_can_be_checked(policy: str, tmp_path: Path, 
 
 
 def test_a_shrunk_trace_names_no_stranger(tmp_path: Path) -> None:
-    """Even if time was up before everything that does nothing was taken out of it."""
+    """Even if no attempt was left before everything that does nothing was taken out of it."""
     shape = Configuration(load_layout("full-mamba")).shape("manager")
     strange: list[Op] = [Step(run=[("gone", 4), ("a", 3)], withdraw=["gone"]), Step(run=[("gone", 1)]), Preempt("gone")]
     header = random_trace(shape, 1, withdraw=False).header
     trace = Trace(header, [Submit("a", "x:20"), *strange, Preempt("a")])
-    shrunk = shrink(trace, lambda one: len(one.ops) - 1 if Preempt("a") in one.ops else -1, seconds=0)
+    shrunk = shrink(trace, lambda one: len(one.ops) - 1 if Preempt("a") in one.ops else -1, attempts=0)
     assert shrunk.ops == [Submit("a", "x:20"), Step(run=[("a", 3)]), Preempt("a")]
     (tmp_path / "t.jsonl").write_bytes(validate.trace.dump(shrunk))
     assert validate.load_trace(tmp_path / "t.jsonl") == shrunk

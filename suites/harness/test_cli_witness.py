@@ -21,7 +21,6 @@ ID = "invariants:exact-replay@full-swa-mamba[retention_interval=0]"
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.run.runner.SHRINK_SECONDS", 1.0)
 
 
 def _run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks import long_sequence
-from benchmarks.long_sequence import PHASES, TITLE, Watch, section, table
+from benchmarks.long_sequence import PHASES, TITLE, section, table
 from benchmarks.long_sequence_subjects import SUBJECTS
+from benchmarks.long_sequence_watch import Watch
 from benchmarks.sections import placed
 
 ROOT = Path(__file__).resolve().parents[2]

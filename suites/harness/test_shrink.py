@@ -116,19 +116,31 @@ def test_a_trace_that_does_not_fail_again_is_left_alone() -> None:
     assert shrink(trace, lambda _: -1) is trace
 
 
-def test_shrinking_stops_when_its_time_is_up() -> None:
-    """With the best so far, which still fails."""
+@pytest.mark.parametrize("attempts", [0, 1, 20, 5_000])
+def test_a_slow_machine_finds_the_same_witness(attempts: int) -> None:
+    """What is found depends on the attempts that are left, never on how long each of them takes."""
     trace = _failing(_two_in_a_step, 9)
 
     def slowly(candidate: Trace) -> int:
-        time.sleep(0.02)
+        time.sleep(0.005)
         return _two_in_a_step(candidate)
 
-    started = time.monotonic()
-    shrunk = shrink(trace, slowly, seconds=0.1)
-    assert time.monotonic() - started < 1.0
-    assert _two_in_a_step(shrunk) >= 0
-    assert len(shrunk.ops) <= len(trace.ops)
+    assert shrink(trace, slowly, attempts) == shrink(trace, _two_in_a_step, attempts)
+
+
+def test_shrinking_stops_when_its_attempts_are_spent() -> None:
+    """With the best so far, which still fails; beside the attempts there are the first run and the last clean-up."""
+    trace = _failing(_two_in_a_step, 9)
+    for attempts in (0, 5, 50):
+        ran: list[Trace] = []
+
+        def counted(candidate: Trace, ran: list[Trace] = ran) -> int:
+            ran.append(candidate)
+            return _two_in_a_step(candidate)
+
+        shrunk = shrink(trace, counted, attempts)
+        assert len(ran) <= attempts + 2
+        assert _two_in_a_step(shrunk) >= 0 and len(shrunk.ops) <= len(trace.ops)
 
 
 def test_steps_in_a_row_become_one() -> None:

@@ -13,9 +13,10 @@ import pytest
 from harness.cli.suites import SUITES
 from harness.engines.registry import parse
 from harness.history.events import Accept, Finished, StepBegin, StepEnd
+from harness.policies.vllm.policy import default_configurations, scheduler_configurations
 from harness.run.execute import drive
 from harness.run.runner import Runner
-from harness.trace.configurations import Configuration, default_configurations, scheduler_configurations
+from harness.trace.configurations import Configuration
 from harness.trace.scenarios import SCENARIOS
 from harness.verdict.result import EXIT_PASS
 from harness.verdict.summary import Report

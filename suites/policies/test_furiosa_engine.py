@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from harness._util.errors import UsageError
 from harness.engines.policy_height import PolicyHeight
-from harness.policies.furiosa.engine import NOT_APPLICABLE, POLICY, open_engine, variants
+from harness.policies.furiosa import NOT_APPLICABLE
+from harness.policies.furiosa.engine import open_engine
+from harness.policies.furiosa.policy import POLICY, variants
 from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.format import Height, Layout, Trace, TraceHeader

@@ -11,7 +11,8 @@ from harness._util.errors import UsageError
 from harness.cli.suites import SUITES
 from harness.engines.registry import parse
 from harness.history.events import Event, Hit, Publish, ResetDone, StepBegin, Unpublish
-from harness.policies.lmcache.engine import LMCacheHeight, configurations, layer_specs, open_engine, variants
+from harness.policies.lmcache.engine import LMCacheHeight, layer_specs, open_engine
+from harness.policies.lmcache.policy import configurations, variants
 from harness.run.execute import drive
 from harness.run.runner import Runner
 from harness.trace import layouts

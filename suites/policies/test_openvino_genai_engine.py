@@ -15,7 +15,8 @@ import pytest
 from harness._util.errors import UsageError
 from harness.engines.policy_height import PolicyHeight
 from harness.history.events import Aborted, Header, Hit, StepBegin
-from harness.policies.openvino_genai.engine import configurations, open_engine
+from harness.policies.openvino_genai.engine import open_engine
+from harness.policies.openvino_genai.policy import configurations
 from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.configurations import Configuration

@@ -15,7 +15,7 @@ from harness._util import data
 from harness.cli import EXIT_USAGE, invoke
 from harness.plan.result import Plan
 from harness.plan.show import told
-from harness.plan.systems import SYSTEMS, system_of
+from harness.plan.systems import system_of, systems
 from harness.trace import layouts
 
 EXAMPLES = {
@@ -27,7 +27,7 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", systems())
 def test_a_plan_is_a_table_or_json_with_the_same_values(system: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every value of the JSON is in the table, in the form that people read."""
     assert invoke(["plan", system, *EXAMPLES[system]]) == 0
@@ -125,7 +125,7 @@ def test_the_manual_lists_the_models_and_what_of_them_is_unverified() -> None:
         assert f"| {name} | {'; '.join(layouts.model(name).unverified) or 'nothing'} |\n" in text
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", systems())
 def test_nothing_heavy_is_imported(system: str) -> None:
     """No extra, no test tool, no runner, no other policy's scheduler; for JSON not even rich."""
     code = (

@@ -13,7 +13,9 @@ import pytest
 from harness._util.errors import UsageError
 from harness.engines.policy_height import PolicyHeight, Scheduled
 from harness.history.events import Header, Hit, StepBegin, Take
-from harness.policies.tensorrt_edge.engine import NOT_APPLICABLE, assemble, configurations, open_engine, row_length
+from harness.policies.tensorrt_edge import NOT_APPLICABLE
+from harness.policies.tensorrt_edge.engine import assemble, open_engine, row_length
+from harness.policies.tensorrt_edge.policy import configurations
 from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.configurations import Configuration

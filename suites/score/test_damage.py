@@ -15,7 +15,8 @@ if importlib.util.find_spec("benchmarks") is None:
     pytest.skip("benchmarks are not installed: run from a checkout", allow_module_level=True)
 
 from benchmarks.damages import DAMAGES
-from benchmarks.sensitivity import CONDITIONS, Bench
+from benchmarks.sensitivity import Bench
+from benchmarks.sensitivity_result import CONDITIONS
 
 QUESTIONS = 48
 BY_NAME = {damage.name: damage for damage in DAMAGES}

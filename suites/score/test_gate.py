@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from harness.engines.answers import Answer
-from harness.score.divergence import divergences
 from harness.score.gate import Judged, Rules, decides_at, exit_code, group_scores, judge
-from harness.score.pairs import Scored, Scores, Unpaired, pair_up
+from harness.score.pairs import Scored, Scores, Unpaired, divergences, pair_up
 from harness.score.restored import Need, measure, shortfalls
 from harness.score.statistics import mcnemar, tango_lower
 

@@ -84,6 +84,7 @@ Fault = Callable[[Patches], None]
 def planted(fault: Fault) -> Callable[[Any], None]:
     """Return what plants a fault for as long as an engine is open."""
 
+    @wraps(fault)
     def plant(engine: Any) -> None:
         ACTIVE.undo()
         fault(ACTIVE)

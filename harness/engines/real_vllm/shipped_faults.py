@@ -8,20 +8,45 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import declared, mutant
 from harness.engines.real_vllm.patch import COORDINATOR, MANAGER, POOL, SCHEDULER, SINGLE, UTILS, Patches, planted
 
 SPLIT = "_mamba_block_aligned_split"
 HYBRID = "HybridKVCacheCoordinator"
+ONLY = ("vllm",)
 
 
+@mutant(
+    name="vllm-chunk-ends-off-the-grid",
+    mirrors="vllm-project/vllm#47861, vllm-project/vllm#48970",
+    anomaly="fabricated-snapshot",
+    checker="no-fabricated-snapshots",
+    group="A",
+    engines=ONLY,
+)
+@planted
 def chunk_ends_off_the_grid(patches: Patches) -> None:
-    """Let a chunk end wherever the budget ends; the running state is later keyed as if it stood at the boundary."""
+    """A chunk ends between boundaries, and its state is keyed at the next.
+
+    Let a chunk end wherever the budget ends; the running state is later keyed as if it stood at the boundary.
+    """
     patches.method(SCHEDULER, "Scheduler", SPLIT, lambda original, scheduler, request, count, *a, **k: count)
 
 
+@mutant(
+    name="vllm-split-on-the-smallest-grid",
+    mirrors="vllm-project/vllm#54076",
+    anomaly="fabricated-snapshot",
+    checker="no-fabricated-snapshots",
+    group="M",
+    engines=ONLY,
+)
+@planted
 def split_on_the_smallest_grid(patches: Patches) -> None:
-    """Cut chunks in units of the smallest block of all groups, where a state's block is larger."""
+    """Chunks are cut in units of the smallest block.
+
+    Cut chunks in units of the smallest block of all groups, where a state's block is larger.
+    """
 
     def split(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         config = scheduler.cache_config
@@ -34,8 +59,20 @@ def split_on_the_smallest_grid(patches: Patches) -> None:
     patches.method(SCHEDULER, "Scheduler", SPLIT, split)
 
 
+@mutant(
+    name="vllm-gap-inside-a-block-never-closed",
+    mirrors="vllm-project/vllm#40707",
+    anomaly="stuck",
+    checker="progress",
+    group="O",
+    engines=ONLY,
+)
+@planted
 def gap_inside_a_block_never_closed(patches: Patches) -> None:
-    """Round the end of every chunk but the last down to a block, also where that leaves nothing to compute."""
+    """A chunk that would end inside a block is cut to nothing, for ever.
+
+    Round the end of every chunk but the last down to a block, also where that leaves nothing to compute.
+    """
 
     def split(original: Any, scheduler: Any, request: Any, count: int, local: int = 0, *rest: Any, **kwargs: Any) -> Any:
         start = request.num_computed_tokens + local
@@ -47,8 +84,20 @@ def gap_inside_a_block_never_closed(patches: Patches) -> None:
     patches.method(SCHEDULER, "Scheduler", SPLIT, split)
 
 
+@mutant(
+    name="vllm-state-of-the-same-step-hit",
+    mirrors="vllm-project/vllm#29387",
+    anomaly="uncommitted-hit",
+    checker="commit-order",
+    group="B",
+    engines=ONLY,
+)
+@planted
 def state_of_the_same_step_hit(patches: Patches) -> None:
-    """Forget which states are only about to be written by the step that is being put together."""
+    """A state that this very step is to write is hit.
+
+    Forget which states are only about to be written by the step that is being put together.
+    """
 
     def get_num_blocks_to_allocate(original: Any, single: Any, *args: Any, **kwargs: Any) -> Any:
         single.cached_blocks_this_step.clear()
@@ -57,18 +106,51 @@ def state_of_the_same_step_hit(patches: Patches) -> None:
     patches.method(SINGLE, "MambaManager", "get_num_blocks_to_allocate", get_num_blocks_to_allocate)
 
 
+@mutant(
+    name="vllm-running-tail-keeps-its-key",
+    mirrors="vllm-project/vllm#48375, vllm-project/vllm#57128",
+    anomaly="state-position-skew",
+    checker="safety-law",
+    group="A",
+    engines=ONLY,
+)
+@planted
 def running_tail_keeps_its_key(patches: Patches) -> None:
-    """Leave the key of a prompt's end at the block that the request goes on writing, not at the copy that was made."""
+    """The end of a prompt stays keyed at a block that is written on.
+
+    Leave the key of a prompt's end at the block that the request goes on writing, not at the copy that was made.
+    """
     patches.method(POOL, "BlockPool", "move_block_hashes", lambda original, pool, source, copy: None)
 
 
+@mutant(
+    name="vllm-partial-hit-written-in-place",
+    mirrors="vllm-project/vllm#56196",
+    anomaly="aliased-write",
+    checker="ownership",
+    group="H",
+    engines=ONLY,
+)
+@planted
 def partial_hit_written_in_place(patches: Patches) -> None:
-    """Go on in the shared block when a hit ends inside it."""
+    """A hit that ends inside a block goes on in that block."""
     patches.method(SINGLE, "SingleTypeKVCacheManager", "_has_partial_local_hit", lambda original, single, *args: False)
 
 
+@mutant(
+    name="vllm-connector-hit-resumed",
+    mirrors="vllm-project/vllm#53505, vllm-project/vllm#46453",
+    anomaly="group-misalignment",
+    checker="safety-law",
+    group="C",
+    engines=ONLY,
+)
+@planted
 def connector_hit_resumed(patches: Patches) -> None:
-    """Look up as with a connector, which would bring the state, and go on from there although none brought anything."""
+    """A hit that a connector was to complete is resumed without it.
+
+    Look up as with a connector, which would bring the state, and go on from there although none brought anything.
+    """
     inside: list[Any] = []
 
     def get_computed_blocks(original: Any, manager: Any, request: Any, max_cache_hit_length: Any = None) -> Any:
@@ -83,8 +165,20 @@ def connector_hit_resumed(patches: Patches) -> None:
     patches.method(MANAGER, "KVCacheManager", "get_computed_blocks", get_computed_blocks)
 
 
+@mutant(
+    name="vllm-longest-hit-of-any-group",
+    mirrors="vllm-project/vllm#43090, LMCache/LMCache#4247",
+    anomaly="group-misalignment",
+    checker="safety-law",
+    group="C",
+    engines=ONLY,
+)
+@planted
 def longest_hit_of_any_group(patches: Patches) -> None:
-    """Report the longest hit of any group and let the others start there with null columns."""
+    """The longest hit of any group counts for all.
+
+    Report the longest hit of any group and let the others start there with null columns.
+    """
 
     def find_longest_cache_hit(original: Any, coordinator: Any, block_hashes: Any, length: int) -> Any:
         found, hits = coordinator.find_longest_cache_hit_per_group(block_hashes, length)
@@ -98,13 +192,34 @@ def longest_hit_of_any_group(patches: Patches) -> None:
     patches.method(COORDINATOR, HYBRID, "find_longest_cache_hit", find_longest_cache_hit)
 
 
+@mutant(
+    name="vllm-boundary-above-what-eagle-may-use",
+    mirrors="vllm-project/vllm#53504",
+    anomaly="lost-replay-boundary",
+    checker="replay-boundary-retained",
+    group="N",
+    engines=ONLY,
+)
+@planted
 def boundary_above_what_eagle_may_use(patches: Patches) -> None:
-    """Keep the boundary of a plain replay, which a speculative look-up gives back."""
+    """The state that is kept for a replay lies above what a speculative look-up may use.
+
+    Keep the boundary of a plain replay, which a speculative look-up gives back.
+    """
     patches.function(COORDINATOR, "replay_boundaries", lambda original, tokens, *args, **kwargs: (tokens - 1,))
 
 
+@mutant(
+    name="vllm-eagle-unit-dropped-in-every-round",
+    mirrors="vllm-project/vllm#51771, vllm-project/vllm#54360",
+    anomaly="lost-hit",
+    checker="reuse-floor",
+    group="N",
+    engines=ONLY,
+)
+@planted
 def eagle_unit_dropped_in_every_round(patches: Patches) -> None:
-    """Give a block back in every round in which groups agree on a hit, not once."""
+    """Three groups that agree on a hit give a unit back in every round."""
     dropping = [False]
 
     def whole(original: Any, coordinator: Any, *args: Any) -> Any:
@@ -123,8 +238,20 @@ def eagle_unit_dropped_in_every_round(patches: Patches) -> None:
     patches.method(SINGLE, "SlidingWindowManager", "find_longest_cache_hit", one)
 
 
+@mutant(
+    name="vllm-eagle-tail-not-keyed",
+    mirrors="vllm-project/vllm#52419",
+    anomaly="lost-replay-boundary",
+    checker="replay-boundary-retained",
+    group="N",
+    engines=ONLY,
+)
+@planted
 def eagle_tail_not_keyed(patches: Patches) -> None:
-    """Round what is keyed down to the coarse grid although hits end on the fine one."""
+    """The end of a prompt inside a block is not keyed.
+
+    Round what is keyed down to the coarse grid although hits end on the fine one.
+    """
 
     def _align_cacheable(original: Any, coordinator: Any, count: int) -> Any:
         return count // coordinator.scheduler_block_size * coordinator.scheduler_block_size
@@ -132,8 +259,17 @@ def eagle_tail_not_keyed(patches: Patches) -> None:
     patches.method(COORDINATOR, HYBRID, "_align_cacheable", _align_cacheable)
 
 
+@mutant(
+    name="vllm-allocated-before-the-next-group-holds",
+    mirrors="vllm-project/vllm#33775",
+    anomaly="aliased-write",
+    checker="ownership",
+    group="H",
+    engines=ONLY,
+)
+@planted
 def allocated_before_the_next_group_holds(patches: Patches) -> None:
-    """Let a group take new blocks before the groups after it hold what they hit."""
+    """A group takes new blocks before the next one holds its hits."""
     late: dict[int, tuple[Any, ...]] = {}
 
     def allocate_new_computed_blocks(original: Any, coordinator: Any, *args: Any, **kwargs: Any) -> None:
@@ -160,8 +296,20 @@ def allocated_before_the_next_group_holds(patches: Patches) -> None:
     patches.method(COORDINATOR, "KVCacheCoordinator", "allocate_new_blocks", allocate_new_blocks)
 
 
+@mutant(
+    name="vllm-freed-by-what-is-only-scheduled",
+    mirrors="vllm-project/vllm#33997",
+    anomaly="premature-release",
+    checker="window-liveness",
+    group="G",
+    engines=ONLY,
+)
+@planted
 def freed_by_what_is_only_scheduled(patches: Patches) -> None:
-    """Free what has left the window by the count that will stand when the step has run."""
+    """A window is freed by tokens that are not computed yet.
+
+    Free what has left the window by the count that will stand when the step has run.
+    """
     ahead = [0]
 
     def allocate_slots(original: Any, manager: Any, request: Any, count: int, *args: Any, **kwargs: Any) -> Any:
@@ -178,8 +326,20 @@ def freed_by_what_is_only_scheduled(patches: Patches) -> None:
     patches.method(SINGLE, "SlidingWindowManager", "remove_skipped_blocks", remove_skipped_blocks)
 
 
+@mutant(
+    name="vllm-state-freed-before-it-is-copied",
+    mirrors="vllm-project/vllm#33997",
+    anomaly="premature-release",
+    checker="window-liveness",
+    group="D",
+    engines=ONLY,
+)
+@planted
 def state_freed_before_it_is_copied(patches: Patches) -> None:
-    """Give the running state back when the next block is taken, before the next step has read it."""
+    """A running state is given back before it was read.
+
+    Give the running state back when the next block is taken, before the next step has read it.
+    """
 
     def remove_skipped_blocks(original: Any, single: Any, request_id: str, count: int, *args: Any, **kwargs: Any) -> Any:
         return original(request_id, count + single.block_size, *args, **kwargs)
@@ -187,8 +347,20 @@ def state_freed_before_it_is_copied(patches: Patches) -> None:
     patches.method(SINGLE, "MambaManager", "remove_skipped_blocks", remove_skipped_blocks)
 
 
+@mutant(
+    name="vllm-window-block-listed-twice",
+    mirrors="vllm-project/vllm#42571",
+    anomaly="double-free",
+    checker="ownership",
+    group="H",
+    engines=ONLY,
+)
+@planted
 def window_block_listed_twice(patches: Patches) -> None:
-    """List what has left a window with what is given back at the end, where the request may have got it anew."""
+    """A block that a request got twice is given back twice.
+
+    List what has left a window with what is given back at the end, where the request may have got it anew.
+    """
     left: dict[tuple[int, str], list[Any]] = {}
 
     def _remove_blocks_in_range(original: Any, single: Any, request_id: str, *args: Any) -> None:
@@ -207,8 +379,20 @@ def window_block_listed_twice(patches: Patches) -> None:
     patches.method(SINGLE, "SlidingWindowManager", "pop_blocks_for_free", pop_blocks_for_free)
 
 
+@mutant(
+    name="vllm-image-at-the-end-left-out",
+    mirrors="vllm-project/vllm#36622",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="I",
+    engines=ONLY,
+)
+@planted
 def image_at_the_end_left_out(patches: Patches) -> None:
-    """Leave an image out of the key of the block whose end it reaches exactly."""
+    """An image that ends with a block is not in its key.
+
+    Leave an image out of the key of the block whose end it reaches exactly.
+    """
 
     def _gen_mm_extra_hash_keys(original: Any, request: Any, start: int, end: int, first: int) -> Any:
         keys, further = original(request, start, end, first)
@@ -219,8 +403,20 @@ def image_at_the_end_left_out(patches: Patches) -> None:
     patches.function(UTILS, "_gen_mm_extra_hash_keys", _gen_mm_extra_hash_keys)
 
 
+@mutant(
+    name="vllm-parts-of-identity-untagged",
+    mirrors="vllm-project/vllm#44701",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="I",
+    engines=ONLY,
+)
+@planted
 def parts_of_identity_untagged(patches: Patches) -> None:
-    """Put a salt and an adapter into the key by their bare names."""
+    """A salt and an adapter of one name make one key.
+
+    Put a salt and an adapter into the key by their bare names.
+    """
 
     def generate_block_hash_extra_keys(original: Any, *args: Any, **kwargs: Any) -> Any:
         keys, further = original(*args, **kwargs)
@@ -230,163 +426,4 @@ def parts_of_identity_untagged(patches: Patches) -> None:
     patches.function(UTILS, "generate_block_hash_extra_keys", generate_block_hash_extra_keys)
 
 
-def _shipped(name: str, summary: str, number: str, anomaly: str, checker: str, fault: Any, group: str) -> Mutant:
-    mirrors = ", ".join(f"vllm-project/vllm#{one}" if one.isdigit() else one for one in number.split())
-    return Mutant(f"vllm-{name}", summary, mirrors, anomaly, checker, planted(fault), ("vllm",), group=group)
-
-
-SHIPPED = (
-    _shipped(
-        "chunk-ends-off-the-grid",
-        "a chunk ends between boundaries, and its state is keyed at the next",
-        "47861 48970",
-        "fabricated-snapshot",
-        "no-fabricated-snapshots",
-        chunk_ends_off_the_grid,
-        "A",
-    ),
-    _shipped(
-        "split-on-the-smallest-grid",
-        "chunks are cut in units of the smallest block",
-        "54076",
-        "fabricated-snapshot",
-        "no-fabricated-snapshots",
-        split_on_the_smallest_grid,
-        "M",
-    ),
-    _shipped(
-        "gap-inside-a-block-never-closed",
-        "a chunk that would end inside a block is cut to nothing, for ever",
-        "40707",
-        "stuck",
-        "progress",
-        gap_inside_a_block_never_closed,
-        "O",
-    ),
-    _shipped(
-        "state-of-the-same-step-hit",
-        "a state that this very step is to write is hit",
-        "29387",
-        "uncommitted-hit",
-        "commit-order",
-        state_of_the_same_step_hit,
-        "B",
-    ),
-    _shipped(
-        "running-tail-keeps-its-key",
-        "the end of a prompt stays keyed at a block that is written on",
-        "48375 57128",
-        "state-position-skew",
-        "safety-law",
-        running_tail_keeps_its_key,
-        "A",
-    ),
-    _shipped(
-        "partial-hit-written-in-place",
-        "a hit that ends inside a block goes on in that block",
-        "56196",
-        "aliased-write",
-        "ownership",
-        partial_hit_written_in_place,
-        "H",
-    ),
-    _shipped(
-        "connector-hit-resumed",
-        "a hit that a connector was to complete is resumed without it",
-        "53505 46453",
-        "group-misalignment",
-        "safety-law",
-        connector_hit_resumed,
-        "C",
-    ),
-    _shipped(
-        "longest-hit-of-any-group",
-        "the longest hit of any group counts for all",
-        "43090 LMCache/LMCache#4247",
-        "group-misalignment",
-        "safety-law",
-        longest_hit_of_any_group,
-        "C",
-    ),
-    _shipped(
-        "boundary-above-what-eagle-may-use",
-        "the state that is kept for a replay lies above what a speculative look-up may use",
-        "53504",
-        "lost-replay-boundary",
-        "replay-boundary-retained",
-        boundary_above_what_eagle_may_use,
-        "N",
-    ),
-    _shipped(
-        "eagle-unit-dropped-in-every-round",
-        "three groups that agree on a hit give a unit back in every round",
-        "51771 54360",
-        "lost-hit",
-        "reuse-floor",
-        eagle_unit_dropped_in_every_round,
-        "N",
-    ),
-    _shipped(
-        "eagle-tail-not-keyed",
-        "the end of a prompt inside a block is not keyed",
-        "52419",
-        "lost-replay-boundary",
-        "replay-boundary-retained",
-        eagle_tail_not_keyed,
-        "N",
-    ),
-    _shipped(
-        "allocated-before-the-next-group-holds",
-        "a group takes new blocks before the next one holds its hits",
-        "33775",
-        "aliased-write",
-        "ownership",
-        allocated_before_the_next_group_holds,
-        "H",
-    ),
-    _shipped(
-        "freed-by-what-is-only-scheduled",
-        "a window is freed by tokens that are not computed yet",
-        "33997",
-        "premature-release",
-        "window-liveness",
-        freed_by_what_is_only_scheduled,
-        "G",
-    ),
-    _shipped(
-        "state-freed-before-it-is-copied",
-        "a running state is given back before it was read",
-        "33997",
-        "premature-release",
-        "window-liveness",
-        state_freed_before_it_is_copied,
-        "D",
-    ),
-    _shipped(
-        "window-block-listed-twice",
-        "a block that a request got twice is given back twice",
-        "42571",
-        "double-free",
-        "ownership",
-        window_block_listed_twice,
-        "H",
-    ),
-    _shipped(
-        "image-at-the-end-left-out",
-        "an image that ends with a block is not in its key",
-        "36622",
-        "cross-identity-hit",
-        "identity",
-        image_at_the_end_left_out,
-        "I",
-    ),
-    _shipped(
-        "parts-of-identity-untagged",
-        "a salt and an adapter of one name make one key",
-        "44701",
-        "cross-identity-hit",
-        "identity",
-        parts_of_identity_untagged,
-        "I",
-    ),
-)
+SHIPPED = declared(globals())

@@ -1,17 +1,26 @@
-"""How the engine `toy` is found by name. Nothing here imports torch."""
+"""How the engine `toy` is found by name, and opened for a trace or for an arm of a score. Nothing here imports torch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from harness._util.errors import EngineMissing
+from harness.engines.answers import Backend, Opening
 from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
-from harness.engines.toy.answers import open_service
 from harness.trace.format import TraceHeader
 
 THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+TIER_PAGES = 1 << 16
+"""Enough for every prompt of a score, each under a salt of its own."""
+PREEMPT_EVERY = 8
+"""Steps after which the request that came last loses its place, in an arm under preemption."""
+DRAFTS = 3
+"""Tokens that are guessed with each one, in an arm with drafts."""
+SCARCE_PAGES = 256
+"""Room for the blocks of a few contexts of the problems, not of all, in an arm where space is scarce."""
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
@@ -23,6 +32,30 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     from harness.engines.toy.engine import build
 
     return build(header, options)
+
+
+def open_service(options: Mapping[str, str], opening: Opening) -> Backend:
+    """Open the toy engine, with `options` as the user named it, for one arm of a score.
+
+    Raises UsageError for an option or a checkpoint that does not fit, EngineMissing without torch or without a GPU asked for.
+    """
+    need_torch()
+    from harness.engines.toy.service import PAGES, ToyService
+
+    checkpoint = options.get("checkpoint") or opening.checkpoint
+    return ToyService(
+        Path(checkpoint) if checkpoint else None,
+        policy=opening.policy,
+        caching=opening.caching,
+        mutant=options.get("mutant", ""),
+        release=options.get("release", ""),
+        tier_pages=TIER_PAGES if opening.tier else 0,
+        drafts=DRAFTS if opening.drafts else 0,
+        pages=SCARCE_PAGES if opening.scarce else PAGES,
+        preempt_every=PREEMPT_EVERY if opening.preempt else 0,
+        dtype=options.get("dtype") or opening.dtype or "float32",
+        device=options.get("device") or opening.device,
+    )
 
 
 def need_torch() -> None:

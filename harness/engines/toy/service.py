@@ -19,9 +19,9 @@ from harness.engines import policy as policies
 from harness.engines.answers import Answer, Ask, BackendError
 from harness.engines.faults import plant
 from harness.engines.policy import Serving
+from harness.engines.registry import kinds
 from harness.engines.toy.engine import check
 from harness.engines.toy.greedy import GreedyEngine
-from harness.engines.toy.kind import ENGINE
 from harness.engines.toy.model import kind_of, loaded
 from harness.history.events import Accept, Event, Hit, Preempted, ResetDone, StepBegin, Unpublish
 from harness.history.restored import restored
@@ -96,7 +96,7 @@ class ToyService:
         model = loaded(folder, engine.header.local_groups(), precision=dtype, device=device)
         self.engine, self._header = GreedyEngine(engine, model), engine.header
         if mutant:
-            plant(mutant, ENGINE, self.engine, header)
+            plant(mutant, kinds()["toy"], self.engine, header)
         self._preempt_every = preempt_every
         self._asked = self._steps = 0
         self._versions = {

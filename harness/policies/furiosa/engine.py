@@ -9,24 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from msgspec.structs import replace
-
 from harness._util.errors import UsageError
 from harness.engines.block_table_diff import ABSENT, Claim, Count, KeyId, Tables, Witness
-from harness.engines.mutant import Mutant
-from harness.engines.policy import PolicyKind, Rule, Serving, served_plainly
 from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
 from harness.history.events import Group, Header, Move, Pool, Rules
-from harness.trace import layouts
-from harness.trace.configurations import Configuration
-from harness.trace.format import Layout, Submit, TraceHeader
-from harness.vectors.case import Questions
+from harness.policies.furiosa import NOT_APPLICABLE
+from harness.trace.format import Submit, TraceHeader
 from reference_impl.furiosa.config import CacheConfig, ConfigError, Options, cache_config, layers_of
 from reference_impl.furiosa.hybrid_match import Hit
 from reference_impl.furiosa.manager import HybridCacheManager
 from reference_impl.furiosa.request import MediaItem, Request, Status
 from reference_impl.furiosa.scheduler import RefusedRequest, Scheduler, Step
-from reference_impl.furiosa.spec import AXES, PINNED_RELEASE, REPOSITORY, RULES
+from reference_impl.furiosa.spec import PINNED_RELEASE
 from reference_impl.primitives import BlockId, Position
 
 GLOBAL, SLIDING = 0, 1
@@ -36,12 +30,6 @@ Place = tuple[int, Position, BlockId | None, BlockId | None]
 """An entry of the tree: the tokens that it starts and stops at, its global and its sliding block."""
 
 CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"]
-NOT_APPLICABLE = {
-    "no-fabricated-snapshots": "no recurrent state",
-    "replay-boundary-retained": "nothing is thinned out: what is stored goes when its memory is needed",
-    "interval-sparsity": "there is no retention interval",
-    "withdraw": "nothing is stored before its step has run, so a withdrawn step leaves nothing behind",
-}
 
 
 def configure(header: TraceHeader) -> CacheConfig:
@@ -267,67 +255,3 @@ class ObservedManager(HybridCacheManager):
         for group, copy in ((GLOBAL, request.global_copy), (SLIDING, request.sliding_copy)):
             if copy is not None:
                 self.witness.release(group, [copy.source], f"copy:{request.request_id}")
-
-
-def serve(layout: Layout, serving: Serving) -> TraceHeader:
-    """Return the header of a scheduler that answers prompts.
-
-    Memory is split by token: a split for the longest request leaves the windows of cached prefixes no room, and then nothing
-    is hit.
-    """
-    return served_plainly("furiosa", layout, serving, default_ratio="per_token")
-
-
-def variants(layout: Layout) -> list[Configuration]:
-    """Return the configurations of one layout: each option that the documents leave open, and the default."""
-    lengths = {"expected_average_seq_length": 4 * layout.groups[0].block_size}
-    return [
-        Configuration(layout, {"default_ratio": "per_token"}, "furiosa"),
-        Configuration(layout, lengths, "furiosa"),
-        Configuration(layout, lengths | {"hit_granularity": "block"}, "furiosa"),
-        Configuration(layout, lengths | {"window_tail": "W"}, "furiosa"),
-        Configuration(layout, lengths | {"out_of_window": "freed"}, "furiosa"),
-    ]
-
-
-def _configurations() -> list[Configuration]:
-    even = layouts.load("full-swa")
-    groups = [replace(group, window=21 if group.kind == "sliding" else 0) for group in even.groups]
-    uneven = replace(even, name="full-swa-uneven", groups=groups, story="a window that is no multiple of the block")
-    return [*variants(even), *variants(uneven)[:2]]
-
-
-def _cold_configurations() -> list[Configuration]:
-    return variants(layouts.load("full-swa"))[:3]
-
-
-def _mutants() -> Sequence[Mutant]:
-    from harness.policies.furiosa.mutants import MUTANTS
-
-    return MUTANTS
-
-
-def _questions() -> Questions:
-    from harness.policies.furiosa.vectors.questions import QUESTIONS
-
-    return QUESTIONS
-
-
-POLICY = PolicyKind(
-    name="furiosa",
-    summary="the two pools and the radix tree of Furiosa-LLM",
-    source=REPOSITORY,
-    pinned=PINNED_RELEASE,
-    releases=(PINNED_RELEASE,),
-    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in RULES.values()],
-    axes=AXES,
-    open=open_engine,
-    configurations=_configurations,
-    cold_configurations=_cold_configurations,
-    serve=serve,
-    variants=variants,
-    checkpoint="window",
-    not_applicable=NOT_APPLICABLE,
-    mutants=_mutants,
-    questions=_questions,
-)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.engines.fault_tools import wrap
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import declared, mutant
 from harness.engines.policy_height import PolicyHeight
 from reference_impl.furiosa.hybrid_match import NO_HIT, usable
 from reference_impl.furiosa.request import BlockCopy
@@ -14,8 +14,16 @@ from reference_impl.furiosa.request import BlockCopy
 FURIOSA = ("furiosa",)
 
 
+@mutant(
+    name="furiosa-window-matched-short",
+    mirrors="lightseekorg/tokenspeed and sgl-project/sglang#35515 (tombstones in a window)",
+    anomaly="window-hole",
+    checker="window-liveness",
+    group="G",
+    engines=FURIOSA,
+)
 def window_matched_short(engine: PolicyHeight) -> None:
-    """Be content, in a match, with a block less than the window reaches into."""
+    """A match is content with one sliding block less than the window needs."""
     manager = _manager(engine)
 
     def match(original: Any, request: Any) -> Any:
@@ -41,8 +49,16 @@ def window_matched_short(engine: PolicyHeight) -> None:
     wrap(manager, "columns", columns)
 
 
+@mutant(
+    name="furiosa-window-cleaned-early",
+    mirrors="sgl-project/sglang#8649",
+    anomaly="premature-release",
+    checker="window-liveness",
+    group="G",
+    engines=FURIOSA,
+)
 def window_cleaned_early(engine: PolicyHeight) -> None:
-    """Give a sliding block back one token before the window has left it."""
+    """A sliding block is given back one token early."""
     manager = _manager(engine)
 
     def cleanup(original: Any, request: Any) -> None:
@@ -55,8 +71,19 @@ def window_cleaned_early(engine: PolicyHeight) -> None:
     wrap(manager, "cleanup", cleanup)
 
 
+@mutant(
+    name="furiosa-active-entries-evicted",
+    mirrors="sgl-project/sglang#31427",
+    anomaly="double-free",
+    checker="ownership",
+    group="H",
+    engines=FURIOSA,
+)
 def active_entries_evicted(engine: PolicyHeight) -> None:
-    """Let entries that running requests hit go like any other."""
+    """Entries that running requests use are evicted like idle ones.
+
+    Let entries that running requests hit go like any other.
+    """
     for pool in (_manager(engine).global_pool, _manager(engine).sliding_pool):
         wrap(pool, "hold", _held_but_idle(pool))
 
@@ -73,8 +100,19 @@ def _held_but_idle(pool: Any) -> Any:
     return hold
 
 
+@mutant(
+    name="furiosa-matched-in-one-pool",
+    mirrors="sgl-project/sglang#31108, #30339",
+    anomaly="window-hole",
+    checker="window-liveness",
+    group="C",
+    engines=FURIOSA,
+)
 def matched_in_one_pool(engine: PolicyHeight) -> None:
-    """Take what the global pool has for the whole hit, and leave out what the sliding pool lacks of it."""
+    """A match of the global pool is reused whole, although the sliding pool has holes.
+
+    Take what the global pool has for the whole hit, and leave out what the sliding pool lacks of it.
+    """
     manager = _manager(engine)
 
     def match(original: Any, request: Any) -> Any:
@@ -87,8 +125,19 @@ def matched_in_one_pool(engine: PolicyHeight) -> None:
     wrap(manager, "match", match)
 
 
+@mutant(
+    name="furiosa-shared-block-written",
+    mirrors="vllm-project/vllm#56196",
+    anomaly="aliased-write",
+    checker="ownership",
+    group="H",
+    engines=FURIOSA,
+)
 def shared_block_written(engine: PolicyHeight) -> None:
-    """Go on in the tree's own blocks when a hit ends inside them."""
+    """A hit that ends inside a block is written on in place.
+
+    Go on in the tree's own blocks when a hit ends inside them.
+    """
     manager = _manager(engine)
 
     def copy_last_block(original: Any, request: Any) -> None:
@@ -100,8 +149,19 @@ def shared_block_written(engine: PolicyHeight) -> None:
     wrap(manager, "_copy_last_block", copy_last_block)
 
 
+@mutant(
+    name="furiosa-one-tree-for-all",
+    mirrors="vllm-project/vllm#3263",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="I",
+    engines=FURIOSA,
+)
 def one_tree_for_all(engine: PolicyHeight) -> None:
-    """Keep the prefixes of all salts and adapters in one tree."""
+    """Salt and adapter do not part trees.
+
+    Keep the prefixes of all salts and adapters in one tree.
+    """
 
     def add(original: Any, request: Any) -> None:
         request.identity = ("", "")
@@ -110,8 +170,19 @@ def one_tree_for_all(engine: PolicyHeight) -> None:
     wrap(_adapter(engine).scheduler, "add", add)
 
 
+@mutant(
+    name="furiosa-reset-by-name",
+    mirrors="vllm-project/vllm#57727",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="L",
+    engines=FURIOSA,
+)
 def reset_by_name(engine: PolicyHeight) -> None:
-    """Say that everything stored was forgotten, and forget nothing."""
+    """A reset reports success and forgets nothing.
+
+    Say that everything stored was forgotten, and forget nothing.
+    """
     wrap(_adapter(engine).scheduler, "reset", lambda original: True)
 
 
@@ -123,75 +194,4 @@ def _manager(engine: PolicyHeight) -> Any:
     return _adapter(engine).manager
 
 
-MUTANTS = (
-    Mutant(
-        "furiosa-window-matched-short",
-        "a match is content with one sliding block less than the window needs",
-        "lightseekorg/tokenspeed and sgl-project/sglang#35515 (tombstones in a window)",
-        "window-hole",
-        "window-liveness",
-        window_matched_short,
-        FURIOSA,
-        group="G",
-    ),
-    Mutant(
-        "furiosa-window-cleaned-early",
-        "a sliding block is given back one token early",
-        "sgl-project/sglang#8649",
-        "premature-release",
-        "window-liveness",
-        window_cleaned_early,
-        FURIOSA,
-        group="G",
-    ),
-    Mutant(
-        "furiosa-active-entries-evicted",
-        "entries that running requests use are evicted like idle ones",
-        "sgl-project/sglang#31427",
-        "double-free",
-        "ownership",
-        active_entries_evicted,
-        FURIOSA,
-        group="H",
-    ),
-    Mutant(
-        "furiosa-matched-in-one-pool",
-        "a match of the global pool is reused whole, although the sliding pool has holes",
-        "sgl-project/sglang#31108, #30339",
-        "window-hole",
-        "window-liveness",
-        matched_in_one_pool,
-        FURIOSA,
-        group="C",
-    ),
-    Mutant(
-        "furiosa-shared-block-written",
-        "a hit that ends inside a block is written on in place",
-        "vllm-project/vllm#56196",
-        "aliased-write",
-        "ownership",
-        shared_block_written,
-        FURIOSA,
-        group="H",
-    ),
-    Mutant(
-        "furiosa-one-tree-for-all",
-        "salt and adapter do not part trees",
-        "vllm-project/vllm#3263",
-        "cross-identity-hit",
-        "identity",
-        one_tree_for_all,
-        FURIOSA,
-        group="I",
-    ),
-    Mutant(
-        "furiosa-reset-by-name",
-        "a reset reports success and forgets nothing",
-        "vllm-project/vllm#57727",
-        "stale-hit",
-        "safety-law",
-        reset_by_name,
-        FURIOSA,
-        group="L",
-    ),
-)
+MUTANTS = declared(globals())

@@ -7,8 +7,12 @@ amount of memory the split is that of exactly one sequence of the length that it
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import click
 
 from harness._util.errors import UsageError
+from harness.plan import options
 from harness.plan.result import Plan
 from harness.trace import layouts
 from harness.trace.model import Full, Model, Sliding
@@ -29,6 +33,20 @@ class Request:
     block_size: int = 16
     max_model_len: int | None = None
     default_ratio: str = "max_model_len"
+
+
+@click.command("furiosa")
+@options.layout
+@click.option("--expected-average-seq-length", "expected", metavar="N", help="EXPECTED_AVERAGE_SEQ_LENGTH.")
+@click.option("--kv-bytes", type=options.SIZE, help="Memory of both pools.")
+@click.option("--kv-gib", type=options.GIB, help="The same in GiB.")
+@click.option("--block-size", type=options.SIZE, default=16, show_default=True, help="Tokens in a block.")
+@click.option("--max-model-len", type=options.SIZE, help="The longest sequence; the model's own by default.")
+@click.option("--default-ratio", type=click.Choice(["max_model_len", "per_token"]), default="max_model_len", show_default=True)
+@options.as_json
+def command(as_json: bool, **given: Any) -> None:
+    """Split KV memory between the global and the sliding-window pool."""
+    options.show(plan(Request(**given)), as_json=as_json)
 
 
 def plan(request: Request) -> Plan:

@@ -9,26 +9,21 @@ tokens; by default the least that every group's block divides), `separate_object
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
 
 from harness._util.errors import UsageError
 from harness.engines.manager_height import describe
-from harness.engines.mutant import Mutant
 from harness.engines.observe_tier import TIER
-from harness.engines.policy import PolicyKind, Rule, Serving
 from harness.engines.scheduler_height import NewRequest, SchedulerHeight, with_tier
 from harness.history.events import Header, TierRules
 from harness.policies.lmcache.observe import ObservedFront, ObservedStore
 from harness.policies.vllm import engine as reference_vllm
 from harness.policies.vllm.dirty_blocks import observable_manager
-from harness.trace import layouts
-from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, Submit, TraceHeader
-from harness.vectors.case import Questions
 from reference_impl.lmcache import spec
 from reference_impl.lmcache.checks import StartupError, validate_kv_cache_groups, validate_mamba_step_alignment
 from reference_impl.lmcache.connector import ConnectorMetadata, LMCacheMPConnector
@@ -265,89 +260,3 @@ def assemble(header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name
     if not config.options.enable_caching:
         return SchedulerHeight(described, config, front, new_request)
     return LMCacheHeight(described, config, front, new_request, Connector(lmcache, front, len(header.layout.groups)))
-
-
-def serve(layout: Layout, serving: Serving) -> TraceHeader:
-    """Return the header of vLLM with LMCache behind it that answers prompts; LMCache stores the generated tokens too."""
-    header = reference_vllm.serve(layout, replace(serving, tier_pages=0))
-    options = {name: value for name, value in header.options.items() if name != "tier_pages"}
-    options |= {"tier_pages": serving.tier_pages or DEFAULT_TIER_PAGES, "separate_object_groups": True}
-    return msgspec.structs.replace(header, policy=NAME, options=options)
-
-
-def configurations() -> list[Configuration]:
-    """Return the configurations of a run: every kind of group, one object group and several, chunks of a block and of two."""
-    full, mamba, window, three = (layouts.load(name) for name in ("full", "full-mamba", "full-swa", "full-swa-mamba"))
-    unequal, fine = layouts.load("full-mamba-unequal"), layouts.load("full-swa-unequal")
-    apart: dict[str, Any] = {"separate_object_groups": True}
-    return [
-        _configuration(full, 16),
-        _configuration(full, 40, chunk_size=32, save_decode_cache=True),
-        _configuration(mamba, 64, retention_interval=0, **apart),
-        _configuration(mamba, 24, retention_interval=None, **apart, save_decode_cache=True),
-        _configuration(mamba, 64, retention_interval=0, max_num_batched_tokens=16),
-        _configuration(mamba, 48, retention_interval=64, **apart, chunk_size=32),
-        _configuration(window, 24, retention_interval=0, **apart),
-        _configuration(window, 64, retention_interval=None, **apart, chunk_size=32),
-        _configuration(three, 96, retention_interval=None, **apart),
-        _configuration(three, 40, retention_interval=0, **apart, chunk_size=64),
-        _configuration(three, 96, retention_interval=0),
-        _configuration(unequal, 96, vllm_release=WHOLE_BLOCKS, **apart),
-        _configuration(fine, 64, retention_interval=0, **apart),
-        _configuration(mamba, 64, retention_interval=0, **apart, async_depth=1),
-        _configuration(three, 96, retention_interval=None, **apart, num_speculative_tokens=3),
-    ]
-
-
-def cold_configurations() -> list[Configuration]:
-    """Return the configurations on which tensors are compared."""
-    three, mamba, window = (layouts.load(name) for name in ("full-swa-mamba", "full-mamba", "full-swa"))
-    return [
-        Configuration(three, {"retention_interval": None, "separate_object_groups": True}, NAME),
-        Configuration(mamba, {"retention_interval": 0, "separate_object_groups": True}, NAME),
-        Configuration(window, {"retention_interval": 0}, NAME),
-    ]
-
-
-def variants(layout: Layout) -> list[Configuration]:
-    """Return one layout with its object groups apart and together; with a vLLM that hits whole blocks alone if it has to."""
-    sizes = {group.block_size for group in layout.groups}
-    states = [group.block_size for group in layout.groups if group.kind == "recurrent"]
-    whole = {"vllm_release": WHOLE_BLOCKS} if states and max(states) > math.gcd(*sizes) else {}
-    return [_configuration(layout, DEFAULT_TIER_PAGES, separate_object_groups=apart, **whole) for apart in (True, False)]
-
-
-def _configuration(layout: Layout, tier_pages: int, **options: Any) -> Configuration:
-    return Configuration(layout, {"tier_pages": tier_pages, **options}, NAME)
-
-
-def _mutants() -> Sequence[Mutant]:
-    from harness.policies.lmcache.mutants import MUTANTS
-
-    return MUTANTS
-
-
-def _questions() -> Questions:
-    from harness.policies.lmcache.vectors.questions import QUESTIONS
-
-    return QUESTIONS
-
-
-POLICY = PolicyKind(
-    name=NAME,
-    summary="LMCache's store behind vLLM's scheduler, object groups folded into one hit",
-    source=spec.REPOSITORY,
-    pinned=spec.PINNED_RELEASE,
-    releases=tuple(spec.RELEASES),
-    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in spec.RULES.values()],
-    axes=spec.AXES,
-    open=open_engine,
-    configurations=configurations,
-    cold_configurations=cold_configurations,
-    serve=serve,
-    variants=variants,
-    heights=("scheduler",),
-    plants_as="reference",
-    mutants=_mutants,
-    questions=_questions,
-)

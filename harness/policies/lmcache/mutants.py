@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 from harness.engines.fault_tools import wrap
-from harness.engines.mutant import Mutant, Plant
+from harness.engines.mutant import Plant, declared, mutant
 from reference_impl.lmcache.server import Transfer
 
 LMCACHE = ("lmcache",)
 
 
+def _where_there_is_a_store(plant: Plant) -> Plant:
+    """Plant a fault if prefix caching is on; without it nothing is behind the scheduler."""
+
+    @wraps(plant)
+    def where_there_is_one(engine: Any) -> None:
+        if hasattr(engine, "connector"):
+            plant(engine)
+
+    return where_there_is_one
+
+
+@mutant(
+    name="lmcache-prefix-counted-in-one-group",
+    mirrors="LMCache/LMCache#2863",
+    anomaly="fabricated-snapshot",
+    checker="no-fabricated-snapshots",
+    group="C",
+    engines=LMCACHE,
+    height="scheduler",
+)
+@_where_there_is_a_store
 def prefix_counted_in_one_group(engine: Any) -> None:
-    """Count the chunks of the first object group, and serve so many of all."""
+    """The chunks of one object group are counted, and so many of all are served."""
     server = _connector(engine).server
 
     def lookup(original: Any, request_id: str, tokens: Any, num_tokens: int) -> int:
@@ -32,13 +54,39 @@ def prefix_counted_in_one_group(engine: Any) -> None:
     wrap(server, "retrieve", retrieve)
 
 
+@mutant(
+    name="lmcache-null-blocks-stored",
+    mirrors="vllm-project/vllm#53084",
+    anomaly="fabricated-snapshot",
+    checker="no-fabricated-snapshots",
+    group="A",
+    engines=LMCACHE,
+    height="scheduler",
+)
+@_where_there_is_a_store
 def null_blocks_stored(engine: Any) -> None:
-    """Store what the null block holds where a group has nothing."""
+    """What lies in the null block is stored as a chunk's state.
+
+    Store what the null block holds where a group has nothing.
+    """
     wrap(_connector(engine).server, "_has_content", lambda original, blocks: True)
 
 
+@mutant(
+    name="lmcache-failed-store-found",
+    mirrors="LMCache/LMCache#4991",
+    anomaly="partial-commit",
+    checker="commit-order",
+    group="K",
+    engines=LMCACHE,
+    height="scheduler",
+)
+@_where_there_is_a_store
 def failed_store_found(engine: Any) -> None:
-    """Make the objects of a store visible although the last page of it was never copied."""
+    """A store fails on its last page, and its object is found all the same.
+
+    Make the objects of a store visible although the last page of it was never copied.
+    """
 
     def begin_step(original: Any, op: Any) -> None:
         original(op)
@@ -48,13 +96,39 @@ def failed_store_found(engine: Any) -> None:
     wrap(engine, "_begin", begin_step)
 
 
+@mutant(
+    name="lmcache-last-token-not-reserved",
+    mirrors="LMCache before 0.5.6",
+    anomaly="state-position-skew",
+    checker="safety-law",
+    group="P",
+    engines=LMCACHE,
+    height="scheduler",
+)
+@_where_there_is_a_store
 def last_token_not_reserved(engine: Any) -> None:
-    """Look the last token up too where a state cannot be resumed before it."""
+    """A prompt of whole chunks is served whole, with a state behind its last token.
+
+    Look the last token up too where a state cannot be resumed before it.
+    """
     _connector(engine).reserve_last_token = False
 
 
+@mutant(
+    name="lmcache-moved-blocks-not-tracked",
+    mirrors="LMCache/LMCache#4984",
+    anomaly="fabricated-snapshot",
+    checker="no-fabricated-snapshots",
+    group="A",
+    engines=LMCACHE,
+    height="scheduler",
+)
+@_where_there_is_a_store
 def moved_blocks_not_tracked(engine: Any) -> None:
-    """Follow a table by what was added to it, and miss what was replaced."""
+    """A block that left a request's table is stored as if it were still there.
+
+    Follow a table by what was added to it, and miss what was replaced.
+    """
     connector = _connector(engine)
     known: dict[str, list[list[Any]]] = {}
 
@@ -67,14 +141,40 @@ def moved_blocks_not_tracked(engine: Any) -> None:
     wrap(connector, "build_connector_meta", build_connector_meta)
 
 
+@mutant(
+    name="lmcache-salt-left-out-of-objects",
+    mirrors="vllm-project/vllm#53495, #54342",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="I",
+    engines=LMCACHE,
+    height="scheduler",
+)
+@_where_there_is_a_store
 def salt_left_out_of_objects(engine: Any) -> None:
-    """Name objects without the salt and the adapter of the request."""
+    """Objects are named by their tokens alone.
+
+    Name objects without the salt and the adapter of the request.
+    """
     server = _connector(engine).server
     wrap(server, "start_session", lambda original, request_id, salt="", adapter="": original(request_id))
 
 
+@mutant(
+    name="lmcache-objects-survive-reset",
+    mirrors="vllm-project/vllm#57727",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="L",
+    engines=LMCACHE,
+    height="scheduler",
+)
+@_where_there_is_a_store
 def objects_survive_reset(engine: Any) -> None:
-    """Say that every object was forgotten, and keep them."""
+    """A reset of the store reports success and forgets nothing.
+
+    Say that every object was forgotten, and keep them.
+    """
     wrap(_connector(engine).server, "clear", lambda original: True)
 
 
@@ -82,87 +182,4 @@ def _connector(engine: Any) -> Any:
     return engine.connector.lmcache
 
 
-def _where_there_is_a_store(plant: Plant) -> Plant:
-    """Without prefix caching nothing is behind the scheduler, and there is nothing to plant into."""
-    return lambda engine: plant(engine) if hasattr(engine, "connector") else None
-
-
-MUTANTS = (
-    Mutant(
-        "lmcache-prefix-counted-in-one-group",
-        "the chunks of one object group are counted, and so many of all are served",
-        "LMCache/LMCache#2863",
-        "fabricated-snapshot",
-        "no-fabricated-snapshots",
-        _where_there_is_a_store(prefix_counted_in_one_group),
-        LMCACHE,
-        "scheduler",
-        group="C",
-    ),
-    Mutant(
-        "lmcache-null-blocks-stored",
-        "what lies in the null block is stored as a chunk's state",
-        "vllm-project/vllm#53084",
-        "fabricated-snapshot",
-        "no-fabricated-snapshots",
-        _where_there_is_a_store(null_blocks_stored),
-        LMCACHE,
-        "scheduler",
-        group="A",
-    ),
-    Mutant(
-        "lmcache-failed-store-found",
-        "a store fails on its last page, and its object is found all the same",
-        "LMCache/LMCache#4991",
-        "partial-commit",
-        "commit-order",
-        _where_there_is_a_store(failed_store_found),
-        LMCACHE,
-        "scheduler",
-        group="K",
-    ),
-    Mutant(
-        "lmcache-last-token-not-reserved",
-        "a prompt of whole chunks is served whole, with a state behind its last token",
-        "LMCache before 0.5.6",
-        "state-position-skew",
-        "safety-law",
-        _where_there_is_a_store(last_token_not_reserved),
-        LMCACHE,
-        "scheduler",
-        group="P",
-    ),
-    Mutant(
-        "lmcache-moved-blocks-not-tracked",
-        "a block that left a request's table is stored as if it were still there",
-        "LMCache/LMCache#4984",
-        "fabricated-snapshot",
-        "no-fabricated-snapshots",
-        _where_there_is_a_store(moved_blocks_not_tracked),
-        LMCACHE,
-        "scheduler",
-        group="A",
-    ),
-    Mutant(
-        "lmcache-salt-left-out-of-objects",
-        "objects are named by their tokens alone",
-        "vllm-project/vllm#53495, #54342",
-        "cross-identity-hit",
-        "identity",
-        _where_there_is_a_store(salt_left_out_of_objects),
-        LMCACHE,
-        "scheduler",
-        group="I",
-    ),
-    Mutant(
-        "lmcache-objects-survive-reset",
-        "a reset of the store reports success and forgets nothing",
-        "vllm-project/vllm#57727",
-        "stale-hit",
-        "safety-law",
-        _where_there_is_a_store(objects_survive_reset),
-        LMCACHE,
-        "scheduler",
-        group="L",
-    ),
-)
+MUTANTS = declared(globals())

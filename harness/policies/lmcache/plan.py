@@ -8,8 +8,12 @@ is read from the layout (`[[model.statements]]`) and told as it stands, contradi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import click
 
 from harness._util.errors import UsageError
+from harness.plan import options
 from harness.plan.hybrid import hybrid_of, is_gated_delta, is_hybrid
 from harness.plan.result import Plan
 from harness.trace import layouts
@@ -34,6 +38,22 @@ class Request:
     checkpoint_alignment: int = 1
     tensor_parallel_size: int = 1
     release: str = NEWEST
+
+
+@click.command("lmcache")
+@options.layout
+@click.option(
+    "--chunk-size", type=options.SIZE, help="The server's; N or the least multiple of all blocks from 256 by default."
+)
+@click.option("--max-num-batched-tokens", type=options.SIZE, help="The engine's; what the release recommends by default.")
+@options.kernel_block
+@options.checkpoint_alignment
+@options.tensor_parallel_size
+@click.option("--release", default="0.5.6", show_default=True, help="From 0.4.7 on; up to 0.5.3 the budget is below 2N.")
+@options.as_json
+def command(as_json: bool, **given: Any) -> None:
+    """Derive N, the server's chunk and the engine's budget, and the two command lines."""
+    options.show(plan(Request(**given)), as_json=as_json)
 
 
 def plan(request: Request) -> Plan:

@@ -20,14 +20,9 @@ from typing import Any
 
 from harness._util.errors import UsageError
 from harness.engines.block_table_diff import ABSENT, Claim, Count, KeyId, Tables
-from harness.engines.mutant import Mutant
-from harness.engines.policy import PolicyKind, Rule, Serving, served_plainly
 from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
 from harness.history.events import Aborted, Group, Header, Move, Pool, Rules
-from harness.trace import layouts
-from harness.trace.configurations import Configuration
-from harness.trace.format import GroupSpec, Layout, Submit, TraceHeader
-from harness.vectors.case import Questions
+from harness.trace.format import GroupSpec, Submit, TraceHeader
 from reference_impl.openvino_genai import spec
 from reference_impl.openvino_genai.block_manager import BlockManager
 from reference_impl.openvino_genai.config import ConfigError, SchedulerConfig
@@ -327,66 +322,3 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight
         raise UsageError(f"--engine: release {release!r} is unknown; known are {', '.join(spec.RELEASES)}")
     built = Built(header, release)
     return PolicyHeight(built.describe(header), TwoPools(built))
-
-
-def configurations() -> list[Configuration]:
-    """Return the configurations of a run: hybrids of several intervals, states without checkpoints, attention alone."""
-    mamba, unequal = layouts.load("full-mamba"), layouts.load("full-mamba-unequal")
-    return [
-        Configuration(layout, options, "openvino_genai")
-        for layout, options in (
-            (layouts.load("full"), {}),
-            (mamba, {}),
-            (mamba, {"cache_interval_multiplier": 2}),
-            (mamba, {"cache_interval_multiplier": 4}),
-            (unequal, {}),
-            (layouts.load("full-swa-mamba"), {}),
-            (mamba, {"enable_prefix_caching": False}),
-            (mamba, {"enable_prefix_caching": False, "max_num_batched_tokens": spec.SIZE_MAX}),
-            (mamba, {"dynamic_split_fuse": False}),
-        )
-    ]
-
-
-def cold_configurations() -> list[Configuration]:
-    """Return the configurations on which tensors are compared."""
-    mamba = layouts.load("full-mamba")
-    return [
-        Configuration(mamba, {}, "openvino_genai"),
-        Configuration(mamba, {"cache_interval_multiplier": 2}, "openvino_genai"),
-        Configuration(layouts.load("full-swa-mamba"), {}, "openvino_genai"),
-    ]
-
-
-def serve(layout: Layout, serving: Serving) -> TraceHeader:
-    """Return the header of a scheduler that answers prompts."""
-    return served_plainly("openvino_genai", layout, serving)
-
-
-def _mutants() -> Sequence[Mutant]:
-    from harness.policies.openvino_genai.mutants import MUTANTS
-
-    return MUTANTS
-
-
-def _questions() -> Questions:
-    from harness.policies.openvino_genai.vectors.questions import QUESTIONS
-
-    return QUESTIONS
-
-
-POLICY = PolicyKind(
-    name="openvino_genai",
-    summary="the hybrid cache of OpenVINO GenAI: two pools, checkpoints by interval, tails of finished requests",
-    source=spec.REPOSITORY,
-    pinned=spec.PINNED_COMMIT,
-    releases=tuple(spec.RELEASES),
-    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in spec.RULES.values()],
-    axes=spec.AXES,
-    open=open_engine,
-    configurations=configurations,
-    cold_configurations=cold_configurations,
-    serve=serve,
-    mutants=_mutants,
-    questions=_questions,
-)

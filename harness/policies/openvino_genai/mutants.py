@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.engines.fault_tools import wrap
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import declared, mutant
 from harness.engines.policy_height import PolicyHeight
 from reference_impl.openvino_genai.sequence import Identity
 from reference_impl.primitives import Position
@@ -13,8 +13,16 @@ from reference_impl.primitives import Position
 OPENVINO = ("openvino_genai",)
 
 
+@mutant(
+    name="openvino-restored-without-a-state",
+    mirrors="vllm-project/tpu-inference#3412",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="C",
+    engines=OPENVINO,
+)
 def restored_without_a_state(engine: PolicyHeight) -> None:
-    """Restore what the KV cache has, whether the other cache has a state there or not."""
+    """A hit of the KV cache is restored where the other cache has no state."""
     cache = _cache(engine)
     if cache.la is None:
         return
@@ -29,14 +37,34 @@ def restored_without_a_state(engine: PolicyHeight) -> None:
     wrap(cache.la, "restore", restore)
 
 
+@mutant(
+    name="openvino-shared-block-written",
+    mirrors="FlashML-org/FreeToken#287",
+    anomaly="aliased-write",
+    checker="ownership",
+    group="H",
+    engines=OPENVINO,
+)
 def shared_block_written(engine: PolicyHeight) -> None:
-    """Write into blocks that others hold too."""
+    """A block that several requests hold is written without a copy.
+
+    Write into blocks that others hold too.
+    """
     for manager in _cache(engine).managers.values():
         wrap(manager, "_shared_target", lambda original, *args: None)
 
 
+@mutant(
+    name="openvino-state-ahead-after-rollback",
+    mirrors="OpenVINO GenAI 2026.4, preemption of a hybrid in part",
+    anomaly="state-position-skew",
+    checker="safety-law",
+    group="D",
+    engines=OPENVINO,
+    height="scheduler",
+)
 def state_ahead_after_rollback(engine: PolicyHeight) -> None:
-    """Take tokens off a preempted request by KV blocks, and leave the state where it was."""
+    """Tokens are taken off a preempted request, and its state stays ahead of them."""
     cache = _cache(engine)
 
     def previous(original: Any, group: Any, position: int) -> Position:
@@ -45,8 +73,19 @@ def state_ahead_after_rollback(engine: PolicyHeight) -> None:
     wrap(cache, "_previous", previous)
 
 
+@mutant(
+    name="openvino-key-kept-after-hand-out",
+    mirrors="vllm-project/vllm#4761",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="I",
+    engines=OPENVINO,
+)
 def key_kept_after_hand_out(engine: PolicyHeight) -> None:
-    """Hand a block of the store out, and let its key be found until another takes its place."""
+    """A block that was handed out anew is still found under its old key.
+
+    Hand a block of the store out, and let its key be found until another takes its place.
+    """
     for manager in _cache(engine).managers.values():
         wrap(manager.pool, "allocate", _keeping_key(manager.pool))
 
@@ -62,8 +101,16 @@ def _keeping_key(pool: Any) -> Any:
     return allocate
 
 
+@mutant(
+    name="openvino-salt-and-adapter-left-out",
+    mirrors="openvinotoolkit/openvino.genai#3722",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="I",
+    engines=OPENVINO,
+)
 def salt_and_adapter_left_out(engine: PolicyHeight) -> None:
-    """Hash tokens and media alone."""
+    """Tokens and media alone are hashed."""
 
     def add_request(original: Any, group: Any) -> None:
         for sequence in group.sequences:
@@ -73,13 +120,29 @@ def salt_and_adapter_left_out(engine: PolicyHeight) -> None:
     wrap(_adapter(engine).scheduler, "add_request", add_request)
 
 
+@mutant(
+    name="openvino-keys-survive-new-weights",
+    mirrors="InternLM/lmdeploy#4917",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="L",
+    engines=OPENVINO,
+)
 def keys_survive_new_weights(engine: PolicyHeight) -> None:
-    """Load new weights, and keep the keys of the old ones."""
+    """New weights do not end the keys of the old ones."""
     wrap(_adapter(engine), "renew", lambda original: None)
 
 
+@mutant(
+    name="openvino-tail-keyed-beyond",
+    mirrors="waybarrios/vllm-mlx#683",
+    anomaly="fabricated-snapshot",
+    checker="no-fabricated-snapshots",
+    group="A",
+    engines=OPENVINO,
+)
 def tail_keyed_beyond(engine: PolicyHeight) -> None:
-    """Key a state inside an interval as one token further than it is."""
+    """A state inside an interval is keyed one token further than it is."""
     cache = _cache(engine)
     if cache.la is None or not cache.caching:
         return
@@ -99,76 +162,4 @@ def _cache(engine: PolicyHeight) -> Any:
     return _adapter(engine).scheduler.cache
 
 
-MUTANTS = (
-    Mutant(
-        "openvino-restored-without-a-state",
-        "a hit of the KV cache is restored where the other cache has no state",
-        "vllm-project/tpu-inference#3412",
-        "stale-hit",
-        "safety-law",
-        restored_without_a_state,
-        OPENVINO,
-        group="C",
-    ),
-    Mutant(
-        "openvino-shared-block-written",
-        "a block that several requests hold is written without a copy",
-        "FlashML-org/FreeToken#287",
-        "aliased-write",
-        "ownership",
-        shared_block_written,
-        OPENVINO,
-        group="H",
-    ),
-    Mutant(
-        "openvino-state-ahead-after-rollback",
-        "tokens are taken off a preempted request, and its state stays ahead of them",
-        "OpenVINO GenAI 2026.4, preemption of a hybrid in part",
-        "state-position-skew",
-        "safety-law",
-        state_ahead_after_rollback,
-        OPENVINO,
-        "scheduler",
-        group="D",
-    ),
-    Mutant(
-        "openvino-key-kept-after-hand-out",
-        "a block that was handed out anew is still found under its old key",
-        "vllm-project/vllm#4761",
-        "stale-hit",
-        "safety-law",
-        key_kept_after_hand_out,
-        OPENVINO,
-        group="I",
-    ),
-    Mutant(
-        "openvino-salt-and-adapter-left-out",
-        "tokens and media alone are hashed",
-        "openvinotoolkit/openvino.genai#3722",
-        "cross-identity-hit",
-        "identity",
-        salt_and_adapter_left_out,
-        OPENVINO,
-        group="I",
-    ),
-    Mutant(
-        "openvino-keys-survive-new-weights",
-        "new weights do not end the keys of the old ones",
-        "InternLM/lmdeploy#4917",
-        "cross-identity-hit",
-        "identity",
-        keys_survive_new_weights,
-        OPENVINO,
-        group="L",
-    ),
-    Mutant(
-        "openvino-tail-keyed-beyond",
-        "a state inside an interval is keyed one token further than it is",
-        "waybarrios/vllm-mlx#683",
-        "fabricated-snapshot",
-        "no-fabricated-snapshots",
-        tail_keyed_beyond,
-        OPENVINO,
-        group="A",
-    ),
-)
+MUTANTS = declared(globals())

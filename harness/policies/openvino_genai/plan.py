@@ -8,9 +8,13 @@ columns of its kernel (measured: `conv_state_table` is [channels, kernel]).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import click
 
 from harness._util.errors import UsageError
+from harness.plan import options
 from harness.plan.result import Plan
 from harness.trace import layouts
 from harness.trace.model import DTYPE_BYTES, Full, Model, Recurrent, Sliding
@@ -38,6 +42,53 @@ class Request:
     version: str = NEWEST
     pipeline: str = PIPELINES[0]
     memory_gib: int | None = None
+
+
+class _Tokens(click.ParamType[int]):
+    """A number of tokens, or `unlimited`."""
+
+    name = "tokens"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number; unlimited is the largest 64-bit one."""
+        if isinstance(value, str) and value.lower() == "unlimited":
+            return 2**64 - 1
+        return int(options.COUNT.convert(value, param, ctx))
+
+
+@click.command("openvino_genai")
+@click.option("--layout", metavar="NAME|PATH", help="A layout with a model; gives the bytes of blocks.")
+@click.option("--kv-blocks", "num_kv_blocks", type=options.COUNT, help="num_kv_blocks; 0 derives it.")
+@click.option("--cache-size-gib", "cache_size", type=options.COUNT, help="cache_size: whole GiB for both pools.")
+@click.option("--linear-attention-blocks", "num_linear_attention_blocks", type=options.COUNT, help="0 derives it.")
+@click.option("--multiplier", "cache_interval_multiplier", type=options.COUNT, help="KV blocks between two checkpoints.")
+@click.option("--max-num-batched-tokens", type=_Tokens(), metavar="N|unlimited", help="Tokens in a step.")
+@click.option("--max-num-seqs", type=options.COUNT, help="Sequences in a batch; sizes the pool of states.")
+@click.option("--prefix-caching/--no-prefix-caching", "enable_prefix_caching", default=None, help="enable_prefix_caching.")
+@click.option("--dynamic-split-fuse/--no-dynamic-split-fuse", default=None, help="Off: prompts whole, as in vLLM.")
+@click.option("--cache-eviction/--no-cache-eviction", "use_cache_eviction", default=None, help="use_cache_eviction.")
+@click.option("--sparse-attention/--no-sparse-attention", "use_sparse_attention", default=None, help="use_sparse_attention.")
+@click.option(
+    "--pipeline",
+    type=click.Choice(PIPELINES),
+    default=PIPELINES[0],
+    show_default=True,
+    help="Whose defaults the options start from.",
+)
+@click.option("--kv-block-bytes", type=options.SIZE, help="Without a layout: bytes of a KV block.")
+@click.option("--la-block-bytes", type=options.Whole(0, 2**63 - 1), help="Without a layout: bytes of a state.")
+@click.option("--kv-precision", type=click.Choice(["f32", "f16", "bf16"]), help="Instead of the layout's type.")
+@click.option("--state-precision", type=click.Choice(["f32", "f16", "bf16"]), help="Instead of the layout's types.")
+@click.option("--device", type=click.Choice(["cpu", "gpu", "gpu+xattention"]), default="cpu", show_default=True)
+@click.option("--memory-gib", type=options.GIB, help="All memory of the machine; without, it is not compared.")
+@click.option("--version", help="2026.2, 2026.3 or 2026.4 (the default).")
+@options.as_json
+def command(as_json: bool, **given: Any) -> None:
+    """Derive the capacity of both pools from a SchedulerConfig."""
+    said = {name: value for name, value in given.items() if value is not None}
+    names = {field.name for field in fields(SchedulerConfig)}
+    config = {name: value for name, value in said.items() if name in names}
+    options.show(plan(Request(config, **{name: value for name, value in said.items() if name not in names})), as_json=as_json)
 
 
 def plan(request: Request) -> Plan:

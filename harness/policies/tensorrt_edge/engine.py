@@ -8,34 +8,25 @@ and for as much again to generate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from math import lcm
 from typing import Any
 
 import msgspec
 
 from harness._util.errors import UsageError
-from harness.engines.mutant import Mutant
-from harness.engines.policy import PolicyKind, Rule, Serving, served_plainly
 from harness.engines.policy_height import PolicyHeight
 from harness.history.events import Group, Header, Pool, Rules
+from harness.policies.tensorrt_edge import NOT_APPLICABLE
 from harness.policies.tensorrt_edge.rows import TIER, Rows
-from harness.trace import layouts
-from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, TraceHeader
-from harness.vectors.case import Questions
 from reference_impl.tensorrt_edge import spec
 from reference_impl.tensorrt_edge.config import Config, KVConfig, KVLayerConfig, LayerType, MambaConfig
 from reference_impl.tensorrt_edge.policy import HybridCachePolicy
 from reference_impl.tensorrt_edge.runtime import Runtime, RuntimeOptions
 
 NAME = "tensorrt_edge"
-NO_KEYS = "the manager has no keys: a row is named by its request"
-NOT_APPLICABLE = dict.fromkeys(("commit-order", "reuse-floor", "replay-boundary-retained", "interval-sparsity"), NO_KEYS)
 CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"]
-BLOCKS_PER_CAPTURE = 16
-"""Where prompts are answered: a capture for every so many blocks that the pool of another policy would have."""
 
 ALIASES = {
     "max_num_seqs": "max_batch_size",
@@ -171,69 +162,3 @@ def assemble(header: TraceHeader) -> PolicyHeight:
     own = RuntimeOptions(_places(options), options["joining"], options["survivors"], options["replay_last_token"])
     described = describe(header, options)
     return PolicyHeight(described, Rows(described, Runtime(cache, own), options["max_num_batched_tokens"]))
-
-
-def configurations() -> list[Configuration]:
-    """Return the configurations of a run: every kind of group, rows and captures under pressure, each way to run."""
-    full, unequal = layouts.load("full"), layouts.load("full-mamba-unequal")
-    three, mamba, window = (layouts.load(name) for name in ("full-swa-mamba", "full-mamba", "full-swa"))
-    return [
-        _configuration(full),
-        _configuration(mamba),
-        _configuration(three),
-        _configuration(three, max_batch_size=2, system_prompts=1),
-        _configuration(mamba, max_batch_size=3, survivors="descending"),
-        _configuration(window, max_batch_size=2, system_prompts=2),
-        _configuration(mamba, replay_last_token=True),
-        _configuration(three, joining="static", max_batch_size=3),
-        _configuration(unequal, system_prompts=2),
-    ]
-
-
-def cold_configurations() -> list[Configuration]:
-    """Return the configurations on which tensors are compared."""
-    three, mamba = layouts.load("full-swa-mamba"), layouts.load("full-mamba")
-    return [_configuration(three), _configuration(mamba, survivors="descending"), _configuration(mamba, replay_last_token=True)]
-
-
-def _configuration(layout: Layout, **options: Any) -> Configuration:
-    return Configuration(layout, options, NAME)
-
-
-def serve(layout: Layout, serving: Serving) -> TraceHeader:
-    """Return the header of a runtime that answers prompts: a row for each of the batch, a capture for each prompt in the pool.
-
-    A second tier, if there is one, says how many captures there are.
-    """
-    places = serving.tier_pages or max(1, serving.pages // BLOCKS_PER_CAPTURE)
-    return served_plainly(NAME, layout, replace(serving, tier_pages=0), system_prompts=places)
-
-
-def _mutants() -> Sequence[Mutant]:
-    from harness.policies.tensorrt_edge.mutants import MUTANTS
-
-    return MUTANTS
-
-
-def _questions() -> Questions:
-    from harness.policies.tensorrt_edge.vectors.questions import QUESTIONS
-
-    return QUESTIONS
-
-
-POLICY = PolicyKind(
-    name=NAME,
-    summary="the hybrid cache manager of TensorRT-Edge-LLM: batch rows, compaction, captured system prompts",
-    source=spec.REPOSITORY,
-    pinned=spec.PINNED_RELEASE,
-    releases=spec.RELEASES,
-    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in spec.RULES.values()],
-    axes=spec.AXES,
-    open=open_engine,
-    configurations=configurations,
-    cold_configurations=cold_configurations,
-    serve=serve,
-    not_applicable=NOT_APPLICABLE,
-    mutants=_mutants,
-    questions=_questions,
-)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.engines.fault_tools import wrap
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import declared, mutant
 from harness.engines.policy_height import PolicyHeight
 from harness.history.events import Move
 from reference_impl.tensorrt_edge.compaction import RowMove
@@ -14,8 +14,19 @@ from reference_impl.tensorrt_edge.compaction import RowMove
 EDGE = ("tensorrt_edge",)
 
 
+@mutant(
+    name="edge-rows-copied-one-by-one",
+    mirrors="the contract of TensorRT-Edge-LLM's compactBatch, which says nothing of an order",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="F",
+    engines=EDGE,
+)
 def rows_copied_one_by_one(engine: PolicyHeight) -> None:
-    """Copy rows one after another, the last one first, into rows that are still to be read."""
+    """A compaction overwrites rows that it has yet to read.
+
+    Copy rows one after another, the last one first, into rows that are still to be read.
+    """
 
     def compact_batch(original: Any, *args: Any) -> Any:
         moves = original(*args)
@@ -31,8 +42,19 @@ def _one_by_one(moves: Sequence[RowMove]) -> tuple[RowMove, ...]:
     return tuple(RowMove(src, dst) for dst, src in content.items() if src != dst)
 
 
+@mutant(
+    name="edge-states-left-behind",
+    mirrors="NVIDIA/TensorRT-LLM#13151, EricLBuehler/mistral.rs#2017",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="F",
+    engines=EDGE,
+)
 def states_left_behind(engine: PolicyHeight) -> None:
-    """Move keys and values to the rows of the smaller batch, and leave the states where they are."""
+    """A compaction moves keys and values, and not the states.
+
+    Move keys and values to the rows of the smaller batch, and leave the states where they are.
+    """
 
     def compact_batch(original: Any, *args: Any) -> Any:
         return original(*args)._replace(states=())
@@ -40,8 +62,19 @@ def states_left_behind(engine: PolicyHeight) -> None:
     wrap(_runtime(engine).cache, "compact_batch", compact_batch)
 
 
+@mutant(
+    name="edge-last-token-of-a-capture-again",
+    mirrors="TensorRT-Edge-LLM 0.7.1, prefill from N - 1 behind a system prompt of N tokens",
+    anomaly="state-position-skew",
+    checker="safety-law",
+    group="A",
+    engines=EDGE,
+)
 def last_token_of_a_capture_again(engine: PolicyHeight) -> None:
-    """Restore a state, and compute its last token once more, for the logits."""
+    """A restored state takes its last token in a second time.
+
+    Restore a state, and compute its last token once more, for the logits.
+    """
     runtime = _runtime(engine)
 
     def join(original: Any, wanted: Any, step: Any) -> None:
@@ -56,8 +89,19 @@ def last_token_of_a_capture_again(engine: PolicyHeight) -> None:
     wrap(runtime, "_join", join)
 
 
+@mutant(
+    name="edge-capture-rewritten",
+    mirrors="alibaba/MNN#4495",
+    anomaly="state-position-skew",
+    checker="safety-law",
+    group="A",
+    engines=EDGE,
+)
 def capture_rewritten(engine: PolicyHeight) -> None:
-    """Store a request's row over its capture again after every further step."""
+    """A capture is written again while its request goes on.
+
+    Store a request's row over its capture again after every further step.
+    """
     runtime, captured = _runtime(engine), dict[str, Any]()
 
     def schedule(original: Any, *args: Any) -> Any:
@@ -73,8 +117,16 @@ def capture_rewritten(engine: PolicyHeight) -> None:
     wrap(_adapter(engine), "schedule", schedule)
 
 
+@mutant(
+    name="edge-capture-without-weights",
+    mirrors="vllm-project/vllm#53495",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="I",
+    engines=EDGE,
+)
 def capture_without_weights(engine: PolicyHeight) -> None:
-    """Find captures by their tokens alone."""
+    """A capture is found by its tokens alone, whatever the LoRA weights and the salt."""
 
     def add(original: Any, request: Any) -> None:
         request.lora = request.salt = ""
@@ -83,8 +135,16 @@ def capture_without_weights(engine: PolicyHeight) -> None:
     wrap(_runtime(engine), "add", add)
 
 
+@mutant(
+    name="edge-captures-survive-new-weights",
+    mirrors="NVIDIA-NeMo/RL#4018",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="L",
+    engines=EDGE,
+)
 def captures_survive_new_weights(engine: PolicyHeight) -> None:
-    """Load new weights, and keep what the old ones captured."""
+    """New weights do not end the captures of the old ones."""
     wrap(_adapter(engine), "renew", lambda original: None)
 
 
@@ -96,65 +156,4 @@ def _runtime(engine: PolicyHeight) -> Any:
     return _adapter(engine).runtime
 
 
-MUTANTS = (
-    Mutant(
-        "edge-rows-copied-one-by-one",
-        "a compaction overwrites rows that it has yet to read",
-        "the contract of TensorRT-Edge-LLM's compactBatch, which says nothing of an order",
-        "stale-hit",
-        "safety-law",
-        rows_copied_one_by_one,
-        EDGE,
-        group="F",
-    ),
-    Mutant(
-        "edge-states-left-behind",
-        "a compaction moves keys and values, and not the states",
-        "NVIDIA/TensorRT-LLM#13151, EricLBuehler/mistral.rs#2017",
-        "stale-hit",
-        "safety-law",
-        states_left_behind,
-        EDGE,
-        group="F",
-    ),
-    Mutant(
-        "edge-last-token-of-a-capture-again",
-        "a restored state takes its last token in a second time",
-        "TensorRT-Edge-LLM 0.7.1, prefill from N - 1 behind a system prompt of N tokens",
-        "state-position-skew",
-        "safety-law",
-        last_token_of_a_capture_again,
-        EDGE,
-        group="A",
-    ),
-    Mutant(
-        "edge-capture-rewritten",
-        "a capture is written again while its request goes on",
-        "alibaba/MNN#4495",
-        "state-position-skew",
-        "safety-law",
-        capture_rewritten,
-        EDGE,
-        group="A",
-    ),
-    Mutant(
-        "edge-capture-without-weights",
-        "a capture is found by its tokens alone, whatever the LoRA weights and the salt",
-        "vllm-project/vllm#53495",
-        "cross-identity-hit",
-        "identity",
-        capture_without_weights,
-        EDGE,
-        group="I",
-    ),
-    Mutant(
-        "edge-captures-survive-new-weights",
-        "new weights do not end the captures of the old ones",
-        "NVIDIA-NeMo/RL#4018",
-        "cross-identity-hit",
-        "identity",
-        captures_survive_new_weights,
-        EDGE,
-        group="L",
-    ),
-)
+MUTANTS = declared(globals())

@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
+
+import click
 
 from harness._util.errors import UsageError
+from harness.plan import options
 from harness.plan.result import Plan
 from harness.trace import layouts
 from harness.trace.model import Full, Model, Recurrent, Sliding
@@ -49,6 +53,20 @@ class Request:
     recurrent_state_type: str = "half"
     conv_state_type: str = "half"
     version: str = RELEASES[0]
+
+
+@click.command("tensorrt_edge")
+@options.layout
+@click.option("--max-batch-size", type=options.SIZE, required=True, help="Rows: sequences at once.")
+@click.option("--max-sequence-length", type=options.SIZE, required=True, help="Tokens that a row holds.")
+@click.option("--kv-cache-type", type=click.Choice(["half", "fp8"]), default="half", show_default=True)
+@click.option("--recurrent-state-type", type=click.Choice(["half", "float", "bf16"]), default="half", show_default=True)
+@click.option("--conv-state-type", type=click.Choice(["half", "float", "bf16"]), default="half", show_default=True)
+@click.option("--version", default="0.7", show_default=True, help="0.7, 0.8, 0.9 or 0.10.")
+@options.as_json
+def command(as_json: bool, **given: Any) -> None:
+    """Work out the tensors of a HybridCacheManager and their bytes."""
+    options.show(plan(Request(**given)), as_json=as_json)
 
 
 def plan(request: Request) -> Plan:

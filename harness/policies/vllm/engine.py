@@ -6,29 +6,23 @@ that release of vLLM does by default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from harness._util.errors import UsageError
-from harness.cold.streams import default_configurations as default_cold_configurations
 from harness.engines.manager_height import PRUNABLE, ManagerHeight, describe, retention
-from harness.engines.mutant import Mutant
 from harness.engines.observe import ObservedManager
-from harness.engines.policy import Follower, PolicyKind, Rule, Serving
 from harness.engines.scheduler_height import SchedulerHeight
 from harness.history.events import Rules
 from harness.policies.vllm.dirty_blocks import observable_manager
-from harness.trace import configurations as configurations
-from harness.trace.configurations import SCHEDULER_OPTIONS, Configuration
-from harness.trace.format import Layout, Submit, Trace, TraceHeader
-from harness.vectors.case import Questions
+from harness.trace.configurations import SCHEDULER_OPTIONS
+from harness.trace.format import Submit, TraceHeader
 from reference_impl.vllm.align_split import split_for
 from reference_impl.vllm.config import ConfigError, KVCacheConfig
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
 from reference_impl.vllm.request import MultiModalFeature, Request
-from reference_impl.vllm.spec import PINNED_RELEASE, RELEASES, REPOSITORY, RULES
+from reference_impl.vllm.spec import RELEASES
 from reference_impl.vllm_extended.config import Options, build, options_of
-from reference_impl.vllm_extended.spec import RULES as FURTHER_RULES
 
 PROGRESS_STEPS = 4
 """A request waits one step for a state of the same step; the rest is margin."""
@@ -107,71 +101,3 @@ def assemble(header: TraceHeader, config: KVCacheConfig, manager: KVCacheManager
     return ManagerHeight(
         described, ObservedManager(manager), new_request, config.options.max_model_len, split if aligned else None
     )
-
-
-def serve(layout: Layout, serving: Serving) -> TraceHeader:
-    """Return the header of a scheduler that answers prompts."""
-    options: dict[str, Any] = {
-        "enable_caching": serving.caching,
-        "max_num_seqs": serving.batch,
-        "max_num_batched_tokens": serving.budget,
-        "max_model_len": serving.model_len,
-        "num_speculative_tokens": serving.drafts,
-        "async_depth": serving.in_flight,
-        "tier_pages": serving.tier_pages if serving.caching else 0,
-    }
-    if serving.caching and any(group.kind != "full" for group in layout.groups):
-        options["retention_interval"] = serving.retention_interval
-    return TraceHeader(name="service", layout=layout, pages=serving.pages, height="scheduler", options=options)
-
-
-def _configurations() -> list[Configuration]:
-    return [*configurations.default_configurations(), *configurations.scheduler_configurations()]
-
-
-def _follower(trace: Trace, engine_version: str) -> Follower:
-    from harness.policies.vllm import follower
-
-    return follower.Follower(trace, engine_version)
-
-
-def _mutants() -> Sequence[Mutant]:
-    from harness.policies.vllm import mutants
-
-    return mutants.all_of_them()
-
-
-def _questions() -> Questions:
-    from harness.policies.vllm.vectors.questions import QUESTIONS
-
-    return QUESTIONS
-
-
-POLICY = PolicyKind(
-    name="vllm",
-    summary="the prefix cache of vLLM's V1 engine",
-    source=REPOSITORY,
-    pinned=PINNED_RELEASE,
-    releases=tuple(RELEASES),
-    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in (RULES | FURTHER_RULES).values()],
-    axes={
-        "window": "W − 1",
-        "recurrent": "block, thinned by the retention interval",
-        "last token": "from the last block boundary (a hit leaves one token)",
-        "group miss": "shortened to what all have",
-        "duplicate": "both kept under one key",
-        "eviction": "free queue, least recently freed first, tails before heads",
-        "publication": "when the step is scheduled",
-        "compaction": "none",
-    },
-    open=open_engine,
-    configurations=_configurations,
-    cold_configurations=default_cold_configurations,
-    serve=serve,
-    variants=configurations.configurations_of,
-    plants_as="reference",
-    mutants=_mutants,
-    questions=_questions,
-    follower=_follower,
-    refuse=configure,
-)

@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
+
+import click
 
 from harness._util.errors import UsageError
+from harness.plan import options
 from harness.plan.hybrid import Hybrid, hybrid_of, is_gated_delta, is_hybrid
 from harness.plan.result import Plan
 from harness.trace import layouts
@@ -42,6 +46,23 @@ class Request:
     output_tokens: int = 0
     chunk_tokens: int | None = None
     release: str = NEWEST
+
+
+@click.command("vllm")
+@options.layout
+@click.option("--retention-interval", metavar="N|none", help="Tokens; none keeps every boundary.")
+@click.option("--block-size", type=options.SIZE, help="Tokens in a block; N by default.")
+@options.kernel_block
+@options.checkpoint_alignment
+@options.tensor_parallel_size
+@click.option("--prompt-tokens", "--context", "prompt_tokens", type=options.SIZE, help="65536, or all that the model takes.")
+@click.option("--output-tokens", type=options.COUNT, default=0, show_default=True, help="Tokens generated after it.")
+@click.option("--chunk-tokens", type=options.SIZE, help="Tokens of the prompt in a step; a block by default.")
+@click.option("--release", default="0.33", show_default=True, help="Whose defaults and rules.")
+@options.as_json
+def command(as_json: bool, **given: Any) -> None:
+    """Work out the unified block size, the snapshots kept, and their share of the pool."""
+    options.show(plan(Request(**given)), as_json=as_json)
 
 
 def plan(request: Request) -> Plan:

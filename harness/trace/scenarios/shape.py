@@ -95,7 +95,7 @@ class Script:
         self._lengths: dict[str, int] = {}
 
     def submit(self, r: str, prompt: str, **identity: Any) -> None:
-        """Submit a request; `prompt` in segments, identity as in `harness.trace.Submit`."""
+        """Submit a request; `prompt` in segments, identity as in `harness.trace.format.Submit`."""
         self.ops.append(Submit(r=r, prompt=prompt, **identity))
         self._lengths[r] = length_of(prompt)
 

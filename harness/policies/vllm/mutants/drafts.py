@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from harness.engines.fault_tools import REFERENCE, core, groups, wrap
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import declared, mutant
 from harness.engines.scheduler_height import SchedulerHeight
 
 
+@mutant(
+    name="state-after-last-draft",
+    mirrors="vllm-project/vllm#53912",
+    anomaly="state-position-skew",
+    checker="safety-law",
+    group="D",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def state_after_last_draft(engine: SchedulerHeight) -> None:
-    """Go on from the state after the last draft, whether it stood or not."""
+    """The state after the last draft is continued from, although fewer drafts stood."""
 
     def plant(manager: Any) -> None:
         def commit_drafts(original: Any, request_id: str, num_computed_tokens: int, num_accepted: int) -> None:
@@ -25,8 +34,20 @@ def state_after_last_draft(engine: SchedulerHeight) -> None:
         plant(manager)
 
 
+@mutant(
+    name="boundary-state-left-behind",
+    mirrors="vllm-project/vllm#47861",
+    anomaly="fabricated-snapshot",
+    checker="no-fabricated-snapshots",
+    group="D",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def boundary_state_left_behind(engine: SchedulerHeight) -> None:
-    """Key the boundary that drafts passed, and leave the state there where it was tried."""
+    """A boundary that drafts passed is keyed over the state before it.
+
+    Key the boundary that drafts passed, and leave the state there where it was tried.
+    """
 
     def plant(manager: Any) -> None:
         def commit_drafts(original: Any, request_id: str, num_computed_tokens: int, num_accepted: int) -> None:
@@ -40,8 +61,20 @@ def boundary_state_left_behind(engine: SchedulerHeight) -> None:
         plant(manager)
 
 
+@mutant(
+    name="drafts-published",
+    mirrors="vllm-project/vllm#43569",
+    anomaly="partial-commit",
+    checker="commit-order",
+    group="D",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def drafts_published(engine: SchedulerHeight) -> None:
-    """Key blocks that drafts will fill before anybody knows whether they stand."""
+    """Blocks of drafts are keyed before the drafts are verified.
+
+    Key blocks that drafts will fill before anybody knows whether they stand.
+    """
     manager = core(engine)
 
     def allocate_slots(original: Any, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
@@ -56,8 +89,20 @@ def drafts_published(engine: SchedulerHeight) -> None:
     wrap(manager, "allocate_slots", allocate_slots)
 
 
+@mutant(
+    name="freed-while-in-flight",
+    mirrors="vllm-project/vllm#47282",
+    anomaly="use-after-free",
+    checker="safety-law",
+    group="D",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def freed_while_in_flight(engine: SchedulerHeight) -> None:
-    """Give back what the next query does not read, although a step in flight still does."""
+    """Pages that a step in flight reads are given back.
+
+    Give back what the next query does not read, although a step in flight still does.
+    """
 
     def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         in_flight, request.num_in_flight_tokens = request.num_in_flight_tokens, 0
@@ -69,8 +114,20 @@ def freed_while_in_flight(engine: SchedulerHeight) -> None:
     wrap(core(engine), "allocate_slots", allocate_slots)
 
 
+@mutant(
+    name="older-step-in-flight-forgotten",
+    mirrors="vllm-project/vllm#47282",
+    anomaly="use-after-free",
+    checker="safety-law",
+    group="D",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def older_step_in_flight_forgotten(engine: SchedulerHeight) -> None:
-    """Keep what the step scheduled last still reads, and give back what only those in flight before it read."""
+    """Of two steps in flight, what the older one alone reads is given back.
+
+    Keep what the step scheduled last still reads, and give back what only those in flight before it read.
+    """
 
     def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         in_flight = request.num_in_flight_tokens
@@ -84,8 +141,17 @@ def older_step_in_flight_forgotten(engine: SchedulerHeight) -> None:
     wrap(core(engine), "allocate_slots", allocate_slots)
 
 
+@mutant(
+    name="window-freed-by-drafts",
+    mirrors="vllm-project/vllm#33997",
+    anomaly="premature-release",
+    checker="window-liveness",
+    group="D",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def window_freed_by_drafts(engine: SchedulerHeight) -> None:
-    """Let windows move on by drafts that have yet to be verified."""
+    """Windows move on by drafts that are not verified yet."""
     coordinator = core(engine).coordinator
 
     def remove_skipped_blocks(original: Any, request_id: str, num_computed_tokens: int) -> None:
@@ -94,8 +160,20 @@ def window_freed_by_drafts(engine: SchedulerHeight) -> None:
     wrap(coordinator, "remove_skipped_blocks", remove_skipped_blocks)
 
 
+@mutant(
+    name="hashes-of-fallen-drafts-stay",
+    mirrors="vllm-project/vllm#49449",
+    anomaly="lost-hit",
+    checker="reuse-floor",
+    group="I",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def hashes_of_fallen_drafts_stay(engine: SchedulerHeight) -> None:
-    """Hash what drafts would fill, and keep the hashes of those that fall."""
+    """A request's text changes, and the hashes of its blocks do not.
+
+    Hash what drafts would fill, and keep the hashes of those that fall.
+    """
 
     def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         given = original(request, *args, **kwargs)
@@ -108,82 +186,4 @@ def hashes_of_fallen_drafts_stay(engine: SchedulerHeight) -> None:
     wrap(core(engine), "allocate_slots", allocate_slots)
 
 
-MUTANTS = (
-    Mutant(
-        "state-after-last-draft",
-        "the state after the last draft is continued from, although fewer drafts stood",
-        "vllm-project/vllm#53912",
-        "state-position-skew",
-        "safety-law",
-        state_after_last_draft,
-        REFERENCE,
-        "scheduler",
-        group="D",
-    ),
-    Mutant(
-        "boundary-state-left-behind",
-        "a boundary that drafts passed is keyed over the state before it",
-        "vllm-project/vllm#47861",
-        "fabricated-snapshot",
-        "no-fabricated-snapshots",
-        boundary_state_left_behind,
-        REFERENCE,
-        "scheduler",
-        group="D",
-    ),
-    Mutant(
-        "drafts-published",
-        "blocks of drafts are keyed before the drafts are verified",
-        "vllm-project/vllm#43569",
-        "partial-commit",
-        "commit-order",
-        drafts_published,
-        REFERENCE,
-        "scheduler",
-        group="D",
-    ),
-    Mutant(
-        "freed-while-in-flight",
-        "pages that a step in flight reads are given back",
-        "vllm-project/vllm#47282",
-        "use-after-free",
-        "safety-law",
-        freed_while_in_flight,
-        REFERENCE,
-        "scheduler",
-        group="D",
-    ),
-    Mutant(
-        "older-step-in-flight-forgotten",
-        "of two steps in flight, what the older one alone reads is given back",
-        "vllm-project/vllm#47282",
-        "use-after-free",
-        "safety-law",
-        older_step_in_flight_forgotten,
-        REFERENCE,
-        "scheduler",
-        group="D",
-    ),
-    Mutant(
-        "window-freed-by-drafts",
-        "windows move on by drafts that are not verified yet",
-        "vllm-project/vllm#33997",
-        "premature-release",
-        "window-liveness",
-        window_freed_by_drafts,
-        REFERENCE,
-        "scheduler",
-        group="D",
-    ),
-    Mutant(
-        "hashes-of-fallen-drafts-stay",
-        "a request's text changes, and the hashes of its blocks do not",
-        "vllm-project/vllm#49449",
-        "lost-hit",
-        "reuse-floor",
-        hashes_of_fallen_drafts_stay,
-        REFERENCE,
-        "scheduler",
-        group="I",
-    ),
-)
+MUTANTS = declared(globals())

@@ -8,14 +8,25 @@ import msgspec
 
 from harness.engines.fault_tools import BOTH, REFERENCE, wrap
 from harness.engines.manager_height import ManagerHeight
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import declared, mutant
 from harness.history.events import Version
 from harness.trace.format import UpdateWeights
 from reference_impl.primitives import GENESIS, chain
 
 
+@mutant(
+    name="hash-without-parent",
+    mirrors="vllm-project/vllm#12621",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="I",
+    engines=REFERENCE,
+)
 def hash_without_parent(engine: ManagerHeight) -> None:
-    """Hash each block by its own tokens alone."""
+    """A block is keyed by its own tokens, not by its prefix.
+
+    Hash each block by its own tokens alone.
+    """
 
     def new_request(original: Any, *args: Any) -> Any:
         request = original(*args)
@@ -35,18 +46,45 @@ def hash_without_parent(engine: ManagerHeight) -> None:
     wrap(engine, "new_request", new_request)
 
 
+@mutant(
+    name="salt-left-out",
+    mirrors="vllm-project/vllm#53495",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="I",
+    engines=BOTH,
+)
 def salt_left_out(engine: ManagerHeight) -> None:
-    """Leave the salt out of the key."""
+    """The cache salt is not part of the key.
+
+    Leave the salt out of the key.
+    """
     wrap(engine, "new_request", lambda original, op, tokens: original(msgspec.structs.replace(op, salt=""), tokens))
 
 
+@mutant(
+    name="image-left-out",
+    mirrors="ROCm/ATOM#1358",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="I",
+    engines=REFERENCE,
+)
 def image_left_out(engine: ManagerHeight) -> None:
-    """Leave multimodal content out of the key."""
+    """Multimodal content is not part of the key."""
     wrap(engine, "new_request", lambda original, op, tokens: original(msgspec.structs.replace(op, media=[]), tokens))
 
 
+@mutant(
+    name="keys-survive-new-weights",
+    mirrors="InternLM/lmdeploy#4917",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="L",
+    engines=BOTH,
+)
 def keys_survive_new_weights(engine: ManagerHeight) -> None:
-    """Load new weights and keep what the old ones computed."""
+    """New weights do not end the keys of the old ones."""
     manager = engine.manager
 
     def reset_prefix_cache(original: Any, reason: str = "reset") -> Any:
@@ -55,13 +93,32 @@ def keys_survive_new_weights(engine: ManagerHeight) -> None:
     wrap(manager, "reset_prefix_cache", reset_prefix_cache)
 
 
+@mutant(
+    name="adapter-left-out",
+    mirrors="vllm-project/vllm#3263, #30931",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="I",
+    engines=REFERENCE,
+)
 def adapter_left_out(engine: ManagerHeight) -> None:
-    """Leave the adapter out of the key."""
+    """The adapter is not part of the key.
+
+    Leave the adapter out of the key.
+    """
     wrap(engine, "new_request", lambda original, op, tokens: original(msgspec.structs.replace(op, adapter=""), tokens))
 
 
+@mutant(
+    name="image-at-the-end-left-out",
+    mirrors="vllm-project/vllm#36622",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="I",
+    engines=REFERENCE,
+)
 def image_at_the_end_left_out(engine: ManagerHeight) -> None:
-    """Leave an image out of the key of the block in which it ends."""
+    """An image is not part of the key of the block in which it ends."""
 
     def new_request(original: Any, *args: Any) -> Any:
         request = original(*args)
@@ -82,8 +139,19 @@ def image_at_the_end_left_out(engine: ManagerHeight) -> None:
     wrap(engine, "new_request", new_request)
 
 
+@mutant(
+    name="parts-of-identity-untagged",
+    mirrors="vllm-project/vllm#44701",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="I",
+    engines=REFERENCE,
+)
 def parts_of_identity_untagged(engine: ManagerHeight) -> None:
-    """Put the parts of a key that are not tokens behind one another without saying which is which."""
+    """A salt and an adapter of one name make one key.
+
+    Put the parts of a key that are not tokens behind one another without saying which is which.
+    """
 
     def new_request(original: Any, *args: Any) -> Any:
         request = original(*args)
@@ -100,8 +168,16 @@ def parts_of_identity_untagged(engine: ManagerHeight) -> None:
     wrap(engine, "new_request", new_request)
 
 
+@mutant(
+    name="adapter-reloaded-in-place",
+    mirrors="vllm-project/vllm#42125, #48352",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="L",
+    engines=BOTH,
+)
 def adapter_reloaded_in_place(engine: ManagerHeight) -> None:
-    """Load an adapter anew under its name, and keep what the old one computed."""
+    """An adapter is loaded anew under its name, and the keys of the old one stay."""
 
     def update_weights(original: Any, op: UpdateWeights) -> None:
         if op.adapter:
@@ -112,85 +188,4 @@ def adapter_reloaded_in_place(engine: ManagerHeight) -> None:
     wrap(engine, "_update_weights", update_weights)
 
 
-MUTANTS = (
-    Mutant(
-        "hash-without-parent",
-        "a block is keyed by its own tokens, not by its prefix",
-        "vllm-project/vllm#12621",
-        "stale-hit",
-        "safety-law",
-        hash_without_parent,
-        REFERENCE,
-        group="I",
-    ),
-    Mutant(
-        "salt-left-out",
-        "the cache salt is not part of the key",
-        "vllm-project/vllm#53495",
-        "cross-identity-hit",
-        "identity",
-        salt_left_out,
-        BOTH,
-        group="I",
-    ),
-    Mutant(
-        "image-left-out",
-        "multimodal content is not part of the key",
-        "ROCm/ATOM#1358",
-        "cross-identity-hit",
-        "identity",
-        image_left_out,
-        REFERENCE,
-        group="I",
-    ),
-    Mutant(
-        "keys-survive-new-weights",
-        "new weights do not end the keys of the old ones",
-        "InternLM/lmdeploy#4917",
-        "cross-identity-hit",
-        "identity",
-        keys_survive_new_weights,
-        BOTH,
-        group="L",
-    ),
-    Mutant(
-        "adapter-left-out",
-        "the adapter is not part of the key",
-        "vllm-project/vllm#3263, #30931",
-        "cross-identity-hit",
-        "identity",
-        adapter_left_out,
-        REFERENCE,
-        group="I",
-    ),
-    Mutant(
-        "image-at-the-end-left-out",
-        "an image is not part of the key of the block in which it ends",
-        "vllm-project/vllm#36622",
-        "cross-identity-hit",
-        "identity",
-        image_at_the_end_left_out,
-        REFERENCE,
-        group="I",
-    ),
-    Mutant(
-        "parts-of-identity-untagged",
-        "a salt and an adapter of one name make one key",
-        "vllm-project/vllm#44701",
-        "cross-identity-hit",
-        "identity",
-        parts_of_identity_untagged,
-        REFERENCE,
-        group="I",
-    ),
-    Mutant(
-        "adapter-reloaded-in-place",
-        "an adapter is loaded anew under its name, and the keys of the old one stay",
-        "vllm-project/vllm#42125, #48352",
-        "cross-identity-hit",
-        "identity",
-        adapter_reloaded_in_place,
-        BOTH,
-        group="L",
-    ),
-)
+MUTANTS = declared(globals())

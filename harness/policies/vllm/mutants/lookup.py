@@ -6,11 +6,22 @@ from typing import Any
 
 from harness.engines.fault_tools import BOTH, REFERENCE, core, groups, wrap
 from harness.engines.manager_height import ManagerHeight
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import declared, mutant
 
 
+@mutant(
+    name="hit-is-maximum-over-groups",
+    mirrors="LMCache/LMCache#4247, vllm-project/vllm#43090",
+    anomaly="group-misalignment",
+    checker="safety-law",
+    group="C",
+    engines=BOTH,
+)
 def hit_is_maximum_over_groups(engine: ManagerHeight) -> None:
-    """Report the longest hit of any group and let the others start there with null columns."""
+    """The longest hit of any group counts for all of them.
+
+    Report the longest hit of any group and let the others start there with null columns.
+    """
     manager = core(engine)
     pool, coordinator = manager.block_pool, manager.coordinator
 
@@ -32,8 +43,19 @@ def hit_is_maximum_over_groups(engine: ManagerHeight) -> None:
     wrap(coordinator, "find_longest_cache_hit", find_longest_cache_hit)
 
 
+@mutant(
+    name="lookup-one-unit-short",
+    mirrors="vllm-project/vllm#43650",
+    anomaly="lost-hit",
+    checker="reuse-floor",
+    group="N",
+    engines=BOTH,
+)
 def lookup_one_unit_short(engine: ManagerHeight) -> None:
-    """Look for a hit one unit below what may be hit, to be on the safe side."""
+    """A look-up stops one unit too early.
+
+    Look for a hit one unit below what may be hit, to be on the safe side.
+    """
     coordinator = core(engine).coordinator
     unit = max(single.block_size for single in coordinator.single_type_managers)
 
@@ -43,8 +65,16 @@ def lookup_one_unit_short(engine: ManagerHeight) -> None:
     wrap(coordinator, "find_longest_cache_hit", find_longest_cache_hit)
 
 
+@mutant(
+    name="window-looked-up-short",
+    mirrors="sgl-project/sglang#34870",
+    anomaly="window-hole",
+    checker="window-liveness",
+    group="G",
+    engines=BOTH,
+)
 def window_looked_up_short(engine: ManagerHeight) -> None:
-    """Be content with one block less than the window needs."""
+    """A hit is content with one block less than the window reaches into."""
     pool, coordinator = core(engine).block_pool, core(engine).coordinator
     windows = [
         group for group, single in enumerate(coordinator.single_type_managers) if single in groups(engine, "SlidingWindow")
@@ -61,8 +91,19 @@ def window_looked_up_short(engine: ManagerHeight) -> None:
     wrap(coordinator, "find_longest_cache_hit", find_longest_cache_hit)
 
 
+@mutant(
+    name="last-token-hit",
+    mirrors="JamePeng/llama-cpp-python#178",
+    anomaly="nothing-to-compute",
+    checker="safety-law",
+    group="P",
+    engines=REFERENCE,
+)
 def last_token_hit(engine: ManagerHeight) -> None:
-    """Let the last token be hit as well."""
+    """A prompt that is cached whole leaves no token to compute.
+
+    Let the last token be hit as well.
+    """
 
     def find_longest_cache_hit(original: Any, block_hashes: Any, max_length: int) -> Any:
         return original(block_hashes, max_length + 1)
@@ -70,8 +111,19 @@ def last_token_hit(engine: ManagerHeight) -> None:
     wrap(core(engine).coordinator, "find_longest_cache_hit", find_longest_cache_hit)
 
 
+@mutant(
+    name="key-kept-after-eviction",
+    mirrors="vllm-project/vllm#4761, ovg-project/kvcached#362",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="I",
+    engines=BOTH,
+)
 def key_kept_after_eviction(engine: ManagerHeight) -> None:
-    """Leave an evicted block in the index."""
+    """An evicted block can still be found.
+
+    Leave an evicted block in the index.
+    """
     pool = core(engine).block_pool
 
     def _maybe_evict_cached_block(original: Any, block: Any) -> Any:
@@ -84,13 +136,32 @@ def key_kept_after_eviction(engine: ManagerHeight) -> None:
     wrap(pool, "_maybe_evict_cached_block", _maybe_evict_cached_block)
 
 
+@mutant(
+    name="reset-keeps-keys",
+    mirrors="vllm-project/vllm#57727",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="L",
+    engines=BOTH,
+)
 def reset_keeps_keys(engine: ManagerHeight) -> None:
-    """Say that the cache was reset, and reset nothing."""
+    """A reset reports success and forgets nothing."""
     wrap(core(engine), "reset_prefix_cache", lambda original: True)
 
 
+@mutant(
+    name="shared-prefix-boundary-forgotten",
+    mirrors="vllm-project/vllm#45238",
+    anomaly="lost-shared-prefix-boundary",
+    checker="replay-boundary-retained",
+    group="N",
+    engines=REFERENCE,
+)
 def shared_prefix_boundary_forgotten(engine: ManagerHeight) -> None:
-    """Forget where a prefix shared with others goes on; the state there is not kept for the next sibling."""
+    """The state at a shared-prefix boundary is not kept, against the declared policy.
+
+    Forget where a prefix shared with others goes on; the state there is not kept for the next sibling.
+    """
 
     def get_computed_blocks(original: Any, request: Any) -> Any:
         blocks, hit, _ = original(request)
@@ -99,8 +170,16 @@ def shared_prefix_boundary_forgotten(engine: ManagerHeight) -> None:
     wrap(core(engine), "get_computed_blocks", get_computed_blocks)
 
 
+@mutant(
+    name="hit-is-last-groups",
+    mirrors="NVIDIA/TensorRT-LLM#10875",
+    anomaly="group-misalignment",
+    checker="safety-law",
+    group="C",
+    engines=REFERENCE,
+)
 def hit_is_last_groups(engine: ManagerHeight) -> None:
-    """Let the group that is looked up last say how long the hit is, whatever the others have."""
+    """The group that is looked up last says how long a hit is."""
     coordinator = core(engine).coordinator
 
     def find_longest_cache_hit(original: Any, block_hashes: Any, max_length: int) -> Any:
@@ -114,8 +193,19 @@ def hit_is_last_groups(engine: ManagerHeight) -> None:
     wrap(coordinator, "find_longest_cache_hit", find_longest_cache_hit)
 
 
+@mutant(
+    name="trimmed-hit-keeps-state",
+    mirrors="ModelEngine-Group/unified-cache-management#1130",
+    anomaly="state-position-skew",
+    checker="safety-law",
+    group="P",
+    engines=REFERENCE,
+)
 def trimmed_hit_keeps_state(engine: ManagerHeight) -> None:
-    """Leave a token to compute of a prompt that is cached whole, and go on from the state behind it."""
+    """A hit of everything is cut by a token, and resumes from the state behind it.
+
+    Leave a token to compute of a prompt that is cached whole, and go on from the state behind it.
+    """
 
     def find_longest_cache_hit(original: Any, block_hashes: Any, max_length: int) -> Any:
         blocks, hit, further = original(block_hashes, max_length + 1)
@@ -124,8 +214,19 @@ def trimmed_hit_keeps_state(engine: ManagerHeight) -> None:
     wrap(core(engine).coordinator, "find_longest_cache_hit", find_longest_cache_hit)
 
 
+@mutant(
+    name="columns-in-anothers-units",
+    mirrors="local-inference-lab/vllm#672",
+    anomaly="group-misalignment",
+    checker="safety-law",
+    group="M",
+    engines=REFERENCE,
+)
 def columns_in_anothers_units(engine: ManagerHeight) -> None:
-    """Put a state into the column that it would have if its group had the smallest block size of all."""
+    """A state's column is counted in blocks of another group.
+
+    Put a state into the column that it would have if its group had the smallest block size of all.
+    """
     coordinator = core(engine).coordinator
     finest = min(single.block_size for single in coordinator.single_type_managers)
 
@@ -139,8 +240,16 @@ def columns_in_anothers_units(engine: ManagerHeight) -> None:
     wrap(coordinator, "find_longest_cache_hit", find_longest_cache_hit)
 
 
+@mutant(
+    name="windows-found-from-the-start-alone",
+    mirrors="ml-explore/mlx-lm#1253",
+    anomaly="lost-hit",
+    checker="reuse-floor",
+    group="N",
+    engines=REFERENCE,
+)
 def windows_found_from_the_start_alone(engine: ManagerHeight) -> None:
-    """Refuse a window of which nothing is cached before it, as if everything before it were read."""
+    """A window is found only if everything before it is cached too."""
     coordinator = core(engine).coordinator
 
     def look_up(original: Any, group: Any, *args: Any) -> Any:
@@ -154,8 +263,16 @@ def windows_found_from_the_start_alone(engine: ManagerHeight) -> None:
         wrap(coordinator, "_look_up", look_up)
 
 
+@mutant(
+    name="eagle-unit-given-back-twice",
+    mirrors="vllm-project/vllm-ascend#9247",
+    anomaly="lost-hit",
+    checker="reuse-floor",
+    group="N",
+    engines=REFERENCE,
+)
 def eagle_unit_given_back_twice(engine: ManagerHeight) -> None:
-    """Give the unit back that a speculative look-up matched beyond, and another one for alignment."""
+    """What a speculative look-up matched beyond is given back twice."""
     coordinator = core(engine).coordinator
     unit = max(single.block_size for single in coordinator.single_type_managers)
 
@@ -165,125 +282,4 @@ def eagle_unit_given_back_twice(engine: ManagerHeight) -> None:
     wrap(coordinator, "find_longest_cache_hit", find_longest_cache_hit)
 
 
-MUTANTS = (
-    Mutant(
-        "hit-is-maximum-over-groups",
-        "the longest hit of any group counts for all of them",
-        "LMCache/LMCache#4247, vllm-project/vllm#43090",
-        "group-misalignment",
-        "safety-law",
-        hit_is_maximum_over_groups,
-        BOTH,
-        group="C",
-    ),
-    Mutant(
-        "lookup-one-unit-short",
-        "a look-up stops one unit too early",
-        "vllm-project/vllm#43650",
-        "lost-hit",
-        "reuse-floor",
-        lookup_one_unit_short,
-        BOTH,
-        group="N",
-    ),
-    Mutant(
-        "window-looked-up-short",
-        "a hit is content with one block less than the window reaches into",
-        "sgl-project/sglang#34870",
-        "window-hole",
-        "window-liveness",
-        window_looked_up_short,
-        BOTH,
-        group="G",
-    ),
-    Mutant(
-        "last-token-hit",
-        "a prompt that is cached whole leaves no token to compute",
-        "JamePeng/llama-cpp-python#178",
-        "nothing-to-compute",
-        "safety-law",
-        last_token_hit,
-        REFERENCE,
-        group="P",
-    ),
-    Mutant(
-        "key-kept-after-eviction",
-        "an evicted block can still be found",
-        "vllm-project/vllm#4761, ovg-project/kvcached#362",
-        "stale-hit",
-        "safety-law",
-        key_kept_after_eviction,
-        BOTH,
-        group="I",
-    ),
-    Mutant(
-        "reset-keeps-keys",
-        "a reset reports success and forgets nothing",
-        "vllm-project/vllm#57727",
-        "stale-hit",
-        "safety-law",
-        reset_keeps_keys,
-        BOTH,
-        group="L",
-    ),
-    Mutant(
-        "shared-prefix-boundary-forgotten",
-        "the state at a shared-prefix boundary is not kept, against the declared policy",
-        "vllm-project/vllm#45238",
-        "lost-shared-prefix-boundary",
-        "replay-boundary-retained",
-        shared_prefix_boundary_forgotten,
-        REFERENCE,
-        group="N",
-    ),
-    Mutant(
-        "hit-is-last-groups",
-        "the group that is looked up last says how long a hit is",
-        "NVIDIA/TensorRT-LLM#10875",
-        "group-misalignment",
-        "safety-law",
-        hit_is_last_groups,
-        REFERENCE,
-        group="C",
-    ),
-    Mutant(
-        "trimmed-hit-keeps-state",
-        "a hit of everything is cut by a token, and resumes from the state behind it",
-        "ModelEngine-Group/unified-cache-management#1130",
-        "state-position-skew",
-        "safety-law",
-        trimmed_hit_keeps_state,
-        REFERENCE,
-        group="P",
-    ),
-    Mutant(
-        "columns-in-anothers-units",
-        "a state's column is counted in blocks of another group",
-        "local-inference-lab/vllm#672",
-        "group-misalignment",
-        "safety-law",
-        columns_in_anothers_units,
-        REFERENCE,
-        group="M",
-    ),
-    Mutant(
-        "windows-found-from-the-start-alone",
-        "a window is found only if everything before it is cached too",
-        "ml-explore/mlx-lm#1253",
-        "lost-hit",
-        "reuse-floor",
-        windows_found_from_the_start_alone,
-        REFERENCE,
-        group="N",
-    ),
-    Mutant(
-        "eagle-unit-given-back-twice",
-        "what a speculative look-up matched beyond is given back twice",
-        "vllm-project/vllm-ascend#9247",
-        "lost-hit",
-        "reuse-floor",
-        eagle_unit_given_back_twice,
-        REFERENCE,
-        group="N",
-    ),
-)
+MUTANTS = declared(globals())

@@ -6,11 +6,19 @@ from typing import Any
 
 from harness.engines.fault_tools import BOTH, REFERENCE, core, groups, wrap
 from harness.engines.manager_height import ManagerHeight
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import declared, mutant
 
 
+@mutant(
+    name="window-freed-early",
+    mirrors="sgl-project/sglang#8649",
+    anomaly="premature-release",
+    checker="window-liveness",
+    group="G",
+    engines=BOTH,
+)
 def window_freed_early(engine: ManagerHeight) -> None:
-    """Give window blocks back one token before the window has left them."""
+    """A window block is given back one token early."""
 
     def get_num_skipped_tokens(original: Any, num_computed_tokens: int) -> int:
         skipped: int = original(num_computed_tokens)
@@ -20,8 +28,16 @@ def window_freed_early(engine: ManagerHeight) -> None:
         wrap(manager, "get_num_skipped_tokens", get_num_skipped_tokens)
 
 
+@mutant(
+    name="touch-after-allocate",
+    mirrors="vllm-project/vllm#10507",
+    anomaly="aliased-write",
+    checker="ownership",
+    group="H",
+    engines=BOTH,
+)
 def touch_after_allocate(engine: ManagerHeight) -> None:
-    """Hold the blocks that were hit only after new ones were allocated, which may have been the same."""
+    """Blocks that were hit are held only after new ones were allocated."""
     manager = core(engine)
     pool, late = manager.block_pool, []
 
@@ -39,8 +55,16 @@ def touch_after_allocate(engine: ManagerHeight) -> None:
     wrap(manager.coordinator, "allocate_new_blocks", allocate_new_blocks)
 
 
+@mutant(
+    name="shared-block-freed-twice",
+    mirrors="vllm-project/vllm#42571",
+    anomaly="double-free",
+    checker="ownership",
+    group="H",
+    engines=BOTH,
+)
 def shared_block_freed_twice(engine: ManagerHeight) -> None:
-    """Give a shared block back twice."""
+    """A block that two requests share is given back twice by one of them."""
 
     def free_blocks(original: Any, ordered_blocks: Any) -> None:
         blocks = list(ordered_blocks)
@@ -50,8 +74,17 @@ def shared_block_freed_twice(engine: ManagerHeight) -> None:
     wrap(core(engine).block_pool, "free_blocks", free_blocks)
 
 
+@mutant(
+    name="negative-count-inflates-free",
+    mirrors="vLLM's test test_external_computed_blocks_do_not_corrupt_free_pool",
+    anomaly="double-free",
+    checker="ownership",
+    group="H",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def negative_count_inflates_free(engine: ManagerHeight) -> None:
-    """Take what a request holds beyond its need, as after drafts that fell, for so many blocks more that are free."""
+    """A request that holds more than it needs makes so many blocks free in the pool's own books."""
     manager, owed = core(engine), [0]
 
     def allocate_new_blocks(original: Any, request_id: str, num_tokens: int, *further: Any) -> Any:
@@ -63,8 +96,12 @@ def negative_count_inflates_free(engine: ManagerHeight) -> None:
     wrap(manager.block_pool, "get_num_free_blocks", lambda original: original() + owed[0])
 
 
+@mutant(name="block-leaked", mirrors="sgl-project/sglang#21404", anomaly="leak", checker="ownership", group="H", engines=BOTH)
 def block_leaked(engine: ManagerHeight) -> None:
-    """Forget the first block of a long table when it is given back."""
+    """One block of a table is never given back.
+
+    Forget the first block of a long table when it is given back.
+    """
 
     def free_blocks(original: Any, ordered_blocks: Any) -> None:
         blocks = list(ordered_blocks)
@@ -73,8 +110,19 @@ def block_leaked(engine: ManagerHeight) -> None:
     wrap(core(engine).block_pool, "free_blocks", free_blocks)
 
 
+@mutant(
+    name="stale-table-rows",
+    mirrors="vllm-project/vllm#42273",
+    anomaly="use-after-free",
+    checker="safety-law",
+    group="G",
+    engines=BOTH,
+)
 def stale_table_rows(engine: ManagerHeight) -> None:
-    """Let the worker's rows only ever grow, so that a request that comes back reads through its old ones."""
+    """The worker's row of a request is not rewritten when it comes back.
+
+    Let the worker's rows only ever grow, so that a request that comes back reads through its old ones.
+    """
     rows: dict[str, list[list[int]]] = {}
 
     def tables(original: Any, r: str) -> list[list[int]]:
@@ -86,14 +134,36 @@ def stale_table_rows(engine: ManagerHeight) -> None:
     wrap(engine.manager, "tables", tables)
 
 
+@mutant(
+    name="evictable-hits-not-counted",
+    mirrors="vllm-project/vllm#10507",
+    anomaly="died",
+    checker="engine",
+    group="H",
+    engines=REFERENCE,
+)
 def evictable_hits_not_counted(engine: ManagerHeight) -> None:
-    """Forget that cached blocks that are hit leave the free queue, when asking whether there is room."""
+    """Cached blocks that are hit count as room for others.
+
+    Forget that cached blocks that are hit leave the free queue, when asking whether there is room.
+    """
     for manager in core(engine).coordinator.single_type_managers:
         wrap(manager, "_get_num_evictable_blocks", lambda original, blocks: 0)
 
 
+@mutant(
+    name="refused-admission-keeps-hits",
+    mirrors="sgl-project/sglang#16067",
+    anomaly="leak",
+    checker="ownership",
+    group="H",
+    engines=BOTH,
+)
 def refused_admission_keeps_hits(engine: ManagerHeight) -> None:
-    """Hold what was hit before asking whether there is room, and keep holding it if there is none."""
+    """A request that is not admitted keeps what it matched.
+
+    Hold what was hit before asking whether there is room, and keep holding it if there is none.
+    """
     manager = core(engine)
 
     def allocate_slots(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -106,14 +176,33 @@ def refused_admission_keeps_hits(engine: ManagerHeight) -> None:
     wrap(manager, "allocate_slots", allocate_slots)
 
 
+@mutant(
+    name="partial-hit-written-in-place",
+    mirrors="sgl-project/sglang#31833",
+    anomaly="aliased-write",
+    checker="ownership",
+    group="H",
+    engines=REFERENCE,
+)
 def partial_hit_written_in_place(engine: ManagerHeight) -> None:
-    """Go on in the shared block when a hit ends inside it."""
+    """A hit that ends inside a block goes on in that block, without a copy."""
     for manager in core(engine).coordinator.single_type_managers:
         wrap(manager, "_has_partial_local_hit", lambda original, *args: False)
 
 
+@mutant(
+    name="computed-count-survives-preemption",
+    mirrors="ikawrakow/ik_llama.cpp#1762",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="E",
+    engines=BOTH,
+)
 def computed_count_survives_preemption(engine: ManagerHeight) -> None:
-    """Take a request's blocks away, and leave its count of computed tokens as it was."""
+    """A request that lost its blocks goes on where it was.
+
+    Take a request's blocks away, and leave its count of computed tokens as it was.
+    """
 
     def wait_again(original: Any, client: Any) -> None:
         computed = client.request.num_computed_tokens
@@ -124,106 +213,4 @@ def computed_count_survives_preemption(engine: ManagerHeight) -> None:
         wrap(engine, "_wait_again", wait_again)
 
 
-MUTANTS = (
-    Mutant(
-        "window-freed-early",
-        "a window block is given back one token early",
-        "sgl-project/sglang#8649",
-        "premature-release",
-        "window-liveness",
-        window_freed_early,
-        BOTH,
-        group="G",
-    ),
-    Mutant(
-        "touch-after-allocate",
-        "blocks that were hit are held only after new ones were allocated",
-        "vllm-project/vllm#10507",
-        "aliased-write",
-        "ownership",
-        touch_after_allocate,
-        BOTH,
-        group="H",
-    ),
-    Mutant(
-        "shared-block-freed-twice",
-        "a block that two requests share is given back twice by one of them",
-        "vllm-project/vllm#42571",
-        "double-free",
-        "ownership",
-        shared_block_freed_twice,
-        BOTH,
-        group="H",
-    ),
-    Mutant(
-        "negative-count-inflates-free",
-        "a request that holds more than it needs makes so many blocks free in the pool's own books",
-        "vLLM's test test_external_computed_blocks_do_not_corrupt_free_pool",
-        "double-free",
-        "ownership",
-        negative_count_inflates_free,
-        REFERENCE,
-        "scheduler",
-        group="H",
-    ),
-    Mutant(
-        "block-leaked",
-        "one block of a table is never given back",
-        "sgl-project/sglang#21404",
-        "leak",
-        "ownership",
-        block_leaked,
-        BOTH,
-        group="H",
-    ),
-    Mutant(
-        "stale-table-rows",
-        "the worker's row of a request is not rewritten when it comes back",
-        "vllm-project/vllm#42273",
-        "use-after-free",
-        "safety-law",
-        stale_table_rows,
-        BOTH,
-        group="G",
-    ),
-    Mutant(
-        "evictable-hits-not-counted",
-        "cached blocks that are hit count as room for others",
-        "vllm-project/vllm#10507",
-        "died",
-        "engine",
-        evictable_hits_not_counted,
-        REFERENCE,
-        group="H",
-    ),
-    Mutant(
-        "refused-admission-keeps-hits",
-        "a request that is not admitted keeps what it matched",
-        "sgl-project/sglang#16067",
-        "leak",
-        "ownership",
-        refused_admission_keeps_hits,
-        BOTH,
-        group="H",
-    ),
-    Mutant(
-        "partial-hit-written-in-place",
-        "a hit that ends inside a block goes on in that block, without a copy",
-        "sgl-project/sglang#31833",
-        "aliased-write",
-        "ownership",
-        partial_hit_written_in_place,
-        REFERENCE,
-        group="H",
-    ),
-    Mutant(
-        "computed-count-survives-preemption",
-        "a request that lost its blocks goes on where it was",
-        "ikawrakow/ik_llama.cpp#1762",
-        "stale-hit",
-        "safety-law",
-        computed_count_survives_preemption,
-        BOTH,
-        group="E",
-    ),
-)
+MUTANTS = declared(globals())

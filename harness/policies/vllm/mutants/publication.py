@@ -7,12 +7,23 @@ from typing import Any
 
 from harness.engines.fault_tools import BOTH, REFERENCE, core, groups, wrap
 from harness.engines.manager_height import ManagerHeight
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import declared, mutant
 from harness.engines.scheduler_height import SchedulerHeight
 
 
+@mutant(
+    name="null-block-published",
+    mirrors="vllm-project/vllm#53084",
+    anomaly="fabricated-snapshot",
+    checker="no-fabricated-snapshots",
+    group="A",
+    engines=REFERENCE,
+)
 def null_block_published(engine: ManagerHeight) -> None:
-    """Forget that null columns are skipped when keys are given out."""
+    """Null columns of a recurrent group are keyed too.
+
+    Forget that null columns are skipped when keys are given out.
+    """
     pool = core(engine).block_pool
 
     def cache_blocks(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -26,8 +37,16 @@ def null_block_published(engine: ManagerHeight) -> None:
         wrap(manager, "cache_blocks", cache_blocks)
 
 
+@mutant(
+    name="skipped-boundary-published",
+    mirrors="ModelEngine-Group/unified-cache-management#1130",
+    anomaly="fabricated-snapshot",
+    checker="no-fabricated-snapshots",
+    group="A",
+    engines=REFERENCE,
+)
 def skipped_boundary_published(engine: ManagerHeight) -> None:
-    """Key the state at the end of a chunk as every boundary that the chunk passed."""
+    """The state at a chunk's end is keyed as every boundary that the chunk skipped."""
     pool = core(engine).block_pool
 
     def plant(manager: Any) -> None:
@@ -49,13 +68,35 @@ def skipped_boundary_published(engine: ManagerHeight) -> None:
         plant(manager)
 
 
+@mutant(
+    name="chunk-ends-off-the-grid",
+    mirrors="vllm-project/vllm#47861",
+    anomaly="fabricated-snapshot",
+    checker="no-fabricated-snapshots",
+    group="A",
+    engines=BOTH,
+)
 def chunk_ends_off_the_grid(engine: ManagerHeight) -> None:
-    """Let a prefill chunk end wherever the budget ends; its running state is later keyed as if it stood at the boundary."""
+    """A chunk may end between boundaries, its state is keyed at the next one.
+
+    Let a prefill chunk end wherever the budget ends; its running state is later keyed as if it stood at the boundary.
+    """
     engine.split = None
 
 
+@mutant(
+    name="tail-published-early",
+    mirrors="vllm-project/vllm#43569",
+    anomaly="partial-commit",
+    checker="commit-order",
+    group="B",
+    engines=REFERENCE,
+)
 def tail_published_early(engine: ManagerHeight) -> None:
-    """Key the block in which a chunk ends although the chunk does not fill it."""
+    """The last block of a chunk is keyed before it is full.
+
+    Key the block in which a chunk ends although the chunk does not fill it.
+    """
     manager = core(engine)
     size = manager.coordinator.single_type_managers[0].block_size
 
@@ -65,8 +106,19 @@ def tail_published_early(engine: ManagerHeight) -> None:
     wrap(manager, "cache_blocks", cache_blocks)
 
 
+@mutant(
+    name="withdrawn-keys-stay",
+    mirrors="vllm-project/vllm#57580, #43569",
+    anomaly="uncommitted-hit",
+    checker="commit-order",
+    group="B",
+    engines=REFERENCE,
+)
 def withdrawn_keys_stay(engine: ManagerHeight) -> None:
-    """Take a request back out of a step by freeing it, and leave its keys where they are."""
+    """Keys of a request that was withdrawn from its step stay.
+
+    Take a request back out of a step by freeing it, and leave its keys where they are.
+    """
     manager = core(engine)
 
     def withdraw(original: Any, request: Any) -> list[str]:
@@ -76,8 +128,16 @@ def withdrawn_keys_stay(engine: ManagerHeight) -> None:
     wrap(manager, "withdraw", withdraw)
 
 
+@mutant(
+    name="same-step-state-hit",
+    mirrors="vllm-project/vllm#29387",
+    anomaly="uncommitted-hit",
+    checker="commit-order",
+    group="B",
+    engines=BOTH,
+)
 def same_step_state_hit(engine: ManagerHeight) -> None:
-    """Let a state that was keyed in this very step be hit."""
+    """A state keyed in this step is hit in this step."""
 
     def plant(manager: Any) -> None:
         def get_num_blocks_to_allocate(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -90,8 +150,19 @@ def same_step_state_hit(engine: ManagerHeight) -> None:
         plant(manager)
 
 
+@mutant(
+    name="state-donated-without-copy",
+    mirrors="FlashML-org/FreeToken#287",
+    anomaly="state-position-skew",
+    checker="safety-law",
+    group="H",
+    engines=REFERENCE,
+)
 def state_donated_without_copy(engine: ManagerHeight) -> None:
-    """Go on writing into the block whose state was just keyed instead of taking a new one."""
+    """A request goes on writing into the state that it published.
+
+    Go on writing into the block whose state was just keyed instead of taking a new one.
+    """
     pool = core(engine).block_pool
 
     def plant(manager: Any) -> None:
@@ -111,8 +182,16 @@ def state_donated_without_copy(engine: ManagerHeight) -> None:
         plant(manager)
 
 
+@mutant(
+    name="split-in-attention-units",
+    mirrors="vllm-project/vllm#54076",
+    anomaly="fabricated-snapshot",
+    checker="no-fabricated-snapshots",
+    group="A",
+    engines=REFERENCE,
+)
 def split_in_attention_units(engine: ManagerHeight) -> None:
-    """Cut chunks at block boundaries of attention, where the blocks of recurrent groups are larger."""
+    """Chunks end at attention's boundaries, between those of recurrent groups."""
     finest = min(single.block_size for single in core(engine).coordinator.single_type_managers)
 
     def split(original: Any, request: Any, tokens: int, hit: int) -> int:
@@ -127,8 +206,19 @@ def split_in_attention_units(engine: ManagerHeight) -> None:
         wrap(engine, "split", split)
 
 
+@mutant(
+    name="snapshot-keyed-a-block-late",
+    mirrors="waybarrios/vllm-mlx#683, JamePeng/llama-cpp-python#59",
+    anomaly="state-position-skew",
+    checker="safety-law",
+    group="A",
+    engines=REFERENCE,
+)
 def snapshot_keyed_a_block_late(engine: ManagerHeight) -> None:
-    """Key each state as the boundary after the one that it stands at."""
+    """A state is keyed as the boundary after its own.
+
+    Key each state as the boundary after the one that it stands at.
+    """
     pool = core(engine).block_pool
     recurrent = {manager.kv_cache_group_id for manager in groups(engine, "Mamba")}
 
@@ -143,8 +233,19 @@ def snapshot_keyed_a_block_late(engine: ManagerHeight) -> None:
     wrap(pool, "cache_full_blocks", cache_full_blocks)
 
 
+@mutant(
+    name="hashes-in-anothers-units",
+    mirrors="ovg-project/kvcached#451",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="M",
+    engines=REFERENCE,
+)
 def hashes_in_anothers_units(engine: ManagerHeight) -> None:
-    """Key blocks that have several hashes by their number, as if each had one."""
+    """A coarse block is keyed by the hash of a fine one.
+
+    Key blocks that have several hashes by their number, as if each had one.
+    """
     pool = core(engine).block_pool
 
     def cache_full_blocks(original: Any, request: Any, *args: Any) -> Any:
@@ -155,8 +256,17 @@ def hashes_in_anothers_units(engine: ManagerHeight) -> None:
     wrap(pool, "cache_full_blocks", cache_full_blocks)
 
 
+@mutant(
+    name="copies-a-step-late",
+    mirrors="sgl-project/sglang#24954",
+    anomaly="state-position-skew",
+    checker="safety-law",
+    group="B",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def copies_a_step_late(engine: SchedulerHeight) -> None:
-    """Make the copies of a step before the next one, which is when somebody gets to it."""
+    """Copies that a step needs are made before the next one."""
     late: list[Any] = []
 
     def begin_step(original: Any, op: Any) -> None:
@@ -167,116 +277,4 @@ def copies_a_step_late(engine: SchedulerHeight) -> None:
     wrap(engine, "_begin", begin_step)
 
 
-MUTANTS = (
-    Mutant(
-        "null-block-published",
-        "null columns of a recurrent group are keyed too",
-        "vllm-project/vllm#53084",
-        "fabricated-snapshot",
-        "no-fabricated-snapshots",
-        null_block_published,
-        REFERENCE,
-        group="A",
-    ),
-    Mutant(
-        "skipped-boundary-published",
-        "the state at a chunk's end is keyed as every boundary that the chunk skipped",
-        "ModelEngine-Group/unified-cache-management#1130",
-        "fabricated-snapshot",
-        "no-fabricated-snapshots",
-        skipped_boundary_published,
-        REFERENCE,
-        group="A",
-    ),
-    Mutant(
-        "chunk-ends-off-the-grid",
-        "a chunk may end between boundaries, its state is keyed at the next one",
-        "vllm-project/vllm#47861",
-        "fabricated-snapshot",
-        "no-fabricated-snapshots",
-        chunk_ends_off_the_grid,
-        BOTH,
-        group="A",
-    ),
-    Mutant(
-        "tail-published-early",
-        "the last block of a chunk is keyed before it is full",
-        "vllm-project/vllm#43569",
-        "partial-commit",
-        "commit-order",
-        tail_published_early,
-        REFERENCE,
-        group="B",
-    ),
-    Mutant(
-        "withdrawn-keys-stay",
-        "keys of a request that was withdrawn from its step stay",
-        "vllm-project/vllm#57580, #43569",
-        "uncommitted-hit",
-        "commit-order",
-        withdrawn_keys_stay,
-        REFERENCE,
-        group="B",
-    ),
-    Mutant(
-        "same-step-state-hit",
-        "a state keyed in this step is hit in this step",
-        "vllm-project/vllm#29387",
-        "uncommitted-hit",
-        "commit-order",
-        same_step_state_hit,
-        BOTH,
-        group="B",
-    ),
-    Mutant(
-        "state-donated-without-copy",
-        "a request goes on writing into the state that it published",
-        "FlashML-org/FreeToken#287",
-        "state-position-skew",
-        "safety-law",
-        state_donated_without_copy,
-        REFERENCE,
-        group="H",
-    ),
-    Mutant(
-        "split-in-attention-units",
-        "chunks end at attention's boundaries, between those of recurrent groups",
-        "vllm-project/vllm#54076",
-        "fabricated-snapshot",
-        "no-fabricated-snapshots",
-        split_in_attention_units,
-        REFERENCE,
-        group="A",
-    ),
-    Mutant(
-        "snapshot-keyed-a-block-late",
-        "a state is keyed as the boundary after its own",
-        "waybarrios/vllm-mlx#683, JamePeng/llama-cpp-python#59",
-        "state-position-skew",
-        "safety-law",
-        snapshot_keyed_a_block_late,
-        REFERENCE,
-        group="A",
-    ),
-    Mutant(
-        "hashes-in-anothers-units",
-        "a coarse block is keyed by the hash of a fine one",
-        "ovg-project/kvcached#451",
-        "stale-hit",
-        "safety-law",
-        hashes_in_anothers_units,
-        REFERENCE,
-        group="M",
-    ),
-    Mutant(
-        "copies-a-step-late",
-        "copies that a step needs are made before the next one",
-        "sgl-project/sglang#24954",
-        "state-position-skew",
-        "safety-law",
-        copies_a_step_late,
-        REFERENCE,
-        "scheduler",
-        group="B",
-    ),
-)
+MUTANTS = declared(globals())

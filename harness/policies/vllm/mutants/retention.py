@@ -7,11 +7,22 @@ from typing import Any
 
 from harness.engines.fault_tools import BOTH, REFERENCE, bound, core, groups, wrap
 from harness.engines.manager_height import ManagerHeight
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import declared, mutant
 
 
+@mutant(
+    name="replay-boundary-masked",
+    mirrors="vllm-project/vllm#53504",
+    anomaly="lost-replay-boundary",
+    checker="replay-boundary-retained",
+    group="N",
+    engines=BOTH,
+)
 def replay_boundary_masked(engine: ManagerHeight) -> None:
-    """Ask for the interval's boundaries alone."""
+    """Retention drops the boundary at which an exact replay resumes.
+
+    Ask for the interval's boundaries alone.
+    """
 
     def reachable_block_mask(original: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = bound(original, args, kwargs)
@@ -24,8 +35,16 @@ def replay_boundary_masked(engine: ManagerHeight) -> None:
         wrap(manager, "reachable_block_mask", reachable_block_mask)
 
 
+@mutant(
+    name="denser-than-interval",
+    mirrors="vllm-project/vllm#45845",
+    anomaly="over-dense-retention",
+    checker="interval-sparsity",
+    group="N",
+    engines=BOTH,
+)
 def denser_than_interval(engine: ManagerHeight) -> None:
-    """Keep every boundary whatever the interval says."""
+    """Snapshots are kept at every boundary, whatever the interval."""
 
     def reachable_block_mask(original: Any, *args: Any, **kwargs: Any) -> None:
         return None
@@ -34,8 +53,19 @@ def denser_than_interval(engine: ManagerHeight) -> None:
         wrap(manager, "reachable_block_mask", reachable_block_mask)
 
 
+@mutant(
+    name="boundary-kept-too-high",
+    mirrors="vllm-project/vllm#53504",
+    anomaly="lost-replay-boundary",
+    checker="replay-boundary-retained",
+    group="N",
+    engines=REFERENCE,
+)
 def boundary_kept_too_high(engine: ManagerHeight) -> None:
-    """Keep the boundary of a plain replay, which a speculative look-up gives back."""
+    """The state that is kept for a replay lies above what a speculative look-up may use.
+
+    Keep the boundary of a plain replay, which a speculative look-up gives back.
+    """
     coordinator = core(engine).coordinator
 
     def plant(manager: Any) -> None:
@@ -49,8 +79,19 @@ def boundary_kept_too_high(engine: ManagerHeight) -> None:
         plant(manager)
 
 
+@mutant(
+    name="interval-in-anothers-units",
+    mirrors="vllm-project/vllm#45845",
+    anomaly="over-dense-retention",
+    checker="interval-sparsity",
+    group="M",
+    engines=REFERENCE,
+)
 def interval_in_anothers_units(engine: ManagerHeight) -> None:
-    """Take the retention interval, which is in tokens, for one of half its length."""
+    """A retention interval is counted in units of half its own.
+
+    Take the retention interval, which is in tokens, for one of half its length.
+    """
 
     def plant(manager: Any) -> None:
         def reachable_block_mask(original: Any, columns: range, reachable: Any) -> Any:
@@ -67,45 +108,4 @@ def interval_in_anothers_units(engine: ManagerHeight) -> None:
         plant(manager)
 
 
-MUTANTS = (
-    Mutant(
-        "replay-boundary-masked",
-        "retention drops the boundary at which an exact replay resumes",
-        "vllm-project/vllm#53504",
-        "lost-replay-boundary",
-        "replay-boundary-retained",
-        replay_boundary_masked,
-        BOTH,
-        group="N",
-    ),
-    Mutant(
-        "denser-than-interval",
-        "snapshots are kept at every boundary, whatever the interval",
-        "vllm-project/vllm#45845",
-        "over-dense-retention",
-        "interval-sparsity",
-        denser_than_interval,
-        BOTH,
-        group="N",
-    ),
-    Mutant(
-        "boundary-kept-too-high",
-        "the state that is kept for a replay lies above what a speculative look-up may use",
-        "vllm-project/vllm#53504",
-        "lost-replay-boundary",
-        "replay-boundary-retained",
-        boundary_kept_too_high,
-        REFERENCE,
-        group="N",
-    ),
-    Mutant(
-        "interval-in-anothers-units",
-        "a retention interval is counted in units of half its own",
-        "vllm-project/vllm#45845",
-        "over-dense-retention",
-        "interval-sparsity",
-        interval_in_anothers_units,
-        REFERENCE,
-        group="M",
-    ),
-)
+MUTANTS = declared(globals())

@@ -6,11 +6,19 @@ from typing import Any
 
 from harness.engines.fault_tools import BOTH, REFERENCE, core, wrap
 from harness.engines.manager_height import ManagerHeight
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import declared, mutant
 
 
+@mutant(
+    name="resumed-request-refused",
+    mirrors="vllm-project/vllm#40707",
+    anomaly="stuck",
+    checker="progress",
+    group="O",
+    engines=BOTH,
+)
 def resumed_request_refused(engine: ManagerHeight) -> None:
-    """Never again give pages to a request that was preempted."""
+    """A preempted request is never admitted again."""
 
     def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         return None if request.num_preemptions else original(request, *args, **kwargs)
@@ -18,8 +26,19 @@ def resumed_request_refused(engine: ManagerHeight) -> None:
     wrap(core(engine), "allocate_slots", allocate_slots)
 
 
+@mutant(
+    name="second-preemption-crashes",
+    mirrors="sgl-project/sglang#18694",
+    anomaly="died",
+    checker="engine",
+    group="O",
+    engines=BOTH,
+)
 def preemption_crashes(engine: ManagerHeight) -> None:
-    """Fail when a request that shares blocks is preempted a second time."""
+    """Freeing a request raises after it was preempted once.
+
+    Fail when a request that shares blocks is preempted a second time.
+    """
 
     def free(original: Any, request: Any) -> None:
         if request.num_preemptions == 1:
@@ -29,8 +48,16 @@ def preemption_crashes(engine: ManagerHeight) -> None:
     wrap(core(engine), "free", free)
 
 
+@mutant(
+    name="split-returns-nothing",
+    mirrors="vllm-project/vllm#40707, 1CatAI/1Cat-vLLM#472",
+    anomaly="stuck",
+    checker="progress",
+    group="O",
+    engines=REFERENCE,
+)
 def split_returns_nothing(engine: ManagerHeight) -> None:
-    """Round what is left of a prompt down to whole blocks, also where that leaves nothing."""
+    """What is left of a prompt is rounded down to nothing, step after step."""
 
     def split(original: Any, request: Any, tokens: int, hit: int) -> int:
         start, kept = request.num_computed_tokens + hit, int(original(request, tokens, hit))
@@ -41,8 +68,19 @@ def split_returns_nothing(engine: ManagerHeight) -> None:
         wrap(engine, "split", split)
 
 
+@mutant(
+    name="failed-allocation-keeps-a-block",
+    mirrors="sgl-project/sglang#34676",
+    anomaly="leak",
+    checker="ownership",
+    group="O",
+    engines=REFERENCE,
+)
 def failed_allocation_keeps_a_block(engine: ManagerHeight) -> None:
-    """Take a first block before finding out that there is no room for all."""
+    """An allocation that fails has taken a block before.
+
+    Take a first block before finding out that there is no room for all.
+    """
     manager = core(engine)
 
     def allocate_slots(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -54,8 +92,19 @@ def failed_allocation_keeps_a_block(engine: ManagerHeight) -> None:
     wrap(manager, "allocate_slots", allocate_slots)
 
 
+@mutant(
+    name="needs-counted-for-every-group",
+    mirrors="vllm-project/vllm#40384",
+    anomaly="stuck",
+    checker="progress",
+    group="M",
+    engines=REFERENCE,
+)
 def needs_counted_for_every_group(engine: ManagerHeight) -> None:
-    """Multiply what a request needs by the number of groups, which has been summed over already."""
+    """What all groups need together is multiplied by their number.
+
+    Multiply what a request needs by the number of groups, which has been summed over already.
+    """
     coordinator = core(engine).coordinator
 
     def get_num_blocks_to_allocate(original: Any, *args: Any, **kwargs: Any) -> int:
@@ -64,8 +113,19 @@ def needs_counted_for_every_group(engine: ManagerHeight) -> None:
     wrap(coordinator, "get_num_blocks_to_allocate", get_num_blocks_to_allocate)
 
 
+@mutant(
+    name="cached-blocks-are-no-room",
+    mirrors="Avarok-Cybersecurity/atlas#1114",
+    anomaly="stuck",
+    checker="progress",
+    group="O",
+    engines=REFERENCE,
+)
 def cached_blocks_are_no_room(engine: ManagerHeight) -> None:
-    """Give blocks only as long as there are some that nothing is cached in."""
+    """A request waits for ever beside blocks that are merely cached.
+
+    Give blocks only as long as there are some that nothing is cached in.
+    """
     manager = core(engine)
     pool = manager.block_pool
 
@@ -80,65 +140,4 @@ def cached_blocks_are_no_room(engine: ManagerHeight) -> None:
     wrap(manager, "allocate_slots", allocate_slots)
 
 
-MUTANTS = (
-    Mutant(
-        "resumed-request-refused",
-        "a preempted request is never admitted again",
-        "vllm-project/vllm#40707",
-        "stuck",
-        "progress",
-        resumed_request_refused,
-        BOTH,
-        group="O",
-    ),
-    Mutant(
-        "second-preemption-crashes",
-        "freeing a request raises after it was preempted once",
-        "sgl-project/sglang#18694",
-        "died",
-        "engine",
-        preemption_crashes,
-        BOTH,
-        group="O",
-    ),
-    Mutant(
-        "split-returns-nothing",
-        "what is left of a prompt is rounded down to nothing, step after step",
-        "vllm-project/vllm#40707, 1CatAI/1Cat-vLLM#472",
-        "stuck",
-        "progress",
-        split_returns_nothing,
-        REFERENCE,
-        group="O",
-    ),
-    Mutant(
-        "failed-allocation-keeps-a-block",
-        "an allocation that fails has taken a block before",
-        "sgl-project/sglang#34676",
-        "leak",
-        "ownership",
-        failed_allocation_keeps_a_block,
-        REFERENCE,
-        group="O",
-    ),
-    Mutant(
-        "needs-counted-for-every-group",
-        "what all groups need together is multiplied by their number",
-        "vllm-project/vllm#40384",
-        "stuck",
-        "progress",
-        needs_counted_for_every_group,
-        REFERENCE,
-        group="M",
-    ),
-    Mutant(
-        "cached-blocks-are-no-room",
-        "a request waits for ever beside blocks that are merely cached",
-        "Avarok-Cybersecurity/atlas#1114",
-        "stuck",
-        "progress",
-        cached_blocks_are_no_room,
-        REFERENCE,
-        group="O",
-    ),
-)
+MUTANTS = declared(globals())

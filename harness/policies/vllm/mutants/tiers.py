@@ -7,14 +7,23 @@ from typing import Any
 import msgspec
 
 from harness.engines.fault_tools import REFERENCE, core, wrap
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import declared, mutant
 from harness.engines.observe_tier import TIER
 from harness.engines.scheduler_height import SchedulerHeight
 from harness.history.events import Move
 
 
+@mutant(
+    name="stored-before-the-step",
+    mirrors="vllm-project/vllm#45704",
+    anomaly="partial-commit",
+    checker="commit-order",
+    group="K",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def stored_before_the_step(engine: SchedulerHeight) -> None:
-    """Store what a step is to write before it has run."""
+    """A block is stored before the step that fills it has run."""
 
     def begin_step(original: Any, op: Any) -> None:
         original(op)
@@ -24,8 +33,17 @@ def stored_before_the_step(engine: SchedulerHeight) -> None:
     wrap(engine, "_begin", begin_step)
 
 
+@mutant(
+    name="load-forgotten",
+    mirrors="vllm-project/vllm#34526",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="K",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def load_forgotten(engine: SchedulerHeight) -> None:
-    """Hit what the tier has, and never bring it back."""
+    """A hit in the second tier is reported and never brought back."""
 
     def begin_step(original: Any, op: Any) -> None:
         original(op)
@@ -35,8 +53,20 @@ def load_forgotten(engine: SchedulerHeight) -> None:
     wrap(engine, "_begin", begin_step)
 
 
+@mutant(
+    name="tier-survives-new-weights",
+    mirrors="vllm-project/vllm#57727",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="L",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def tier_survives_new_weights(engine: SchedulerHeight) -> None:
-    """Load new weights, and keep what the tier has of the old ones."""
+    """New weights end the keys of the device alone.
+
+    Load new weights, and keep what the tier has of the old ones.
+    """
 
     def reset_tier(original: Any, reason: str = "reset") -> None:
         if reason != "version":
@@ -45,15 +75,36 @@ def tier_survives_new_weights(engine: SchedulerHeight) -> None:
     wrap(engine.manager, "reset_tier", reset_tier)
 
 
+@mutant(
+    name="tier-never-asked",
+    mirrors="vllm-project/vllm#43650",
+    anomaly="lost-hit",
+    checker="reuse-floor",
+    group="N",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def tier_never_asked(engine: SchedulerHeight) -> None:
-    """Store everything and look nothing up."""
+    """Everything is stored in the second tier, nothing is looked up there."""
     tier = getattr(core(engine), "tier", None)
     if tier is not None:
         wrap(tier, "get", lambda original, key: None)
 
 
+@mutant(
+    name="stored-a-step-late",
+    mirrors="vllm-project/vllm#42959",
+    anomaly="partial-commit",
+    checker="commit-order",
+    group="K",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def stored_a_step_late(engine: SchedulerHeight) -> None:
-    """Store what a step has written after the next one, from blocks that nobody holds for that."""
+    """What a step wrote is stored after the next, when its blocks may be another's.
+
+    Store what a step has written after the next one, from blocks that nobody holds for that.
+    """
     late: list[Any] = []
 
     def begin_step(original: Any, op: Any) -> None:
@@ -64,8 +115,20 @@ def stored_a_step_late(engine: SchedulerHeight) -> None:
     wrap(engine, "_begin", begin_step)
 
 
+@mutant(
+    name="loads-the-place-beside",
+    mirrors="dingodb/DingoCache#231",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="K",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def loads_the_place_beside(engine: SchedulerHeight) -> None:
-    """Read one place further than the one that was found."""
+    """What comes back from the tier is the neighbour of what was found.
+
+    Read one place further than the one that was found.
+    """
     places = next((pool.pages for pool in engine.header.pools if pool.id == TIER), 0)
 
     def beside(move: Move) -> Move:
@@ -79,8 +142,20 @@ def loads_the_place_beside(engine: SchedulerHeight) -> None:
     wrap(engine, "_begin", begin_step)
 
 
+@mutant(
+    name="stores-share-a-place",
+    mirrors="NVIDIA/TensorRT-LLM#8813",
+    anomaly="partial-commit",
+    checker="commit-order",
+    group="K",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def stores_share_a_place(engine: SchedulerHeight) -> None:
-    """Store all that a step has written where the first of it belongs."""
+    """Two blocks of a step are stored in one place.
+
+    Store all that a step has written where the first of it belongs.
+    """
 
     def begin_step(original: Any, op: Any) -> None:
         original(op)
@@ -90,8 +165,17 @@ def stores_share_a_place(engine: SchedulerHeight) -> None:
     wrap(engine, "_begin", begin_step)
 
 
+@mutant(
+    name="reset-of-all-spares-the-tier",
+    mirrors="vllm-project/vllm#57727",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="L",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def reset_of_all_spares_the_tier(engine: SchedulerHeight) -> None:
-    """Say that every tier was reset, and reset the device alone."""
+    """A reset of every tier reports success while one still serves."""
 
     def reset_tier(original: Any, reason: str = "reset") -> None:
         if reason != "reset":
@@ -100,93 +184,4 @@ def reset_of_all_spares_the_tier(engine: SchedulerHeight) -> None:
     wrap(engine.manager, "reset_tier", reset_tier)
 
 
-MUTANTS = (
-    Mutant(
-        "stored-before-the-step",
-        "a block is stored before the step that fills it has run",
-        "vllm-project/vllm#45704",
-        "partial-commit",
-        "commit-order",
-        stored_before_the_step,
-        REFERENCE,
-        "scheduler",
-        group="K",
-    ),
-    Mutant(
-        "load-forgotten",
-        "a hit in the second tier is reported and never brought back",
-        "vllm-project/vllm#34526",
-        "stale-hit",
-        "safety-law",
-        load_forgotten,
-        REFERENCE,
-        "scheduler",
-        group="K",
-    ),
-    Mutant(
-        "tier-survives-new-weights",
-        "new weights end the keys of the device alone",
-        "vllm-project/vllm#57727",
-        "cross-identity-hit",
-        "identity",
-        tier_survives_new_weights,
-        REFERENCE,
-        "scheduler",
-        group="L",
-    ),
-    Mutant(
-        "tier-never-asked",
-        "everything is stored in the second tier, nothing is looked up there",
-        "vllm-project/vllm#43650",
-        "lost-hit",
-        "reuse-floor",
-        tier_never_asked,
-        REFERENCE,
-        "scheduler",
-        group="N",
-    ),
-    Mutant(
-        "stored-a-step-late",
-        "what a step wrote is stored after the next, when its blocks may be another's",
-        "vllm-project/vllm#42959",
-        "partial-commit",
-        "commit-order",
-        stored_a_step_late,
-        REFERENCE,
-        "scheduler",
-        group="K",
-    ),
-    Mutant(
-        "loads-the-place-beside",
-        "what comes back from the tier is the neighbour of what was found",
-        "dingodb/DingoCache#231",
-        "stale-hit",
-        "safety-law",
-        loads_the_place_beside,
-        REFERENCE,
-        "scheduler",
-        group="K",
-    ),
-    Mutant(
-        "stores-share-a-place",
-        "two blocks of a step are stored in one place",
-        "NVIDIA/TensorRT-LLM#8813",
-        "partial-commit",
-        "commit-order",
-        stores_share_a_place,
-        REFERENCE,
-        "scheduler",
-        group="K",
-    ),
-    Mutant(
-        "reset-of-all-spares-the-tier",
-        "a reset of every tier reports success while one still serves",
-        "vllm-project/vllm#57727",
-        "stale-hit",
-        "safety-law",
-        reset_of_all_spares_the_tier,
-        REFERENCE,
-        "scheduler",
-        group="L",
-    ),
-)
+MUTANTS = declared(globals())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.engines.fault_tools import REFERENCE, core, wrap
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import declared, mutant
 from harness.engines.scheduler_height import SchedulerHeight
 from reference_impl.vllm_extended.loading_scheduler import LoadingScheduler
 
@@ -15,8 +15,20 @@ def _slow(engine: SchedulerHeight) -> LoadingScheduler | None:
     return engine.scheduler if isinstance(engine.scheduler, LoadingScheduler) else None
 
 
+@mutant(
+    name="runs-before-its-load-has-landed",
+    mirrors="sgl-project/sglang#22811",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="K",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def runs_before_its_load_has_landed(engine: SchedulerHeight) -> None:
-    """Let a request run in the very step that its loads begin with."""
+    """A request runs over pages that a load has yet to fill.
+
+    Let a request run in the very step that its loads begin with.
+    """
     scheduler: Any = _slow(engine)
     if scheduler is None:
         return
@@ -33,8 +45,20 @@ def runs_before_its_load_has_landed(engine: SchedulerHeight) -> None:
     wrap(scheduler, "_try_to_admit", try_to_admit)
 
 
+@mutant(
+    name="failed-load-counts",
+    mirrors="sgl-project/sglang#30986",
+    anomaly="partial-commit",
+    checker="commit-order",
+    group="K",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def failed_load_counts(engine: SchedulerHeight) -> None:
-    """Take what could not be loaded for loaded."""
+    """A load that failed leaves its page keyed and its tokens counted as computed.
+
+    Take what could not be loaded for loaded.
+    """
 
     def end_transfer(original: Any, transfer: Any) -> None:
         transfer.failed = transfer.failed and transfer.stores
@@ -44,8 +68,20 @@ def failed_load_counts(engine: SchedulerHeight) -> None:
         wrap(engine.manager, "end_transfer", end_transfer)
 
 
+@mutant(
+    name="failed-store-found",
+    mirrors="LMCache/LMCache#4991",
+    anomaly="partial-commit",
+    checker="commit-order",
+    group="K",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def failed_store_found(engine: SchedulerHeight) -> None:
-    """Take what could not be stored for stored."""
+    """A store that failed leaves its key to be found.
+
+    Take what could not be stored for stored.
+    """
 
     def end_transfer(original: Any, transfer: Any) -> None:
         transfer.failed = transfer.failed and not transfer.stores
@@ -55,8 +91,20 @@ def failed_store_found(engine: SchedulerHeight) -> None:
         wrap(engine.manager, "end_transfer", end_transfer)
 
 
+@mutant(
+    name="keyed-when-its-load-begins",
+    mirrors="vllm-project/vllm#43569",
+    anomaly="partial-commit",
+    checker="commit-order",
+    group="B",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def keyed_when_its_load_begins(engine: SchedulerHeight) -> None:
-    """Key a block when its load begins, as if that were part of the step."""
+    """A block can be hit before the load that fills it has ended.
+
+    Key a block when its load begins, as if that were part of the step.
+    """
     pool = core(engine).block_pool
 
     def fetch(original: Any, request_id: str, source: Any) -> Any:
@@ -68,8 +116,17 @@ def keyed_when_its_load_begins(engine: SchedulerHeight) -> None:
         wrap(pool, "fetch_from_tier", fetch)
 
 
+@mutant(
+    name="abandoned-load-gives-its-pages-back",
+    mirrors="LMCache/LMCache#5248",
+    anomaly="aliased-write",
+    checker="ownership",
+    group="K",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def abandoned_load_gives_its_pages_back(engine: SchedulerHeight) -> None:
-    """Give the pages of a request back with it, although a load still writes into them."""
+    """Pages of an aborted request are another's while a load still writes into them."""
     scheduler: Any = _slow(engine)
     if scheduler is None:
         return
@@ -89,8 +146,20 @@ def abandoned_load_gives_its_pages_back(engine: SchedulerHeight) -> None:
     wrap(core(engine).block_pool, "end_transfer", end)
 
 
+@mutant(
+    name="store-source-let-go",
+    mirrors="vllm-project/vllm#46951",
+    anomaly="partial-commit",
+    checker="commit-order",
+    group="K",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def store_source_let_go(engine: SchedulerHeight) -> None:
-    """Hold a block until its store begins, not until it ends."""
+    """A block is given back, and written anew, while it is still being stored.
+
+    Hold a block until its store begins, not until it ends.
+    """
     scheduler: Any = _slow(engine)
     if scheduler is None:
         return
@@ -108,8 +177,20 @@ def store_source_let_go(engine: SchedulerHeight) -> None:
     wrap(core(engine).block_pool, "end_transfer", end)
 
 
+@mutant(
+    name="place-gives-way-while-loaded",
+    mirrors="sgl-project/sglang#31427",
+    anomaly="partial-commit",
+    checker="commit-order",
+    group="K",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def place_gives_way_while_loaded(engine: SchedulerHeight) -> None:
-    """Let places be evicted from which loads are under way."""
+    """A place of the second tier is filled anew while a load still reads it.
+
+    Let places be evicted from which loads are under way.
+    """
     if not _slow(engine):
         return
     tier = core(engine).tier
@@ -126,8 +207,20 @@ def place_gives_way_while_loaded(engine: SchedulerHeight) -> None:
     wrap(tier, "end", end)
 
 
+@mutant(
+    name="loaded-requests-keep-their-blocks",
+    mirrors="vllm-project/vllm#57104",
+    anomaly="stuck",
+    checker="progress",
+    group="O",
+    engines=REFERENCE,
+    height="scheduler",
+)
 def loaded_requests_keep_their_blocks(engine: SchedulerHeight) -> None:
-    """Let nobody who was loaded and cannot go on give up its blocks for others."""
+    """Requests that were loaded hold blocks that each of them lacks to go on.
+
+    Let nobody who was loaded and cannot go on give up its blocks for others.
+    """
     scheduler: Any = _slow(engine)
     if scheduler is None:
         return
@@ -138,93 +231,4 @@ def loaded_requests_keep_their_blocks(engine: SchedulerHeight) -> None:
     wrap(scheduler, "_last_loaded", last_loaded)
 
 
-MUTANTS = (
-    Mutant(
-        "runs-before-its-load-has-landed",
-        "a request runs over pages that a load has yet to fill",
-        "sgl-project/sglang#22811",
-        "stale-hit",
-        "safety-law",
-        runs_before_its_load_has_landed,
-        REFERENCE,
-        "scheduler",
-        group="K",
-    ),
-    Mutant(
-        "failed-load-counts",
-        "a load that failed leaves its page keyed and its tokens counted as computed",
-        "sgl-project/sglang#30986",
-        "partial-commit",
-        "commit-order",
-        failed_load_counts,
-        REFERENCE,
-        "scheduler",
-        group="K",
-    ),
-    Mutant(
-        "failed-store-found",
-        "a store that failed leaves its key to be found",
-        "LMCache/LMCache#4991",
-        "partial-commit",
-        "commit-order",
-        failed_store_found,
-        REFERENCE,
-        "scheduler",
-        group="K",
-    ),
-    Mutant(
-        "keyed-when-its-load-begins",
-        "a block can be hit before the load that fills it has ended",
-        "vllm-project/vllm#43569",
-        "partial-commit",
-        "commit-order",
-        keyed_when_its_load_begins,
-        REFERENCE,
-        "scheduler",
-        group="B",
-    ),
-    Mutant(
-        "abandoned-load-gives-its-pages-back",
-        "pages of an aborted request are another's while a load still writes into them",
-        "LMCache/LMCache#5248",
-        "aliased-write",
-        "ownership",
-        abandoned_load_gives_its_pages_back,
-        REFERENCE,
-        "scheduler",
-        group="K",
-    ),
-    Mutant(
-        "store-source-let-go",
-        "a block is given back, and written anew, while it is still being stored",
-        "vllm-project/vllm#46951",
-        "partial-commit",
-        "commit-order",
-        store_source_let_go,
-        REFERENCE,
-        "scheduler",
-        group="K",
-    ),
-    Mutant(
-        "place-gives-way-while-loaded",
-        "a place of the second tier is filled anew while a load still reads it",
-        "sgl-project/sglang#31427",
-        "partial-commit",
-        "commit-order",
-        place_gives_way_while_loaded,
-        REFERENCE,
-        "scheduler",
-        group="K",
-    ),
-    Mutant(
-        "loaded-requests-keep-their-blocks",
-        "requests that were loaded hold blocks that each of them lacks to go on",
-        "vllm-project/vllm#57104",
-        "stuck",
-        "progress",
-        loaded_requests_keep_their_blocks,
-        REFERENCE,
-        "scheduler",
-        group="O",
-    ),
-)
+MUTANTS = declared(globals())

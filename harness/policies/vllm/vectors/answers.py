@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from harness._util.errors import UsageError
@@ -17,8 +18,11 @@ from harness.engines.fault_tools import core
 from harness.engines.kind import Answer
 from harness.engines.manager_height import ManagerHeight
 from harness.engines.protocol import Engine
+from harness.engines.registry import EngineSpec, kinds
+from harness.policies.vllm.vectors import cases
+from harness.policies.vllm.vectors.lookup_cases import lookup_cases
 from harness.trace.format import GroupSpec, Layout, Submit, TraceHeader
-from harness.vectors.case import CannotAsk
+from harness.vectors.case import CannotAsk, Questions
 from harness.vectors.form import (
     LookupExpected,
     LookupInput,
@@ -174,3 +178,21 @@ def _named(owner: Any, method: str, **offered: Any) -> Any:
     """Call a method with those of the arguments that its class knows; the object's own may be a patched one."""
     known = inspect.signature(getattr(type(owner), method)).parameters
     return getattr(owner, method)(**{name: value for name, value in offered.items() if name in known})
+
+
+def _reference(options: Mapping[str, str]) -> Mapping[str, Answer]:
+    return answers(EngineSpec(kinds()["reference"], dict(options), "reference").open)
+
+
+QUESTIONS = Questions(
+    cases={
+        "sizing": cases.sizing_cases,
+        "lookup": lookup_cases,
+        "retention": cases.retention_cases,
+        "split": cases.split_cases,
+        "lifecycle": cases.lifecycle_cases,
+    },
+    flags=cases.FLAGS,
+    answers=_reference,
+    answers_of=partial(answers, one_release=True),
+)

@@ -1,0 +1,43 @@
+"""What `benchmarks.sensitivity` measures and `benchmarks.sensitivity_page` tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.score.gate import Judged
+
+CONDITIONS = ("hit", "replay")
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far logits are from the cold ones: mean KL divergence, mean and largest difference, over `rows` positions."""
+
+    kl: float
+    mean: float
+    largest: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one damage did under one condition. `judged` is the gate's verdict, `blind` the same without a noise floor."""
+
+    condition: str
+    changed: int
+    judged: Judged
+    blind: Judged
+    distance: Distance
+
+
+@dataclass(frozen=True)
+class Found:
+    """All that was measured. The first damage is none at all."""
+
+    outcomes: Mapping[str, Sequence[Outcome]]
+    noise: int
+    floor: float
+    tolerance: float
+    n: int
+    versions: Mapping[str, str]

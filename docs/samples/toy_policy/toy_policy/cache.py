@@ -1,0 +1,81 @@
+"""The policy: a full block is keyed by all that precedes it; of the pages that nobody holds, those without a key go first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from harness.trace.format import Media
+
+Identity = tuple[str, ...]
+"""Salt and adapter, then each image as far as a prefix has it."""
+Key = tuple[Identity, tuple[int, ...]]
+"""Identity and tokens of a prefix."""
+
+
+@dataclass
+class Request:
+    tokens: list[int]
+    owner: Identity = ()
+    media: Sequence[Media] = ()
+    table: list[int] = field(default_factory=list)
+    computed: int = 0
+
+
+class PagedCache:
+    def __init__(self, pages: int, block_size: int) -> None:
+        self.block_size, self.references = block_size, [0] * pages
+        self.idle = dict.fromkeys(range(pages))  # nobody holds them; given back first, in front
+        self.pages: dict[Key, int] = {}
+        self.keys: dict[int, Key] = {}
+
+    def key(self, request: Request, end: int) -> Key:
+        images = (
+            f"{image.hash} at {image.at}, {min(image.length, end - image.at)}" for image in request.media if image.at < end
+        )
+        return (*request.owner, *images), tuple(request.tokens[:end])
+
+    def lookup(self, request: Request) -> list[int]:
+        """Return the pages of the longest prefix that is cached and leaves a token to compute."""
+        ends = range(self.block_size, len(request.tokens), self.block_size)
+        found = [self.pages.get(self.key(request, end), -1) for end in ends]
+        return found[: found.index(-1)] if -1 in found else found
+
+    def admit(self, request: Request) -> bool:
+        """Let a request hold what is cached of it; False if no page is left for the first token to compute."""
+        hit = self.lookup(request)
+        if len(self.idle) == sum(page in self.idle for page in hit):
+            return False
+        for page in hit:
+            self._hold(request, page)
+        request.computed = len(hit) * self.block_size
+        return True
+
+    def allocate(self, request: Request, tokens: int) -> int:
+        """Take pages for so many more tokens, evicting what is in them, and return for how many tokens there is room."""
+        stop = min(request.computed + tokens, len(request.tokens))
+        while len(request.table) * self.block_size < stop and self.idle:
+            page = min(self.idle, key=lambda page: page in self.keys)
+            if page in self.keys:
+                del self.pages[self.keys.pop(page)]
+            self._hold(request, page)
+        return min(stop, len(request.table) * self.block_size) - request.computed
+
+    def commit(self, request: Request, computed: int) -> None:
+        """Key the blocks that a step has filled; of two with the same content the first one."""
+        for column in range(request.computed // self.block_size, computed // self.block_size):
+            key, page = self.key(request, (column + 1) * self.block_size), request.table[column]
+            if self.pages.setdefault(key, page) == page:
+                self.keys[page] = key
+        request.computed = computed
+
+    def release(self, request: Request) -> None:
+        """Give a request's pages back, its last one first, so that prefixes are evicted from their ends."""
+        for page in reversed(request.table):
+            self.references[page] -= 1
+            if not self.references[page]:
+                self.idle[page] = None
+        request.table, request.computed = [], 0
+
+    def _hold(self, request: Request, page: int) -> None:
+        self.references[page] += 1
+        self.idle.pop(page, None)
+        request.table.append(page)

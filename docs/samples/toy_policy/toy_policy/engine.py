@@ -1,0 +1,94 @@
+"""Shows the cache to the harness: after each change the witness compares tables, keys and counts with what they were."""
+
+from collections.abc import Mapping, Sequence
+
+from harness.engines.block_table_diff import Claim, Count, KeyId, Tables
+from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
+from harness.trace.format import Submit
+from toy_policy.cache import PagedCache, Request
+
+BUDGET = 64
+"""Tokens of a request in a step, unless the trace says otherwise."""
+
+
+class Adapter:
+    def __init__(self, cache: PagedCache, tokens_max: int) -> None:
+        self.cache, self.max_model_len = cache, tokens_max
+        self.requests: dict[str, Request] = {}
+
+    def attach(self, engine: PolicyHeight) -> None:
+        self.engine, self.witness = engine, engine.witness
+
+    def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
+        if len(tokens) > self.max_model_len:
+            raise Refused("the prompt is longer than the pool")
+        self.requests[submit.r] = Request(tokens, (submit.salt, submit.adapter), submit.media)
+
+    def schedule(self, asked: Sequence[tuple[str, int]] | None, budget: int) -> Scheduled:
+        step = Scheduled()
+        for r, tokens in [(r, budget or BUDGET) for r in self.requests] if asked is None else asked:
+            while not (room := self._room(r, tokens)) and asked is None and not step.chunks and self._preempt_another(r):
+                pass
+            if room:
+                step.chunks[r] = (self.requests[r].computed, self.requests[r].computed + room)
+        return step
+
+    def _room(self, r: str, tokens: int) -> int:
+        """Return how many tokens a request can compute now; one without a place is looked up first."""
+        request = self.requests[r]
+        if not request.table:
+            if not self.cache.admit(request):
+                return 0
+            self.witness.hit(r, request.computed, [list(request.table)])
+        room = self.cache.allocate(request, tokens)
+        self.witness.settle([r])
+        return room
+
+    def _preempt_another(self, r: str) -> bool:
+        others = [other for other in self.running() if other != r]
+        for last in others[-1:]:
+            self.engine.preempted(last)
+            self.preempt(last)
+        return bool(others)
+
+    def complete(self, scheduled: Scheduled) -> None:
+        for r, (_, stop) in scheduled.chunks.items():
+            self.cache.commit(self.requests[r], stop)
+            self.witness.settle([r], served=r)
+
+    def accept(self, r: str, tokens: Sequence[int]) -> None:
+        self.requests[r].tokens += tokens
+
+    def end(self, r: str, *, finished: bool) -> None:
+        self.preempt(r)
+        del self.requests[r]
+
+    def preempt(self, r: str) -> None:
+        self.cache.release(self.requests[r])
+        self.witness.settle([r])
+
+    def running(self) -> list[str]:
+        return [r for r, request in self.requests.items() if request.table]
+
+    def reset(self, tier: str) -> Mapping[str, bool]:
+        if not self.running():
+            self.renew()
+        return {"local": not self.running()}
+
+    def renew(self) -> None:
+        self.cache.pages, self.cache.keys = {}, {}
+        self.witness.settle(reason="reset")
+
+    def tables(self, r: str) -> Tables:
+        return [list(self.requests[r].table)] if r in self.requests else []
+
+    def keys(self) -> Mapping[KeyId, Claim]:
+        return {(0, page, key): Claim(len(key[1])) for page, key in self.cache.keys.items()}
+
+    def counts(self) -> Mapping[int, Count]:
+        cached = sum(page in self.cache.keys for page in self.cache.idle)
+        free = len(self.cache.idle) - cached
+        return {0: Count(free, len(self.cache.references) - free - cached, cached)}
+
+    def references(self, pool: int, page: int) -> int:
+        return self.cache.references[page]

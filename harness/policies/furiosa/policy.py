@@ -1,0 +1,98 @@
+"""The policy `furiosa` as it is registered: Furiosa-LLM's two pools and radix tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import click
+from msgspec.structs import replace
+
+from harness.engines.mutant import Mutant
+from harness.engines.policy import PolicyKind, Rule, Serving, served_plainly
+from harness.engines.protocol import Engine
+from harness.policies.furiosa import NOT_APPLICABLE
+from harness.trace import layouts
+from harness.trace.configurations import Configuration
+from harness.trace.format import Layout, TraceHeader
+from harness.vectors.case import Questions
+from reference_impl.furiosa.spec import AXES, PINNED_RELEASE, REPOSITORY, RULES
+
+
+def configurations() -> list[Configuration]:
+    """Return the configurations of a run: every option, and a window that is no multiple of the block."""
+    even = layouts.load("full-swa")
+    groups = [replace(group, window=21 if group.kind == "sliding" else 0) for group in even.groups]
+    uneven = replace(even, name="full-swa-uneven", groups=groups, story="a window that is no multiple of the block")
+    return [*variants(even), *variants(uneven)[:2]]
+
+
+def cold_configurations() -> list[Configuration]:
+    """Return the configurations on which tensors are compared."""
+    return variants(layouts.load("full-swa"))[:3]
+
+
+def variants(layout: Layout) -> list[Configuration]:
+    """Return the configurations of one layout: each option that the documents leave open, and the default."""
+    lengths = {"expected_average_seq_length": 4 * layout.groups[0].block_size}
+    return [
+        Configuration(layout, {"default_ratio": "per_token"}, "furiosa"),
+        Configuration(layout, lengths, "furiosa"),
+        Configuration(layout, lengths | {"hit_granularity": "block"}, "furiosa"),
+        Configuration(layout, lengths | {"window_tail": "W"}, "furiosa"),
+        Configuration(layout, lengths | {"out_of_window": "freed"}, "furiosa"),
+    ]
+
+
+def serve(layout: Layout, serving: Serving) -> TraceHeader:
+    """Return the header of a scheduler that answers prompts.
+
+    Memory is split by token: a split for the longest request leaves the windows of cached prefixes no room, and then nothing
+    is hit.
+    """
+    return served_plainly("furiosa", layout, serving, default_ratio="per_token")
+
+
+def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+    from harness.policies.furiosa.engine import open_engine
+
+    return open_engine(header, options)
+
+
+def _mutants() -> Sequence[Mutant]:
+    from harness.policies.furiosa.mutants import MUTANTS
+
+    return MUTANTS
+
+
+def _questions() -> Questions:
+    from harness.policies.furiosa.vectors.answers import QUESTIONS
+
+    return QUESTIONS
+
+
+def _plan() -> click.Command:
+    from harness.policies.furiosa.plan import command
+
+    return command
+
+
+POLICY = PolicyKind(
+    name="furiosa",
+    summary="the two pools and the radix tree of Furiosa-LLM",
+    source=REPOSITORY,
+    pinned=PINNED_RELEASE,
+    releases=(PINNED_RELEASE,),
+    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in RULES.values()],
+    axes=AXES,
+    open=_open,
+    configurations=configurations,
+    cold_configurations=cold_configurations,
+    serve=serve,
+    variants=variants,
+    aliases=("furiosa_llm",),
+    checkpoint="window",
+    not_applicable=NOT_APPLICABLE,
+    mutants=_mutants,
+    questions=_questions,
+    plan=_plan,
+)

@@ -1,0 +1,93 @@
+"""The policy `openvino_genai` as it is registered: the hybrid cache of OpenVINO GenAI."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import click
+
+from harness.engines.mutant import Mutant
+from harness.engines.policy import PolicyKind, Rule, Serving, served_plainly
+from harness.engines.protocol import Engine
+from harness.trace import layouts
+from harness.trace.configurations import Configuration
+from harness.trace.format import Layout, TraceHeader
+from harness.vectors.case import Questions
+from reference_impl.openvino_genai import spec
+
+
+def configurations() -> list[Configuration]:
+    """Return the configurations of a run: hybrids of several intervals, states without checkpoints, attention alone."""
+    mamba, unequal = layouts.load("full-mamba"), layouts.load("full-mamba-unequal")
+    return [
+        Configuration(layout, options, "openvino_genai")
+        for layout, options in (
+            (layouts.load("full"), {}),
+            (mamba, {}),
+            (mamba, {"cache_interval_multiplier": 2}),
+            (mamba, {"cache_interval_multiplier": 4}),
+            (unequal, {}),
+            (layouts.load("full-swa-mamba"), {}),
+            (mamba, {"enable_prefix_caching": False}),
+            (mamba, {"enable_prefix_caching": False, "max_num_batched_tokens": spec.SIZE_MAX}),
+            (mamba, {"dynamic_split_fuse": False}),
+        )
+    ]
+
+
+def cold_configurations() -> list[Configuration]:
+    """Return the configurations on which tensors are compared."""
+    mamba = layouts.load("full-mamba")
+    return [
+        Configuration(mamba, {}, "openvino_genai"),
+        Configuration(mamba, {"cache_interval_multiplier": 2}, "openvino_genai"),
+        Configuration(layouts.load("full-swa-mamba"), {}, "openvino_genai"),
+    ]
+
+
+def serve(layout: Layout, serving: Serving) -> TraceHeader:
+    """Return the header of a scheduler that answers prompts."""
+    return served_plainly("openvino_genai", layout, serving)
+
+
+def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+    from harness.policies.openvino_genai.engine import open_engine
+
+    return open_engine(header, options)
+
+
+def _mutants() -> Sequence[Mutant]:
+    from harness.policies.openvino_genai.mutants import MUTANTS
+
+    return MUTANTS
+
+
+def _questions() -> Questions:
+    from harness.policies.openvino_genai.vectors.answers import QUESTIONS
+
+    return QUESTIONS
+
+
+def _plan() -> click.Command:
+    from harness.policies.openvino_genai.plan import command
+
+    return command
+
+
+POLICY = PolicyKind(
+    name="openvino_genai",
+    summary="the hybrid cache of OpenVINO GenAI: two pools, checkpoints by interval, tails of finished requests",
+    source=spec.REPOSITORY,
+    pinned=spec.PINNED_COMMIT,
+    releases=tuple(spec.RELEASES),
+    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in spec.RULES.values()],
+    axes=spec.AXES,
+    open=_open,
+    configurations=configurations,
+    cold_configurations=cold_configurations,
+    serve=serve,
+    aliases=("openvino",),
+    mutants=_mutants,
+    questions=_questions,
+    plan=_plan,
+)

@@ -1,0 +1,103 @@
+"""The policy `tensorrt_edge` as it is registered: TensorRT-Edge-LLM's hybrid cache manager."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from harness.engines.mutant import Mutant
+from harness.engines.policy import PolicyKind, Rule, Serving, served_plainly
+from harness.engines.protocol import Engine
+from harness.policies.tensorrt_edge import NOT_APPLICABLE
+from harness.trace import layouts
+from harness.trace.configurations import Configuration
+from harness.trace.format import Layout, TraceHeader
+from harness.vectors.case import Questions
+from reference_impl.tensorrt_edge import spec
+
+NAME = "tensorrt_edge"
+BLOCKS_PER_CAPTURE = 16
+"""Where prompts are answered: a capture for every so many blocks that the pool of another policy would have."""
+
+
+def configurations() -> list[Configuration]:
+    """Return the configurations of a run: every kind of group, rows and captures under pressure, each way to run."""
+    full, unequal = layouts.load("full"), layouts.load("full-mamba-unequal")
+    three, mamba, window = (layouts.load(name) for name in ("full-swa-mamba", "full-mamba", "full-swa"))
+    return [
+        _configuration(full),
+        _configuration(mamba),
+        _configuration(three),
+        _configuration(three, max_batch_size=2, system_prompts=1),
+        _configuration(mamba, max_batch_size=3, survivors="descending"),
+        _configuration(window, max_batch_size=2, system_prompts=2),
+        _configuration(mamba, replay_last_token=True),
+        _configuration(three, joining="static", max_batch_size=3),
+        _configuration(unequal, system_prompts=2),
+    ]
+
+
+def cold_configurations() -> list[Configuration]:
+    """Return the configurations on which tensors are compared."""
+    three, mamba = layouts.load("full-swa-mamba"), layouts.load("full-mamba")
+    return [_configuration(three), _configuration(mamba, survivors="descending"), _configuration(mamba, replay_last_token=True)]
+
+
+def _configuration(layout: Layout, **options: Any) -> Configuration:
+    return Configuration(layout, options, NAME)
+
+
+def serve(layout: Layout, serving: Serving) -> TraceHeader:
+    """Return the header of a runtime that answers prompts: a row for each of the batch, a capture for each prompt in the pool.
+
+    A second tier, if there is one, says how many captures there are.
+    """
+    places = serving.tier_pages or max(1, serving.pages // BLOCKS_PER_CAPTURE)
+    return served_plainly(NAME, layout, replace(serving, tier_pages=0), system_prompts=places)
+
+
+def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+    from harness.policies.tensorrt_edge.engine import open_engine
+
+    return open_engine(header, options)
+
+
+def _mutants() -> Sequence[Mutant]:
+    from harness.policies.tensorrt_edge.mutants import MUTANTS
+
+    return MUTANTS
+
+
+def _questions() -> Questions:
+    from harness.policies.tensorrt_edge.vectors.answers import QUESTIONS
+
+    return QUESTIONS
+
+
+def _plan() -> click.Command:
+    from harness.policies.tensorrt_edge.plan import command
+
+    return command
+
+
+POLICY = PolicyKind(
+    name=NAME,
+    summary="the hybrid cache manager of TensorRT-Edge-LLM: batch rows, compaction, captured system prompts",
+    source=spec.REPOSITORY,
+    pinned=spec.PINNED_RELEASE,
+    releases=spec.RELEASES,
+    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in spec.RULES.values()],
+    axes=spec.AXES,
+    open=_open,
+    configurations=configurations,
+    cold_configurations=cold_configurations,
+    serve=serve,
+    aliases=("tensorrt_edge_llm",),
+    not_applicable=NOT_APPLICABLE,
+    mutants=_mutants,
+    questions=_questions,
+    plan=_plan,
+)
