@@ -166,9 +166,8 @@ class Ledger:
     def _before_hit(self, event: Hit) -> BeforeHit:
         nodes, invalidated = self.requests[event.r].nodes, []
         for group, pages in enumerate(event.pages):
-            touched = self._pool_of[group].usable.get
             for page in pages:
-                record = touched(page)
+                record = self._pool_of[group].usable.get(page)
                 keys = record.keys if record is not None else ()
                 if not any(key.usable and key.length < len(nodes) and nodes[key.length] == key.node for key in keys):
                     invalidated += [key for key in keys if key.state in _INVALIDATED and key.group == group]
