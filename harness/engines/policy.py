@@ -152,7 +152,9 @@ def get(name: str) -> PolicyKind:
     try:
         kind: PolicyKind = entry.load()
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"--policy: {name} ({entry.value}) cannot be imported: {type(error).__name__}: {error}") from None
+        raise UsageError(
+            f"--policy: {name} ({entry.value}) cannot be imported: {type(error).__name__}: {error}; install its package again"
+        ) from None
     if missing := sorted(set(AXES) - set(kind.axes)):
         raise UsageError(f"--policy: {name} ({entry.value}) does not say where it stands on {', '.join(missing)}")
     return kind
