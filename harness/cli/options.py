@@ -25,7 +25,7 @@ engine_option: Callable[[Any], Any] = click.option(
     default="reference",
     show_default=True,
     metavar="NAME[:KEY=VALUE,…]",
-    help="What to test; `ls engines` lists them with their options.",
+    help="The engine to test; `ls engines` lists every engine with its options.",
 )
 
 

@@ -1,0 +1,50 @@
+"""Renders the generated pages of docs/ from the templates in `docs/templates`; only a checkout has them.
+
+A template holds the sentences of a page, the code that renders it holds the numbers: whoever changes a sentence edits the
+template and writes the page again, with the command that the page names in its first lines. Templates are in Jinja's syntax and
+see a few macros in `macros.j2`. Jinja is in the extra `pages`, which no command needs but those that write a page.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from harness._util import data, files
+from harness._util.errors import UsageError
+
+
+def folder() -> Path:
+    """Return the folder `docs`. Raises UsageError outside a checkout."""
+    docs = data.fixtures().parent / "docs"
+    if not docs.is_dir():
+        raise UsageError(f"{docs} is missing; pages are written in a checkout of the repository alone")
+    return docs
+
+
+def render(template: str, **values: object) -> str:
+    """Return a page, or a section of one; blank lines that templates leave in a row become one.
+
+    Raises UsageError outside a checkout and without Jinja, and jinja2.UndefinedError for a value that the template misses.
+    """
+    try:
+        import jinja2
+    except ImportError:
+        raise UsageError("pages are written with Jinja: pip install 'cachewitness[pages]'") from None
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder() / "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    text = environment.get_template(f"{template}.md.j2").render(**values)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def write(template: str, **values: object) -> Path:
+    """Render a page, write it to docs/ under the template's name, and return the file."""
+    path = folder() / f"{template}.md"
+    files.write(path, [render(template, **values).encode()])
+    return path
