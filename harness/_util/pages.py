@@ -8,10 +8,25 @@ see a few macros in `macros.j2`. Jinja is in the extra `pages`, which no command
 from __future__ import annotations
 
 import re
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 from harness._util import data, files
 from harness._util.errors import UsageError
+
+FILTERS: dict[str, Callable[..., str]] = {
+    "thousands": lambda number: f"{number:,.0f}",
+    "fixed": lambda number, digits: f"{number:.{digits}f}",
+    "percent": lambda share: f"{100 * share:.0f} %",
+    "scientific": lambda number: f"{number:.1e}",
+    "wrapped": lambda text: "\n\n".join([*map(_filled, text.strip().split("\n\n")), ""]),
+}
+"""How templates write numbers (12,345; with so many digits; as a share of 1; 1.2e-05), and break paragraphs into lines."""
+
+
+def _filled(paragraph: str) -> str:
+    return textwrap.fill(" ".join(paragraph.split()), 127, break_long_words=False, break_on_hyphens=False)
 
 
 def folder() -> Path:
@@ -39,6 +54,7 @@ def render(template: str, **values: object) -> str:
         keep_trailing_newline=True,
         autoescape=False,
     )
+    environment.filters.update(FILTERS)
     text = environment.get_template(f"{template}.md.j2").render(**values)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 

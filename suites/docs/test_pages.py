@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from benchmarks import failure_picture
 from benchmarks import pages as writers
 from harness._util import pages
 from harness.mutants import page as kill_matrix
@@ -22,8 +23,13 @@ def test_page_is_fresh(name: str) -> None:
 
 
 def test_list_of_faults_is_fresh() -> None:
-    """The end of the kill matrix, which no hunt changes, lists the faults that there are. If not: `cachewitness mutants --write`."""
+    """The end of the kill matrix, which no hunt changes. If not: `cachewitness mutants --write`."""
     assert (DOCS / "kill-matrix.md").read_text(encoding="utf-8").endswith(kill_matrix.faults())
+
+
+def test_picture_of_a_failure_is_fresh() -> None:
+    """If not: `python -m benchmarks.failure_picture`."""
+    assert (DOCS / "failure.svg").read_text(encoding="utf-8") == failure_picture.picture()
 
 
 @pytest.mark.parametrize("name", [name for name in GENERATED if (DOCS / name).exists()])
