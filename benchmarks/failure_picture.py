@@ -99,7 +99,7 @@ def draw(result: Result) -> str:
     return "\n".join([opening, f"<title>{escape(finding.sentence)}</title>", f"<style>{STYLE}</style>", *parts, "</svg>", ""])
 
 
-def _cards(header: Header, events: list[Event], offending: int) -> Iterator[Card]:
+def _cards(header: Header, events: list[Event], found_at: int) -> Iterator[Card]:
     """Yield a card for each run of each step, up to the step of the finding."""
     holds: dict[tuple[int, int], str] = {
         (pool.id, page): "the null page: holds nothing" for pool in header.pools for page in pool.null
@@ -112,8 +112,8 @@ def _cards(header: Header, events: list[Event], offending: int) -> Iterator[Card
         for run in begin.runs:
             rows = [
                 (
-                    f"group {group.id}: {group.kind}",
-                    [_seen(group, page, step, holds, offending) for page in run.tables[group.id]],
+                    f"group {group.id}: {NAMES.get(group.kind, group.kind)}",
+                    [_seen(group, page, step, holds, found_at) for page in run.tables[group.id]],
                 )
                 for group in header.groups
             ]
@@ -127,10 +127,10 @@ def _cards(header: Header, events: list[Event], offending: int) -> Iterator[Card
                 holds.update({(event.pool, page): f"holds {what} of {event.r}" for page in event.pages})
 
 
-def _seen(group: Group, page: int, step: list[Event], holds: dict[tuple[int, int], str], offending: int) -> Cell:
+def _seen(group: Group, page: int, step: list[Event], holds: dict[tuple[int, int], str], found_at: int) -> Cell:
     """Return the cell of a page: what it holds when the step begins, and what the step does with it."""
     touched = [e for e in step if isinstance(e, Read | Write) and e.group == group.id and page in e.pages]
-    wrong = any(event.seq == offending for event in touched)
+    wrong = any(event.seq == found_at for event in touched)
     verbs = dict.fromkeys("read" if isinstance(event, Read) else "written" for event in touched)
     does = "a wrong read" if wrong else " and ".join(sorted(verbs, reverse=True)) or "not touched"
     return Cell(f"page {page}", holds.get((group.pool, page), "holds nothing yet"), does, wrong)

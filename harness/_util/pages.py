@@ -12,8 +12,10 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
-from harness._util import data, files
+from harness._util import data
 from harness._util.errors import UsageError
+
+TEMPLATES = Path(__file__).resolve().parents[2] / "docs" / "templates"
 
 FILTERS: dict[str, Callable[..., str]] = {
     "thousands": lambda number: f"{number:,.0f}",
@@ -40,14 +42,14 @@ def folder() -> Path:
 def render(template: str, **values: object) -> str:
     """Return a page, or a section of one; blank lines that templates leave in a row become one.
 
-    Raises UsageError outside a checkout and without Jinja, and jinja2.UndefinedError for a value that the template misses.
+    Raises UsageError without Jinja, and jinja2.UndefinedError for a value that the template misses.
     """
     try:
         import jinja2
     except ImportError:
         raise UsageError("pages are written with Jinja: pip install 'cachewitness[pages]'") from None
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder() / "templates"),
+        loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -57,10 +59,3 @@ def render(template: str, **values: object) -> str:
     environment.filters.update(FILTERS)
     text = environment.get_template(f"{template}.md.j2").render(**values)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-
-
-def write(template: str, **values: object) -> Path:
-    """Render a page, write it to docs/ under the template's name, and return the file."""
-    path = folder() / f"{template}.md"
-    files.write(path, [render(template, **values).encode()])
-    return path
