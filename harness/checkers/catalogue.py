@@ -1,9 +1,9 @@
-"""The anomalies by example: for each, histories in which it is there and lawful ones that look like it.
+"""The anomalies by example: for each, anomalous histories and lawful ones that look like them.
 
-A story is a text file in `fixtures/histories`. It says in one line what it looks like, why that is legal, what is different
-where it is not, and where the story comes from; then follow the lines of a history (`harness.history.notation`). A line that
-begins with `+` is part of the legal history alone, one with `-` of the anomalous one alone, so the difference is in view.
-A story without `anomalous` is a look-alike without a twin.
+A story is a text file in `fixtures/histories`. Its head names the anomaly that it looks like, why the lawful variant is legal,
+what is different in the anomalous one, and the source; then follow the lines of a history (`harness.history.notation`). A line
+that begins with `+` is part of the lawful history alone, one with `-` of the anomalous history alone. A story without
+`anomalous` has a lawful history only.
 
 `python -m harness.checkers.catalogue` writes every story as JSON lines, and the table in `docs/anomalies.md`.
 """

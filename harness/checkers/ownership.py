@@ -15,7 +15,7 @@ from harness.ledger.requests import RequestRecord
 
 
 class Ownership(Checker):
-    """Leaks, double frees, aliased writes, and books that do not add up."""
+    """Leaks, double frees, aliased writes, and counts that do not add up."""
 
     name = "ownership"
     summary = "reference counts equal holders; free + held + cached = total; nobody overwrites what another holder needs"
@@ -87,7 +87,7 @@ class Ownership(Checker):
         return None
 
     def on_counts(self, ledger: Ledger, event: Counts) -> Found:
-        """Compare the engine's books with who took what."""
+        """Compare the engine's counts with the holders in the ledger."""
         self.opportunities += 1
         records, held = ledger.records[event.pool], ledger.holdings.held[event.pool]
         if event.free + event.held + event.cached != records.capacity:

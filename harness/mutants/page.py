@@ -1,4 +1,4 @@
-"""The page of the kill matrix, and the same table on a terminal."""
+"""Writes the page of the kill matrix, and prints the same table on a terminal."""
 
 from __future__ import annotations
 
