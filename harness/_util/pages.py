@@ -1,8 +1,8 @@
 """Renders the generated pages of docs/ from the templates in `docs/templates`; only a checkout has them.
 
-A template holds the sentences of a page, the code that renders it holds the numbers: whoever changes a sentence edits the
-template and writes the page again, with the command that the page names in its first lines. Templates are in Jinja's syntax and
-see a few macros in `macros.j2`. Jinja is in the extra `pages`, which no command needs but those that write a page.
+A template holds the sentences of a page, the code that renders it the numbers. To change a sentence, edit the template and
+write the page again with the command that its first lines name. Templates are in Jinja's syntax and see a few macros in
+`macros.j2`. Jinja is in the extra `pages`, which no command needs but those that write a page.
 """
 
 from __future__ import annotations

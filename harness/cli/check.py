@@ -1,4 +1,4 @@
-"""`cachewitness check`: a history that somebody recorded, judged without any engine."""
+"""`cachewitness check`: judges a recorded history without any engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cachewitness ls` and `cachewitness schema`: what there is."""
+"""`cachewitness ls` and `cachewitness schema`: list engines, policies, layouts, rules and schemas."""
 
 from __future__ import annotations
 

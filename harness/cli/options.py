@@ -1,4 +1,4 @@
-"""Reads what the user chose: an engine, a policy, configurations, suites. Raises UsageError with the nearest known name."""
+"""Reads the user's choice of engine, policy, configurations and suites. Raises UsageError with the nearest known name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The configurations that a suite runs on: a layout and the options of the policy.
 
-Configurations with options of the scheduler (drafts, steps in flight, a second tier) are run at scheduler height only. The policy
-names the configurations of a run in which the user chose nothing.
+Configurations with options of the scheduler (drafts, steps in flight, a second tier) are run at scheduler height only. The
+policy names the configurations of a run in which the user chose nothing.
 """
 
 from __future__ import annotations

@@ -26,3 +26,8 @@ def test_rooms_are_listed_in_the_order_of_the_lint() -> None:
 def test_rooms_are_the_folders_of_harness() -> None:
     folders = {path.parent.name for path in (ROOT / "harness").glob("*/__init__.py")}
     assert folders == set(flow())
+
+
+def test_contributing_names_the_same_order() -> None:
+    text = " ".join((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+    assert ", ".join(f"`{room}`" for room in flow()) in text
