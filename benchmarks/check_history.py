@@ -21,11 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import msgspec
 
 from benchmarks import sections, workload
-from benchmarks.throughput import table
+from harness._util import pages
 from harness.engines.registry import parse
 from harness.history.worker import Worker
 
-TITLE = "## Stored histories"
 EVENTS = (100_000, 400_000, 1_000_000)
 
 
@@ -65,7 +64,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, nargs="+", default=EVENTS)
     parser.add_argument("--write", metavar="FILE", type=Path, help="put the section into this page")
     given = parser.parse_args()
-    worst, rows = 0, [["events", "size of the file, MiB", "CPU seconds", "seconds by the clock", "peak memory, MiB"]]
+    worst, rows = 0, list[list[str]]()
     with tempfile.TemporaryDirectory() as folder:
         for number, events in enumerate(given.events):
             path = Path(folder) / f"{number}.history.jsonl"
@@ -74,19 +73,7 @@ def main() -> int:
             worst = max(worst, code)
             rows.append([f"{written:,}", f"{path.stat().st_size / 2**20:.0f}", f"{cpu:.1f}", f"{clock:.1f}", f"{memory:.0f}"])
             path.unlink()
-    text = "\n".join(
-        [
-            TITLE,
-            "",
-            "`cachewitness check` on histories of the same workload, each in a process of its own, Python "
-            f"{platform.python_version()}. Seconds by the clock are those of a machine that others use as well. The aim is 20 "
-            "seconds for a million events, and memory that does not grow with the length.",
-            "",
-            table(rows),
-            "",
-            "```\npython benchmarks/check_history.py --write docs/speed.md\n```",
-        ]
-    )
+    text = pages.render("speed-histories", python=platform.python_version(), rows=rows)
     sections.tell(text, given.write)
     return int(worst != 0)
 

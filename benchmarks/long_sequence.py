@@ -25,12 +25,12 @@ from pathlib import Path
 from benchmarks import sections
 from benchmarks.long_sequence_subjects import SUBJECTS
 from benchmarks.long_sequence_watch import CHUNK, DECODES, Watch
+from harness._util import pages
 
 LENGTHS = (62_500, 125_000, 250_000, 500_000, 1_000_000)
 REPEATS = 3
 GROWTH_MAX = 2.5
 PHASES = ("look up", "allocate", "retain", "release", "decode")
-TITLE = "## Length of a sequence"
 
 
 def measure(name: str, length: int, repeats: int = REPEATS) -> dict[str, float]:
@@ -55,10 +55,9 @@ def per_token(phase: str, seconds: float, length: int) -> float:
     return seconds / (DECODES if phase == "decode" else length) * 1e6
 
 
-def table(names: Sequence[str], lengths: Sequence[int], repeats: int = REPEATS) -> tuple[list[str], list[str]]:
-    """Return the rows of the table, and what grew too much."""
-    header = ["policy", "phase", *(f"{length:,}" for length in lengths), "growth"]
-    rows, grown = [header, ["---", "---", *("--:" for _ in lengths), "--:"]], []
+def table(names: Sequence[str], lengths: Sequence[int], repeats: int = REPEATS) -> tuple[list[list[str]], list[str]]:
+    """Return the rows of the table, its head first, and what grew too much."""
+    rows, grown = [["policy", "phase", *(f"{length:,}" for length in lengths), "growth"]], []
     for name in names:
         found = [measure(name, length, repeats) for length in lengths]
         for phase in PHASES:
@@ -69,18 +68,14 @@ def table(names: Sequence[str], lengths: Sequence[int], repeats: int = REPEATS) 
             rows.append([name, phase, *(f"{cost:.2f}" for cost in costs), f"{growth:.2f}"])
             if growth > GROWTH_MAX and costs[-1] > 0.05:
                 grown.append(f"{name}, {phase}: {growth:.1f} times the time per token at {lengths[-1]:,} tokens")
-    return [f"| {' | '.join(row)} |" for row in rows], grown
+    return rows, grown
 
 
-def section(rows: Sequence[str]) -> str:
-    """Return the section of the page."""
-    text = (
-        "Microseconds of CPU per token in the references, in one sequence of so many tokens: a constant row is linear growth. "
-        f"Chunks of {CHUNK:,} tokens; `decode` is per generated token, at that length. `growth` is the last column over the "
-        f"first. Best of {REPEATS}, Python {platform.python_version()}."
-    )
-    return "\n".join(
-        [TITLE, "", text, "", *rows, "", "```", "python -m benchmarks.long_sequence --write docs/speed.md", "```", ""]
+def section(rows: Sequence[Sequence[str]]) -> str:
+    """Return the section of the page for a table, its head first."""
+    head, *body = rows
+    return pages.render(
+        "speed-long-sequence", head=head, rows=body, chunk=CHUNK, repeats=REPEATS, python=platform.python_version()
     )
 
 

@@ -85,7 +85,6 @@ class VLLM:
         assert manager.allocate_slots(request, count) is not None
         manager.take_kv_cache_block_copies()
         manager.take_new_block_ids()
-        manager.block_pool.drain_dirty()
         request.num_computed_tokens += count
         request.status = RequestStatus.RUNNING
 

@@ -19,27 +19,27 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import sections, workload
-from benchmarks.throughput import clean, session, table
+from benchmarks.throughput import clean, session
+from harness._util import pages
 from harness.engines import observe_touched
 from harness.engines.real_vllm import kind as adapter
 
-TITLE = "## Beside a real vLLM"
 OPERATIONS = 4_000
 REPEATS = 3
 POOLS = (200, 2_000)
 
 
-def measure(path: str, pages: int) -> tuple[float, float, str]:
+def measure(path: str, size: int) -> tuple[float, float, str]:
     """Return (microseconds an operation, those inside vLLM, its version)."""
     ops, rows = list(workload.operations(OPERATIONS)), []
     for _ in range(REPEATS):
-        one = session(pages=pages, engine=f"vllm:source={path}")
+        one = session(pages=size, engine=f"vllm:source={path}")
         seconds = one.run(ops)
         inside: float = one.engine.engine_seconds  # type: ignore[attr-defined]
         rows.append((seconds / OPERATIONS * 1e6, inside / OPERATIONS * 1e6))
         version = one.engine.describe().engine_version
         result = one.close()
-        if pages == workload.PAGES:
+        if size == workload.PAGES:
             clean(result)
     return (*min(rows), version)
 
@@ -52,29 +52,17 @@ def main() -> int:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     adapter.perf_counter = time.process_time  # type: ignore[attr-defined]
-    rows = [["blocks in the pool", "observer", "µs an operation", "inside vLLM", "outside", "outside ÷ inside"]]
+    rows: list[list[str]] = []
     usual = observe_touched.LOOK_EVERY
-    for pages in POOLS:
+    for size in POOLS:
         for name, every in (("looks at every block", 1), ("listens", usual)):
             observe_touched.LOOK_EVERY = every
-            whole, inside, version = measure(given.vllm, pages)
+            whole, inside, version = measure(given.vllm, size)
             outside = whole - inside
-            rows.append([f"{pages:,}", name, *(f"{us:.0f}" for us in (whole, inside, outside)), f"{outside / inside:.1f}"])
+            rows.append([f"{size:,}", name, *(f"{us:.0f}" for us in (whole, inside, outside)), f"{outside / inside:.1f}"])
             print(rows[-1], file=sys.stderr, flush=True)
-    text = "\n".join(
-        [
-            TITLE,
-            "",
-            f"vLLM {version} as the engine, all checkers, the same workload; CPU time, best of {REPEATS}, Python "
-            f"{platform.python_version()}. The observer listens to vLLM's block pool, and looks at every block once in {usual} "
-            "calls, or where the pool's own counts do not agree with what it heard; where it cannot listen, it looks at every "
-            "block after every call. Outside vLLM are the observer, the worker, the ledger and the checkers. The aim is a "
-            "ratio of 1.",
-            "",
-            table(rows),
-            "",
-            "```\npython benchmarks/overhead.py --vllm vllm-0.33.0 --write docs/speed.md\n```",
-        ]
+    text = pages.render(
+        "speed-overhead", version=version, repeats=REPEATS, python=platform.python_version(), usual=usual, rows=rows
     )
     sections.tell(text, given.write)
     return 0

@@ -89,7 +89,7 @@ def main(argv: list[str]) -> int:
         runs += [_reference(arm, release, "room") for arm in ROOM]
     runs += [_reference(arm, NEWEST, "wide") for arm in WIDE]
     runs += [_reference(arm, NEWEST, f"{page.POOL}{pages}") for pages, arms in SWEEP.items() for arm in arms]
-    text, chart = page.write(runs, not_run, _settings(), Path(__file__).name)
+    text, chart = page.write(runs, not_run, _settings())
     print(text)
     if given.write:
         given.write.write_text(text, encoding="utf-8")

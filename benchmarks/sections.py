@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 
@@ -12,6 +13,13 @@ def placed(page: str, section: str) -> str:
     end = rest.find("\n## ") if found else -1
     after = rest[end:] if end >= 0 else ""
     return f"{before.rstrip()}\n\n{section.rstrip()}\n{after}"
+
+
+def headed(page: str, head: str) -> str:
+    """Return a page with a new head, from its title on; the sections that the head does not have follow it."""
+    own = {line for line in head.splitlines() if line.startswith("## ")}
+    kept = [part for part in re.split(r"^(?=## )", page, flags=re.MULTILINE)[1:] if part.splitlines()[0] not in own]
+    return "\n\n".join(part.strip() for part in [head, *kept]) + "\n"
 
 
 def put(path: Path, section: str) -> None:

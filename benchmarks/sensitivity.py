@@ -227,7 +227,7 @@ def _distance(right: Sequence[Tensor], logits: Sequence[Tensor]) -> Distance:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print the page and write it if told to."""
+    """Measure, print the page and, with --write, write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=int, default=QUESTIONS, metavar="N", help=f"default {QUESTIONS}")
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="default: the trained checkpoint of this repository")

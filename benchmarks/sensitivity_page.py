@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from benchmarks.damages import DAMAGES
 from benchmarks.sensitivity_result import CONDITIONS, Found, Outcome
+from harness._util import pages
 
 OTHERS_MEMORY, OTHERS_BLOCKS = "recurrent memory of another tenant", "all full-attention blocks of another tenant"
 GROUPS = ("full", "recurrent", "window")
@@ -14,51 +16,27 @@ VERDICTS = {"pass": "pass", "fail": "**fail**", "unknown": "unknown", "nothing c
 
 def page(found: Found) -> str:
     """Return the page."""
-    parts = [
-        "# What a score sees of a damaged cache, and what it does not",
-        "This page is written by `python -m benchmarks.sensitivity`. For each way to damage a cache it says how many answers "
-        "that costs, how far the logits are from those of a run without a cache, and which detector notices.",
-        _setting(found),
-        "## How it was measured",
-        _method(found),
-        "## At the end of the shared prefix (`hit`)",
-        _figures(found, "hit"),
-        "## On exact replay (`replay`)",
-        _figures(found, "replay"),
-        "## Which detector notices",
-        _detectors_told(found),
-        _detectors(found),
-        "## What follows",
-        _argument(found),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _setting(found: Found) -> str:
-    versions = ", ".join(f"{name} {value}" for name, value in found.versions.items())
-    return (
-        f"{versions}. {found.n} questions of `fixtures/gsm8k_format`, as many of each tenant; greedy answers, so there is no "
-        f"seed to choose. Two runs without a cache differ in {found.noise} of {found.n} answers. Noise floor of logits "
-        f"{found.floor:.1e}, tolerance {found.tolerance:.1e}."
+    undamaged = {outcome.condition: outcome for outcome in found.outcomes[""]}
+    cold = {condition: outcome.judged for condition, outcome in undamaged.items()}
+    gained = _names(found, lambda outcome: outcome.judged.gained > 0)
+    counted, listed = _seen(found)
+    return pages.render(
+        "sensitivity",
+        found=found,
+        groups=list(GROUPS),
+        cold=cold,
+        positions={condition: outcome.distance.rows for condition, outcome in undamaged.items()},
+        damaged={condition: _figures(found, condition) for condition in CONDITIONS},
+        detectors=_detectors(found),
+        counted=counted | {"gained": len(gained)},
+        listed=listed,
+        imperfect=found.outcomes[""][0].judged.right_cold < found.outcomes[""][0].judged.n,
+        named=_named(found),
+        loss={"memory": _group_loss(found, OTHERS_MEMORY), "blocks": _group_loss(found, OTHERS_BLOCKS)},
     )
 
 
-def _method(found: Found) -> str:
-    rows = {outcome.condition: outcome.distance.rows for outcome in found.outcomes[""]}
-    positions = " and ".join(f"{count:,} on `{condition}`" for condition, count in rows.items())
-    return (
-        "A request is damaged once, in its first step, between look-up and computation, in the real pages that it resumes "
-        "from. For every damage the cache is forgotten and warmed anew: with the contexts that questions share (`hit`) or with "
-        "the very same prompts (`replay`). *Answers* are generated freely and compared question by question: lost is right "
-        "without a cache and wrong with it, gained the reverse. *Logits* are compared in a second pass in which the model is "
-        "forced along the answers of the run without a cache, at every position behind the resumed prefix, question and "
-        "answer alike: "
-        f"{positions}. Without forcing, positions behind the first wrong token could not be compared. KL is the mean "
-        "divergence of the damaged from the cold distribution, in nats."
-    )
-
-
-def _figures(found: Found, condition: str) -> str:
+def _figures(found: Found, condition: str) -> list[list[str]]:
     rows = []
     for name, outcomes in found.outcomes.items():
         outcome = _of(outcomes, condition)
@@ -77,29 +55,10 @@ def _figures(found: Found, condition: str) -> str:
                 f"{distance.largest:.1e}",
             ]
         )
-    cold = found.outcomes[""][0].judged
-    told = ", ".join(f"{g.group} {100 * g.right_cold / g.n:.0f} %" for g in cold.groups)
-    head = (
-        f"Right without a cache: {100 * cold.right_cold / cold.n:.1f} % ({told}). `changed` counts answers with another token."
-    )
-    columns = ["damage", "right %", *GROUPS, "changed", "lost", "gained", "KL", "mean Δ logit", "max Δ logit"]
-    return f"{head}\n\n{table(columns, rows, left=1)}"
+    return rows
 
 
-def _detectors_told(found: Found) -> str:
-    return (
-        "*Ledger*: whether the wrong content has another name than the right one, so that the ledger of contents sees it "
-        "(this follows from what a ledger knows, and is not measured here); what a device loses or rounds keeps its name. "
-        "*Tensors*: whether a logit is beyond the "
-        f"tolerance. *Tokens*: the verdict of the score's gate on these {found.n} pairs; as two runs without a cache agree in "
-        "every token here, one answer that differs by more than a near-tie fails. *Score alone*: the same pairs judged without "
-        "a noise floor, as on an engine whose answers differ by chance: the paired test of lost answers decides. *Named*: the "
-        "groups of questions that lost significantly on either pass, and so the cache that the score accuses. Entries are "
-        "`hit` / `replay`."
-    )
-
-
-def _detectors(found: Found) -> str:
+def _detectors(found: Found) -> list[list[str]]:
     rows = []
     for damage in DAMAGES:
         outcomes = [_of(found.outcomes[damage.name], condition) for condition in CONDITIONS]
@@ -113,42 +72,29 @@ def _detectors(found: Found) -> str:
                 _both(outcomes, lambda outcome: ", ".join(outcome.judged.suspects) or "–"),
             ]
         )
-    return table(["damage", "ledger", "tensors", "tokens", "score alone", "named"], rows, left=6)
+    return rows
 
 
-def _argument(found: Found) -> str:
+def _seen(found: Found) -> tuple[dict[str, int], dict[str, str]]:
+    """Return how many damages each detector sees, and the names of those that it misses or that it alone sees."""
     every = {damage.name for damage in DAMAGES}
-    by_ledger = {damage.name for damage in DAMAGES if damage.ledger}
-    by_tensors = _names(found, lambda outcome: _beyond(found, outcome))
-    by_tokens = _names(found, lambda outcome: outcome.judged.verdict == "fail")
-    by_score = {condition: _costly(found, condition) for condition in CONDITIONS}
-    costly = set().union(*by_score.values())
-    only_ledger, only_tensors = by_ledger - by_tensors, by_tensors - by_ledger - by_tokens
-    points = [
-        f"**A score sees what costs answers.** Of {len(every)} damages {len(costly)} cost answers significantly: "
-        f"{len(by_score['hit'])} at the end of the shared prefix, {len(by_score['replay'])} on replay. Only on replay: "
-        f"{_listed(by_score['replay'] - by_score['hit'])}. Only at the shared prefix: "
-        f"{_listed(by_score['hit'] - by_score['replay'])}. Behind a shared prefix the question's own tokens wash out much "
-        "of what was wrong; on replay hardly a token is left to do so. A gate needs both passes.",
-        f"**It does not see the rest:** {_listed(every - costly)}. Where answers differ by chance, nobody notices these.",
-        f"**Tokens see more,** where an engine repeats itself exactly: {len(by_tokens)} of {len(every)}. They miss "
-        f"{_listed(every - by_tokens)}, which leave every answer as it is.",
-        f"**Tensors see {len(by_tensors)} of {len(every)}** and miss {_listed(every - by_tensors)}. Keys carry their "
-        "positions, so attention over exchanged blocks is the same sum in another order: no number differs, no answer "
-        "does, and yet the table is wrong, and the block that is evicted or shared next is not the one that was meant.",
-        f"**The ledger sees {len(by_ledger)} of {len(every)} without computing a number.** "
-        f"It is blind to what a device does behind right tables: {_listed(every - by_ledger)}.",
-        _named(found),
-        f"**A score can rise.** {_gains(found)} Two accuracies set gains off against losses; pairs do not.",
-    ]
-    told = "\n".join(f"* {point}" for point in points)
-    return (
-        f"{told}\n\nSo there are four detectors. The ledger alone sees {_listed(only_ledger)}; tensors alone see "
-        f"{_listed(only_tensors)}. Tokens and score see nothing here that tensors do not. They are what is left where an "
-        "engine tells neither its tables nor its logits: tokens if it repeats itself exactly, the score if "
-        "it does not. And the score alone says what a damage costs whoever asks: tensors are as far apart under damage that "
-        "costs nothing as under damage that costs half of the answers."
-    )
+    ledger = {damage.name for damage in DAMAGES if damage.ledger}
+    tensors = _names(found, lambda outcome: _beyond(found, outcome))
+    tokens = _names(found, lambda outcome: outcome.judged.verdict == "fail")
+    hit, replay = (_costly(found, condition) for condition in CONDITIONS)
+    sets = {"every": every, "by_ledger": ledger, "by_tensors": tensors, "by_tokens": tokens}
+    sets |= {"on_hit": hit, "on_replay": replay, "costly": hit | replay}
+    lists = {
+        "only_on_replay": replay - hit,
+        "only_on_hit": hit - replay,
+        "not_by_score": every - hit - replay,
+        "not_by_tokens": every - tokens,
+        "not_by_tensors": every - tensors,
+        "not_by_ledger": every - ledger,
+        "by_ledger_alone": ledger - tensors,
+        "by_tensors_alone": tensors - ledger - tokens,
+    }
+    return {name: len(names) for name, names in sets.items()}, {name: _listed(names) for name, names in lists.items()}
 
 
 def _costly(found: Found, condition: str) -> set[str]:
@@ -176,7 +122,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"*{name}*" for name in sorted(names, key=order.index)) or "none"
 
 
-def _named(found: Found) -> str:
+def _named(found: Found) -> dict[str, Any]:
     """Tell whether the group of questions that lost most is that of the cache which was damaged."""
     right: dict[str, list[str]] = {group: [] for group in GROUPS}
     wrong = []
@@ -188,32 +134,10 @@ def _named(found: Found) -> str:
                     right[first].append(where)
                 else:
                     wrong.append(f"{where} accuses `{first}`")
-    told = "; ".join(f"`{group}`: {', '.join(names) or 'never'}" for group, names in right.items())
-    memory, blocks = (_group_loss(found, damage, "recurrent") for damage in (OTHERS_MEMORY, OTHERS_BLOCKS))
-    return (
-        "**The groups name the cache, but not always.** Where groups of questions lose significantly, the one that loses most "
-        f"is that of the damaged cache in {sum(map(len, right.values()))} cases ({told}) and another one in {len(wrong)} "
-        f"({'; '.join(wrong) or 'none'}). A wrong state reaches every later layer, and a model uses more than one path: "
-        f"questions of group `recurrent` lose {memory:.0f} points at the shared prefix with another tenant's memory, and "
-        f"{blocks:.0f} with another tenant's full-attention blocks. An accusation is where to look first, not a verdict."
-    )
+    return {"right": right, "wrong": wrong}
 
 
-def _group_loss(found: Found, damage: str, group: str) -> float:
-    """Return how many points a group of questions loses at the shared prefix."""
-    score = next(score for score in _of(found.outcomes[damage], "hit").judged.groups if score.group == group)
+def _group_loss(found: Found, damage: str) -> float:
+    """Return how many points questions of group `recurrent` lose at the shared prefix."""
+    score = next(score for score in _of(found.outcomes[damage], "hit").judged.groups if score.group == "recurrent")
     return 100 * (score.right_cold - score.right) / score.n
-
-
-def _gains(found: Found) -> str:
-    gained = _names(found, lambda outcome: outcome.judged.gained > 0)
-    cold = found.outcomes[""][0].judged
-    if gained or cold.right_cold < cold.n:
-        return f"Under {len(gained)} damages a question was answered right that is answered wrong without a cache."
-    return "Not here, where everything is right without a cache and there is nothing to gain, but with a weaker model."
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    """Return a table; the first `left` columns are aligned to the left."""
-    marks = ["---"] * left + ["--:"] * (len(columns) - left)
-    return "\n".join("| " + " | ".join(row) + " |" for row in [columns, marks, *rows])

@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import sections
 from harness import __version__
+from harness._util import pages
 from harness._util.errors import UsageError
 from harness.engines.registry import parse
 from harness.fuzz.campaign import Plan, heights_of
@@ -87,22 +88,27 @@ def main() -> int:
             if given.keep:
                 given.keep.mkdir(parents=True, exist_ok=True)
                 (given.keep / f"{number}.jsonl").write_bytes(traces.dump(trace))
-    told = [
-        f"cachewitness {__version__}, engine `{version or given.engine}`, Python {platform.python_version()}, {date.today()}.",
-        f"Seed {given.seed}, numbers 0 to {number - 1}, of which the engine refuses {refused}.",
-        f"{whole.operations:,} operations ({', '.join(f'{n:,} at {height} height' for height, n in ran.items())}), "
-        f"{whole.events:,} events, {whole.hits:,} hits, {whole.restored:,} restored states, {whole.evictions:,} evictions, "
-        f"{whole.preemptions:,} preemptions.",
-        f"{time.perf_counter() - began:.0f} seconds by the clock, {time.process_time() - cpu:.0f} of CPU.",
-        f"Alarms: {'; '.join(f'{times} × {why}' for why, times in alarms.items()) or 'none'}.",
-    ]
-    print(*told, sep="\n")
-    if given.write:
-        named = given.engine.partition(":")[0]
-        command = f"python benchmarks/soak.py --engine {named}{':source=PATH' if named != given.engine else ''}"
-        command += f" --policy {given.policy} --operations {given.operations} --seed {given.seed}"
-        body = "\n".join(f"* {line}" for line in told)
-        sections.put(given.write, f"## `{named}`, policy `{given.policy}`\n\n{body}\n\n```\n{command}\n```")
+    named = given.engine.partition(":")[0]
+    section = pages.render(
+        "soak-run",
+        engine=named,
+        policy=given.policy,
+        release=__version__,
+        version=version or given.engine,
+        python=platform.python_version(),
+        today=date.today(),
+        seed=given.seed,
+        last=number - 1,
+        refused=refused,
+        activity=whole,
+        heights=ran,
+        clock=time.perf_counter() - began,
+        cpu=time.process_time() - cpu,
+        alarms=alarms,
+        command=f"python benchmarks/soak.py --engine {named}{':source=PATH' if named != given.engine else ''} "
+        f"--policy {given.policy} --operations {given.operations} --seed {given.seed}",
+    )
+    sections.tell(section, given.write)
     return int(any(why != KNOWN for why in alarms))
 
 

@@ -24,8 +24,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import workload
+from benchmarks import sections, workload
 from benchmarks.bare import Bare
+from harness._util import pages
 from harness._util.errors import EngineMissing, UsageError
 from harness.checkers.protocol import Checker
 from harness.engines.protocol import Engine
@@ -84,6 +85,16 @@ class Mix:
     idle: int
 
 
+@dataclass(frozen=True)
+class BesideVllm:
+    """With vLLM as the engine: operations per second, and microseconds per operation inside its code and outside."""
+
+    version: str
+    rate: float
+    inside: float
+    outside: float
+
+
 def main(argv: list[str]) -> int:
     """Run the benchmark and return the exit code: 1 if a checker found something, or the pool was not under pressure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -97,36 +108,38 @@ def main(argv: list[str]) -> int:
     text = page(given.vllm)
     print(text)
     if given.write:
-        given.write.write_text(text, encoding="utf-8")
+        before = given.write.read_text(encoding="utf-8") if given.write.exists() else ""
+        given.write.write_text(sections.headed(before, text), encoding="utf-8")
     return 0
 
 
 def page(vllm: str | None) -> str:
-    """Run everything and return the page."""
+    """Run everything and return the page, without the sections that other benchmarks write."""
     count = OPERATIONS
     judged, bare = ratios(count)
-    rate = count / judged["all checkers"]
     by_cpu, by_clock = on_two(count)
-    parts = [
-        "# Speed",
-        f"One process judges {rate:,.0f} operations a second with all checkers; two at once {by_cpu:,.0f} by their CPU seconds "
-        f"and {by_clock:,.0f} by the clock (aim: {AIM:,} on two cores). Measured under Python {platform.python_version()} on a "
-        f"machine with {os.cpu_count()} cores that others use as well, so times are CPU seconds, the best of {REPEATS}, "
-        "unless the clock is named.",
-        _workload(),
-        "## What the harness adds",
-        _ratios(count, judged, bare),
-        _beside_vllm(vllm, count),
-        "## Length of the history",
-        "Operations a second with all checkers, in each quarter of the run:",
-        _lengths(),
-        "## Size of the pool",
-        "Operations a second with all checkers over a pool that was filled with keys before:",
-        _pools(),
-        "## Run it",
-        "```\npython benchmarks/throughput.py --vllm vllm-0.33.0 --write docs/speed.md\n```",
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    counted = mix(count)
+    rates = [(count * times, quarters(count * times)) for times in LENGTHS]
+    entries = {**judged, "the bare policy (the reference's manager in a plain loop)": bare}
+    return pages.render(
+        "speed",
+        rate=count / judged["all checkers"],
+        by_cpu=by_cpu,
+        by_clock=by_clock,
+        aim=AIM,
+        python=platform.python_version(),
+        cores=os.cpu_count(),
+        repeats=REPEATS,
+        workload=workload,
+        mix=counted,
+        wide=sum(tokens >= 4 * workload.BLOCK for tokens in counted.prefills),
+        ratios=[[name, f"{s / count * 1e6:.0f}", f"{count / s:,.0f}", f"{s / bare:.1f}"] for name, s in entries.items()],
+        checkers_cost=judged["all checkers"] / judged["no checker"],
+        beside=beside_vllm(vllm, count) if vllm else None,
+        lengths=[[f"{size:,}", *(f"{rate:,.0f}" for rate in four)] for size, four in rates],
+        slowdown=rates[-1][1][-1] / rates[-1][1][0],
+        pools=[[f"{size:,}", f"{rate:,.0f}", f"{evicted:,}"] for size in POOLS for rate, evicted in [over_pool(size, count)]],
+    )
 
 
 # --- what is measured -----------------------------------------------------------------------------------------------------
@@ -231,36 +244,8 @@ def profile() -> None:
     pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(40)
 
 
-# --- how it is told -------------------------------------------------------------------------------------------------------
-
-
-def _workload() -> str:
-    counted = mix(OPERATIONS)
-    activity = counted.activity
-    wide = sum(tokens >= 4 * workload.BLOCK for tokens in counted.prefills)
-    kinds = ", ".join(group.kind for group in workload.LAYOUT.groups)
-    return (
-        f"Workload `{workload.LAYOUT.name}` (`benchmarks/workload.py`): groups {kinds}; blocks of {workload.BLOCK} tokens; "
-        f"{workload.LIVE} live requests; {workload.PAGES} pages. One operation is one accepted operation of the trace: a "
-        f"submit, a step of one request, a finish. In {activity.operations:,} operations: {counted.submits:,} submits, "
-        f"{len(counted.prefills):,} prefill steps ({wide:,} of at least four blocks, "
-        f"{sum(counted.prefills) / len(counted.prefills):.0f} tokens on average), {counted.decodes:,} decode steps, "
-        f"{counted.idle:,} steps that found no room, {activity.hits:,} hits, {activity.restored:,} restored states, "
-        f"{activity.evictions:,} evictions, {activity.events:,} events."
-    )
-
-
-def _ratios(count: int, judged: dict[str, float], bare: float) -> str:
-    rows = [["", "µs an operation", "operations a second", "× the bare policy"]]
-    entries = {**judged, "the bare policy (the reference's manager in a plain loop)": bare}
-    for name, seconds in entries.items():
-        rows.append([name, f"{seconds / count * 1e6:.0f}", f"{count / seconds:,.0f}", f"{seconds / bare:.1f}"])
-    return table(rows) + f"\n\nCheckers cost {judged['all checkers'] / judged['no checker']:.2f} × a run without them."
-
-
-def _beside_vllm(path: str | None, count: int) -> str:
-    if not path:
-        return "Not run: the harness's time beside vLLM's own (no --vllm PATH was given)."
+def beside_vllm(path: str, count: int) -> BesideVllm:
+    """Return the time of the harness beside vLLM's own, by the clock, the best of several runs."""
     ops = list(workload.operations(count))
     rows = []
     for _ in range(REPEATS):
@@ -273,36 +258,7 @@ def _beside_vllm(path: str | None, count: int) -> str:
         version = one.engine.describe().engine_version
         clean(one.close())
     wall, inside = min(rows)
-    return (
-        f"With vLLM {version} as the engine, by the clock: {count / wall:,.0f} operations a second; "
-        f"{inside / count * 1e6:.0f} µs an operation inside vLLM's own code (cache manager, requests and their hashes) and "
-        f"{(wall - inside) / count * 1e6:.0f} µs outside, a ratio of {(wall - inside) / inside:.1f}. Outside are the observer, "
-        "the worker, the ledger and the checkers."
-    )
-
-
-def _lengths() -> str:
-    rows = [["operations", "first quarter", "second", "third", "last"]]
-    for times in LENGTHS:
-        count = OPERATIONS * times
-        rates = quarters(count)
-        rows.append([f"{count:,}", *(f"{rate:,.0f}" for rate in rates)])
-    return table(rows) + f"\n\nThe last quarter of the longest run is {rates[-1] / rates[0]:.2f} × as fast as its first."
-
-
-def _pools() -> str:
-    rows = [["pages", "operations a second", "keys evicted meanwhile"]]
-    for pages in POOLS:
-        rate, evicted = over_pool(pages, OPERATIONS)
-        rows.append([f"{pages:,}", f"{rate:,.0f}", f"{evicted:,}"])
-    return table(rows)
-
-
-def table(rows: list[list[str]]) -> str:
-    """Return rows, the first of them the head, as a Markdown table with numbers to the right."""
-    head, *body = rows
-    rule = ["---", *(["--:"] * (len(head) - 1))]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *body])
+    return BesideVllm(version, count / wall, inside / count * 1e6, (wall - inside) / count * 1e6)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """How fast the toy model runs: prefill and decode, over pages, without a cache, and in transformers, in one run on one machine.
 
-    python benchmarks/toy.py [--device cuda] [--checkpoint DIR] [--batch 64] [--write docs/toy-speed.md]
+    python -m benchmarks.toy [--device cuda] [--checkpoint DIR] [--batch 64] [--write docs/speed.md]
 
 All three run the same weights in float32: those of a checkpoint of the published architecture (Qwen3.5), or random ones of
-its sizes. Times on a machine that does other things are worth little, so the page gives ratios beside the rates, every
+its sizes. Times on a machine that does other things are worth little, so the section gives ratios beside the rates, every
 measurement is the best of several, and the paged and the other executions take turns. Before anything is timed the
 greedy tokens of the paged execution are compared with those of `transformers.generate`.
 """
@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import sections
+from harness._util import pages
 from harness.engines.toy.kind import need_torch
 
 need_torch()
@@ -72,7 +74,7 @@ class Paged:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, print the page, and return 1 if the executions do not generate the same."""
+    """Measure, print the section, and return 1 if the executions do not generate the same."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--checkpoint", type=Path)
@@ -85,15 +87,13 @@ def main(argv: list[str] | None = None) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("--device cuda: torch sees no GPU here")
     with tempfile.TemporaryDirectory() as folder:
-        page, same = measure(options, options.checkpoint or random_checkpoint(Path(folder)))
-    print(page)
-    if options.write:
-        options.write.write_text(page + "\n", encoding="utf-8")
+        section, same = measure(options, options.checkpoint or random_checkpoint(Path(folder)))
+    sections.tell(section, options.write)
     return 0 if same else 1
 
 
 def measure(options: Any, folder: Path) -> tuple[str, bool]:
-    """Return the page, and whether paged execution and transformers generate the same."""
+    """Return the section of the page, and whether paged execution and transformers generate the same."""
     from transformers import Qwen3_5ForCausalLM
 
     model = checkpoint.load(folder, torch.float32, options.device)
@@ -139,23 +139,14 @@ def best(runs: dict[str, Callable[[], object]], device: str) -> dict[str, float]
 
 
 def render(options: Any, seconds: dict[str, float], same: bool) -> str:
-    """Return the page as Markdown."""
+    """Return the section of the page."""
     prefilled, decoded = options.batch * options.prompt, options.batch * (options.new - 1)
     rate = {name: (prefilled if "prefill" in name else decoded) / took for name, took in seconds.items()}
     gpu = torch.cuda.get_device_name() if options.device == "cuda" else f"CPU, {torch.get_num_threads()} thread"
-    lines = [
-        "# Speed of the toy model",
-        "",
-        f"{gpu}; float32; {options.batch} requests of {options.prompt} prompt and {options.new} new tokens; prefill in chunks "
-        f"of {options.chunk}; best of {ROUNDS}. Written by `python benchmarks/toy.py`.",
-        "",
-        "| execution | tokens/s | as a multiple of transformers |",
-        "|---|---|---|",
+    rows = [
+        [name, f"{tokens:,.0f}", f"{tokens / rate['transformers ' + name.split()[1]]:.2f}"] for name, tokens in rate.items()
     ]
-    for name, tokens in rate.items():
-        lines.append(f"| {name} | {tokens:,.0f} | {tokens / rate['transformers ' + name.split()[1]]:.2f} |")
-    told = "generate the same tokens" if same else "DO NOT generate the same tokens"
-    return "\n".join([*lines, "", f"Paged execution and transformers {told}."])
+    return pages.render("speed-toy", device=gpu, options=options, rounds=ROUNDS, same=same, rows=rows)
 
 
 def random_checkpoint(folder: Path) -> Path:

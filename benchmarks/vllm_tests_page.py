@@ -1,4 +1,4 @@
-"""The page on faults in vLLM's own code: what kills them here, and how many of vLLM's own tests do."""
+"""Writes the page on faults in vLLM's own code: which checker kills each, and how many of vLLM's own tests do."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections import Counter
 from statistics import median
 from typing import Any
 
+from harness._util import pages
 from harness.engines.mutant import Mutant
 from harness.engines.real_vllm.faults import FAULTS, kind_of
 
 PARTS = ("core", "scheduler")
-KINDS = {
-    "simple": "one method is wrong",
-    "shipped": "the mechanism of a bug that was in a release, past vLLM's own unit tests, or still is in a report",
-}
-
+KINDS = ("simple", "shipped")
+COLUMNS = ("fault `vllm-…`", "what is wrong", "kind", "mirrors", "anomaly, checker", "trace", "operations", "CPU s")
 
 LAST_BEFORE = {
     "29387": "0.11.0",
@@ -46,63 +44,45 @@ def release_of(version: str) -> tuple[int, ...]:
 def page(known: dict[str, Any]) -> str:
     """Return the page for what was measured."""
     parts = [part for part in PARTS if f"{part} clean" in known and any(f"{part} {name}" in known for name in FAULTS)]
-    rows = [_row(fault, known, parts) for fault in FAULTS.values()]
-    return (
-        "\n\n".join(
-            [
-                "# Faults in vLLM's own code",
-                _opening(known, parts),
-                "## Who kills whom",
-                "\n".join(_table(rows, parts)),
-                "## What vLLM's tests are here",
-                _ran(known, parts),
-                "## Run it",
-                "```\npip download --no-binary :all: --no-deps vllm==0.33.0     # or any other way to its source distribution\n"
-                "python benchmarks/vllm_tests.py --source vllm-0.33.0 --tests vllm-0.33.0-sdist/tests --older DIR \\\n"
-                "    --kept results.json --write docs/vllm-faults.md     # DIR holds VERSION/tests of earlier releases\n"
-                "cachewitness run --engine vllm:source=vllm-0.33.0,mutant=vllm-null-published     # one of them, by hand\n```",
-            ]
-        )
-        + "\n"
-    )
-
-
-def _opening(known: dict[str, Any], parts: list[str]) -> str:
     here = [known[f"here {name}"] for name in FAULTS]
-    kinds = Counter(kind_of(fault) for fault in FAULTS.values())
-    lines = [
-        f"{len(FAULTS)} faults are planted into the classes of vLLM {known['version']} while it runs "
-        f"(`harness/engines/real_vllm/simple_faults.py`, `vllm_shipped.py`): {kinds['simple']} *simple* ({KINDS['simple']}), "
-        f"{kinds['shipped']} *shipped* ({KINDS['shipped']}). A shipped mechanism is planted as far as it shows in the cache "
-        "manager and in the scheduler's cut of chunks, which is what this package runs of vLLM; kernels, workers and "
-        "connectors are not in it.",
-        f"This harness kills {sum(bool(trace) for trace, *_ in here)} of them with the anomaly and the checker named in "
-        "advance, none of them by the differential, on workloads written for no fault; without the fault the trace passes. "
-        f"Seconds to the kill: median {median(seconds for *_, seconds in here):.1f}, worst {max(s for *_, s in here):.1f}.",
-    ]
-    for kind in KINDS:
-        mine = [fault for fault in FAULTS.values() if kind_of(fault) == kind]
-        measured = [fault for fault in mine if all(f"{part} {fault.name}" in known for part in parts)]
-        killed = [fault for fault in measured if any(_killers(fault, known, part) for part in parts)]
-        alive = [fault.name for fault in measured if fault not in killed]
-        text = f"vLLM's own unit tests kill {len(killed)} of the {len(measured)} {kind} faults that were measured."
-        lines.append(text + (f" They pass with {', '.join(f'`{name}`' for name in alive)}." if alive else ""))
-    stood = [(fault, count) for fault in FAULTS.values() if (count := _stood(fault, known, parts)) is not None]
-    if stood:
-        none = [f"`{fault.name}`" for fault, count in stood if not count]
-        killings = sum(len(_killers(fault, known, part)) for fault, _ in stood for part in parts)
-        lines.append(
-            f"Those are tests of today. Of the {killings} times that one of them kills a shipped fault, "
-            f"{sum(count for _, count in stood)} times it has a name that stood in the last release before the bug was "
-            f"reported; for {len(none)} of the {len(stood)} faults no killer did ({', '.join(none) or 'none'}). A test of an "
-            "old name may have learnt to see the fault since."
-        )
-    lines.append(
-        "vLLM's tests call vLLM's classes, so they are of use to a fork as long as its classes stay the same. The workloads "
-        "here know the few calls of the adapter (`harness/engines/observe.py`) and what pages hold, and run unchanged on "
-        "every release in [engines.md](engines.md)."
+    files, reasons = _ran(known, parts)
+    return pages.render(
+        "vllm-faults",
+        faults=len(FAULTS),
+        version=known["version"],
+        kinds={kind: _killed_by_theirs(kind, known, parts) for kind in KINDS},
+        here={
+            "killed": sum(bool(trace) for trace, *_ in here),
+            "median": median(seconds for *_, seconds in here),
+            "worst": max(seconds for *_, seconds in here),
+        },
+        stood=_stood_at_all(known, parts),
+        head=[*COLUMNS, *(f"vLLM's tests, {part}" for part in parts), "names that existed at the report"],
+        rows=[_row(fault, known, parts) for fault in FAULTS.values()],
+        files=files,
+        reasons=reasons,
     )
-    return "\n\n".join(lines)
+
+
+def _killed_by_theirs(kind: str, known: dict[str, Any], parts: list[str]) -> dict[str, Any]:
+    """Return how many faults of a kind vLLM's own tests kill, of those measured, and the names of those that they pass."""
+    mine = [fault for fault in FAULTS.values() if kind_of(fault) == kind]
+    measured = [fault for fault in mine if all(f"{part} {fault.name}" in known for part in parts)]
+    alive = [fault.name for fault in measured if not any(_killers(fault, known, part) for part in parts)]
+    return {"count": len(mine), "measured": len(measured), "killed": len(measured) - len(alive), "alive": alive}
+
+
+def _stood_at_all(known: dict[str, Any], parts: list[str]) -> dict[str, Any] | None:
+    """Return how many killing tests have names that existed when the bugs were reported; None if that cannot be said."""
+    stood = [(fault, count) for fault in FAULTS.values() if (count := _stood(fault, known, parts)) is not None]
+    if not stood:
+        return None
+    return {
+        "faults": len(stood),
+        "killings": sum(len(_killers(fault, known, part)) for fault, _ in stood for part in parts),
+        "then": sum(count for _, count in stood),
+        "none": [f"`{fault.name}`" for fault, count in stood if not count],
+    }
 
 
 def _row(fault: Mutant, known: dict[str, Any], parts: list[str]) -> list[str]:
@@ -114,13 +94,6 @@ def _row(fault: Mutant, known: dict[str, Any], parts: list[str]) -> list[str]:
     count = _stood(fault, known, parts)
     theirs.append("" if count is None else f"{count} ({_report(fault)[1]})")
     return [name, fault.summary, kind_of(fault), mirrors, f"{fault.anomaly}, {fault.checker}", *killed, *theirs]
-
-
-def _table(rows: list[list[str]], parts: list[str]) -> list[str]:
-    head = ["fault `vllm-…`", "what is wrong", "kind", "mirrors", "anomaly, checker", "trace", "operations", "CPU s"]
-    head += [f"vLLM's tests, {part}" for part in parts]
-    head.append("names that stood at the report")
-    return ["| " + " | ".join(configurations) + " |" for configurations in (head, ["---"] * len(head), *rows)]
 
 
 def _killers(fault: Mutant, known: dict[str, Any], part: str) -> list[str]:
@@ -146,15 +119,9 @@ def _stood(fault: Mutant, known: dict[str, Any], parts: list[str]) -> int | None
     return sum(name in since and release_of(since[name]) <= release_of(release) for name in names)
 
 
-def _ran(known: dict[str, Any], parts: list[str]) -> str:
-    lines = [
-        "The numbers in the last columns are tests that pass on vLLM as it is and fail with the fault. The tests are those of "
-        "the source distribution of the same version. They run without a GPU, without compiled parts and without the network: "
-        "`tests/conftest.py`, which imports models, is left out; the version says `cpu`, so that vLLM takes its platform for "
-        "one; and a configuration file of the shape of `facebook/opt-125m` lies where the tests look for that model.",
-        "| file | part | ran and passed | could not run here |",
-        "| --- | --- | --: | --: |",
-    ]
+def _ran(known: dict[str, Any], parts: list[str]) -> tuple[list[list[str]], list[str]]:
+    """Return a row for each file of tests, and why some could not run, with how often."""
+    rows: list[list[str]] = []
     why: Counter[str] = Counter()
     for part in parts:
         files: dict[str, Counter[bool]] = {}
@@ -162,9 +129,8 @@ def _ran(known: dict[str, Any], parts: list[str]) -> str:
             files.setdefault(test.split("::")[0], Counter())[outcome == "passed"] += 1
             if outcome != "passed":
                 why[_short(outcome)] += 1
-        lines += [f"| `{file}` | {part} | {counts[True]} | {counts[False]} |" for file, counts in sorted(files.items())]
-    reasons = "; ".join(f"{count} × {reason}" for reason, count in why.most_common())
-    return "\n".join([*lines, "", f"Why the others could not: {reasons}." if reasons else ""])
+        rows += [[f"`{file}`", part, str(counts[True]), str(counts[False])] for file, counts in sorted(files.items())]
+    return rows, [f"{count} × {reason}" for reason, count in why.most_common()]
 
 
 def _short(outcome: str) -> str:

@@ -1,1 +1,1 @@
-"""What every room may use and that belongs to none: errors, files, JSON lines, where the data lies."""
+"""Shared by all rooms: errors, files, JSON lines, entry points, the place of the data, generated pages."""

@@ -1,8 +1,8 @@
-"""Where the data is that travels with the harness: `fixtures`.
+"""Finds the data that is installed with the harness: `fixtures`.
 
 In a checkout it is a top-level folder. It is no import package (other projects use the name), so a wheel carries what the
-commands need of it inside this package, as `harness/_data/fixtures`; only a wheel has that folder. Whoever needs data asks here
-and gets the same tree either way.
+commands need of it inside this package, as `harness/_data/fixtures`; only a wheel has that folder. Callers get the same tree
+either way.
 """
 
 from __future__ import annotations

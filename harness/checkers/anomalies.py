@@ -27,7 +27,7 @@ CATALOGUE: tuple[Anomaly, ...] = (
     Anomaly(
         "use-after-free",
         "a request reads only pages that it holds",
-        "the answer depends on whoever gets the page next",
+        "the answer depends on the request that gets the page next",
     ),
     Anomaly(
         "premature-release",

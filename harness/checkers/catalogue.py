@@ -1,9 +1,9 @@
-"""The anomalies by example: for each, histories in which it is there and lawful ones that look like it.
+"""The anomalies by example: for each, anomalous histories and lawful ones that look like them.
 
-A story is a text file in `fixtures/histories`. It says in one line what it looks like, why that is legal, what is different
-where it is not, and where the story comes from; then follow the lines of a history (`harness.history.notation`). A line that
-begins with `+` is part of the legal history alone, one with `-` of the anomalous one alone, so the difference is in view.
-A story without `anomalous` is a look-alike without a twin.
+A story is a text file in `fixtures/histories`. Its head names the anomaly that it looks like, why the lawful variant is legal,
+what is different in the anomalous one, and the source; then follow the lines of a history (`harness.history.notation`). A line
+that begins with `+` is part of the lawful history alone, one with `-` of the anomalous history alone. A story without
+`anomalous` has a lawful history only.
 
 `python -m harness.checkers.catalogue` writes every story as JSON lines, and the table in `docs/anomalies.md`.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness._util import data
+from harness._util import data, pages
 from harness._util.errors import UsageError
 from harness.checkers import ALL
 from harness.checkers.anomalies import BY_NAME, CATALOGUE
@@ -77,45 +77,26 @@ def files(stories: list[Story]) -> Iterator[tuple[str, bytes]]:
 
 
 def document(stories: list[Story]) -> str:
-    """Return the catalogue as Markdown: a table of the anomalies, then the examples of each."""
-    out = [_HEAD]
+    """Return docs/anomalies.md: a table of the anomalies, then the examples of each."""
+    anomalies, examples = [], []
     for anomaly in CATALOGUE:
         checkers = ", ".join(checker.name for checker in ALL if anomaly.name in checker.anomalies)
-        found = checkers or ("differential" if anomaly.name in NO_STORY else "engine")
-        out.append(f"| [{anomaly.name}](#{anomaly.name}) | {anomaly.invariant} | {anomaly.implies} | {found} |")
-    out.append(_EXAMPLES)
-    for anomaly in CATALOGUE:
-        out.append(f"\n### {anomaly.name}\n\n| story | lawful | anomalous | source |\n|---|---|---|---|")
+        reported = checkers or ("differential" if anomaly.name in NO_STORY else "engine")
+        anomalies.append([f"[{anomaly.name}](#{anomaly.name})", anomaly.invariant, anomaly.implies, reported])
+        rows = [_row(story) for story in stories if story.anomaly == anomaly.name]
         if anomaly.name in NO_STORY:
             illegal, legal = NO_STORY[anomaly.name]
-            out.append(f"| | {legal} | {illegal} | `harness/run/lockstep.py` |")
-        out += [_row(story) for story in stories if story.anomaly == anomaly.name]
-    return "\n".join(out) + "\n"
+            rows.insert(0, ["", legal, illegal, "`harness/run/lockstep.py`"])
+        examples.append((anomaly.name, rows))
+    return pages.render("anomalies", anomalies=anomalies, examples=examples)
 
 
-_HEAD = """\
-# Anomalies
-
-What can be wrong, which rule it contradicts, what the users of the engine see, and which checker says so. This file is
-written by `python -m harness.checkers.catalogue`.
-
-| anomaly | contradicts | what a user sees | found by |
-|---|---|---|---|"""
-
-_EXAMPLES = """
-## Examples
-
-Each anomaly has a history in which it is the first thing found, and a lawful one that differs from it as little as possible
-and passes every checker. Both are written as one story, a text file in `fixtures/histories`: its lines that begin with `-` are
-in the anomalous history alone, those with `+` in the lawful one alone."""
-
-
-def _row(story: Story) -> str:
+def _row(story: Story) -> list[str]:
     folder = "../fixtures/histories"
-    told = {"legal": story.legal, "anomalous": story.anomalous}
-    configurations = [f"{told[kind]} ([history]({folder}/{kind}/{story.name}.jsonl))" for kind in story.kinds]
-    configurations += [""] * (2 - len(configurations))
-    return f"| [{story.name}]({folder}/{story.name}.txt) | {configurations[0]} | {configurations[1]} | {story.source} |"
+    said = {"legal": story.legal, "anomalous": story.anomalous}
+    cells = [f"{said[kind]} ([history]({folder}/{kind}/{story.name}.jsonl))" for kind in story.kinds]
+    cells += [""] * (2 - len(cells))
+    return [f"[{story.name}]({folder}/{story.name}.txt)", *cells, story.source]
 
 
 def _folder() -> Path:
@@ -150,7 +131,7 @@ def main() -> int:
         (folder / name).write_bytes(content)
     for stale in {*folder.glob("*/*.jsonl")} - {folder / name for name in written}:
         stale.unlink()
-    (folder.parent.parent / "docs" / "anomalies.md").write_text(document(stories), encoding="utf-8")
+    (pages.folder() / "anomalies.md").write_text(document(stories), encoding="utf-8")
     print(f"{len(written)} histories of {len(stories)} stories, and docs/anomalies.md")
     return 0
 

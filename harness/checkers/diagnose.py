@@ -1,8 +1,7 @@
 """Names what is wrong with a read whose content is not what the request needs.
 
-Whether a read is wrong is the ledger's arithmetic; this module only says why, so that the anomaly leads to the bug. It looks,
-in this order, at a page that is not there, a page that is not the request's, a key that should not have been hit, and
-content that belongs to something else.
+The ledger decides whether a read is wrong; this module names the reason. It tests, in this order, whether the page is missing,
+whether the request does not hold it, whether its key should not have been hit, and whose content it holds instead.
 """
 
 from __future__ import annotations

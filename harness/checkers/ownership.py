@@ -15,7 +15,7 @@ from harness.ledger.requests import RequestRecord
 
 
 class Ownership(Checker):
-    """Leaks, double frees, aliased writes, and books that do not add up."""
+    """Leaks, double frees, aliased writes, and counts that do not add up."""
 
     name = "ownership"
     summary = "reference counts equal holders; free + held + cached = total; nobody overwrites what another holder needs"
@@ -87,7 +87,7 @@ class Ownership(Checker):
         return None
 
     def on_counts(self, ledger: Ledger, event: Counts) -> Found:
-        """Compare the engine's books with who took what."""
+        """Compare the engine's counts with the holders in the ledger."""
         self.opportunities += 1
         records, held = ledger.records[event.pool], ledger.holdings.held[event.pool]
         if event.free + event.held + event.cached != records.capacity:
@@ -128,21 +128,23 @@ def _leak(ledger: Ledger, r: str) -> Finding:
     return Finding(anomaly="leak", r=r, sentence=sentence)
 
 
-def _books(event: Counts) -> str:
+def _counted(event: Counts) -> str:
     return f"free {event.free}, held {event.held}, cached {event.cached}"
 
 
 def _wrong_sum(event: Counts, total: int) -> Finding:
     twice = event.free + event.held + event.cached > total
     what = "counts a page twice" if twice else "has lost a page"
-    sentence = f"Let pool {event.pool} have {total} pages. The engine's books ({_books(event)}) {what}: a contradiction."
+    sentence = (
+        f"Let pool {event.pool} have {total} pages. The engine, which reports {_counted(event)}, {what}: a contradiction."
+    )
     return Finding(anomaly="double-free" if twice else "leak", sentence=sentence)
 
 
 def _wrong_held(event: Counts, held: int, cached: int) -> Finding:
     sentence = (
-        f"Let pool {event.pool} be as the tables say: {held} pages held, {cached} cached. However the engine's books "
-        f"say {_books(event)}: a contradiction."
+        f"Let pool {event.pool} be as the tables say: {held} pages held, {cached} cached. However the engine "
+        f"counts {_counted(event)}: a contradiction."
     )
     return Finding(anomaly="leak" if event.held > held else "double-free", sentence=sentence)
 

@@ -1,4 +1,4 @@
-"""Liveness: what can be done is done, within the number of steps that the engine declares."""
+"""Liveness: a request that can run does run, within the number of steps that the engine declares."""
 
 from __future__ import annotations
 

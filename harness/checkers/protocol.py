@@ -1,8 +1,8 @@
-"""What a checker is: handlers that see (ledger, event) and say what contradicts what.
+"""What a checker is: handlers that see (ledger, event) and return contradictions.
 
-A handler is asked *before* the ledger moves past the event. Every checker counts its opportunities: the occasions on which
-it really had something to judge. A checker that crashes is taken out and makes the verdict unknown; what the others prove
-stays proved.
+A handler is called *before* the ledger takes the event in. Every checker counts its opportunities: the occasions on which
+it really had something to judge. A checker that crashes is removed from the run and makes the verdict unknown; findings of
+the others stand.
 
 An invalid read is diagnosed once, by the panel, and the finding goes to the checker that answers for its anomaly.
 """

@@ -1,6 +1,6 @@
 """What retention may drop and what it must keep: replay boundaries, shared-prefix boundaries where declared, and a sparse rest.
 
-The rules are stated in lengths of prefixes and in what the engine declares of itself (interval, alignment, whether shared
+The rules are stated in lengths of prefixes and in what the engine declares of itself (interval, alignment, whether
 shared-prefix boundaries count), so no mask of any engine is consulted.
 """
 
@@ -24,8 +24,8 @@ Lost = Callable[[str, int, int, str], Finding]
 class ReplayBoundaryRetained(Checker):
     """Replay boundary retained: an exact replay of a prefilled prompt resumes at the latest aligned boundary.
 
-    Where the engine declares that shared-prefix boundaries are kept, a state written at one is held to the same rule: somebody
-    was there before, so somebody will come again.
+    Where the engine declares that shared-prefix boundaries are kept, the same rule holds for a state written at one: another
+    request has resumed there before, so later ones will.
     """
 
     name = "replay-boundary-retained"
@@ -38,7 +38,7 @@ class ReplayBoundaryRetained(Checker):
     def __init__(self) -> None:
         super().__init__()
         self._owed: dict[tuple[int, int], tuple[str, Lost]] = {}
-        """Per group and prefix that must stay: for whom, and what it is to drop it."""
+        """By group and prefix that must stay: the request that needs it, and the finding if it is dropped."""
         self._shared_prefix_boundaries: dict[str, int] = {}
 
     def not_applicable(self, header: Header) -> str:
@@ -250,7 +250,7 @@ def _on_interval(ledger: Ledger, group: Group, length: int, interval: int) -> bo
 
 
 def _kept_aside(ledger: Ledger, request: RequestRecord, event: Publish) -> bool:
-    """Whether another tier has the key already: whoever published it first could be resumed there, and it is brought back.
+    """Whether another tier has the key already: then a request can still resume there, and the page is loaded from the tier.
 
     It may have lost the key since the page was hit there, if bringing it back took time.
     """

@@ -1,4 +1,4 @@
-"""Safety and usefulness are judged together: a cache that is safe because it never hits is broken."""
+"""The reuse floor: a request resumes no earlier than the engine's own keys allow; never hitting is no way to be safe."""
 
 from __future__ import annotations
 

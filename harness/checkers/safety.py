@@ -1,7 +1,8 @@
-"""The safety law and its near relations: what is read must be what was meant.
+"""The safety law: a request reads exactly the content of its own prefix.
 
-Several checkers share the law, each answering for its own anomalies of an invalid read, so that a run can say which part of the
-law had opportunities and which had none. The panel diagnoses the read and gives the finding to whoever answers for it.
+Several checkers share the law, and each answers for its own anomalies of an invalid read, so that a run shows which part of
+the law had opportunities and which had none. The panel diagnoses the read and gives the finding to the checker that answers for
+its anomaly.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ def _invalidated(ledger: Ledger, event: Hit, state: str) -> Key | None:
 
 
 def _unbacked(ledger: Ledger, event: StepEnd, *, recurrent: bool) -> list[Key]:
-    """Return the keys without content that the step commits; of those over the null block the publication told already."""
+    """Return the keys without content that the step commits, except those over the null block, reported when published."""
     keys = [key for key in ledger.before(event).unbacked if ledger.record(key.group, key.page) is not None]
     return [key for key in keys if (ledger.groups[key.group].kind == "recurrent") == recurrent]
 

@@ -1,16 +1,16 @@
-"""The two detectors against each other: what the ledger says of pages and what tensors say of results.
+"""Compares two detectors, the ledger and the tensors: each must find what the other finds.
 
-An engine that computes compares its logits with a cold run's and says so (`compare`). If they differ although nothing that the
-request ever read was wrong, the ledger missed a fault, or the device made one that is not the policy's: `silent-divergence`. If
-the ledger calls a read wrong and the logits of that very step are right, then either the content was right after all, by one of
-the ways listed here, or the ledger accuses falsely: `unfelt-fault`. Both are failures of the harness, not of the engine.
+An engine that computes reports how its logits compare with a cold run's (`compare`). If they differ although every read of the
+request was right, then the ledger missed a fault, or the device has a fault of its own: `silent-divergence`. If the ledger
+calls a read wrong and the logits of the same step are right, then either the wrong page held equal content, in one of the ways
+listed here, or the ledger is wrong: `unfelt-fault`. Both are failures of the harness, not of the engine.
 
-A wrong read leaves the logits as they are, if all that is wrong is of these classes:
+A wrong read leaves the logits unchanged if it is of one of these classes:
 
-* same-content: another's page of the same tokens, media, adapter and weights; only the salt is another;
-* not-held: the right content in a page that the request does not hold (any longer), and nobody has overwritten;
+* same-content: a page of the same tokens, media, adapter and weights; only the salt differs;
+* not-held: the right content in a page that the request no longer holds and that nobody has overwritten;
 * freed-in-flight: a page that the request gave back while the step was in flight. Steps are carried out in the order in which
-  they were scheduled, so whoever gets the page next has not written it yet;
+  they were scheduled, so the page's next holder has not written it yet;
 * exchanged: blocks of full attention in each other's columns. Keys carry their position, and attention sums over a set.
 """
 

@@ -1,8 +1,8 @@
-"""The longest prefix that an engine can serve whose second tier is asked for itself, in whole chunks, as `Rules.tier` declares.
+"""The longest prefix that an engine can serve if device and second tier are looked up separately (`Rules.tier`).
 
-Such an engine does not complete what the device lacks key by key: it resumes at what the device holds alone, or at what the
+Such an engine does not fetch single keys that the device lacks: it resumes at what the device holds alone, or at what the
 tier holds alone, whichever is longer. In the tier a window takes the whole chunks that it reaches into, and where all groups
-of a chunk are one object, every chunk of a prefix is needed of every group.
+of a chunk are one object, every chunk of the prefix is needed for every group.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`cachewitness check`: a history that somebody recorded, judged without any engine."""
+"""`cachewitness check`: judges a recorded history without any engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--quiet", is_flag=True, help="Print the witness and the verdict alone.")
+@click.option("--quiet", is_flag=True, help="Print only the witness and the verdict.")
 def check(file: Path, quiet: bool) -> int:
     """Judge a recorded history under every checker.
 

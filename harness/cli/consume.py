@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("vectors", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="VECTORS…")
 @engine_option
-@click.option("--quiet", is_flag=True, help="Print failures and the verdict alone.")
+@click.option("--quiet", is_flag=True, help="Print only failures and the verdict.")
 def consume(vectors: tuple[Path, ...], engine: str, quiet: bool) -> int:
     """Ask an engine the questions of test vectors, files or folders of them, and compare its answers.
 

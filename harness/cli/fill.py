@@ -8,12 +8,14 @@ import click
 
 
 @click.command()
-@click.option("--policy", "chosen", multiple=True, metavar="NAME", help="A policy; may be repeated. Default: every one.")
+@click.option(
+    "--policy", "chosen", multiple=True, metavar="NAME", help="Fill the vectors of this policy; may be repeated; default: all."
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where to write. Default: the published vectors.",
+    help="The folder to write to; default: the published vectors.",
 )
 def fill(chosen: tuple[str, ...], out: Path | None) -> None:
     """Write test vectors from the references, as DIR/<policy>/<kind>.json.

@@ -1,4 +1,4 @@
-"""`cachewitness fuzz`: random work on drawn configurations until time is up or something fails, or all that is small."""
+"""`cachewitness fuzz`: random traces on drawn configurations, or every trace within a bound."""
 
 from __future__ import annotations
 
@@ -20,14 +20,33 @@ _EXIT_INTERRUPTED = 130
 
 @click.command()
 @engine_option
-@click.option("--policy", default="vllm", show_default=True, metavar="NAME", help="The rules that the engine is to follow.")
-@click.option("--layout", "layouts", multiple=True, metavar="NAME|PATH", help="Cache groups instead of drawn ones; repeatable.")
-@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option that is not drawn; may be repeated.")
-@click.option("--seconds", type=click.FloatRange(min=0), default=0, help="Stop after so long; 0: when something fails.")
+@click.option(
+    "--policy",
+    default="vllm",
+    show_default=True,
+    metavar="NAME",
+    help="The policy whose rules the engine follows (`ls policies`).",
+)
+@click.option(
+    "--layout",
+    "layouts",
+    multiple=True,
+    metavar="NAME|PATH",
+    help="Cache groups to use instead of drawn ones; may be repeated.",
+)
+@click.option(
+    "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option to fix instead of drawing it; may be repeated."
+)
+@click.option("--seconds", type=click.FloatRange(min=0), default=0, help="Stop after so many seconds; 0: when something fails.")
 @click.option("--operations", type=click.IntRange(min=0), default=0, help="Stop after so many operations.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="What everything drawn depends on.")
-@click.option("--exhaustive", is_flag=True, help="Run every trace within a bound instead of random ones.")
-@click.option("--bound", default="", metavar="KEY=N,…", help="Requests, blocks of a prompt, pages, tokens generated.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of everything that is drawn.")
+@click.option("--exhaustive", is_flag=True, help="Run every trace within a bound instead of random traces.")
+@click.option(
+    "--bound",
+    default="",
+    metavar="KEY=N,…",
+    help="The bound of --exhaustive: requests, blocks (of a prompt), pages (of the pool), generated (tokens).",
+)
 def fuzz(
     engine: str,
     policy: str,
@@ -39,10 +58,10 @@ def fuzz(
     exhaustive: bool,
     bound: str,
 ) -> int:
-    """Run random work on drawn configurations under every checker, until time is up or something fails.
+    """Run random traces on drawn configurations under every checker, until time is up or something fails.
 
-    A known fault is planted first and must be reported. The last line runs the same campaign again. With --exhaustive, every
-    trace of small configurations within a bound, and whether it was really every one.
+    A known fault is planted first and must be reported. The last line is the command that runs the same campaign again. With
+    --exhaustive, run every trace of small configurations within a bound and report whether the search was complete.
     """
     if exhaustive:
         if operations or seed:

@@ -1,4 +1,4 @@
-"""`cachewitness ls` and `cachewitness schema`: what there is."""
+"""`cachewitness ls` and `cachewitness schema`: list engines, policies, layouts, rules and schemas."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ KINDS: Mapping[str, tuple[Callable[[], Rows], tuple[str, ...]]] = {
 @click.argument("kind", type=click.Choice(list(KINDS)), metavar="KIND")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects.")
 def ls(kind: str, as_json: bool) -> None:
-    """List what there is of a kind.
+    """List everything of a kind.
 
     KIND is one of engines, policies, layouts, suites, scenarios, checkers, anomalies, mutants, schemas.
     """

@@ -1,4 +1,4 @@
-"""`cachewitness mutants`: hunts every seeded fault with the workloads that any engine gets, and says who kills whom."""
+"""`cachewitness mutants`: hunts every seeded fault with the workloads that any engine gets, and says which checker finds it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,35 @@ _SURVIVED, _NOT_HUNTED = 1, 5
 
 
 @click.command()
-@click.option("--policy", "policy", default="", metavar="NAME", help="Only faults in the reference of one policy.")
-@click.option("--mutant", "names", multiple=True, metavar="NAME", help="Only this fault (see `ls mutants`); may be repeated.")
 @click.option(
-    "--budget", type=click.FloatRange(min=0, min_open=True), default=60, show_default=True, help="Seconds of CPU time a fault."
+    "--policy", "policy", default="", metavar="NAME", help="Hunt only the faults planted into this policy's reference."
+)
+@click.option("--mutant", "names", multiple=True, metavar="NAME", help="Hunt only this fault (`ls mutants`); may be repeated.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60,
+    show_default=True,
+    help="CPU seconds for the hunt of each fault.",
 )
 @click.option(
-    "--tensor-seconds", type=click.FloatRange(min=0), default=10, show_default=True, help="The same on the toy engine."
+    "--tensor-seconds",
+    type=click.FloatRange(min=0),
+    default=10,
+    show_default=True,
+    help="CPU seconds on the toy engine for each fault; 0 leaves the column out.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="So many faults at a time.")
-@click.option("--write", is_flag=True, help="Keep the witnesses in fixtures/traces; of all faults, write docs/kill-matrix.md.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="The number of faults hunted at a time.")
+@click.option(
+    "--write",
+    is_flag=True,
+    help="In a checkout: keep the witnesses in fixtures/traces and, if every fault was hunted, write docs/kill-matrix.md.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print rows and figures as JSON.")
 def mutants(
     policy: str, names: tuple[str, ...], budget: float, tensor_seconds: float, jobs: int, write: bool, as_json: bool
 ) -> int:
-    """Hunt seeded faults and print who kills whom; ends with 1 if one survives, with 5 if one could not be hunted."""
+    """Hunt seeded faults and print which checker finds each; exits 1 if a fault survives, 5 if one could not be hunted."""
     from harness._util import files
     from harness.mutants import matrix, page
     from harness.verdict.report import terminal
@@ -81,6 +95,6 @@ def _page() -> Path:
 
 
 def _tell(row: Row) -> None:
-    """Say on standard error that a fault is done with."""
+    """Print on standard error what the hunt of one fault came to."""
     what = f"killed in {row.seconds:.2f} s" if row.killed else row.not_run or "SURVIVED"
     click.echo(f"{row.mutant}: {what}", err=True)

@@ -1,4 +1,4 @@
-"""Reads what the user chose: an engine, a policy, configurations, suites. Raises UsageError with the nearest known name."""
+"""Reads the user's choice of engine, policy, configurations and suites. Raises UsageError with the nearest known name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ engine_option: Callable[[Any], Any] = click.option(
     default="reference",
     show_default=True,
     metavar="NAME[:KEY=VALUE,…]",
-    help="What to test; `ls engines` lists them with their options.",
+    help="The engine to test; `ls engines` lists every engine with its options.",
 )
 
 

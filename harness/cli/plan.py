@@ -1,4 +1,4 @@
-"""`cachewitness plan SYSTEM`: what a system's sizing rules make of a model and an amount of memory.
+"""`cachewitness plan SYSTEM`: applies a system's sizing rules to a model and an amount of memory.
 
 A system is a policy that has a plan. Only the module of the one that is asked for is imported, so that an answer takes no
 longer than it must.

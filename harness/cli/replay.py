@@ -21,13 +21,22 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @engine_option
-@click.option("--differential", is_flag=True, help="Run the reference beside the engine and compare.")
+@click.option("--differential", is_flag=True, help="Run the reference beside the engine and compare them.")
 @click.option("--cold", is_flag=True, help="Compare tensors with cold runs, as the suite cold-vs-cached does.")
-@click.option("--shrink", "shrinking", is_flag=True, help="Look for a smaller trace that fails alike, and keep it.")
 @click.option(
-    "--history", "recorded", type=click.Path(path_type=Path), metavar="FILE", help="Write what happened, for `check`."
+    "--shrink",
+    "shrinking",
+    is_flag=True,
+    help="Look for a smaller trace with the same anomaly, and keep it beside the original.",
 )
-@click.option("--quiet", is_flag=True, help="Print the witness and the verdict alone.")
+@click.option(
+    "--history",
+    "recorded",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the history, which `check` can judge again.",
+)
+@click.option("--quiet", is_flag=True, help="Print only the witness and the verdict.")
 def replay(file: Path, engine: str, differential: bool, cold: bool, shrinking: bool, recorded: Path | None, quiet: bool) -> int:
     """Run one stored trace on an engine under every checker."""
     from harness.history import validate

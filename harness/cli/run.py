@@ -22,25 +22,64 @@ _FILE = click.Path(path_type=Path)
 
 @click.command()
 @engine_option
-@click.option("--policy", default="vllm", show_default=True, metavar="NAME", help="The rules that the engine is to follow.")
-@click.option("--layout", "layouts", multiple=True, metavar="NAME|PATH", help="Cache groups to run on; may be repeated.")
-@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the policy; may be repeated.")
-@click.option("--retention-interval", metavar="N|none", help="Short for --option retention_interval=N.")
-@click.option("--suite", "suites", multiple=True, metavar="NAME", help="A suite to run; may be repeated. Default: all.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of random workloads.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0), default=0, help="Run random workloads for so long; 0: a fixed number of them."
+    "--policy",
+    default="vllm",
+    show_default=True,
+    metavar="NAME",
+    help="The policy whose rules the engine follows (`ls policies`).",
 )
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where an engine computes; short for NAME:device=….")
+@click.option(
+    "--layout",
+    "layouts",
+    multiple=True,
+    metavar="NAME|PATH",
+    help="Cache groups, by name (`ls layouts`) or from a TOML file; may be repeated.",
+)
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of the policy, its value as JSON or text; may be repeated.",
+)
+@click.option("--retention-interval", metavar="N|none", help="Short for --option retention_interval=N.")
+@click.option(
+    "--suite",
+    "suites",
+    multiple=True,
+    metavar="NAME",
+    help="A suite to run (`ls suites`); may be repeated; default: all that apply.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="The seed of random workloads; equal seeds give equal traces.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0),
+    default=0,
+    help="Seconds for random workloads, shared among the suites; 0: a fixed number of workloads.",
+)
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), help="The device that the engine computes on; short for NAME:device=…."
+)
 @click.option("--fail-fast", is_flag=True, help="Stop at the first failure that is not expected.")
-@click.option("--expected", type=_FILE, metavar="FILE", help="Failures that do not fail the run: `PATTERN  # REASON` a line.")
+@click.option("--expected", type=_FILE, metavar="FILE", help="A file of expected failures, one `PATTERN  # REASON` per line.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else, on standard output.")
 @click.option("--junit", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
 @click.option(
-    "--report", "folder", type=_FILE, metavar="DIR", help="Write report.json, junit.xml, and traces and histories of failures."
+    "--report",
+    "folder",
+    type=_FILE,
+    metavar="DIR",
+    help="Write report.json, junit.xml, and the traces and histories of failures.",
 )
 @click.option("--github", is_flag=True, help="Print failures as annotations of GitHub Actions, on standard error.")
-@click.option("--quiet", is_flag=True, help="Print witnesses and the verdict alone.")
+@click.option("--quiet", is_flag=True, help="Print only witnesses and the verdict.")
 def run(
     engine: str,
     policy: str,
@@ -59,7 +98,7 @@ def run(
     github: bool,
     quiet: bool,
 ) -> int:
-    """Run suites on an engine and say what came of it.
+    """Run suites on an engine and report the verdict.
 
     Without options: every suite that the embedded reference can run, on small layouts of every kind. Failing traces are
     shrunk and kept in .cachewitness/failures (with --report, in its folder).

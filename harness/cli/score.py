@@ -22,41 +22,97 @@ _ARMS = "off,off-again,miss,hit,replay"
 
 
 @click.command()
-@click.option("--engine", default="toy", show_default=True, metavar="NAME[:KEY=VALUE,…]", help="What answers the questions.")
-@click.option("--policy", default="vllm", show_default=True, metavar="NAME", help="The rules that the engine is to follow.")
-@click.option("--base-url", metavar="URL", help="A server instead: http://HOST:PORT, OpenAI-compatible.")
-@click.option("--cold-url", metavar="URL", help="The same model's server without prefix caching, for the cold arms.")
-@click.option("--model", default="", metavar="NAME", help="The server's model; default: the first that it lists.")
-@click.option("--concurrent", type=click.IntRange(min=1), default=16, show_default=True, help="Requests at a server at a time.")
 @click.option(
-    "--task", type=click.Choice(["problems", "gsm8k"]), help="What is asked; default: problems, or gsm8k if --gsm8k is given."
+    "--engine", default="toy", show_default=True, metavar="NAME[:KEY=VALUE,…]", help="The engine that answers the questions."
+)
+@click.option(
+    "--policy",
+    default="vllm",
+    show_default=True,
+    metavar="NAME",
+    help="The policy whose rules the engine follows (`ls policies`).",
+)
+@click.option("--base-url", metavar="URL", help="Ask an OpenAI-compatible server instead of an engine: http://HOST:PORT.")
+@click.option("--cold-url", metavar="URL", help="A second server of the same model without prefix caching, for the cold arms.")
+@click.option("--model", default="", metavar="NAME", help="The server's model; default: the first that it lists.")
+@click.option(
+    "--concurrent",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="The number of requests that a server gets at a time.",
+)
+@click.option(
+    "--task",
+    type=click.Choice(["problems", "gsm8k"]),
+    help="The questions to ask; default: problems, or gsm8k if --gsm8k is given.",
 )
 @click.option("--gsm8k", metavar="FILE|hub", help="gsm8k's questions: a file of JSON lines, or `hub`.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Ask so many questions; default: all.")
 @click.option(
-    "--shots", type=click.IntRange(min=0), default=5, show_default=True, help="Examples in front of gsm8k's questions."
-)
-@click.option("--shots-from", default="", metavar="FILE", help="Rows for the examples; default: the first of --gsm8k, unasked.")
-@click.option("--random-shots", is_flag=True, help="Other examples for every question, as gsm8k does it by itself.")
-@click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="The longest answer; default: 64, gsm8k 256.")
-@click.option("--arms", default=_ARMS, show_default=True, metavar="LIST", help="Also: tier, preempted, drafts, scarce.")
-@click.option(
-    "--margin", type=click.FloatRange(min=0, min_open=True, max=100), default=1.0, show_default=True, help="In points."
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The number of questions, taken from all tenants alike; default: all.",
 )
 @click.option(
-    "--floor", type=click.FloatRange(0, 100), default=10.0, show_default=True, help="A model below is too weak; in points."
+    "--shots",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help="The number of examples in front of gsm8k's questions.",
 )
 @click.option(
-    "--min-share", type=click.FloatRange(0, 100), default=50.0, show_default=True, help="Prompts to restore, in percent."
+    "--shots-from",
+    default="",
+    metavar="FILE",
+    help="A file of rows for the examples; default: the first rows of --gsm8k, which are then not asked.",
 )
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where tensors live.")
+@click.option("--random-shots", is_flag=True, help="Draw other examples for every question, which is gsm8k's own way.")
+@click.option(
+    "--max-tokens", type=click.IntRange(min=1), metavar="N", help="The longest answer in tokens; default: 64, gsm8k 256."
+)
+@click.option(
+    "--arms",
+    default=_ARMS,
+    show_default=True,
+    metavar="LIST",
+    help="The arms to run; also known: tier, preempted, drafts, scarce.",
+)
+@click.option(
+    "--margin",
+    type=click.FloatRange(min=0, min_open=True, max=100),
+    default=1.0,
+    show_default=True,
+    help="The largest loss that is accepted if it cannot be excluded, in points.",
+)
+@click.option(
+    "--floor",
+    type=click.FloatRange(0, 100),
+    default=10.0,
+    show_default=True,
+    help="A model that answers fewer questions right is too weak to judge by; in points.",
+)
+@click.option(
+    "--min-share",
+    type=click.FloatRange(0, 100),
+    default=50.0,
+    show_default=True,
+    help="The least share of its prompts that a warm arm must restore, in percent.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="The device that the engine computes on.",
+)
 @click.option("--dtype", default="", metavar="NAME", help="The precision; default: the checkpoint's.")
 @click.option("--checkpoint", default="", metavar="DIR", help="The model; default: the engine's own.")
-@click.option("--out", type=_FILE, metavar="DIR", help="Where runs are kept; default: .cachewitness/score.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of random examples.")
+@click.option("--out", type=_FILE, metavar="DIR", help="The folder that keeps runs; default: .cachewitness/score.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of --random-shots.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else, on standard output.")
 def score(**options: Any) -> int:
-    """Ask an engine the same questions cold and cached, and say whether the cache cost answers.
+    """Ask an engine the same questions cold and cached, and judge whether the cache cost answers.
 
     Every answer is kept in .cachewitness/score as it comes; a run that was cut short goes on where it ended when the same
     command is given again.

@@ -1,4 +1,4 @@
-"""The arms: how requests are answered, and what must have happened for the answers to say anything."""
+"""The arms: how requests are answered, and what must have happened for an arm to count as checked."""
 
 from __future__ import annotations
 

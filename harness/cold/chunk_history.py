@@ -1,9 +1,8 @@
-"""Cold runs in the chunks of a cached one: where nothing is tolerated.
+"""Cold runs in the chunks of a cached run, which must agree in every bit.
 
-What a request found in the cache was computed in pieces, by somebody. If it is known in which (all who computed any of the
-prefix did so in the same pieces, each alone in its step), then a cold run in those pieces and in the request's own does the
-very same arithmetic, and every bit must be the same. A piece is one step of the engine: batches of another make-up, and cuts at
-other places, round differently.
+Other requests computed the cached prefix in chunks. If all of them used the same chunks, each alone in its step, then a cold
+run in those chunks and in the request's own does the same arithmetic, and every bit must be the same. A chunk is one step of
+the engine: other batches, and cuts at other places, round differently.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Judges one trace of an arm: every position against a cold, unsplit run, and bit by bit where chunks are alike.
 
 Tokens are compared as the choices that logits make: the likeliest token at every position that is sampled from. What a request
-goes on with is scripted, so one wrong choice does not hide what comes after it.
+generates is scripted, so one wrong choice does not hide later ones.
 """
 
 from __future__ import annotations

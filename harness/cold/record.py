@@ -1,7 +1,7 @@
 """Records what an engine with tensors computes: for each run of a request its logits, and the states that it left.
 
-A request lives once for each time that it is admitted; it comes to an end by finishing or by losing its pages. What a life
-computed in which pieces, and what it resumed from, is kept as it happened, to be compared when the trace is through.
+A request has one lifetime for each time that it is admitted; a lifetime ends when the request finishes or loses its pages. The
+record keeps the chunks of each lifetime and the position that it resumed from, to be compared when the trace has ended.
 """
 
 from __future__ import annotations

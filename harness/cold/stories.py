@@ -1,7 +1,7 @@
-"""Where cold and cached are compared: who shares how much with whom.
+"""Traces for cold against cached, by which prefix the requests share.
 
 Faults show in different places: a lost window at the replay of a whole prompt, a swapped block at the end of a shared prefix.
-So there are several stories, each told in the measures of the layout: the unit at which every group can be resumed, and lengths
+So there are several stories, each in the measures of the layout: the unit at which every group can be resumed, and lengths
 one token before, at and behind a multiple of it. A seed varies multiples, lengths, texts and order; seed 0 is no exception.
 """
 

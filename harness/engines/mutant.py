@@ -1,8 +1,8 @@
 """A seeded fault: one real bug's mechanism, planted into an engine to show that it is found.
 
 A mutant changes an engine that was just built, through the names that the system's own classes have; so most of those of vLLM's
-policy fit the reference and the installed vLLM alike. Each names in advance the anomaly that must be raised, and the checker
-that raises it. Faults in drafts, in steps in flight and in the second tier need the engine's own scheduler; elsewhere there is
+policy fit the reference and the installed vLLM alike. Each names in advance the anomaly that must be reported, and the checker
+that reports it. Faults in drafts, in steps in flight and in the second tier need the engine's own scheduler; elsewhere there is
 nothing to plant.
 """
 
@@ -25,9 +25,9 @@ GROUPS = {
     "B": "publish before write: a key is visible before, or without, the step that writes it",
     "C": "hits of several groups collapsed into one number",
     "D": "speculation and rollback: drafts that fell, states that cannot be rewound",
-    "E": "hygiene: the bytes of the tenant before are read",
+    "E": "hygiene: bytes of the page's previous tenant are read",
     "F": "padding and batch indices: pad rows, compaction",
-    "G": "windows: what has left them, and what has not",
+    "G": "windows: tokens that have left them, and tokens that have not",
     "H": "ownership: leaks, double frees, shared content that is written",
     "I": "keys and identity: a missing part, a collision, a stale key",
     "J": "the mathematics of states at the ends of chunks",
@@ -35,7 +35,7 @@ GROUPS = {
     "L": "invalidation: resets, weights, adapters, in every tier",
     "M": "units and capacity: the block size of another group, sums that are wrong",
     "N": "a cache without hits, or with too many keys; answers are right",
-    "O": "liveness: whoever can run does not",
+    "O": "liveness: a request that can run does not",
     "P": "a prompt that is cached whole, or but for its end",
 }
 """The mechanisms of real bugs that faults are sorted by."""
@@ -43,7 +43,7 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A seeded fault: what it does, which public bug it mirrors, which anomaly betrays it to which checker."""
+    """A seeded fault: what it does, which public bug it mirrors, the anomaly and the checker that must find it."""
 
     name: str
     summary: str

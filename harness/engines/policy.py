@@ -29,10 +29,10 @@ DEFAULT = "vllm"
 AXES = {
     "window": "tokens that a sliding window keeps behind a boundary",
     "recurrent": "where a recurrent state can be resumed",
-    "last token": "what of a fully cached prompt is computed again",
+    "last token": "how much of a fully cached prompt is computed again",
     "group miss": "what happens if one group has less than the others",
     "duplicate": "what happens to a second block of the same content",
-    "eviction": "who goes first when room is needed",
+    "eviction": "what is evicted first when pages are needed",
     "publication": "when a prefix can first be hit",
     "compaction": "whether live content moves",
 }

@@ -1,8 +1,8 @@
-"""Fuzzing: random work on drawn configurations until time is up or something fails, and everything that is small enough.
+"""Fuzzing: random traces on drawn configurations until time is up or something fails, and exhaustive searches within a bound.
 
-A campaign draws a configuration, writes a trace for it and runs it under every checker, again and again; what it drew depends
-on its seed and on nothing else, so a campaign can be run again from one line. It says which rules and boundary cases its
-traces reached (marks), and it first proves that it can see: a known fault is planted, and must be reported (the canary).
+A campaign draws a configuration, writes a trace for it, runs it under every checker, and repeats. What it draws depends on its
+seed alone, so one command runs a campaign again. It reports which rules and boundary cases its traces reached (marks). Before
+it starts, a known fault is planted and must be reported (the canary).
 
-An exhaustive search leaves nothing to chance: within a stated bound, every trace is run.
+An exhaustive search runs every trace within a stated bound.
 """

@@ -1,8 +1,8 @@
-"""A campaign: one drawn configuration and one trace after another, until time is up, or operations are, or something fails.
+"""A campaign: drawn configurations and traces, one after another, until a limit of time or operations, or a failure.
 
-Trace number i of a campaign depends on the seed, on i and on what the user chose, never on a clock; what the engine says it
-cannot do is then left out of it. Whoever runs a campaign of so many operations therefore runs the very traces of one that
-stopped there because its time was up.
+Trace number i of a campaign depends on the seed, on i and on the user's options, never on a clock; operations that the engine
+does not support are then left out. So a campaign with a limit of operations runs the same traces as one that its time limit
+stopped there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DISAGREEMENTS = {anomaly.name for anomaly in DISAGREEMENTS}
 
 @dataclass(frozen=True)
 class Plan:
-    """What the traces of a campaign depend on. `stream` tells campaigns of one seed apart."""
+    """What the traces of a campaign depend on. `stream` distinguishes campaigns with the same seed."""
 
     policy: str
     heights: tuple[Height, ...]
@@ -72,7 +72,7 @@ def heights_of(engine: EngineSpec, policy: str) -> tuple[Height, ...]:
 
 @dataclass
 class Campaign:
-    """Runs a plan on an engine. `told` is called after every trace; `report`, `marks` and `digest` say what came of it."""
+    """Runs a plan on an engine. `told` is called after every trace; `report`, `marks` and `digest` are its outcome."""
 
     engine: EngineSpec
     plan: Plan
@@ -91,7 +91,7 @@ class Campaign:
 
     @property
     def digest(self) -> str:
-        """A digest of all traces and of what came of them: equal if and only if the same happened again."""
+        """A digest of all traces and their outcomes: equal if and only if two campaigns did the same."""
         return self._digest.hexdigest()[:12]
 
     def run(self, seconds: float = 0.0, operations: int = 0) -> None:

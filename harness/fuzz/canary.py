@@ -1,10 +1,10 @@
-"""The canary: a known fault that every fuzz run plants first, to prove that what it is about to say can be believed.
+"""The canary: a known fault that every fuzz run plants first, to prove that the harness is able to report one.
 
 The seed chooses a fault that the drawn configurations can express; a short campaign of its own must report it, as the anomaly
 and by the checker that the fault names in advance. If it does not, the harness is blind, whatever the campaign itself finds.
 
 Faults are planted into the reference of the policy `vllm`, whatever engine is fuzzed: generator, ledger and checkers are the
-same, and another engine's code is not ours to break. An exhaustive search draws nothing, so its fault is always the same,
+same, and the engine under test is not to be changed. An exhaustive search draws nothing, so its fault is always the same,
 in the smallest of its searches that can show it.
 """
 
@@ -47,7 +47,7 @@ def _option(name: str) -> Fits:
 
 
 def _pruned(configuration: Configuration) -> bool:
-    """Whether retention drops something: of the newest releases it does unless told otherwise."""
+    """Whether retention drops something, as it does by default in the newest releases."""
     if "release" in configuration.options or configuration.options.get("retention_interval", 0) is None:
         return False
     return any(group.kind in ("sliding", "recurrent") for group in configuration.layout.groups)

@@ -1,10 +1,10 @@
 """Draws configurations: cache groups, options of the policy, a height.
 
-A policy may say how its layouts and options are drawn (`harness.engines.policy.PolicyKind.draw`). Of one that does not, one of
-its own configurations is drawn, and options that its other configurations have.
+A policy may define how its layouts and options are drawn (`harness.engines.policy.PolicyKind.draw`). For a policy that does
+not, one of its own configurations is drawn, with options of its other configurations.
 
-An option that the policy refuses together with those drawn before it is left out, so the policy's own checks decide what goes
-together, and nothing is said twice.
+An option that the policy refuses beside those drawn before is left out, so the policy's own checks decide which options go
+together, and the rules are not repeated here.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _open(configuration: Configuration, height: Height) -> None:
 
 
 def _seen_options(source: Source, configurations: Sequence[Configuration]) -> Iterator[Options]:
-    """Yield options that some configuration of the policy has, each now and then."""
+    """Yield options of the policy's configurations, each with some probability."""
     seen: dict[str, list[Any]] = {}
     for configuration in configurations:
         for name, value in configuration.options.items():

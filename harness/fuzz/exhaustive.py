@@ -1,7 +1,8 @@
-"""Everything that is small enough: every state of every configuration within a bound, on two processes.
+"""The exhaustive search: every state of every configuration within a bound, on two processes.
 
 A task is a configuration, a height and the first prompt; what a task finds does not depend on the others, so the result is the
-same however many processes share the work. Engine and policy must be ones whose states can be told apart (`fingerprint`).
+same however many processes share the work. States must be comparable, which `fingerprint` defines for the reference of `vllm`
+alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Walks every state that a scope can reach, the nearest first, so that what fails fails after as few operations as can be.
+"""Visits every state that a scope can reach, the nearest first, so that a failure has as few operations as possible.
 
-A state is gone back to by running its trace again on a fresh engine: that works for engines with a planted fault, whose patches
-a copy would leave behind, and it is faster than copying, which copies what does not change as well.
+The search returns to a state by running its trace again on a fresh engine. That works for engines with a planted fault, whose
+patches a copy would not have, and it is faster than copying the whole engine.
 """
 
 from __future__ import annotations

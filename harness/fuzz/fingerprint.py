@@ -1,12 +1,13 @@
-"""When are two states the same? When nothing that is asked from now on can tell them apart.
+"""Defines when two states are equal: when no further operation can have different outcomes in them.
 
-Of the engine that is everything its policy keeps: requests, tables, the order of the free queue, keys and which page is found
-first under each. Of the harness it is what the ledger says of every page and what checkers remember. Pages are named in the
-order in which requests, and then the free queue, come to them, because the numbers of pages mean nothing. Left out are
-counters that only grow, what the observer repeats, what a step forgets as it starts, and records of requests that have ended.
+Of the engine this covers everything that its policy keeps: requests, tables, the order of the free queue, keys and which page
+is found first under each. Of the harness it is what the ledger says of every page and what checkers remember. Pages are
+numbered in the order in which requests, and then the free queue, reach them, because page numbers mean nothing. Left out are
+counters that only grow, copies that the observer keeps, what a step clears when it starts, and records of requests that have
+ended.
 
-Whatever is left out wrongly would make a search skip something. So a test follows states that were taken to be the same, and
-compares whatever comes of them.
+If something were left out wrongly, a search would skip states. So a test continues from states that were taken for equal and
+compares the outcomes.
 
 Source of the fields: `reference_impl/vllm`, read under its own names; one that is missing is an error, not an empty state.
 """
@@ -30,7 +31,7 @@ from harness.ledger.requests import RequestRecord
 
 _FORGOTTEN_BY_A_STEP = {"cached_blocks_this_step", "new_block_ids"}
 _OF_A_REQUEST_ELSEWHERE = {"block_hashes", "num_preemptions"}
-"""Hashes follow from tokens; how often a request was preempted is told to nobody."""
+"""Hashes follow from tokens; no decision depends on how often a request was preempted."""
 _PLAIN = (int, str, bytes, bool)
 _UNTOUCHED = PageRecord()
 _FIELDS: dict[type, list[str]] = {}

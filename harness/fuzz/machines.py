@@ -1,6 +1,6 @@
-"""Hypothesis state machines: work on an engine, drawn operation by operation.
+"""Hypothesis state machines: traces for an engine, drawn operation by operation.
 
-For whoever writes an allocator, with an engine of his own behind the entry point, in a test of his own (extra `machines`)::
+For authors of an allocator who have registered an engine, in a test of their own (extra `machines`)::
 
     from harness.fuzz.machines import SETTINGS, manager_machine
 
@@ -8,11 +8,12 @@ For whoever writes an allocator, with an engine of his own behind the entry poin
     TestMyAllocator.settings = SETTINGS
 
 A machine draws a configuration first (cache groups, options, a pool that is too small), then operations in any order that its
-rules allow: at manager height a step names who computes how many tokens, at scheduler height it gives a budget. Engine, worker
-and ledger live beside it, and every checker judges every operation as it happens: the machine stops at the first contradiction.
+rules allow: at manager height a step names which request computes how many tokens, at scheduler height it gives a budget.
+Engine, worker and ledger live beside it, and every checker judges every operation as it happens: the machine stops at the
+first contradiction.
 
-What it leaves behind is a trace, made small: the failure says where it was written and which command replays it. The trace
-alone fails again in the same way; nothing depends on a database of examples.
+A failure leaves a shrunk trace; its message names the file and the command that replays it. The trace alone reproduces the
+failure, without a database of examples.
 """
 
 from __future__ import annotations
@@ -240,7 +241,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: {"update_weights", "adapter"} <= self.capabilities)
     @rule(adapter=st.sampled_from(("tuned", "other")))
     def reload(self, adapter: str) -> None:
-        """Load an adapter anew under its name, whoever runs with it."""
+        """Reload an adapter under its name, also while requests run with it."""
         self._load(adapter)
 
     def _load(self, adapter: str) -> None:

@@ -1,8 +1,9 @@
 """Marks: rules and boundary cases that a history can reach, by area.
 
-A mark says that something happened at all, so that a campaign that found nothing can be told from one that did nothing. It is
-seen in the events and in the ledger, never inside an engine, so marks mean the same for every policy. Some a policy cannot
-reach (without a second tier nothing is fetched from one): a campaign lists what it did not reach, and does not judge it.
+A mark records that something happened at all, which distinguishes a campaign that found nothing from one that did nothing.
+Marks are read from events and ledger, never inside an engine, so they mean the same for every policy. Some marks a policy
+cannot reach (without a second tier nothing is fetched from one): a campaign lists the marks that it did not reach, and does
+not judge them.
 """
 
 from __future__ import annotations

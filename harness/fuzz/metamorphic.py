@@ -1,15 +1,15 @@
 """Metamorphic relations: what must be the same, or not less, when a trace is changed in a way that means nothing to a cache.
 
-No oracle says what the right answer is; two runs of one engine are held against each other:
+There is no oracle for the right answer; two runs of one engine are compared:
 
 * however a prompt is split into chunks, the same keys are published at the boundaries that both splits have;
 * a larger pool never makes a hit shorter;
-* what requests are called changes nothing, and neither does the order of requests that share nothing;
+* the names of requests change nothing, and neither does the order of requests that share nothing;
 * the same trace has the same history again;
 * a larger retention interval never adds a key.
 
-Each function runs both and returns the differences as sentences, none if the relation holds. What a relation needs of the
-traces is said at its function: in a pool under pressure, for example, requests wait, and who waits may find more than before.
+Each function runs both and returns the differences as sentences, none if the relation holds. Each function names what it
+requires of the traces: in a pool under pressure, for example, requests wait, and a waiting request may find more than before.
 
 Prefixes are compared by content, tokens and whatever else is part of their identity, so that it does not matter who published.
 """

@@ -1,9 +1,9 @@
 """What an exhaustive search enumerates: small configurations, and the operations that are offered in each state.
 
 Blocks are of two tokens, so lengths one below, on and one above a boundary are all lengths there are. Requests are called r1,
-r2, … in the order in which they come and the first text is called A, because neither name means anything: whoever renames
-them gets the same trace. At manager height an abort is what a finish is, so it is not asked. A request ends by itself when it
-has as many tokens as the model allows, so there are finitely many states, and a search that has seen them all has seen every
+r2, … in the order in which they come and the first text is called A, because neither name means anything: renaming them gives
+the same trace. At manager height an abort does the same as a finish, so it is not tried. A request ends by itself when it has
+as many tokens as the model allows, so there are finitely many states, and a search that has seen them all has seen every
 trace, however long.
 """
 
@@ -54,7 +54,7 @@ class Scope:
 
     @property
     def name(self) -> str:
-        """The configuration and the height, as they are told."""
+        """The configuration and the height, as reports name them."""
         return f"{self.configuration.name} at {self.height} height"
 
     def header(self) -> TraceHeader:
@@ -76,7 +76,7 @@ class Scope:
         return ["A", "B", *(f"@r{number + 1}" for number in range(self.bound.requests))]
 
     def first(self) -> Iterator[Submit]:
-        """Yield the first operations: whoever comes first says something of the text A."""
+        """Yield the first operations: the first request's prompt is of the text A."""
         for tokens in range(1, self.bound.longest + 1):
             yield Submit("r1", f"A:{tokens}")
 

@@ -1,4 +1,4 @@
-"""Tells a campaign on a terminal, and plainly where there is none."""
+"""Prints a campaign on a terminal, or as plain text into a file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def print_campaign(
 
 
 def report_of(coverage: Coverage, engine: EngineSpec) -> Report:
-    """Return what came of an exhaustive search as a report, so that a failure is kept as that of a run."""
+    """Return the outcome of an exhaustive search as a report, so that its failures are kept as those of a run."""
     failures = [coverage.failure] if coverage.failure else []
     return Report(engine=engine.text, suites=[SuiteReport(name="exhaustive", failures=failures)])
 

@@ -1,6 +1,6 @@
-"""Sees marks in the events of a run; costs a few comparisons for an event.
+"""Counts marks in the events of a run, at the cost of a few comparisons per event.
 
-It takes its place among the checkers, and so is shown every event before the ledger moves past it; it judges nothing.
+It runs as one of the checkers, so it sees every event before the ledger takes the event in; it reports no findings.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Watch(Checker):
             self._owner[event.pool, page] = event.group
 
     def on_copy(self, ledger: Ledger, event: Copy) -> None:
-        """Look how long a copy took, what came of it, and who waited for it."""
+        """Mark how long a copy took, whether it succeeded, and which requests waited for it."""
         if event.phase == "begin":
             self._copies_begun[event.id] = event.step
         elif event.phase != "whole":

@@ -1,1 +1,1 @@
-"""What happened: the events of an engine and of the worker that executes its block tables, as one totally ordered list."""
+"""What happened: the events of an engine and of the worker that executes its block tables, in one total order."""

@@ -1,4 +1,4 @@
-"""What a group must hold for a computation to go on: the one rule that the worker and the law share.
+"""Which tokens a group must hold for a computation to go on; the worker and the safety law share this rule.
 
 A query at position p reads, by the mathematics of its layer,
 
@@ -7,7 +7,7 @@ A query at position p reads, by the mathematics of its layer,
 * chunked-local attention with chunk C: [⌊p / C⌋ · C, p)
 * recurrent (state and conv state alike): the state after exactly p tokens
 
-so a null column to the left of that is legal, and anything wrong inside is not.
+so a null column to the left of that range is legal, and any wrong content inside it is not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What happened: a history, one event a line, in total order.
 
-Physical events say what became of pages; claims are what the engine says of them; life events are what became of requests.
+Physical events say what happened to pages, claims what the engine states about them, life events what happened to requests.
 A prefix is named by (r, length), the first `length` tokens of request r, never by the engine's hash, so a radix node, a
 chunk key and a block hash are one thing here.
 
@@ -224,7 +224,7 @@ class Unpublish(_Event, tag="unpublish", gc=False):
 
 
 class Hit(_Event, tag="hit", gc=False):
-    """r was told that `reported` tokens are cached and starts computing at `resume`; `pages` are its columns per group.
+    """The engine reports `reported` tokens of r as cached; r starts computing at `resume` over `pages`, its columns per group.
 
     A group in a pool of another tier says from which of its pages each column was fetched (−1: not from there); the column of
     the local group is then the page that it was fetched into.
@@ -238,7 +238,7 @@ class Hit(_Event, tag="hit", gc=False):
 
 
 class Counts(_Event, tag="counts", gc=False):
-    """The engine's own books: pages free, held by somebody, kept for their key alone. The null pages are in none of them.
+    """The engine's own counts of pages: free, held by a holder, kept for their key alone. Null pages are in none of them.
 
     `refs` are (page, reference count) for the pages whose count changed since the last `counts` of the pool.
     """
@@ -334,7 +334,7 @@ class Finished(_Event, tag="finish", gc=False):
 
 
 class ResetDone(_Event, tag="reset", gc=False):
-    """A tier was told to forget every key; `ok` is what it answered."""
+    """A tier was asked to forget every key; `ok` is its answer."""
 
     ok: bool
     tier: str = "local"

@@ -18,7 +18,7 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     unpublish 1/5 evict                       `unpublish 1/5:8 evict` if the page has several keys
     step 1: r1 0..8 | 3 4 | 0 5; r2 …         also `; asks r3 4; copy 7>8 1/2>0/3; zero 0/5; withdraw r2`
     step 1: r1 8..9 ~x:2 | 3 4 | 0 5 ~ 6 7    two drafts after the known tokens [8, 9); their states go to 6 and 7
-    step 1: r1 8..9 | 3 4; store 0/4>1/0      copied to another tier when everybody has run
+    step 1: r1 8..9 | 3 4; store 0/4>1/0      copied to another tier after all runs
     step 1: begun 7 1/0>0/5; ended 6          copy 7 goes on beside other steps, copy 6 is over; also `failed 6`
     begin 2: r1 8..9 | 3 4 6 | 0 5 7          a step in flight, until `end 2` or `end 2 withdraw r1`
     accept r1 9 @r1:1                         r1 now has 9 tokens, the last of which is new
@@ -28,7 +28,7 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     counts 0: free 5 held 3 cached 1          `refs 3=2 4=1`
     died 4 AssertionError: no block
 
-What a step reads and writes is the worker's to say; a test that needs it raw may write `write 0 r1 0..8 | 3 4` and `read 0 …`
+The worker derives what a step reads and writes; a test that needs raw events may write `write 0 r1 0..8 | 3 4` and `read 0 …`
 (group, request, tokens), `copy 7 begin 3>4`, `zero 0/5`. An event belongs to the step that begins next, unless it ends in `@1`.
 """
 

@@ -1,7 +1,8 @@
-"""What a hit brought back: the position resumed from is what the engine reports, and a group that has nothing there shows it.
+"""How many tokens each group restored on a hit.
 
-A group without a page in the last column before that position (the null block, or no column at all) has nothing to go on from,
-whatever the look-up said. Kinds of cache are told apart, because a hit that restores one of them alone is the fault to find.
+The engine reports the position at which a request resumes. A group without a page in the last column before that position (the
+null block, or no column at all) restored nothing, whatever the look-up reported. Kinds of group are counted apart, because a
+hit that restores only some of them is the fault to find.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Says whether a stored file can be followed at all, before anybody runs or judges it.
+"""Validates a stored trace or history before it is run or judged.
 
-A history may come from anybody's engine. What is judged later is whether the engine did right; what is asked here is
-whether its record makes sense: every request was submitted before it is spoken of, every page, group and pool exists in the
-header, every table has one column list for each group. A record that does not is an error of whoever wrote it, told with
-its line, and never a verdict.
+A history may come from any engine. Checkers judge later whether the engine was right; here only the record is examined: every
+request is submitted before an event names it, every page, group and pool exists in the header, every table has one column list
+for each group. A record that fails this is refused with file, line and field; it is never a verdict on the engine.
 """
 
 from __future__ import annotations
@@ -358,7 +357,7 @@ def _op_problem(op: Op) -> str:
         return _media_problem(op.media)
     if isinstance(op, Step):
         if any(tokens < 1 for _, tokens in op.run):
-            return "less than one token - at `$.run`; whoever runs computes at least one"
+            return "less than one token - at `$.run`; a request that runs computes at least one"
         if len(dict(op.run)) < len(op.run):
             return "a request twice - at `$.run`; a step computes one chunk of each"
         if op.budget < 0:

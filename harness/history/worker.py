@@ -1,16 +1,16 @@
-"""Plays the device: executes the tables that an engine hands out.
+"""Stands in for the device: executes the block tables that an engine hands out.
 
 The worker alone emits `zero`, `copy`, `read` and `write`. It runs a step when the step ends, so a step that is withdrawn never
 touches a page, and steps in flight execute in the order in which they were scheduled. Within a step the order is that of a
 real forward pass:
 
-1. pages are zeroed, then copied (one simultaneous permutation); copies from another tier that go on beside steps begin;
-2. every recurrent group reads the state that its chunk continues from, before anybody writes one: a state written in this
-   very step is not there yet;
+1. pages are zeroed, then copied (one simultaneous permutation); copies from another tier that last several steps begin;
+2. every recurrent group reads the state that its chunk continues from, before any group writes one: a state written in the
+   same step is not there yet;
 3. all groups write the tokens of the chunk;
 4. attention groups read what their queries need, the chunk included: keys and values of the same step, another request's
    among them, are there;
-5. pages are copied to another tier; copies to one that go on beside steps begin, and those end, or fail, whose time it is.
+5. pages are copied to another tier; copies to a tier that last several steps begin, and those that are due end or fail.
 
 A recurrent group's state lies in its block table by position: the state after n tokens is in column ⌈n / block⌉ − 1. States
 after drafts are not in the table; the run says where they go.

@@ -1,7 +1,7 @@
-"""Who kills whom: seeded faults against the workloads that every engine gets.
+"""The hunt for seeded faults, with the workloads that every engine gets.
 
-A kill counts if the anomaly that a fault names in advance is raised, by the checker that it names, on a workload that was not
-written for the fault, while the same trace passes on the engine without it. `workloads` says which traces those are, `hunt`
-runs them until a kill, `witness` makes the killing trace small and keeps it, `detectors` asks who else sees the fault, and
-`matrix` puts everything into a table.
+A fault is killed if the checker that it names reports the anomaly that it names, on a workload that was not written for the
+fault, while the same trace passes on the engine without it. `workloads` yields those traces, `hunt` runs them until a kill,
+`minimal_trace` shrinks and keeps the killing trace, `detectors` asks which other detectors see the fault, and `matrix` puts
+everything into a table.
 """

@@ -1,10 +1,10 @@
-"""Who else sees a fault: each detector is asked by itself, on the trace that killed it or on workloads of its own.
+"""Which other detectors see a fault: each is run alone, on the killing trace or on workloads of its own.
 
 * *invariants*: the checkers over the ledger, the reuse floor apart, on the killing trace;
 * *reuse floor*: the checker of that name, on the killing trace;
 * *differential*: the reference in lock-step, on the killing trace (at manager height, of the policy that it can follow);
-* *tensor*: the toy engine's numbers, cold against cached, on the arms that use a cache; no ledger is asked;
-* *score*: answers of a model, cold against cached; not asked here, since it takes minutes for each fault.
+* *tensor*: the toy engine's numbers, cold against cached, on the arms that use a cache; without the ledger;
+* *score*: answers of a model, cold against cached; not run here, since it takes minutes for each fault.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Faults of a device: tables, keys and counts are silent about them, and only numbers show them.
+"""Faults of a device: block tables, keys and counts are right, and only the numbers are wrong.
 
-They are planted into an engine that computes, and are the positive controls of the rule that ledger and tensors must agree: the
-policy is right, so the ledger finds nothing, and the logits are wrong.
+They are planted into an engine that computes. They are the positive controls of the rule that ledger and tensors must agree:
+the ledger finds nothing, and the logits are wrong.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def conv_state_lost(engine: Any) -> None:
     engines=TOY,
 )
 def fresh_state_not_cleared(engine: Any) -> None:
-    """A fresh prompt goes on from the state of whoever had its page before.
+    """A fresh prompt goes on from the state of the request that had its page before.
 
     Let a request that starts from nothing go on from whatever its first page holds.
     """

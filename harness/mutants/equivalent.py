@@ -1,4 +1,4 @@
-"""Faults that are none, and those that no engine here can have: left out of the catalogue, with the reason."""
+"""Bugs that break no rule, or that no engine here can have: left out of the catalogue, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hunts one fault: runs workloads on the engine that has it until what it named in advance is found."""
+"""Hunts one fault: runs workloads on the engine with the fault until the anomaly that it names is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs faults one by one, several at a time, and puts what came of them into rows."""
+"""Hunts all faults, several at a time, and returns a row for each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The smallest traces that kill faults, kept as regressions: one file for each, named after it.
 
 A witness replays from its file alone: the name of its trace is the fault's, its story says what goes wrong, its source the real
-bug. It fails on the engine with the fault, as the fault named in advance, and passes on the engine without it.
+bug. It fails on the engine with the fault, with the anomaly that the fault names, and passes on the engine without it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The traces that faults are hunted with: what any engine of a policy gets, in the same order for every fault.
 
 First the scenarios on the policy's configurations, and random work on them in between, one trace of each configuration in turn;
-then what the fuzzer draws, without end. Which fault is planted decides the policy and the height, and nothing else.
+then what the fuzzer draws, without end. The fault decides the policy and the height, and nothing else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def height_of(mutant: Mutant) -> Height:
 
 
 def workloads(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
-    """Yield traces without end. Whoever runs them has to leave out those that an engine refuses (UsageError)."""
+    """Yield traces without end. The caller leaves out those that an engine refuses (UsageError)."""
     height, policy = height_of(mutant), policies.get(mutant.policy)
     configurations = [configuration for configuration in policy.configurations() if configuration.runs_at(height)]
     if height == "scheduler":

@@ -1,4 +1,4 @@
-"""Calculators: what a system's sizing rules make of a model, an amount of memory and a few options.
+"""Calculators: apply a system's sizing rules to a model, an amount of memory and a few options.
 
 The rules are not here. They belong to the policies (`reference_impl.<system>`), which take plain numbers. A policy's command
 (`harness/policies/<policy>/plan.py`) turns a layout file into these numbers, and lays what comes back out in lines that say how

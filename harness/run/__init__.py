@@ -1,1 +1,1 @@
-"""What drives a trace through an engine, the worker, the ledger and the checkers, and keeps what fails."""
+"""Drives a trace through engine, worker, ledger and checkers, and keeps the traces that fail."""

@@ -1,7 +1,7 @@
 """Drives a trace through an engine and judges what happens, event by event.
 
-The harness carries the operations, plays the device (`Worker`) and shows every event to the checkers (`Panel`) as it
-happens, so a run may stop at the first contradiction and still be exact about where it was.
+Each operation goes to the engine, the worker executes the block tables that the engine returns, and the checkers (`Panel`) see
+every event as it happens. So a run can stop at the first contradiction and name the operation.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def drive(
 ) -> Result:
     """Run a trace on an engine under the checkers (all of them by default) and return the judged result.
 
-    `beside` is told what of each operation was carried out, and may find something in it (the differential does).
+    `beside` receives the events of each operation that was carried out and may return findings (the differential does).
     `until` ends the run with the operation that raised a finding of that kind; `keep=False` drops the history. An exception
     in the engine is a finding (`died`); a UsageError (an option that the engine refuses) passes through.
     """

@@ -6,9 +6,9 @@ Engines are free in some choices, so the reference follows them instead of makin
 * `victims`: whichever cached block the engine evicts to make room, the reference evicts too;
 * `duplicates`: of several blocks with the same key, either may be hit.
 
-Everything else must be equal: hit lengths, who runs which tokens, how many pages are zeroed and copied for it, which prefixes
-are published and unpublished, and the counts of free, held and cached blocks. The first difference is the finding; after it the
-two live in different worlds.
+Everything else must be equal: hit lengths, which request runs which tokens, how many pages are zeroed and copied for it, which
+prefixes are published and unpublished, and the counts of free, held and cached blocks. The first difference is the finding;
+after it the two can no longer be compared.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _difference(reference: Follower, op: Op, theirs: list[Event]) -> str:
 
 
 def _facts(events: list[Event]) -> list[tuple[str, Any]]:
-    """Return what must be equal of the events of one operation, in the order in which differences are told."""
+    """Return what must be equal of the events of one operation, in the order in which differences are reported."""
     hits = [(e.r, e.reported, e.resume) for e in events if isinstance(e, Hit)]
     resets = [e.ok for e in events if isinstance(e, ResetDone)]
     runs, tables, prepared = [], [], []

@@ -1,4 +1,4 @@
-"""Runs suites on an engine and says what came of it.
+"""Runs suites on an engine and returns a report.
 
 A suite is a stream of traces. Each trace is run on a fresh engine under all checkers; a trace that fails is shrunk and kept.
 What was not run is listed with the reason, and a rule that had nothing to judge is never reported as passed.
@@ -28,7 +28,7 @@ from harness.verdict.result import Result
 from harness.verdict.summary import DISAGREEMENT_NAMES, Failure, NotRun, Report, SuiteReport
 
 RANDOM_TRACES = 12
-"""Random traces for each cell when the user gives no time."""
+"""Random traces for each configuration when the user gives no time."""
 FAILURES_SHRUNK = 3
 """How many failures of a run are shrunk, the first of each anomaly; the others are reported as they are."""
 RANDOM_TRACES_COMPUTED = 3
@@ -49,8 +49,8 @@ def _judged(suite: Suite, trace: Trace, engine: Engine, spec: EngineSpec, until:
 class Runner:
     """Runs suites on one engine. `seconds` bounds the endless suites, shared among them; 0 runs a fixed number of traces.
 
-    `expected` maps id patterns (`suite:trace@cell`, `*` and `?` stand for anything) to reasons; a failure under one of them
-    does not fail the run.
+    `expected` maps id patterns (`suite:trace@configuration`, `*` and `?` stand for anything) to reasons; a failure under one
+    of them does not fail the run.
     """
 
     engine: EngineSpec

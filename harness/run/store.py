@@ -1,7 +1,6 @@
-"""Puts what a run leaves behind where it can be found again: failing traces, histories, reports.
+"""Stores failing traces, histories and reports.
 
-A file is written whole or not at all, so that whoever reads the folder of a run that was interrupted never reads half of
-something.
+A file is written whole or not at all, so the folder of an interrupted run holds no half-written file.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class Stream:
 class Tensors:
     """How a suite that compares tensors draws its traces and judges one.
 
-    `streams(engine, cells, seed)` returns the traces; `judge(trace, engine, spec)` runs one on an engine that was opened for
-    it, and perhaps on another that it opens as `spec`.
+    `streams(engine, configurations, seed)` returns the traces; `judge(trace, engine, spec)` runs one on an engine that was
+    opened for it, and perhaps on another that it opens as `spec`.
     """
 
     streams: Callable[[EngineSpec, Sequence[Configuration], int], list[Stream]]

@@ -1,8 +1,8 @@
-"""Answers on disk, as they come: what a run that was cut short has scored is not asked again.
+"""Answers on disk, as they come: a run that was cut short does not ask again what it has scored.
 
 A run lives in a folder named by its engine and a hash of everything that its answers depend on. While it lasts, every answer is
 a line of `answers-ARM.jsonl`. The same command goes on from there; once a run is finished (`report.json` exists), the same
-command begins anew, since the engine may have been mended since.
+command starts a new run, since the engine may have been mended since.
 """
 
 from __future__ import annotations

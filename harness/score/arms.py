@@ -3,8 +3,8 @@
 Cold means that nothing can be hit. A run with caching on is warm from its second question on, since all share their examples,
 so the cold arms have caching off, or, on a server that always caches, a salt of its own for every request.
 
-A hit at the end of the shared prefix and an exact replay each see faults that the other misses: after a replay hardly anything
-is computed anew that could wash a wrong state out; a shared prefix is resumed by many different questions.
+A hit at the end of the shared prefix and an exact replay each see faults that the other misses: after a replay hardly any
+token is computed that could repair a wrong state; a shared prefix is resumed by many different questions.
 """
 
 from __future__ import annotations

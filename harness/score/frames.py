@@ -1,4 +1,4 @@
-"""Every answered question as a table: for notebooks, and for whoever wants to judge by other statistics.
+"""Every answered question as a table: for notebooks and other statistics.
 
 One row for each arm, question and filter, with what identifies the question (prompt hash, row, tenant), what was answered, what
 was restored, and what a repetition needs (salt, seed, versions). Written as Parquet, which keeps types, and as CSV, which opens

@@ -3,12 +3,12 @@
 Asked in this order, the first that answers decides:
 
 1. Did the arm do what it is for? A warm arm that restored little, or a cold one that restored much, has checked nothing.
-2. Can the model be judged by? If both arms answer next to nothing right, there is nothing to lose: nothing checked.
+2. Is the model good enough? If both arms answer next to nothing right, there is nothing to lose: nothing checked.
 3. Does the engine answer the same twice without a cache? Then a cached answer may differ where rounding could have done it, at
    a near-tie, and nowhere else: one hard divergence fails, and if no token differs the arm passes.
 4. Otherwise statistics of the paired answers: a significant loss (exact McNemar, Holm's correction over the arms) fails, also
    one inside the margin, since a cache may not lose answers; a loss that is surely below the margin (Tango) passes; all else is
-   unknown, and the number of questions that would decide is told.
+   unknown, and the report names the number of questions that would decide.
 
 Each group of questions needs one kind of cache more than the others, so where an arm loses answers, the groups that lose
 significantly say which cache is wrong.

@@ -1,4 +1,4 @@
-"""What a number of questions can show, told before they are asked: a run that could not have seen a loss proves nothing."""
+"""The smallest loss that a number of questions can show, printed before they are asked."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A server as a backend: vLLM's, ours, any that speaks OpenAI's completions.
 
-What it must tell with every answer is how many tokens of the prompt came from its cache, in
+With every answer it must report how many tokens of the prompt came from its cache, in
 `usage.prompt_tokens_details.cached_tokens` (vLLM: `--enable-prompt-tokens-details`; it leaves the field out where nothing was
 cached, so an absent field counts as none, and a server that never sends it restored nothing by any evidence).
 

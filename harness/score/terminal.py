@@ -1,4 +1,4 @@
-"""Tells a score on a terminal: what every arm restored and lost, the groups, the questions that changed, the verdict."""
+"""Prints a score on a terminal: what every arm restored and lost, the groups, the questions that changed, the verdict."""
 
 from __future__ import annotations
 

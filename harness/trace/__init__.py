@@ -1,1 +1,1 @@
-"""What is asked: the trace format, the layouts and configurations that traces are written for, and who writes them."""
+"""What is asked of an engine: the trace format, layouts, configurations, hand-written and random traces, and the shrinker."""

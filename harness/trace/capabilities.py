@@ -1,7 +1,7 @@
-"""Leaves out of a trace what an engine says it cannot do.
+"""Reduces a trace to the capabilities that an engine declares.
 
-A capability that an engine does not declare is not asked of it, so an engine that can little is fuzzed with what it can. A
-request that cannot be aborted finishes; whatever else cannot be done is left out.
+An operation that needs an undeclared capability is left out, so an engine with few capabilities can still be fuzzed. Where
+abort is not declared, an aborted request finishes instead.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _OF_FIELD = {Submit: ("salt", "adapter", "media"), Step: ("withdraw",)}
 
 
 def lacking(trace: Trace, capabilities: Collection[str]) -> list[str]:
-    """Return the capabilities that a trace asks for and that are not there, in order."""
+    """Return the capabilities that a trace needs and the engine does not declare, in order."""
     asked = {need for op in trace.ops for need in _needs(op)} | set(trace.header.needs)
     return sorted(asked.difference(capabilities))
 
 
 def within(trace: Trace, capabilities: Collection[str]) -> Trace:
-    """Return a trace of what can be done of another."""
+    """Return the trace without what needs other capabilities."""
     header = replace(trace.header, needs=[need for need in trace.header.needs if need in capabilities])
     return Trace(header, [kept for op in trace.ops for kept in _within(op, capabilities)])
 

@@ -1,7 +1,7 @@
 """The configurations that a suite runs on: a layout and the options of the policy.
 
-Options of the scheduler's alone (drafts, steps in flight, a second tier) make configurations that only suites at scheduler
-height run. Which configurations are run where the user chose none is the policy's to say.
+Configurations with options of the scheduler (drafts, steps in flight, a second tier) are run at scheduler height only. The
+policy names the configurations of a run in which the user chose nothing.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A trace is data. Its first line names the layout, the pool and the options of th
 semantic operation (submit, step, finish, ...). Nothing in a trace says how long a hit is or which block is used: those are
 the engine's answers, and they belong to the history.
 
-Prompts are written as segments, so that a person can read who shares what with whom::
+Prompts are written as segments, so that a person can read which requests share which tokens::
 
     {"op": "submit", "r": "r2", "prompt": "sys:64 @r1:20 u2:8"}
 

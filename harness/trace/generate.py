@@ -1,9 +1,9 @@
 """Random traces that prefer boundaries.
 
 Bugs of caches sit at the edges of blocks, chunks, windows and retention intervals, so lengths are drawn as a multiple of one
-of them plus −1, 0 or +1: of whole prompts, of what they share, of chunks. Prompts come again, are cut short, and go on after
-what was generated; pools are so small that pages change hands. The generator never looks at an engine: a trace is fixed
-before it runs, and the same seed gives the same trace everywhere (in one version of this file).
+of them plus −1, 0 or +1: of whole prompts, of what they share, of chunks. Prompts are repeated, shortened, and continued after
+what was generated; pools are so small that pages are evicted and reused. The generator never looks at an engine: a trace is
+fixed before it runs, and the same seed gives the same trace everywhere (in one version of this file).
 
 All draws go through `Source`, so that another source of choices (a property-based tester's, say) can write the same traces.
 """

@@ -1,11 +1,11 @@
 """Layouts by name: which cache groups a model has, one TOML file each in `fixtures/layouts`.
 
-A layout is what an engine makes of a model's configuration: the groups in the order in which they are allocated, with
-the block sizes that the engine settles on. The files of published models carry the arithmetic, and the source of every
+A layout is what an engine derives from a model's configuration: the groups in the order in which they are allocated, with
+the block sizes that the engine chooses. The files of published models carry the arithmetic, and the source of every
 number, as comments. A trace embeds the whole layout, so a file may be changed without changing any stored trace.
 
 The files of published models have a table `[model]` as well: the layers themselves, from which `cachewitness plan` works
-(`harness.trace.model` says what is in it). Traces do not need it, and `load` does not look at it.
+(`harness.trace.model` describes it). Traces do not need it, and `load` does not look at it.
 """
 
 from __future__ import annotations

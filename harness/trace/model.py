@@ -1,10 +1,10 @@
 """What the layers of a published model keep for each token or sequence: the numbers that sizing starts from.
 
-A layout's groups are what one engine makes of a model; the table `[model]` beside them is the model itself, as its published
-configuration states it: how many layers of which kind, how many heads of what size, and what a recurrent layer carries from
-token to token. No engine's block size is in it, so every system can be planned from one file.
+A layout's groups are what one engine derives from a model; the table `[model]` beside them is the model itself, as its
+published configuration states it: how many layers of which kind, how many heads of what size, and what a recurrent layer
+carries from token to token. No engine's block size is in it, so every system can be planned from one file.
 
-A convolution is told by its channels and its kernel, because engines differ in what they keep of it: vLLM the last
+A convolution is described by its channels and its kernel, because engines differ in what they keep of it: vLLM the last
 `kernel - 1` inputs, OpenVINO GenAI and TensorRT-Edge-LLM `kernel` columns.
 """
 

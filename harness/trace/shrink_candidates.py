@@ -1,6 +1,6 @@
-"""What is smaller than a trace, without asking whether it still fails: shorter prompts, fewer steps, fewer groups.
+"""Candidates for shrinking a trace, whether they still fail or not: shorter prompts, fewer steps, fewer groups.
 
-Every function yields candidates, the boldest first, in an order that is fixed. Lengths are cut to the least, by halves, by
+Every function yields candidates in a fixed order, the largest reduction first. Lengths are cut to the least, by halves, by
 whole blocks (which leaves them where they were on the grid, as most faults need) and by one.
 """
 

@@ -1,4 +1,4 @@
-"""A question that a person chose, before anybody has answered it."""
+"""A question of a vector, before the reference has answered it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """Consumes vectors: asks an engine what the reference was asked, and compares.
 
 `valid`: the answer is the one expected. `acceptable`: it is that one, or one that the vector allows (a lawful length, a free
-choice of the engine's); how many differ is told. `invalid`: the input is refused, in a message that names the field. A trace is
-run under every checker besides, since what is equal to the reference by its counts may still read a wrong page.
+choice of the engine's); the number that differ is reported. `invalid`: the input is refused, in a message that names the
+field. A trace is run under every checker besides, since what is equal to the reference by its counts may still read a wrong
+page.
 
-What an engine cannot be asked is not run, and is told with the reason; it is never counted as passed.
+A question that an engine cannot be asked is reported as not run, with the reason, and never counted as passed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fills vectors: asks the references every question that was chosen, and writes down what they say.
+"""Fills vectors: asks the references every question and writes their answers.
 
 A case that its reference refuses must have been meant to be refused, and the other way round; anything else is a mistake of the
 harness's, not of the user's, and stops the filling.

@@ -1,8 +1,8 @@
 """Files of vectors: written whole, one vector a line, and refused if a byte of what they say has changed.
 
 The hash is over the flags and the vectors as compact JSON with sorted keys, so that it does not depend on white space, and any
-JSON library can compute it. It is there to find edits by hand and broken copies: whoever changes an expected value on purpose
-fills the file anew.
+JSON library can compute it. It is there to find edits by hand and broken copies: to change an expected value on purpose, fill
+the file again.
 """
 
 from __future__ import annotations

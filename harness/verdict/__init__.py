@@ -1,1 +1,1 @@
-"""What came of it: results, expected failures, and one renderer for each format of a report."""
+"""The outcome: results, expected failures, and one renderer for each format of a report."""

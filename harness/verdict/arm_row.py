@@ -1,4 +1,4 @@
-"""One line of the table: what comparing an arm came to, at one place and in one precision."""
+"""One row of the table of cold against cached: the result of one arm at one place in one precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What judging a trace of an arm gives: a result like any other, and its line of the table."""
+"""The result of a trace of an arm: a result like any other, with its row of the table."""
 
 from __future__ import annotations
 

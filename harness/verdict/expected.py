@@ -1,8 +1,8 @@
-"""Failures that somebody expects: a file in the repository of whoever runs the harness.
+"""Expected failures: a file in the user's own repository.
 
-One pattern a line, and after `#` the reason, without which a line is refused: whoever meets it later has to be able to judge
-whether it still holds. A pattern is matched against the id of a failing trace, `suite:trace@configuration`; `*` and `?`
-stand for anything. Blank lines, and lines that begin with `#`, say nothing.
+Each line has a pattern and, after `#`, a reason. A line without a reason is refused, because a later reader must be able to
+judge whether it still holds. A pattern is matched against the id of a failing trace, `suite:trace@configuration`; `*` and `?`
+stand for anything. Blank lines, and lines that begin with `#`, are ignored.
 
     random:*@full-mamba[retention_interval=0]   # https://example.org/issue/1: snapshots at 0 are one unit early
 """

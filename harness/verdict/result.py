@@ -1,7 +1,7 @@
-"""Verdicts: what a run says in the end.
+"""Verdicts: the outcome of a run.
 
-`fail` beats `unknown`, `unknown` beats `pass`: a checker that crashed has not cleared anybody, and what another checker
-proved stays proved.
+`fail` outweighs `unknown`, `unknown` outweighs `pass`: a checker that crashed has cleared nothing, and findings of the other
+checkers stand.
 """
 
 from __future__ import annotations

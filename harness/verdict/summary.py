@@ -1,4 +1,4 @@
-"""What came of a run: its suites, its failures, what was left out and why, and the exit code that it all stands for."""
+"""The summary of a run: its suites, its failures, what was left out and why, and the exit code."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Stored(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def shown(report: Report) -> list[Failure]:
-    """Return the failures that are told in full: the first of each anomaly that was not expected."""
+    """Return the failures that are printed in full: the first of each anomaly that was not expected."""
     first: dict[str, Failure] = {}
     for suite in report.suites:
         for failure in suite.failures:

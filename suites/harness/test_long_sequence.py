@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from benchmarks import long_sequence
-from benchmarks.long_sequence import PHASES, TITLE, section, table
+from benchmarks.long_sequence import PHASES, section, table
 from benchmarks.long_sequence_subjects import SUBJECTS
 from benchmarks.long_sequence_watch import Watch
-from benchmarks.sections import placed
+from benchmarks.sections import headed, placed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,8 +26,8 @@ def test_a_policy_serves_a_sequence_in_every_phase(name: str) -> None:
 
 
 def test_every_policy_is_measured() -> None:
-    """Each package of `reference_impl` that is a policy has a subject."""
-    packages = {path.parent.name for path in (ROOT / "reference_impl").glob("*/spec.py")}
+    """Each package of `reference_impl` that is a system's policy has a subject."""
+    packages = {path.parent.name for path in (ROOT / "reference_impl").glob("*/spec.py")} - {"vllm_extended"}
     assert packages == set(SUBJECTS)
 
 
@@ -51,13 +51,20 @@ def test_what_grows_faster_than_the_sequence_is_told(power: int, grown: list[str
     monkeypatch.setattr(long_sequence, "measure", measured)
     rows, told = table(["slow"], [1000, 10_000])
     assert told == grown
-    assert rows[2] == f"| slow | allocate | 1000.00 | {1000 * 10 ** (power - 1):.2f} | {10 ** (power - 1):.2f} |"
+    assert rows[1] == ["slow", "allocate", "1000.00", f"{1000 * 10 ** (power - 1):.2f}", f"{10 ** (power - 1):.2f}"]
 
 
 def test_a_section_takes_the_place_of_the_one_before() -> None:
     """Written once or twice, before other sections or after them."""
-    text = section(["| row |"])
+    text = section([["policy"], ["row"]])
+    title = text.splitlines()[0]
     once = placed("# Speed\n\nIntro.\n", text)
-    assert once.startswith("# Speed\n\nIntro.\n\n" + TITLE) and placed(once, text).count(TITLE) == 1
+    assert once.startswith("# Speed\n\nIntro.\n\n" + title) and placed(once, text).count(title) == 1
     moved = placed(once + "\n## Run it\n\nSo.\n", text.replace("row", "other"))
-    assert "| row |" not in moved and moved.count(TITLE) == 1 and moved.endswith("## Run it\n\nSo.\n")
+    assert "| row |" not in moved and moved.count(title) == 1 and moved.endswith("## Run it\n\nSo.\n")
+
+
+def test_a_new_head_leaves_the_sections_of_others() -> None:
+    """The page of speed has sections of several benchmarks; writing the head replaces its own sections alone."""
+    page = "# Speed\n\nOld.\n\n## Mine\n\nOld.\n\n## Another\n\nKept.\n"
+    assert headed(page, "# Speed\n\nNew.\n\n## Mine\n\nNew.\n") == "# Speed\n\nNew.\n\n## Mine\n\nNew.\n\n## Another\n\nKept.\n"

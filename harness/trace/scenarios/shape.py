@@ -1,6 +1,6 @@
 """The measures of a layout, and a script that writes traces in them.
 
-Scenarios are stories about boundaries, so they speak in units of the layout: `unit` is the scheduler block size (the least
+Scenarios are about boundaries, so their lengths are in units of the layout: `unit` is the scheduler block size (the least
 common multiple of the groups' block sizes), at which every group can be resumed.
 """
 
@@ -31,7 +31,7 @@ from harness.trace.format import (
 )
 
 MODEL_LEN, BATCHED_TOKENS = 4096, 2048
-"""What the policies allow unless told otherwise, in tokens."""
+"""The policies' default limits, in tokens."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Hand-written scenarios: each a story in one line, with its source.
 
-Lengths are multiples of the layout's unit, plus or minus what the story is about, so the same story runs on a toy layout and
-on a published model's.
+Lengths are multiples of the layout's unit, plus or minus a few tokens, so the same scenario runs on a made-up layout and on a
+published model's.
 """
 
 from __future__ import annotations

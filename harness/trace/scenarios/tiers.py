@@ -1,4 +1,4 @@
-"""Stories about a second tier: what is lost on the device comes back, at once or after some steps, or not at all."""
+"""Scenarios with a second tier: content that the device lost is loaded at once, after some steps, or not at all."""
 
 from __future__ import annotations
 

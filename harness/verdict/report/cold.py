@@ -1,4 +1,4 @@
-"""The table of cold against cached: a line for each arm and place, what was tolerated beside what was found."""
+"""The table of cold against cached: one row for each arm and place, with the tolerance beside the largest difference."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The witness of a failure, as lines of plain text.
 
-Whoever reads it must be able to follow it by hand: what is wrong and what follows from it, the smallest trace that shows it
-with the offending operation marked, what the ledger says against the engine, and one command that shows it again.
+A reader must be able to follow it by hand: the anomaly and what it implies, the smallest trace that shows it with the offending
+operation marked, what the ledger says against what the engine did, and one command that replays it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Failures as annotations of GitHub Actions: one workflow command a line.
+"""Failures as annotations of GitHub Actions: one workflow command per line.
 
 The escapes are those of the runner (actions/toolkit, `packages/core/src/command.ts`).
 """

@@ -1,7 +1,6 @@
-"""Tells a run, a replay or a checked history on a terminal, and plainly where there is none.
+"""Prints a run, a replay or a checked history on a terminal, or as plain text into a file.
 
-Columns are aligned with blanks alone, so that what is piped into a file reads like what was on the screen; colours are
-rich's own affair and end where the terminal ends.
+Columns are aligned with blanks alone, so that a file reads like the screen; rich adds colours on a terminal only.
 """
 
 from __future__ import annotations

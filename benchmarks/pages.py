@@ -1,0 +1,85 @@
+"""Write the pages of docs/ that follow from the code alone: the command line, the policies, the anomalies.
+
+    python -m benchmarks.pages
+
+The other generated pages need measurements and are written by the commands that they name. A test compares the pages written
+here with what this module renders.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import click
+
+from harness._util import data, files, pages
+from harness.checkers import catalogue
+from harness.cli import cli
+from harness.engines import policy as policies
+
+
+def main() -> int:
+    """Write every page and return the exit code."""
+    for name, text in rendered().items():
+        files.write(pages.folder() / f"{name}.md", [text.encode()])
+        print(f"docs/{name}.md")
+    return 0
+
+
+def rendered() -> dict[str, str]:
+    """Return the text of each page by its name."""
+    return {"anomalies": catalogue.document(catalogue.load()), "cli": command_line(), "policies": policy_tables()}
+
+
+def command_line() -> str:
+    """Return docs/cli.md: the options of every command are those of its `--help`."""
+    context = click.Context(cli)
+    commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    options = {
+        name: [_option(option) for option in command.params if isinstance(option, click.Option)]
+        for name, command in commands.items()
+        if command is not None
+    }
+    return pages.render("cli", options=options)
+
+
+def _option(option: click.Option) -> list[str]:
+    """Return the row of an option: how it is written, and what it means with its default."""
+    if option.is_flag:
+        value = ""
+    elif isinstance(option.type, click.Choice):
+        value = " " + "|".join(option.type.choices)
+    else:
+        value = f" {option.metavar or 'N'}"
+    default = f" (default: `{option.default}`)" if option.show_default else ""
+    spelt = f"`{option.opts[0]}{value}`".replace("|", "\\|")
+    return [spelt, f"{(option.help or '').rstrip('.')}{default}"]
+
+
+def policy_tables() -> str:
+    """Return docs/policies.md: what each policy of this repository says of itself."""
+    own = data.fixtures().parent / "reference_impl"
+    kinds = [policies.get(name) for name in policies.names() if (own / name).is_dir()]
+    axes = [[f"**{axis}**: {meaning}", *(kind.axes[axis] for kind in kinds)] for axis, meaning in policies.AXES.items()]
+    return pages.render(
+        "policies",
+        policies=[list(_row(kind)) for kind in kinds],
+        names=[f"`{kind.name}`" for kind in kinds],
+        axes=axes,
+        not_applicable=[[f"`{kind.name}`", name, why] for kind in kinds for name, why in kind.not_applicable.items()],
+    )
+
+
+def _row(kind: policies.PolicyKind) -> Iterator[str]:
+    yield f"[`{kind.name}`](../reference_impl/{kind.name}/__init__.py)"
+    yield kind.summary
+    yield f"<{kind.source}>"
+    yield kind.pinned[:10]
+    yield " … ".join(dict.fromkeys((kind.releases[0], kind.releases[-1])))
+    yield ", ".join(kind.heights)
+    yield f"{sum(rule.implemented for rule in kind.rules)} of {len(kind.rules)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

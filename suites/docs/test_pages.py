@@ -1,0 +1,47 @@
+"""The generated pages are what their templates and the code make of them, and every page says which command writes it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from benchmarks import failure_picture
+from benchmarks import pages as writers
+from harness._util import pages
+from harness.mutants import page as kill_matrix
+
+DOCS = pages.folder()
+RENDERED = writers.rendered()
+GENERATED = sorted(path.name.removesuffix(".j2") for path in (DOCS / "templates").glob("*.md.j2"))
+
+
+@pytest.mark.parametrize("name", sorted(RENDERED))
+def test_page_is_fresh(name: str) -> None:
+    """If not: `python -m benchmarks.pages`."""
+    assert (DOCS / f"{name}.md").read_text(encoding="utf-8") == RENDERED[name]
+
+
+def test_list_of_faults_is_fresh() -> None:
+    """The end of the kill matrix, which no hunt changes. If not: `cachewitness mutants --write`."""
+    assert (DOCS / "kill-matrix.md").read_text(encoding="utf-8").endswith(kill_matrix.faults())
+
+
+def test_picture_of_a_failure_is_fresh() -> None:
+    """If not: `python -m benchmarks.failure_picture`."""
+    assert (DOCS / "failure.svg").read_text(encoding="utf-8") == failure_picture.picture()
+
+
+@pytest.mark.parametrize("name", [name for name in GENERATED if (DOCS / name).exists()])
+def test_generated_page_names_the_command_that_writes_it(name: str) -> None:
+    """In its first lines, so that nobody edits the page by hand."""
+    head = "\n".join((DOCS / name).read_text(encoding="utf-8").splitlines()[:4])
+    assert re.search(r"^Written by `[^`]+` from `docs/templates`; not edited by hand\.$", head, re.MULTILINE)
+
+
+def test_every_command_is_on_the_page_of_the_command_line() -> None:
+    """A command that is added without a section is found."""
+    from harness.cli import cli
+
+    sections = re.findall(r"^## (\w+)", RENDERED["cli"], re.MULTILINE)
+    assert set(cli.commands) <= set(sections)
