@@ -53,6 +53,11 @@ class Scheduled:
     zeros: list[tuple[int, list[int]]] = field(default_factory=list)
     stores: list[Move] = field(default_factory=list)
 
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens are computed in all."""
+        return sum(stop - start for start, stop in self.chunks.values())
+
 
 class Adapter(CacheState, Protocol):
     """A policy as the harness drives it.
