@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from harness._util.errors import UsageError
-from harness.engines.block_table_diff import Claim, Count, KeyId, Tables
+from harness.engines.cache_state import Claim, Count, KeyId, Tables
 from harness.engines.kind import EngineKind
 from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
 from harness.history.events import Group, Header, Pool, Rules, UnpublishReason
@@ -80,7 +80,7 @@ class PagedAdapter:
         self.admitted: list[str] = []
 
     def attach(self, engine: PolicyHeight) -> None:
-        self.engine, self.witness = engine, engine.witness
+        self.engine, self.diff = engine, engine.diff
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         if len(tokens) >= self.max_model_len:
@@ -102,7 +102,7 @@ class PagedAdapter:
         self.admitted = [other for other in self.admitted if other != r]
         self.cache.release(request.pages)
         request.pages, request.computed = [], 0
-        self.witness.settle([r])
+        self.diff.settle([r])
 
     def running(self) -> list[str]:
         return list(self.admitted)
@@ -110,7 +110,7 @@ class PagedAdapter:
     def reset(self, tier: str, reason: UnpublishReason = "reset") -> Mapping[str, bool]:
         self.cache.page_of.clear()
         self.cache.key_of.clear()
-        self.witness.settle(reason=reason)
+        self.diff.settle(reason=reason)
         return {"local": True}
 
     def renew(self) -> None:
@@ -146,8 +146,8 @@ class PagedAdapter:
         request.pages, request.computed = request.pages + pages, start
         if new:
             self.admitted.append(r)
-            self.witness.hit(r, start, [hit])
-        self.witness.settle([r])
+            self.diff.hit(r, start, [hit])
+        self.diff.settle([r])
         scheduled.chunks[r] = (start, stop)
         return True
 
@@ -157,7 +157,7 @@ class PagedAdapter:
             request.computed = stop
             for key, page in zip(request.keys(self.size, start, stop), request.pages[start // self.size :], strict=False):
                 self.cache.publish(key, page)
-            self.witness.settle(served=r)
+            self.diff.settle(served=r)
 
     def tables(self, r: str) -> Tables:
         return [self.requests[r].pages] if r in self.requests else []

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness._util.errors import UsageError
-from harness.engines.block_table_diff import Claim, Count, KeyId, Tables
+from harness.engines.cache_state import Claim, Count, KeyId, Tables
 from harness.engines.kind import EngineKind
 from harness.engines.policy_height import PolicyHeight, Scheduled
 from harness.history.events import Group, Header, Pool, UnpublishReason
@@ -101,7 +101,7 @@ class RadixAdapter:
         self.places: dict[str, list[int]] = {}  # of requests that run
 
     def attach(self, engine: PolicyHeight) -> None:
-        self.witness = engine.witness
+        self.diff = engine.diff
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         row = self.rows[submit.r] = list[Hashable](tokens)
@@ -118,7 +118,7 @@ class RadixAdapter:
 
     def preempt(self, r: str) -> None:
         self.cache.hold(self.places.pop(r, []), -1)
-        self.witness.settle([r])
+        self.diff.settle([r])
 
     def running(self) -> list[str]:
         return list(self.places)
@@ -126,7 +126,7 @@ class RadixAdapter:
     def reset(self, tier: str, reason: UnpublishReason = "reset") -> Mapping[str, bool]:
         if not self.places:
             self.cache = RadixCache(len(self.cache.references))
-            self.witness.settle(reason=reason)
+            self.diff.settle(reason=reason)
         return {"local": not self.places}
 
     def renew(self) -> None:
@@ -150,8 +150,8 @@ class RadixAdapter:
         self.cache.hold(fresh, 1)
         self.places[r] = [*(places or hit), *fresh]
         if places is None:
-            self.witness.hit(r, start, [hit])
-        self.witness.settle([r])
+            self.diff.hit(r, start, [hit])
+        self.diff.settle([r])
         scheduled.chunks[r] = (start, start + len(fresh))
 
     def complete(self, scheduled: Scheduled) -> None:
@@ -160,7 +160,7 @@ class RadixAdapter:
             self.cache.hold(places, 1)
             self.cache.hold(self.places[r], -1)
             self.places[r] = places
-            self.witness.settle([r], served=r)
+            self.diff.settle([r], served=r)
 
     def tables(self, r: str) -> Tables:
         return [self.places.get(r, [])]

@@ -82,7 +82,7 @@ def test_publication_before_the_write_is_found(sample: ModuleType, monkeypatch: 
         keys = request.keys(size, 0, len(request.content) // size * size)
         for key, page in zip(keys, request.pages, strict=False):
             adapter.cache.publish(key, page)
-        adapter.witness.settle(served=r)
+        adapter.diff.settle(served=r)
         return given
 
     monkeypatch.setattr(sample.PagedAdapter, "_compute", publish_early)
