@@ -24,26 +24,32 @@ Further = Callable[[], list[Event]]
 class BlockTableDiff:
     """Compares what a cache shows and gathers `events`, stamped with `step`.
 
-    `pools` is the pool of each group, `null` are the pages of each pool that nobody owns. A cache whose pages are compared one
-    by one has `pages` of them.
+    `pools` is the pool of each group, `null` are the pages of each pool that nobody owns.
     """
 
     def __init__(
-        self, state: CacheState | DirtyCacheState, pools: Sequence[int], null: Mapping[int, Iterable[int]], *, pages: int = 0
+        self,
+        state: CacheState | DirtyCacheState,
+        pools: Sequence[int],
+        null: Mapping[int, Iterable[int]],
+        *,
+        dirty: bool = False,
     ) -> None:
         self.events: list[Event] = []
         self.step = 0
         self._state, self._pools = state, pools
         self._null = {pool: {ABSENT, *nobodys} for pool, nobodys in null.items()}
+        self._no_tables: Tables = [[] for _ in pools]
         self._tables: dict[str, Tables] = {}
         self._scratch: dict[str, Tables] = {}
         self._accounts: WholeAccounts | DirtyAccounts
         self._dirty: DirtyCacheState | None = None
-        if pages:
+        self._whole: WholeAccounts | None = None
+        if dirty:
             self._dirty = cast(DirtyCacheState, state)
-            self._accounts = DirtyAccounts(self._dirty, pools[0], pages, self._null[pools[0]])
+            self._accounts = DirtyAccounts(self._dirty, pools[0], self._null[pools[0]])
         else:
-            self._accounts = WholeAccounts(cast(CacheState, state), pools)
+            self._accounts = self._whole = WholeAccounts(cast(CacheState, state), pools)
 
     # --- what an adapter says ------------------------------------------------------------------------------------------
 
@@ -80,15 +86,18 @@ class BlockTableDiff:
         did so for `reason`; if that is eviction although its page stays held, it was replaced. `further` is asked, once the
         tables were compared, for what else took or gave back pages in this call.
         """
-        call = Call(self.step, served, reason)
-        self._accounts.compare_keys(call, self._tables.values())
+        call, dirty = Call(self.step, served, reason), self._dirty
+        if self._whole is not None:
+            self._whole.compare_keys(call, self._tables.values())
         drops: list[Event] = []
         come: list[tuple[str, int, list[int]]] = []
         touched: set[tuple[int, int]] = set()
-        for r in dict.fromkeys(holders):
+        for r in holders:
             self._compare_tables(r, drops, come, touched)
+            if dirty is not None and dirty.scratching:
+                self._compare_scratch(r, dirty.scratch(r), drops, come)
         # What a page that goes stood for is asked before a page that comes, perhaps the same one, stands for anything.
-        moves, dirty = drops, self._dirty
+        moves = drops
         for r, group, pages in come:
             taken = pages if dirty is None else dirty.tied(pages)
             moves.append(Take(step=self.step, pool=self._pools[group], group=group, pages=taken, holder=r))
@@ -99,7 +108,8 @@ class BlockTableDiff:
     def account(self, moves: list[Event], *, served: str = "", reason: UnpublishReason = "evict") -> None:
         """Report what took or gave back pages beside all tables, and how keys and counts changed with that."""
         call = Call(self.step, served, reason)
-        self._accounts.compare_keys(call, ())
+        if self._whole is not None:
+            self._whole.compare_keys(call, self._tables.values())
         self.events += self._accounts.around(call, moves, set())
 
     def forget(self, r: str) -> None:
@@ -111,13 +121,11 @@ class BlockTableDiff:
 
     def tables(self, r: str) -> Tables:
         """Return the tables of a request as of the last `settle` that named it, a row for every group. Not to be changed."""
-        known = self._tables.get(r, [])
-        return known + [[] for _ in self._pools[len(known) :]]
+        return self._tables.get(r, self._no_tables)
 
     def scratch(self, r: str) -> Tables:
         """Return the pages of a request beside its tables in the same way."""
-        known = self._scratch.get(r, [])
-        return known + [[] for _ in self._pools[len(known) :]]
+        return self._scratch.get(r, self._no_tables)
 
     # --- differences ---------------------------------------------------------------------------------------------------
 
@@ -125,14 +133,14 @@ class BlockTableDiff:
         self, r: str, drops: list[Event], come: list[tuple[str, int, list[int]]], touched: set[tuple[int, int]]
     ) -> None:
         """Add what a request gave back to `drops`, what it got, by group, to `come`, and the pages of both to `touched`."""
-        before, dirty = self._tables.get(r, _NO_TABLES), self._dirty
+        before, dirty = self._tables.get(r, self._no_tables), self._dirty
         after = self._state.tables(r)
+        if after is before:
+            return
         if dirty is None:
-            after = [list(row) for row in after]
+            after = [*map(list, after), *self._no_tables[len(after) :]]
         self._tables[r] = after
-        for group, pool in enumerate(self._pools):
-            old = before[group] if group < len(before) else _NO_ROW
-            new = after[group] if group < len(after) else _NO_ROW
+        for group, (pool, old, new) in enumerate(zip(self._pools, before, after, strict=True)):
             if old is new or old == new:
                 continue
             gone, got = _difference(old, new, self._null[pool])
@@ -142,10 +150,9 @@ class BlockTableDiff:
                 drops.append(Drop(step=self.step, pool=pool, group=group, pages=pages, holder=r))
             if got:
                 come.append((r, group, got))
-        if dirty is not None and (scratch := dirty.scratch(r)):
-            self._compare_scratch(r, scratch, drops, come)
 
     def _compare_scratch(self, r: str, after: Tables, drops: list[Event], come: list[tuple[str, int, list[int]]]) -> None:
+        """Do the same with the pages beside the tables."""
         before = self.scratch(r)
         for group, (old, new) in enumerate(zip(before, after, strict=True)):
             if new != old:
@@ -154,10 +161,6 @@ class BlockTableDiff:
                 if new:
                     come.append((r, group, new))
         self._scratch[r] = after
-
-
-_NO_TABLES: Tables = []
-_NO_ROW: list[int] = []
 
 
 def _difference(old: list[int], new: list[int], null: set[int]) -> tuple[list[int], list[int]]:

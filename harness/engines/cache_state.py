@@ -6,7 +6,7 @@ changed, and is asked about those alone.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 ABSENT = -1
@@ -37,6 +37,10 @@ class Count(NamedTuple):
     cached: int
 
 
+PageState = tuple[int, int, Hashable | None, bool]
+"""A page, how often it is held, the key that it is kept for (None: for none), whether it may have several."""
+
+
 class CacheState(Protocol):
     """A cache that is compared whole. Nothing it returns is changed, neither here nor by the cache afterwards."""
 
@@ -56,14 +60,17 @@ class CacheState(Protocol):
 class DirtyCacheState(Protocol):
     """A cache of one pool that says which of its pages may have changed since it was last asked.
 
-    Keys that are no more than what a page had are the same object as `known`, rows of tables that did not change the same rows.
+    What it returns is not changed afterwards.
     """
 
+    scratching: bool
+    """Whether requests hold pages beside their tables."""
+
     def tables(self, r: str) -> Tables:
-        """Return the pages that a request holds, by group and column; [] if it is not known."""
+        """Return the pages that a request holds, by group and column; the same object if nothing changed."""
 
     def scratch(self, r: str) -> Tables:
-        """Return by group the pages that a request holds beside its tables, which come and go all together; [] without any."""
+        """Return by group the pages that a request holds beside its tables, which come and go all together."""
 
     def untied(self, pages: list[int]) -> list[int]:
         """Return pages that are given back, and those that they stood for when they were taken."""
@@ -71,14 +78,11 @@ class DirtyCacheState(Protocol):
     def tied(self, pages: list[int]) -> list[int]:
         """Return pages that are taken, and those that they stand for."""
 
-    def changed(self, moved: Iterable[int]) -> Iterable[int]:
-        """Return in order the pages whose references or keys may have changed; `moved` joined or left tables."""
+    def look(self, moved: Iterable[tuple[int, int]] | None) -> Sequence[PageState]:
+        """Return in order the pages that may have changed as they are; None: all.
 
-    def reference(self, page: int) -> int:
-        """Return how often the cache says that a page is held."""
-
-    def is_keyed(self, page: int) -> bool:
-        """Return whether a page that nobody holds is kept for a key."""
+        `moved` are those that joined or left tables since, each with its pool.
+        """
 
     def keys_of(self, page: int, known: Mapping[Hashable, Claim]) -> Mapping[Hashable, Claim]:
         """Return the keys of a page that can be hit; `known` are those that it had."""

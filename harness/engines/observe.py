@@ -18,18 +18,18 @@ Sources of the interface: vLLM 0.33.0, `v1/core/kv_cache_manager.py`, `v1/core/b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.engines.block_table_diff import BlockTableDiff
-from harness.engines.cache_state import Claim, Tables
+from harness.engines.cache_state import Claim, PageState, Tables
 from harness.engines.observe_pins import POOL, ObservedPool, Pins
 from harness.engines.observe_tier import ObservedTier
 from harness.engines.observe_touched import DirtyBlocks
 from harness.history.events import Event, UnpublishReason
 
 _NO_BLOCKS: list[Any] = []
+_NOTHING: dict[int, Any] = {}
 
 
 def group_in_last_bytes(key: Any) -> int:
@@ -55,7 +55,7 @@ class BlockPoolState:
         self._companions: dict[int, list[int]] = {}
         self._has_companions = hasattr(self._pool.null_block, "companions")
         self._scratch_blocks = [getattr(single, "speculative_blocks", {}) for single in self._managers]
-        self.drafts = any(getattr(single, "num_speculative_blocks", 0) for single in self._managers)
+        self.scratching = any(getattr(single, "num_speculative_blocks", 0) for single in self._managers)
 
     def tables(self, r: str) -> Tables:
         """Return the ids of the blocks that a request holds, by group and column."""
@@ -73,9 +73,15 @@ class BlockPoolState:
                 rows[group] = [block.block_id for block in blocks]
         return rows
 
+    @property
+    def _further(self) -> Mapping[int, Any]:
+        """The keys of blocks that have several, in releases where there can be."""
+        further: Mapping[int, Any] = getattr(self._pool, "cached_block_hashes_by_block", _NOTHING)
+        return further
+
     def scratch(self, r: str) -> Tables:
         """Return by group the blocks for states after drafts."""
-        return [[block.block_id for block in blocks.get(r, ())] for blocks in self._scratch_blocks] if self.drafts else []
+        return [[block.block_id for block in blocks.get(r, ())] for blocks in self._scratch_blocks]
 
     def forget(self, r: str) -> None:
         """Forget a request that holds nothing any more."""
@@ -99,23 +105,23 @@ class BlockPoolState:
                 self._companions.pop(page, None)
         return pages + tied if tied else pages
 
-    def changed(self, moved: Iterable[int]) -> Iterable[int]:
-        """Return the blocks that may have changed; those with several keys are always among them."""
+    def look(self, moved: Iterable[tuple[int, int]] | None) -> list[PageState]:
+        """Return the blocks that may have changed, and those that may have several keys."""
+        blocks, several = self._blocks, self._several
+        pages = range(len(blocks)) if moved is None else self._changed(moved)
+        if not pages:
+            return []
+        if (further := self._further) or several:
+            several = {*further, *several}
+            return [(page, (block := blocks[page]).ref_cnt, block.block_hash, page in several) for page in pages]
+        return [(page, (block := blocks[page]).ref_cnt, block.block_hash, False) for page in pages]
+
+    def _changed(self, moved: Iterable[tuple[int, int]]) -> Sequence[int]:
         if self._drain_dirty is not None:
             return sorted(self._drain_dirty())
-        self.dirty_blocks.note(moved)
+        self.dirty_blocks.note(page for _, page in moved)
         changed = self.dirty_blocks.changed()
-        further = getattr(self._pool, "cached_block_hashes_by_block", ())
-        return sorted({*changed, *further, *self._several}) if further or self._several else changed
-
-    def reference(self, page: int) -> int:
-        """Return a block's reference count."""
-        count: int = self._blocks[page].ref_cnt
-        return count
-
-    def is_keyed(self, page: int) -> bool:
-        """Return whether a block has a hash."""
-        return self._blocks[page].block_hash is not None
+        return sorted({*changed, *self._further, *self._several}) if self._further or self._several else changed
 
     def num_free(self) -> int:
         """Return the length of the free queue."""
@@ -125,16 +131,14 @@ class BlockPoolState:
     def keys_of(self, page: int, known: Mapping[Hashable, Claim]) -> Mapping[Hashable, Claim]:
         """Return the keys of a block; a companion has none of its own."""
         block = self._blocks[page]
-        key, more = block.block_hash, getattr(self._pool, "cached_block_hashes_by_block", {}).get(page, ())
-        if not more and len(known) == 1 and key in known and known[key].length == block.block_hash_num_tokens:
-            return known
+        key = block.block_hash
         companions = tuple(companion.block_id for companion in block.companions) if self._has_companions else ()
         keys: dict[Hashable, Claim] = {}
         if key is not None and getattr(block, "primary", None) is None:
-            keys[key] = Claim(block.block_hash_num_tokens, companions=companions)
-        for other in more:
+            keys[key] = Claim(block.block_hash_num_tokens, "", companions)
+        for other in self._further.get(page, ()):
             length = known[other].length if other in known else self._length_of(other)
-            keys[other] = Claim(length, companions=companions)
+            keys[other] = Claim(length, "", companions)
         (self._several.add if len(keys) > 1 else self._several.discard)(page)
         return keys
 
@@ -160,9 +164,10 @@ class ObservedManager:
         self._looked_up: dict[str, tuple[int, Any]] = {}
         self.state = BlockPoolState(manager, group_of)
         pools = [POOL for _ in self._managers]
-        self.diff = BlockTableDiff(self.state, pools, {POOL: [self._null]}, pages=len(self._blocks))
+        self.diff = BlockTableDiff(self.state, pools, {POOL: [self._null]}, dirty=True)
         self._can_copy = hasattr(manager, "take_kv_cache_block_copies")
-        self._copies_expected = getattr(manager.coordinator, "enable_partial_hash_hits", self._can_copy) or self.state.drafts
+        partial_hits = getattr(manager.coordinator, "enable_partial_hash_hits", self._can_copy)
+        self._copies_expected = partial_hits or self.state.scratching
         self._copies: list[Any] = []
         self._retained: list[Any] = []
         self._tier = ObservedTier(getattr(manager, "tier", None), group_of, len(self._managers))
@@ -238,10 +243,10 @@ class ObservedManager:
     def store_to_tier(self) -> list[Any]:
         """Store what was keyed in the second tier; return the copies that the step has to make when it has run."""
         stores: list[Any] = self.manager.store_to_tier()
-        pins, step = self._pins, self.step
+        pins, step = self._pins, self.diff.step
         takes = [pins.take(b.block_id, self._group_of(place.block_hash), pins.next_copy(), step) for place, b in stores]
         self._account(None, takes)
-        self.events += self._tier.changes(self.step, "evict")
+        self.diff.events += self._tier.changes(self.diff.step, "evict")
         return stores
 
     def begin_loads(self, request: Any) -> list[Any]:
@@ -256,12 +261,12 @@ class ObservedManager:
         """Let a transfer be over: what it filled is keyed, and what it held is not any more."""
         self.manager.end_transfer(transfer)
         self._released([transfer.block], transfer.waiting)
-        self.events += self._tier.changes(self.step, "evict", [self._tier.let_go(transfer, self.step)])
+        self.diff.events += self._tier.changes(self.diff.step, "evict", [self._tier.let_go(transfer, self.diff.step)])
 
     def reset_tier(self, reason: UnpublishReason = "reset") -> None:
         """Forget every key of the second tier."""
         self.manager.reset_tier()
-        self.events += self._tier.changes(self.step, reason)
+        self.diff.events += self._tier.changes(self.diff.step, reason)
 
     def reset_prefix_cache(self, reason: UnpublishReason = "reset") -> bool:
         """Forget every key, if nobody holds a block."""
@@ -271,7 +276,7 @@ class ObservedManager:
 
     def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Any]]:
         """Return the copies that the next step has to make, and the blocks to free when they are made."""
-        self.events += self._collect_copies(self._no_tables, self._no_tables)
+        self.diff.events += self._collect_copies(self._no_tables, self._no_tables)
         copies, retained = self._copies, self._retained
         self._copies, self._retained = [], []
         return copies, retained
@@ -316,19 +321,18 @@ class ObservedManager:
         self.state.served = request
         if request is None:
             self.diff.settle(holders, reason=reason)
-        elif not self._copies_expected:
-            self.diff.settle(holders, served=request.request_id, reason=reason)
         else:
-            r = request.request_id
-            self.diff.settle(holders, served=r, reason=reason, further=partial(self._copies_of, r))
+            further = self._new_copies if self._copies_expected else None
+            self.diff.settle(holders, served=request.request_id, reason=reason, further=further)
 
     def _account(self, request: Any, moves: list[Event]) -> None:
         """Report what copies took or gave back, and the blocks that changed with that; `request` is for whom they are keyed."""
         self.state.served = request
         self.diff.account(moves, served="" if request is None else request.request_id)
 
-    def _copies_of(self, r: str) -> list[Event]:
-        return self._collect_copies(self.tables(r), self.scratch(r))
+    def _new_copies(self) -> list[Event]:
+        r = self.state.served.request_id
+        return self._collect_copies(self.diff.tables(r), self.diff.scratch(r))
 
     def _collect_copies(self, tables: list[list[int]], scratch: list[list[int]]) -> list[Event]:
         """Note new copies. The manager keeps an extra reference to both ends; the copy itself is their holder here."""
@@ -345,7 +349,7 @@ class ObservedManager:
             self.state.dirty_blocks.note(ends)
             group = next((g for g, places in enumerate(holding) if not places.isdisjoint(ends)), 0)
             for block in retained[2 * index : 2 * index + 2]:
-                takes.append(self._pins.take(block.block_id, group, holder, self.step))
+                takes.append(self._pins.take(block.block_id, group, holder, self.diff.step))
         self._copies += copies
         self._retained += retained
         return takes
@@ -355,12 +359,12 @@ class ObservedManager:
         places: list[Event] = []
         for transfer in transfers:
             holder, group = self._pins.next_copy(), self._group_of(transfer.key)
-            blocks.append(self._pins.take(transfer.block.block_id, group, holder, self.step))
-            places.append(self._tier.hold(transfer, holder, self.step))
+            blocks.append(self._pins.take(transfer.block.block_id, group, holder, self.diff.step))
+            places.append(self._tier.hold(transfer, holder, self.diff.step))
         self._account(None, blocks)
-        self.events += self._tier.changes(self.step, "evict", places)
+        self.diff.events += self._tier.changes(self.diff.step, "evict", places)
         return transfers
 
     def _released(self, blocks: list[Any], request: Any = None) -> None:
         """Report that blocks kept for copies were given back to the pool; `request` is for whom they were keyed."""
-        self._account(request, self._pins.drop((block.block_id for block in blocks), self.step))
+        self._account(request, self._pins.drop((block.block_id for block in blocks), self.diff.step))

@@ -85,73 +85,61 @@ class DirtyAccounts:
     What was keyed and then left in the same call (blocks that drafts filled) is published before the moves.
     """
 
-    def __init__(self, state: DirtyCacheState, pool: int, pages: int, null: Container[int]) -> None:
+    def __init__(self, state: DirtyCacheState, pool: int, null: Container[int]) -> None:
         self._state, self._pool, self._null = state, pool, null
-        self._refs = [state.reference(page) for page in range(pages)]
-        self._keyed = [state.is_keyed(page) for page in range(pages)]
+        self._refs = [references for _, references, _, _ in state.look(None)]
+        self._keys = [key for _, _, key, _ in state.look(None)]
         self._claims: dict[int, Mapping[Hashable, Claim]] = {}
         self._held = self._cached = 0
 
-    def compare_keys(self, call: Call, tables: Iterable[Tables]) -> None:
-        """Compare nothing yet: which pages the call took says why their keys ended."""
-
     def around(self, call: Call, moves: list[Event], touched: set[tuple[int, int]]) -> list[Event]:
         """Return the moves of the call between the keys that ended and those that began, then the counts that changed."""
+        looked_at = self._state.look(touched)
+        if not looked_at:
+            return moves
         events: list[Event] = []
         refs: list[tuple[int, int]] = []
         begun: list[Publish] = []
         taken: set[int] | None = None
         counted = False
-        state, none = self._state, _NO_CLAIMS
-        for page in state.changed(page for _, page in touched):
-            ref, keyed = state.reference(page), state.is_keyed(page)
-            was, had = self._refs[page], self._keyed[page]
-            old = self._claims.get(page, none)
-            if keyed or had or old:
-                new = state.keys_of(page, old)
-                if new is not old and new != old:
-                    why = call.reason
-                    if why == "evict" and was > 0:
-                        taken = _taken_by(call.served, moves) if taken is None else taken
-                        why = "evict" if page in taken else "replace"
-                    self._rekey(call, page, old, new, why, events, begun)
-            self._keyed[page] = keyed
-            if page in self._null or (ref == was and keyed == had):
+        all_refs, all_keys, null = self._refs, self._keys, self._null
+        for page, ref, key, several in looked_at:
+            was, had = all_refs[page], all_keys[page]
+            if several or key != had:
+                why = call.reason
+                if why == "evict" and was > 0:
+                    taken = _taken_by(call.served, moves) if taken is None else taken
+                    why = "evict" if page in taken else "replace"
+                begun += self._rekey(call, page, why, events)
+                all_keys[page] = key
+            if page in null or (ref == was and (key is None) == (had is None)):
                 continue
             counted = True
             self._held += (ref > 0) - (was > 0)
-            self._cached += (ref <= 0 and keyed) - (was <= 0 and had)
+            self._cached += (ref <= 0 and key is not None) - (was <= 0 and had is not None)
             if ref != was:
-                self._refs[page] = ref
+                all_refs[page] = ref
                 refs.append((page, ref))
         events += self._arranged(moves, begun) if begun else moves
         if counted:
-            free = state.num_free() - self._cached
+            free = self._state.num_free() - self._cached
             events.append(Counts(step=call.step, pool=self._pool, free=free, held=self._held, cached=self._cached, refs=refs))
         return events
 
-    def _rekey(
-        self,
-        call: Call,
-        page: int,
-        old: Mapping[Hashable, Claim],
-        new: Mapping[Hashable, Claim],
-        why: UnpublishReason,
-        ended: list[Event],
-        begun: list[Publish],
-    ) -> None:
-        """Add the keys that a page lost to `ended`, and what it gained to `begun`."""
-        group_of = self._state.group_of
+    def _rekey(self, call: Call, page: int, why: UnpublishReason, ended: list[Event]) -> list[Publish]:
+        """Add the keys that a page lost to `ended`, and return what it gained."""
+        group_of, old = self._state.group_of, self._claims.pop(page, _NO_CLAIMS)
+        new = self._state.keys_of(page, old)
         for key, claim in old.items():
             if key not in new or new[key].length != claim.length:
                 ended.append(Unpublish(step=call.step, group=group_of(key), page=page, length=claim.length, reason=why))
-        for key, claim in new.items():
-            if key not in old or old[key].length != claim.length:
-                begun.append(_publish(call, group_of(key), page, claim))
         if new:
             self._claims[page] = new
-        else:
-            self._claims.pop(page, None)
+        return [
+            _publish(call, group_of(key), page, claim)
+            for key, claim in new.items()
+            if key not in old or old[key].length != claim.length
+        ]
 
     def _arranged(self, moves: list[Event], begun: list[Publish]) -> list[Event]:
         left: list[Event] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -118,3 +119,10 @@ def test_a_hit_on_a_stale_row_is_found(sample: ModuleType, monkeypatch: pytest.M
 def test_a_sample_is_read_in_minutes(name: str) -> None:
     """A sample, cache and adapter and all, stays under so many lines."""
     assert len((SAMPLES / f"{name}_adapter.py").read_text(encoding="utf-8").splitlines()) < LINES_MAX
+
+
+def test_the_guide_quotes_the_sample() -> None:
+    """The methods that docs/engines.md shows are the paged sample's, to the letter."""
+    guide = (SAMPLES.parent / "engines.md").read_text(encoding="utf-8")
+    quoted = guide.split("```python\n", 1)[1].split("```", 1)[0].replace("\n\n\n", "\n\n")
+    assert textwrap.indent(quoted, "    ") in (SAMPLES / "paged_adapter.py").read_text(encoding="utf-8")
