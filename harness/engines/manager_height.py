@@ -142,7 +142,7 @@ class ManagerHeight:
         reserve_full_isl: bool = True,
     ) -> None:
         self.header = header
-        self.manager = manager
+        self.manager, self.diff = manager, manager.diff
         self.new_request, self.split, self._max_model_len = new_request, split, max_model_len
         self._reserve_full_isl = reserve_full_isl
         self._running = 0
@@ -164,7 +164,7 @@ class ManagerHeight:
         Raises UsageError if it names a request that was never submitted, or one that already was.
         """
         events: list[Event] = []
-        self.manager.events = events
+        self.diff.events = events
         match op:
             case Submit():
                 self._submit(op)
@@ -197,14 +197,14 @@ class ManagerHeight:
         self._clients[op.r] = client
         event = Submitted(r=op.r, tokens=tokens, salt=op.salt, adapter=op.adapter, media=op.media)
         event.step = self._step_number
-        self.manager.events.append(event)
+        self.diff.events.append(event)
 
     def _end(self, op: Finish | Abort) -> None:
         client = self._client(op.r)
         if client is None:
             return
         ended = Finished if isinstance(op, Finish) else Aborted
-        self.manager.events.append(ended(step=self._step_number, r=op.r))
+        self.diff.events.append(ended(step=self._step_number, r=op.r))
         self.manager.free(client.request)
         self._running -= client.running
         del self._clients[op.r]
@@ -213,7 +213,7 @@ class ManagerHeight:
     def _preempt(self, r: str, client: _Client) -> None:
         if not client.running:
             return
-        self.manager.events.append(Preempted(step=self._step_number, r=r))
+        self.diff.events.append(Preempted(step=self._step_number, r=r))
         self.manager.free(client.request)
         self._wait_again(client)
 
@@ -225,14 +225,14 @@ class ManagerHeight:
         if running:
             self._preempt_all()
         done = self.manager.reset_prefix_cache()
-        self.manager.events.append(ResetDone(step=self._step_number, ok=done))
+        self.diff.events.append(ResetDone(step=self._step_number, ok=done))
 
     def _update_weights(self, op: UpdateWeights) -> None:
         """Do what vLLM asks of those who change weights: nobody runs on, and the prefix cache is reset."""
         self._preempt_all()
         done = self.manager.reset_prefix_cache("version")
-        self.manager.events.append(ResetDone(step=self._step_number, ok=done))
-        self.manager.events.append(Version(step=self._step_number, weights=op.version, adapter=op.adapter))
+        self.diff.events.append(ResetDone(step=self._step_number, ok=done))
+        self.diff.events.append(Version(step=self._step_number, weights=op.version, adapter=op.adapter))
 
     def _client(self, r: str) -> _Client | None:
         """Return a live request, None for one that has ended."""
@@ -245,7 +245,7 @@ class ManagerHeight:
 
     def _step(self, op: Step) -> None:
         self._step_number += 1
-        step = self.manager.step = self._step_number
+        step = self.diff.step = self._step_number
         self.manager.new_step_starts()
         scheduled: dict[str, tuple[int, int]] = {}
         for r, asked in op.run:
@@ -259,7 +259,7 @@ class ManagerHeight:
         copies, retained = self.manager.take_kv_cache_block_copies()
         moves = [Move(copy.src_block_id, copy.dst_block_id) for copy in copies]
         zeros = self._zeros()
-        events = self.manager.events
+        events = self.diff.events
         events.append(StepBegin(step=step, asked=op.run, runs=runs, copies=moves, zeros=[(POOL, zeros)] if zeros else []))
         events.append(StepEnd(step=step, withdrawn=withdrawn))
         if retained:
@@ -280,7 +280,7 @@ class ManagerHeight:
                 for gone in self.manager.withdraw(self._clients[r].request):
                     scheduled.pop(gone, None)
                     self._wait_again(self._clients[gone])
-                    self.manager.events.append(Preempted(step=self._step_number, r=gone))
+                    self.diff.events.append(Preempted(step=self._step_number, r=gone))
                     withdrawn.append(gone)
         return withdrawn
 
@@ -328,7 +328,7 @@ class ManagerHeight:
             token = self._vocabulary.token(client.text, request.num_tokens - request.num_prompt_tokens)
             request.append_output_token_ids(token)
             accept = Accept(step=self._step_number, r=run.r, upto=request.num_tokens, tokens=[token])
-            self.manager.events.append(accept)
+            self.diff.events.append(accept)
 
     def _wait_again(self, client: _Client) -> None:
         self._running -= client.running

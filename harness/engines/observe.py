@@ -1,12 +1,11 @@
-"""Turns the calls made on a cache manager of vLLM's shape into events.
+"""The calls made on a cache manager of vLLM's shape, and what the manager shows of itself after each.
 
-The manager is believed in nothing: after each call its block tables, reference counts and block hashes are compared
-with what they were before, and the difference becomes `take`, `drop`, `publish`, `unpublish` and `counts`. So a manager
-needs no hooks, and one observer serves the reference policy and every release of vLLM.
+The manager is believed in nothing: after each call its block tables, reference counts and block hashes are compared with what
+they were before (`block_table_diff`). So a manager needs no hooks, and one observer serves the reference policy and every
+release of vLLM.
 
 Within a call the events come in this order: `hit` (the look-up came first), `unpublish`, `publish` of what is given back in the
-same call, `drop`, `take`, `publish`, `counts`. A block that changes columns is dropped and taken again, because a page that
-went through the free queue inside one call looks exactly like that.
+same call, `drop`, `take`, `publish`, `counts`.
 
 `counts` uses the pool's own books: `free` is the length of the free queue less the cached blocks in it, so a block that
 is queued twice, or lost, shows as free + held + cached differing from the size of the pool.
@@ -19,16 +18,18 @@ Sources of the interface: vLLM 0.33.0, `v1/core/kv_cache_manager.py`, `v1/core/b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import zip_longest
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+from harness.engines.block_table_diff import BlockTableDiff
+from harness.engines.cache_state import Claim, PageState, Tables
 from harness.engines.observe_pins import POOL, ObservedPool, Pins
 from harness.engines.observe_tier import ObservedTier
 from harness.engines.observe_touched import DirtyBlocks
-from harness.history.events import Counts, Drop, Event, Hit, Publish, Take, Unpublish, UnpublishReason
+from harness.history.events import Event, UnpublishReason
 
 _NO_BLOCKS: list[Any] = []
+_NOTHING: dict[int, Any] = {}
 
 
 def group_in_last_bytes(key: Any) -> int:
@@ -36,38 +37,137 @@ def group_in_last_bytes(key: Any) -> int:
     return int.from_bytes(key[-4:], "big")
 
 
+class BlockPoolState:
+    """What a manager of vLLM's shape shows of itself. `served` is the request of the call under way."""
+
+    def __init__(self, manager: Any, group_of: Callable[[Any], int]) -> None:
+        self.group_of = group_of
+        self.served: Any = None
+        self._pool = manager.block_pool
+        self._blocks = self._pool.blocks
+        self._managers = manager.coordinator.single_type_managers
+        self._columns: dict[str, list[list[Any]]] = {}
+        """The blocks in a request's tables, as objects."""
+        self._rows: dict[str, Tables] = {}
+        self._drain_dirty = getattr(self._pool, "drain_dirty", None)
+        self.dirty_blocks = DirtyBlocks(self._pool)
+        self._several: set[int] = set()
+        self._companions: dict[int, list[int]] = {}
+        self._has_companions = hasattr(self._pool.null_block, "companions")
+        self._scratch_blocks = [getattr(single, "speculative_blocks", {}) for single in self._managers]
+        self.scratching = any(getattr(single, "num_speculative_blocks", 0) for single in self._managers)
+
+    def tables(self, r: str) -> Tables:
+        """Return the ids of the blocks that a request holds, by group and column."""
+        columns = self._columns.get(r)
+        if columns is None:
+            columns = self._columns[r] = [[] for _ in self._managers]
+            self._rows[r] = [[] for _ in self._managers]
+        rows = before = self._rows[r]
+        for group, manager in enumerate(self._managers):
+            blocks = manager.req_to_blocks.get(r) or _NO_BLOCKS
+            if blocks != columns[group]:  # the same objects in the same places, mostly: no need to ask for their ids
+                columns[group] = [*blocks]
+                if rows is before:
+                    rows = self._rows[r] = [*before]
+                rows[group] = [block.block_id for block in blocks]
+        return rows
+
+    @property
+    def _further(self) -> Mapping[int, Any]:
+        """The keys of blocks that have several, in releases where there can be."""
+        further: Mapping[int, Any] = getattr(self._pool, "cached_block_hashes_by_block", _NOTHING)
+        return further
+
+    def scratch(self, r: str) -> Tables:
+        """Return by group the blocks for states after drafts."""
+        return [[block.block_id for block in blocks.get(r, ())] for blocks in self._scratch_blocks]
+
+    def forget(self, r: str) -> None:
+        """Forget a request that holds nothing any more."""
+        self._columns.pop(r, None)
+        self._rows.pop(r, None)
+
+    def untied(self, pages: list[int]) -> list[int]:
+        """Return blocks and the companions that they had."""
+        return pages + [tied for page in pages for tied in self._companions.get(page, ())] if self._companions else pages
+
+    def tied(self, pages: list[int]) -> list[int]:
+        """Return blocks and their companions: a snapshot of several blocks is in a table by its first block alone."""
+        if not self._has_companions:
+            return pages
+        tied: list[int] = []
+        for page in pages:
+            if companions := self._blocks[page].companions:
+                self._companions[page] = [block.block_id for block in companions]
+                tied += self._companions[page]
+            elif self._companions:
+                self._companions.pop(page, None)
+        return pages + tied if tied else pages
+
+    def look(self, moved: Iterable[tuple[int, int]] | None) -> list[PageState]:
+        """Return the blocks that may have changed, and those that may have several keys."""
+        blocks, several = self._blocks, self._several
+        pages = range(len(blocks)) if moved is None else self._changed(moved)
+        if not pages:
+            return []
+        if (further := self._further) or several:
+            several = {*further, *several}
+            return [(page, (block := blocks[page]).ref_cnt, block.block_hash, page in several) for page in pages]
+        return [(page, (block := blocks[page]).ref_cnt, block.block_hash, False) for page in pages]
+
+    def _changed(self, moved: Iterable[tuple[int, int]]) -> Sequence[int]:
+        if self._drain_dirty is not None:
+            return sorted(self._drain_dirty())
+        self.dirty_blocks.note(page for _, page in moved)
+        changed = self.dirty_blocks.changed()
+        return sorted({*changed, *self._further, *self._several}) if self._further or self._several else changed
+
+    def num_free(self) -> int:
+        """Return the length of the free queue."""
+        count: int = self._pool.get_num_free_blocks()
+        return count
+
+    def keys_of(self, page: int, known: Mapping[Hashable, Claim]) -> Mapping[Hashable, Claim]:
+        """Return the keys of a block; a companion has none of its own."""
+        block = self._blocks[page]
+        key = block.block_hash
+        companions = tuple(companion.block_id for companion in block.companions) if self._has_companions else ()
+        keys: dict[Hashable, Claim] = {}
+        if key is not None and getattr(block, "primary", None) is None:
+            keys[key] = Claim(block.block_hash_num_tokens, "", companions)
+        for other in self._further.get(page, ()):
+            length = known[other].length if other in known else self._length_of(other)
+            keys[other] = Claim(length, "", companions)
+        (self._several.add if len(keys) > 1 else self._several.discard)(page)
+        return keys
+
+    def _length_of(self, key: Any) -> int:
+        """Return how many tokens a further key of a block covers: the place of its hash in the request's chain."""
+        for index, block_hash in enumerate(self.served.block_hashes):
+            if key.startswith(block_hash):
+                return (index + 1) * int(self._pool.hash_block_size)
+        raise RuntimeError(f"request {self.served.request_id}: a block carries a key that is not of its hash chain")
+
+
 class ObservedManager:
-    """A cache manager with a witness. It has the manager's interface; events go to `events`, stamped with `step`."""
+    """A cache manager whose calls become events. It has the manager's interface."""
 
     def __init__(self, manager: Any, group_of: Callable[[Any], int] = group_in_last_bytes) -> None:
         self.manager = manager
-        self.events: list[Event] = []
-        self.step = 0
         self._group_of = group_of
         self._pool = manager.block_pool
         self._blocks = self._pool.blocks
         self._null = self._pool.null_block.block_id
         self._managers = manager.coordinator.single_type_managers
-        self._no_tables: list[list[int]] = [[] for _ in self._managers]
-        self._tables: dict[str, list[list[int]]] = {}
-        self._columns: dict[str, list[list[Any]]] = {}
-        """The blocks in a request's tables, as objects."""
-        self._scratch: dict[str, list[list[int]]] = {}
+        self._no_tables: Tables = [[] for _ in self._managers]
         self._looked_up: dict[str, tuple[int, Any]] = {}
-        self._drain_dirty = getattr(self._pool, "drain_dirty", None)
-        self._refs: list[int] = [block.ref_cnt for block in self._blocks]
-        self._keys: list[Any] = [block.block_hash for block in self._blocks]
-        self._touched = DirtyBlocks(self._pool, self._refs, self._keys)
-        self._lengths: dict[int, dict[Any, int]] = {}
-        self._several: set[int] = set()
-        self._tied: dict[int, list[int]] = {}
-        self._held = self._cached = 0
-        self._has_companions = hasattr(self._pool.null_block, "companions")
+        self.state = BlockPoolState(manager, group_of)
+        pools = [POOL for _ in self._managers]
+        self.diff = BlockTableDiff(self.state, pools, {POOL: [self._null]}, dirty=True)
         self._can_copy = hasattr(manager, "take_kv_cache_block_copies")
-        self._copies_expected = getattr(manager.coordinator, "enable_partial_hash_hits", self._can_copy)
-        self._scratch_blocks = [getattr(single, "speculative_blocks", {}) for single in self._managers]
-        self._drafts = any(getattr(single, "num_speculative_blocks", 0) for single in self._managers)
-        self._copies_expected |= self._drafts
+        partial_hits = getattr(manager.coordinator, "enable_partial_hash_hits", self._can_copy)
+        self._copies_expected = partial_hits or self.state.scratching
         self._copies: list[Any] = []
         self._retained: list[Any] = []
         self._tier = ObservedTier(getattr(manager, "tier", None), group_of, len(self._managers))
@@ -76,6 +176,24 @@ class ObservedManager:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.manager, name)
+
+    @property
+    def events(self) -> list[Event]:
+        """What happened in the operation under way."""
+        return self.diff.events
+
+    @events.setter
+    def events(self, events: list[Event]) -> None:
+        self.diff.events = events
+
+    @property
+    def step(self) -> int:
+        """The step that events are stamped with."""
+        return self.diff.step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self.diff.step = step
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
@@ -125,10 +243,10 @@ class ObservedManager:
     def store_to_tier(self) -> list[Any]:
         """Store what was keyed in the second tier; return the copies that the step has to make when it has run."""
         stores: list[Any] = self.manager.store_to_tier()
-        pins, step = self._pins, self.step
+        pins, step = self._pins, self.diff.step
         takes = [pins.take(b.block_id, self._group_of(place.block_hash), pins.next_copy(), step) for place, b in stores]
-        self._account(None, "evict", takes)
-        self.events += self._tier.changes(self.step, "evict")
+        self._account(None, takes)
+        self.diff.events += self._tier.changes(self.diff.step, "evict")
         return stores
 
     def begin_loads(self, request: Any) -> list[Any]:
@@ -143,12 +261,12 @@ class ObservedManager:
         """Let a transfer be over: what it filled is keyed, and what it held is not any more."""
         self.manager.end_transfer(transfer)
         self._released([transfer.block], transfer.waiting)
-        self.events += self._tier.changes(self.step, "evict", [self._tier.let_go(transfer, self.step)])
+        self.diff.events += self._tier.changes(self.diff.step, "evict", [self._tier.let_go(transfer, self.diff.step)])
 
     def reset_tier(self, reason: UnpublishReason = "reset") -> None:
         """Forget every key of the second tier."""
         self.manager.reset_tier()
-        self.events += self._tier.changes(self.step, reason)
+        self.diff.events += self._tier.changes(self.diff.step, reason)
 
     def reset_prefix_cache(self, reason: UnpublishReason = "reset") -> bool:
         """Forget every key, if nobody holds a block."""
@@ -158,18 +276,18 @@ class ObservedManager:
 
     def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Any]]:
         """Return the copies that the next step has to make, and the blocks to free when they are made."""
-        self.events += self._collect_copies(self._no_tables, self._no_tables)
+        self.diff.events += self._collect_copies(self._no_tables, self._no_tables)
         copies, retained = self._copies, self._retained
         self._copies, self._retained = [], []
         return copies, retained
 
     def tables(self, r: str) -> list[list[int]]:
         """Return the request's pages per group by column, as of its last call. Not to be changed."""
-        return self._tables.get(r, self._no_tables)
+        return self.diff.tables(r)
 
     def scratch(self, r: str) -> list[list[int]]:
         """Return the request's pages per group for the states after drafts. Not to be changed."""
-        return self._scratch.get(r, self._no_tables)
+        return self.diff.scratch(r)
 
     # --- differences -------------------------------------------------------------------------------------------------
 
@@ -180,7 +298,7 @@ class ObservedManager:
             places = [[self._tier.place(block) for block in column] for column in found.blocks]
             pages = [self._fetched(r, group, pages[group], columns) for group, columns in enumerate(places)] + places
             tier = "cpu" if any(place >= 0 for columns in places for place in columns) else tier
-        self.events.append(Hit(step=self.step, r=r, reported=length, resume=length, pages=pages, tier=tier))
+        self.diff.hit(r, length, pages, tier=tier)
 
     def _fetched(self, r: str, group: int, pages: list[int], places: list[int]) -> list[int]:
         """Return the columns of a hit with the blocks that what the tier had was fetched into."""
@@ -194,79 +312,27 @@ class ObservedManager:
         self._settle(gone, None, reason)
         for r in gone:
             self._looked_up.pop(r, None)
-            if not any(self._tables.get(r, ())):
-                self._tables.pop(r, None)
-                self._columns.pop(r, None)
-                self._scratch.pop(r, None)
+            if not any(self.diff.tables(r)):
+                self.diff.forget(r)
+                self.state.forget(r)
 
     def _settle(self, holders: list[str], request: Any, reason: UnpublishReason) -> None:
         """Report how tables, then blocks, changed in the call that has just returned; `request` is whom it served."""
-        drops: list[Event] = []
-        come: list[tuple[str, int, list[int]]] = []
-        for r in holders:
-            self._compare_tables(r, drops, come)
-        # What was tied to a page that goes is asked before a page that comes, perhaps the same one, is tied anew.
-        moves = drops
-        for r, group, pages in come:
-            moves.append(Take(step=self.step, pool=POOL, group=group, pages=self._tie_companions(pages), holder=r))
-        if self._copies_expected and request is not None:
-            moves += self._collect_copies(self._tables[request.request_id], self.scratch(request.request_id))
-        self._account(request, reason, moves)
+        self.state.served = request
+        if request is None:
+            self.diff.settle(holders, reason=reason)
+        else:
+            further = self._new_copies if self._copies_expected else None
+            self.diff.settle(holders, served=request.request_id, reason=reason, further=further)
 
-    def _compare_tables(self, r: str, drops: list[Event], come: list[tuple[str, int, list[int]]]) -> None:
-        """Add what the request gave back to `drops`, and what it got, by group, to `come`."""
-        null = self._null
-        columns = self._columns.get(r)
-        if columns is None:
-            columns = self._columns[r] = [[] for _ in self._managers]
-        tables = before = self._tables.get(r, self._no_tables)
-        for group, manager in enumerate(self._managers):
-            blocks = manager.req_to_blocks.get(r) or _NO_BLOCKS
-            if blocks != columns[group]:  # the same objects in the same places, mostly: no need to ask for their ids
-                columns[group] = [*blocks]
-                old, new = before[group], [block.block_id for block in blocks]
-                if tables is before:
-                    tables = [*before]
-                tables[group] = new
-                gone, got = _difference(old, new, null)
-                self._touched.note(gone + got)
-                if gone:
-                    pages = self._with_tied(gone) if self._tied else gone
-                    drops.append(Drop(step=self.step, pool=POOL, group=group, pages=pages, holder=r))
-                if got:
-                    come.append((r, group, got))
-        self._tables[r] = tables
-        if self._drafts:
-            self._compare_scratch(r, drops, come)
+    def _account(self, request: Any, moves: list[Event]) -> None:
+        """Report what copies took or gave back, and the blocks that changed with that; `request` is for whom they are keyed."""
+        self.state.served = request
+        self.diff.account(moves, served="" if request is None else request.request_id)
 
-    def _compare_scratch(self, r: str, drops: list[Event], come: list[tuple[str, int, list[int]]]) -> None:
-        """Do the same with the pages beside the tables, which are got and given back all together."""
-        before = self._scratch.get(r, self._no_tables)
-        after = [[block.block_id for block in blocks.get(r, ())] for blocks in self._scratch_blocks]
-        for group, (old, new) in enumerate(zip(before, after, strict=True)):
-            if new != old:
-                if old:
-                    drops.append(Drop(step=self.step, pool=POOL, group=group, pages=old, holder=r))
-                if new:
-                    come.append((r, group, new))
-        self._scratch[r] = after
-
-    def _with_tied(self, pages: list[int]) -> list[int]:
-        return pages + [tied for page in pages for tied in self._tied.get(page, ())]
-
-    def _tie_companions(self, pages: list[int]) -> list[int]:
-        """Return the pages and those tied to them: a snapshot of several pages is in a table by its first page alone."""
-        if not self._has_companions:
-            return pages
-        tied: list[int] = []
-        for page in pages:
-            companions = self._blocks[page].companions
-            if companions:
-                self._tied[page] = [block.block_id for block in companions]
-                tied += self._tied[page]
-            elif self._tied:
-                self._tied.pop(page, None)
-        return pages + tied if tied else pages
+    def _new_copies(self) -> list[Event]:
+        r = self.state.served.request_id
+        return self._collect_copies(self.diff.tables(r), self.diff.scratch(r))
 
     def _collect_copies(self, tables: list[list[int]], scratch: list[list[int]]) -> list[Event]:
         """Note new copies. The manager keeps an extra reference to both ends; the copy itself is their holder here."""
@@ -280,10 +346,10 @@ class ObservedManager:
         for index, copy in enumerate(copies):
             holder = self._pins.next_copy()
             ends = (copy.src_block_id, copy.dst_block_id)
-            self._touched.note(ends)
+            self.state.dirty_blocks.note(ends)
             group = next((g for g, places in enumerate(holding) if not places.isdisjoint(ends)), 0)
             for block in retained[2 * index : 2 * index + 2]:
-                takes.append(self._pins.take(block.block_id, group, holder, self.step))
+                takes.append(self._pins.take(block.block_id, group, holder, self.diff.step))
         self._copies += copies
         self._retained += retained
         return takes
@@ -293,110 +359,12 @@ class ObservedManager:
         places: list[Event] = []
         for transfer in transfers:
             holder, group = self._pins.next_copy(), self._group_of(transfer.key)
-            blocks.append(self._pins.take(transfer.block.block_id, group, holder, self.step))
-            places.append(self._tier.hold(transfer, holder, self.step))
-        self._account(None, "evict", blocks)
-        self.events += self._tier.changes(self.step, "evict", places)
+            blocks.append(self._pins.take(transfer.block.block_id, group, holder, self.diff.step))
+            places.append(self._tier.hold(transfer, holder, self.diff.step))
+        self._account(None, blocks)
+        self.diff.events += self._tier.changes(self.diff.step, "evict", places)
         return transfers
 
     def _released(self, blocks: list[Any], request: Any = None) -> None:
         """Report that blocks kept for copies were given back to the pool; `request` is for whom they were keyed."""
-        self._account(request, "evict", self._pins.drop((block.block_id for block in blocks), self.step))
-
-    def _changed(self) -> Iterable[int]:
-        if self._drain_dirty is not None:
-            return sorted(self._drain_dirty())
-        changed = self._touched.changed()
-        further = getattr(self._pool, "cached_block_hashes_by_block", ())
-        return sorted({*changed, *further, *self._several}) if further or self._several else changed
-
-    def _account(self, request: Any, reason: UnpublishReason, moves: list[Event]) -> None:
-        """Report the blocks whose references or keys changed, around the takes and drops of the same call."""
-        refs: list[tuple[int, int]] = []
-        published: list[Publish] = []
-        taken: set[int] | None = None
-        counted = False
-        further = getattr(self._pool, "cached_block_hashes_by_block", ())
-        for page in self._changed():
-            block = self._blocks[page]
-            ref, key = block.ref_cnt, block.block_hash
-            was, had = self._refs[page], self._keys[page]
-            if key != had or page in further or page in self._several:
-                why = reason
-                if reason == "evict" and was > 0:
-                    if taken is None:
-                        taken = _taken_by(request, moves)
-                    why = "evict" if page in taken else "replace"
-                published += self._rekey(page, block, request, why)
-            if page == self._null or (ref == was and (key is None) == (had is None)):
-                continue
-            counted = True
-            self._held += (ref > 0) - (was > 0)
-            self._cached += (ref <= 0 and key is not None) - (was <= 0 and had is not None)
-            if ref != was:
-                self._refs[page] = ref
-                refs.append((page, ref))
-        self.events += self._around(moves, published) if published else moves
-        if counted:
-            free = self._pool.get_num_free_blocks() - self._cached
-            self.events.append(Counts(step=self.step, pool=POOL, free=free, held=self._held, cached=self._cached, refs=refs))
-
-    def _around(self, moves: list[Event], published: list[Publish]) -> list[Event]:
-        """Return the moves, in front of them what was keyed and then left (blocks that drafts filled), behind them the rest."""
-        left: list[Event] = []
-        kept: list[Event] = []
-        for event in sorted(published, key=_by_group_and_length):
-            nobodys = event.page != self._null and self._refs[event.page] <= 0
-            (left if nobodys else kept).append(event)
-        return [*left, *moves, *kept]
-
-    def _rekey(self, page: int, block: Any, request: Any, reason: UnpublishReason) -> list[Publish]:
-        """Report the keys that a block lost, and return what it gained."""
-        old = self._lengths.pop(page, {})
-        new: dict[Any, int] = {}
-        if block.block_hash is not None and getattr(block, "primary", None) is None:
-            new[block.block_hash] = block.block_hash_num_tokens
-        for key in getattr(self._pool, "cached_block_hashes_by_block", {}).get(page, ()):
-            new[key] = old[key] if key in old else _length_in(request, key, self._pool.hash_block_size)
-        for key, length in old.items():
-            if new.get(key) != length:
-                group = self._group_of(key)
-                self.events.append(Unpublish(step=self.step, group=group, page=page, length=length, reason=reason))
-        self._keys[page] = block.block_hash
-        if new:
-            self._lengths[page] = new
-        (self._several.add if len(new) > 1 else self._several.discard)(page)
-        tied = [companion.block_id for companion in block.companions] if self._has_companions else []
-        published = []
-        for key, length in new.items():
-            if old.get(key) != length:
-                group, r = self._group_of(key), request.request_id
-                published.append(Publish(step=self.step, group=group, page=page, r=r, length=length, companions=tied))
-        return published
-
-
-def _difference(old: list[int], new: list[int], null: int) -> tuple[list[int], list[int]]:
-    """Return (pages given back, pages taken), column by column, without the null block."""
-    count = len(old)
-    if new[:count] == old:
-        return [], [page for page in new[count:] if page != null]
-    pairs = [(a, b) for a, b in zip_longest(old, new, fillvalue=null) if a != b]
-    return [a for a, _ in pairs if a != null], [b for _, b in pairs if b != null]
-
-
-def _taken_by(request: Any, moves: list[Event]) -> set[int]:
-    """Return the pages that the request itself took: what it held before and took again went through the free queue."""
-    r = request.request_id if request is not None else ""
-    return {page for move in moves if isinstance(move, Take) and move.holder == r for page in move.pages}
-
-
-def _by_group_and_length(event: Publish) -> tuple[int, int]:
-    return event.group, event.length
-
-
-def _length_in(request: Any, key: Any, hash_block_size: int) -> int:
-    """Return how many tokens a further key of a block covers: the place of its hash in the request's chain."""
-    for index, block_hash in enumerate(request.block_hashes):
-        if key.startswith(block_hash):
-            return (index + 1) * hash_block_size
-    raise RuntimeError(f"request {request.request_id}: a block carries a key that is not of its hash chain")
+        self._account(request, self._pins.drop((block.block_id for block in blocks), self.diff.step))

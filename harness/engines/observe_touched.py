@@ -20,15 +20,17 @@ LOOK_EVERY = 256
 
 
 class DirtyBlocks:
-    """Listens to a pool. `refs` and `keys` are by block as they were reported last; whoever has them keeps them up."""
+    """Listens to a pool."""
 
-    def __init__(self, pool: Any, refs: list[int], keys: list[Any]) -> None:
-        self._pool, self._refs, self._keys = pool, refs, keys
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
         self._blocks = pool.blocks
+        self._refs: list[int] = [block.ref_cnt for block in self._blocks]
+        self._keys: list[Any] = [block.block_hash for block in self._blocks]
         self._noted: set[int] = set()
         self._heard: list[Any] = []
         self._calls = 0
-        self._uses = Counter(key for key in keys if key is not None)
+        self._uses = Counter(key for key in self._keys if key is not None)
         self._free = pool.get_num_free_blocks()
         self._index = getattr(pool, "cached_block_hash_to_block", None)
         self._listening = hasattr(self._index, "__len__") and not hasattr(pool, "drain_dirty")
@@ -41,7 +43,14 @@ class DirtyBlocks:
         self._noted.update(pages)
 
     def changed(self) -> list[int]:
-        """Return in order the blocks whose references or primary key are not as they were reported last."""
+        """Return in order the blocks whose references or primary key are not as they were when this was last asked."""
+        found = self._found()
+        for page in found:
+            block = self._blocks[page]
+            self._refs[page], self._keys[page] = block.ref_cnt, block.block_hash
+        return found
+
+    def _found(self) -> list[int]:
         for given in self._heard:
             self._note(given)
         self._heard.clear()

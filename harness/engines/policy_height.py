@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from harness._util.errors import UsageError
-from harness.engines.block_table_diff import CacheState, Witness
+from harness.engines.block_table_diff import BlockTableDiff
+from harness.engines.cache_state import CacheState
 from harness.engines.protocol import Device
 from harness.engines.scripted import Sampler, Scripted
 from harness.history.events import (
@@ -53,11 +54,16 @@ class Scheduled:
     zeros: list[tuple[int, list[int]]] = field(default_factory=list)
     stores: list[Move] = field(default_factory=list)
 
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens are computed in all."""
+        return sum(stop - start for start, stop in self.chunks.values())
+
 
 class Adapter(CacheState, Protocol):
     """A policy as the harness drives it.
 
-    An adapter settles the witness after each call that it makes on the policy, and says in between what cannot be read off
+    An adapter settles the diff after each call that it makes on the policy, and says in between what cannot be read off
     books: hits, and (by `PolicyHeight.preempted`) that a request lost its place before its pages went.
     """
 
@@ -65,7 +71,7 @@ class Adapter(CacheState, Protocol):
     """A request ends when it has so many tokens."""
 
     def attach(self, engine: PolicyHeight) -> None:
-        """Take note of the engine, whose witness is to be told, before anything is submitted."""
+        """Take note of the engine, whose diff is to be told, before anything is submitted."""
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         """Take a request in, whose first `shared` tokens are a part that others have too (the first segment of its prompt).
@@ -117,7 +123,8 @@ class PolicyHeight:
 
     def __init__(self, header: Header, adapter: Adapter) -> None:
         self.header, self.adapter = header, adapter
-        self.witness = Witness(header, adapter)
+        pools, null = [group.pool for group in header.groups], {pool.id: pool.null for pool in header.pools}
+        self.diff = BlockTableDiff(adapter, pools, null)
         self.device: Device | None = None
         self._vocabulary = Vocabulary()
         self._scripted = Scripted(self._vocabulary)
@@ -128,7 +135,7 @@ class PolicyHeight:
     @property
     def events(self) -> list[Event]:
         """What happened in the operation under way."""
-        return self.witness.events
+        return self.diff.events
 
     def describe(self) -> Header:
         """Return the header that the engine was built with."""
@@ -143,11 +150,11 @@ class PolicyHeight:
 
     def preempted(self, r: str) -> None:
         """Report that a request lost its place; to be told before its pages go."""
-        self.events.append(Preempted(r=r, step=self.witness.step))
+        self.events.append(Preempted(r=r, step=self.diff.step))
 
     def apply(self, op: Op) -> list[Event]:
         """Carry out one operation and return its events; one on a request that has ended by itself does nothing."""
-        events = self.witness.events = []
+        events = self.diff.events = []
         match op:
             case Submit():
                 first, *rest = op.prompt.split()
@@ -167,8 +174,8 @@ class PolicyHeight:
             case UpdateWeights():
                 self._preempt_all()
                 self.adapter.renew()
-                events.append(ResetDone(step=self.witness.step, ok=True))
-                events.append(Version(step=self.witness.step, weights=op.version, adapter=op.adapter))
+                events.append(ResetDone(step=self.diff.step, ok=True))
+                events.append(Version(step=self.diff.step, weights=op.version, adapter=op.adapter))
         return events
 
     def submit_tokens(
@@ -178,7 +185,7 @@ class PolicyHeight:
 
         Raises Refused if it can never run.
         """
-        events = self.witness.events = []
+        events = self.diff.events = []
         self._add(Submit(r=r, prompt="", salt=salt, adapter=adapter, media=list(media)), list(tokens), shared)
         return events
 
@@ -190,19 +197,19 @@ class PolicyHeight:
         try:
             self._add(op, tokens, shared)
         except Refused:
-            self.events.append(Aborted(r=op.r, step=self.witness.step))
+            self.events.append(Aborted(r=op.r, step=self.diff.step))
 
     def _add(self, op: Submit, tokens: list[int], shared: int) -> None:
-        event = Submitted(r=op.r, tokens=tokens, salt=op.salt, adapter=op.adapter, media=op.media, step=self.witness.step)
+        event = Submitted(r=op.r, tokens=tokens, salt=op.salt, adapter=op.adapter, media=op.media, step=self.diff.step)
         self.events.append(event)
         self.adapter.add(op, list(tokens), shared)
         self.clients[op.r] = Client(op.r, tokens)
 
     def _end(self, r: str, *, finished: bool) -> None:
-        self.events.append((Finished if finished else Aborted)(r=r, step=self.witness.step))
+        self.events.append((Finished if finished else Aborted)(r=r, step=self.diff.step))
         del self.clients[r]
         self.adapter.end(r, finished=finished)
-        self.witness.forget(r)
+        self.diff.forget(r)
 
     def _preempt(self, r: str) -> None:
         self.preempted(r)
@@ -216,7 +223,7 @@ class PolicyHeight:
         if op.running:
             self._preempt_all()
         for tier, ok in self.adapter.reset(op.tier).items():
-            self.events.append(ResetDone(step=self.witness.step, ok=ok, tier=tier))
+            self.events.append(ResetDone(step=self.diff.step, ok=ok, tier=tier))
 
     # --- steps ---------------------------------------------------------------------------------------------------------
 
@@ -225,12 +232,12 @@ class PolicyHeight:
         manager = self.header.height == "manager"
         if manager and op.run and not asked:
             return  # everybody asked for has ended by itself
-        step = self.witness.step = self.witness.step + 1
+        step = self.diff.step = self.diff.step + 1
         scheduled = self.adapter.schedule(asked if manager else None, op.budget)
         begin = StepBegin(
             step=step,
             asked=asked if manager else [],
-            runs=[Run(r, start, stop, self.witness.tables(r)) for r, (start, stop) in scheduled.chunks.items()],
+            runs=[Run(r, start, stop, self.diff.tables(r)) for r, (start, stop) in scheduled.chunks.items()],
             copies=scheduled.copies,
             zeros=scheduled.zeros,
             stores=scheduled.stores,
@@ -251,7 +258,7 @@ class PolicyHeight:
             return
         tokens = self.sampler.sample(client, [])
         client.all_token_ids += tokens
-        self.events.append(Accept(r=r, upto=len(client.all_token_ids), tokens=tokens, step=self.witness.step))
+        self.events.append(Accept(r=r, upto=len(client.all_token_ids), tokens=tokens, step=self.diff.step))
         self.adapter.accept(r, tokens)
         if len(client.all_token_ids) >= self.adapter.max_model_len:
             self._end(r, finished=True)

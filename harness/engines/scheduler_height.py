@@ -73,7 +73,7 @@ class SchedulerHeight:
         new_request: NewRequest,
     ) -> None:
         self.header = with_tier(msgspec.structs.replace(header, height="scheduler"), options_of(config).tier_pages)
-        self.manager = manager
+        self.manager, self.diff = manager, manager.diff
         self.new_request = new_request
         self.device: Device | None = None
         self._vocabulary = Vocabulary()
@@ -87,7 +87,7 @@ class SchedulerHeight:
     @property
     def events(self) -> list[Event]:
         """What happened in the operation under way."""
-        return self.manager.events
+        return self.diff.events
 
     @property
     def sampler(self) -> Sampler:
@@ -112,7 +112,7 @@ class SchedulerHeight:
     def apply(self, op: Op) -> list[Event]:
         """Carry out one operation and return its events; one on a request that has ended by itself does nothing."""
         events: list[Event] = []
-        self.manager.events = events
+        self.diff.events = events
         match op:
             case Submit():
                 self._submit(op)
@@ -139,7 +139,7 @@ class SchedulerHeight:
         Raises RefusedRequest if it can never run.
         """
         events: list[Event] = []
-        self.manager.events = events
+        self.diff.events = events
         self._add(Submit(r=r, prompt="", salt=salt, adapter=adapter, media=list(media)), list(tokens))
         return events
 
@@ -148,25 +148,25 @@ class SchedulerHeight:
         try:
             self._add(op, self._vocabulary.tokens(op.prompt))
         except RefusedRequest:
-            self.manager.events.append(Aborted(r=op.r, step=self.manager.step))
+            self.diff.events.append(Aborted(r=op.r, step=self.diff.step))
 
     def _add(self, op: Submit, tokens: list[int]) -> None:
-        event = Submitted(r=op.r, tokens=tokens, salt=op.salt, adapter=op.adapter, media=op.media, step=self.manager.step)
-        self.manager.events.append(event)
+        event = Submitted(r=op.r, tokens=tokens, salt=op.salt, adapter=op.adapter, media=op.media, step=self.diff.step)
+        self.diff.events.append(event)
         self.scheduler.add_request(self.new_request(op, list(tokens)))
 
     def _end(self, op: Finish | Abort) -> None:
         if op.r not in self.scheduler.requests:
             return
         finished = isinstance(op, Finish)
-        self.manager.events.append((Finished if finished else Aborted)(r=op.r, step=self.manager.step))
+        self.diff.events.append((Finished if finished else Aborted)(r=op.r, step=self.diff.step))
         self.scheduler.finish_requests([op.r], RequestStatus.FINISHED if finished else RequestStatus.ABORTED)
 
     def _reset(self, op: Reset) -> None:
         self.drain()
         if op.running:
             self._let_transfers_end()
-        events, step = self.manager.events, self.manager.step
+        events, step = self.diff.events, self.diff.step
         if op.tier in ("", LOCAL):
             events.append(ResetDone(step=step, ok=self.scheduler.reset_prefix_cache(reset_running_requests=op.running)))
         if op.tier in ("", SECOND) and self._tables_aside:
@@ -179,9 +179,9 @@ class SchedulerHeight:
         self._view.reason = "version"
         self.scheduler.update_weights()
         self._view.reason = "reset"
-        step = self.manager.step
-        self.manager.events.append(ResetDone(step=step, ok=True))
-        self.manager.events.append(Version(step=step, weights=op.version, adapter=op.adapter))
+        step = self.diff.step
+        self.diff.events.append(ResetDone(step=step, ok=True))
+        self.diff.events.append(Version(step=step, weights=op.version, adapter=op.adapter))
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -191,11 +191,11 @@ class SchedulerHeight:
             self._run_oldest()
 
     def _begin(self, op: Step) -> None:
-        step = self.manager.step = self.manager.step + 1
+        step = self.diff.step = self.diff.step + 1
         scheduler = self.scheduler
         output = scheduler.schedule(op.budget)
         withdrawn = scheduler.withdraw(output, op.withdraw) if op.withdraw else []
-        self.manager.events += [Preempted(r=r, step=step) for r in withdrawn]
+        self.diff.events += [Preempted(r=r, step=step) for r in withdrawn]
         if isinstance(scheduler, LoadingScheduler):
             scheduler.build_connector_meta(output, op.fail)
         else:
@@ -203,7 +203,7 @@ class SchedulerHeight:
         self._scheduled(output, withdrawn)
 
     def _scheduled(self, output: SchedulerOutput, withdrawn: list[str]) -> None:
-        scheduler, step = self.scheduler, self.manager.step
+        scheduler, step = self.scheduler, self.diff.step
         requests = {r: scheduler.requests[r] for r in output.num_scheduled_tokens}
         copies = [Move(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies]
         meta = output.kv_connector_metadata
@@ -218,7 +218,7 @@ class SchedulerHeight:
             ended=[transfer.number for transfer in ended if not transfer.failed],
             failed=[transfer.number for transfer in ended if transfer.failed],
         )
-        self.manager.events.append(begin)
+        self.diff.events.append(begin)
         self._in_flight.append(_InFlight(output, begin, withdrawn, requests))
 
     def _run(self, request: Request, output: SchedulerOutput) -> Run:
@@ -230,7 +230,7 @@ class SchedulerHeight:
 
     def _run_oldest(self) -> None:
         output, begin, withdrawn, requests = self._in_flight.popleft()
-        events, scheduler, step = self.manager.events, self.scheduler, begin.step
+        events, scheduler, step = self.diff.events, self.scheduler, begin.step
         self._view.ran = step
         events.append(StepEnd(step=step, withdrawn=withdrawn))
         if self.device is not None:
@@ -249,7 +249,7 @@ class SchedulerHeight:
 
     def _let_transfers_end(self) -> None:
         while isinstance(self.scheduler, LoadingScheduler) and self.scheduler.transfers:
-            self.manager.step += 1
+            self.diff.step += 1
             self._scheduled(self.scheduler.idle(), [])
             self._run_oldest()
 

@@ -1,4 +1,4 @@
-"""The witness and the engine around a policy, on a policy small enough to be checked by hand.
+"""The differ and the engine around a policy, on a policy small enough to be checked by hand.
 
 `Bump` hands out pages 0, 1, 2, ... of two pools, one for attention and one for states, and keys whole blocks.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness._util.errors import UsageError
-from harness.engines.block_table_diff import ABSENT, Claim, Count, Tables
+from harness.engines.cache_state import ABSENT, Claim, Count, Tables
 from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
 from harness.history.events import Aborted, Accept, Counts, Drop, Finished, Group, Header, Hit, Pool, Publish, Take, Unpublish
 from harness.history.events import Preempted as Lost
@@ -36,7 +36,7 @@ class Bump:
         self.claims: dict[Any, Claim] = {}
 
     def attach(self, engine: PolicyHeight) -> None:
-        self.engine, self.witness = engine, engine.witness
+        self.engine, self.diff = engine, engine.diff
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         if len(tokens) >= LONGEST:
@@ -49,11 +49,11 @@ class Bump:
         for r, count in wanted:
             if r not in self.held:
                 self.held[r] = [[], [self.free[1].pop(0)]]
-                self.witness.hit(r, 0, [[], []])
+                self.diff.hit(r, 0, [[], []])
             stop = min(self.done[r] + count, len(self.tokens[r]))
             while len(self.held[r][0]) * SIZE < stop:
                 self.held[r][0].append(self.free[0].pop(0))
-            self.witness.settle([r], served=r)
+            self.diff.settle([r], served=r)
             if stop > self.done[r]:
                 scheduled.chunks[r] = (self.done[r], stop)
         return scheduled
@@ -63,7 +63,7 @@ class Bump:
             self.done[r] = stop
             for column in range(stop // SIZE):
                 self.claims.setdefault((0, self.held[r][0][column], "key"), Claim((column + 1) * SIZE))
-            self.witness.settle([r], served=r)
+            self.diff.settle([r], served=r)
 
     def accept(self, r: str, tokens: Sequence[int]) -> None:
         self.tokens[r] += tokens
@@ -71,12 +71,12 @@ class Bump:
     def end(self, r: str, *, finished: bool) -> None:
         self.let_go(r)
         del self.tokens[r]
-        self.witness.settle([r])
+        self.diff.settle([r])
 
     def preempt(self, r: str) -> None:
         self.let_go(r)
         self.done[r] = 0
-        self.witness.settle([r])
+        self.diff.settle([r])
 
     def let_go(self, r: str) -> None:
         for pool, pages in enumerate(self.held.pop(r, [])):
@@ -87,12 +87,12 @@ class Bump:
 
     def reset(self, tier: str) -> Mapping[str, bool]:
         self.claims.clear()
-        self.witness.settle(reason="reset")
+        self.diff.settle(reason="reset")
         return {"local": True}
 
     def renew(self) -> None:
         self.claims.clear()
-        self.witness.settle(reason="version")
+        self.diff.settle(reason="version")
 
     def tables(self, r: str) -> Tables:
         attention, state = self.held.get(r, [[], []])
@@ -175,9 +175,9 @@ def test_a_key_that_ends_over_a_held_page_was_replaced() -> None:
     bump.apply(Step(run=[("a", 5)]))
     adapter: Any = bump.adapter
     adapter.claims.clear()
-    bump.witness.events = []
-    bump.witness.settle()
-    assert [e.reason for e in bump.witness.events if isinstance(e, Unpublish)] == ["replace"]
+    bump.diff.events = []
+    bump.diff.settle()
+    assert [e.reason for e in bump.diff.events if isinstance(e, Unpublish)] == ["replace"]
 
 
 def test_a_request_ends_at_the_longest_length() -> None:

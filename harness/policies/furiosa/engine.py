@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness._util.errors import UsageError
-from harness.engines.block_table_diff import ABSENT, Claim, Count, KeyId, Tables, Witness
+from harness.engines.block_table_diff import BlockTableDiff
+from harness.engines.cache_state import ABSENT, Claim, Count, KeyId, Tables
 from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
 from harness.history.events import Group, Header, Move, Pool, Rules
 from harness.policies.furiosa import NOT_APPLICABLE
@@ -90,8 +91,8 @@ class Furiosa:
         self._keys: dict[KeyId, Claim] = {}
 
     def attach(self, engine: PolicyHeight) -> None:
-        """Take note of the engine, whose witness is to be told."""
-        self.manager.witness, self.manager.engine = engine.witness, engine
+        """Take note of the engine, whose diff is to be told."""
+        self.manager.diff, self.manager.engine = engine.diff, engine
 
     # --- life of a request ---------------------------------------------------------------------------------------------
 
@@ -126,14 +127,14 @@ class Furiosa:
         if tier not in ("", "local"):
             return {}
         done = self.scheduler.reset()
-        self.manager.witness.settle(reason="reset")
+        self.manager.diff.settle(reason="reset")
         return {"local": done}
 
     def renew(self) -> None:
         """Forget everything stored under the old weights."""
         done = self.scheduler.reset()
         assert done, "nobody runs, and yet somebody holds a block"
-        self.manager.witness.settle(reason="version")
+        self.manager.diff.settle(reason="version")
 
     # --- steps ---------------------------------------------------------------------------------------------------------
 
@@ -206,9 +207,9 @@ class Furiosa:
 
 
 class ObservedManager(HybridCacheManager):
-    """The manager as the scheduler calls it; after each call the witness is told to look."""
+    """The manager as the scheduler calls it; after each call the diff is told to look."""
 
-    witness: Witness
+    diff: BlockTableDiff
     engine: PolicyHeight
     told_of = ""
     """Whose preemption the engine has told of already."""
@@ -217,16 +218,16 @@ class ObservedManager(HybridCacheManager):
         """Report the hit, and what is held until it is copied."""
         r, (global_hit, sliding_hit) = request.request_id, self.columns(hit)
         window = [ABSENT] * (len(global_hit) - len(sliding_hit)) + list(sliding_hit)
-        self.witness.hit(r, hit.length, [list(global_hit), window])
+        self.diff.hit(r, hit.length, [list(global_hit), window])
         if hit.length % self.block_size:
-            self.witness.hold(GLOBAL, global_hit[-1:], f"copy:{r}")
-            self.witness.hold(SLIDING, sliding_hit[-1:], f"copy:{r}")
+            self.diff.hold(GLOBAL, global_hit[-1:], f"copy:{r}")
+            self.diff.hold(SLIDING, sliding_hit[-1:], f"copy:{r}")
         super().prefill(request, hit, num_tokens)
 
     def extend(self, request: Request, num_tokens: int) -> None:
         """Report new blocks, and what was evicted for them."""
         super().extend(request, num_tokens)
-        self.witness.settle([request.request_id])
+        self.diff.settle([request.request_id])
 
     def complete(self, request: Request, num_tokens: int) -> None:
         """Report what is held no longer to be copied."""
@@ -236,12 +237,12 @@ class ObservedManager(HybridCacheManager):
     def store(self, request: Request) -> None:
         """Report what was stored, and which blocks were adopted."""
         super().store(request)
-        self.witness.settle([request.request_id], served=request.request_id)
+        self.diff.settle([request.request_id], served=request.request_id)
 
     def cleanup(self, request: Request) -> None:
         """Report what the window has left."""
         super().cleanup(request)
-        self.witness.settle([request.request_id])
+        self.diff.settle([request.request_id])
 
     def free(self, request: Request) -> None:
         """Report what is given back; of a running request, its preemption first."""
@@ -249,9 +250,9 @@ class ObservedManager(HybridCacheManager):
             self.engine.preempted(request.request_id)
         self._copied(request)
         super().free(request)
-        self.witness.settle([request.request_id])
+        self.diff.settle([request.request_id])
 
     def _copied(self, request: Request) -> None:
         for group, copy in ((GLOBAL, request.global_copy), (SLIDING, request.sliding_copy)):
             if copy is not None:
-                self.witness.release(group, [copy.source], f"copy:{request.request_id}")
+                self.diff.release(group, [copy.source], f"copy:{request.request_id}")

@@ -60,7 +60,7 @@ class StoreOptions:
 
 
 class Connector:
-    """LMCache's connector as vLLM's scheduler calls it, with witnesses of what it finds and keeps."""
+    """LMCache's connector as vLLM's scheduler calls it, and what it finds and keeps as events."""
 
     def __init__(self, lmcache: LMCacheMPConnector, front: ObservedFront, groups: int) -> None:
         self.lmcache, self.front = lmcache, front

@@ -23,7 +23,7 @@ from reference_impl.lmcache.server import PageCopy, Transfer
 
 
 class ObservedStore:
-    """The first level of a server with a witness."""
+    """The first level of a server, observed."""
 
     def __init__(self, connector: LMCacheMPConnector, groups: int) -> None:
         self._l1, self._infos, self._groups = connector.server.l1, connector.infos, groups
@@ -103,7 +103,7 @@ class ObservedStore:
 
 
 class ObservedFront(ObservedManager):
-    """The manager of the device's cache with a witness that knows what is loaded beyond its hits."""
+    """The observed manager of the device's cache, which knows what is loaded beyond its hits."""
 
     def __init__(self, manager: Any, connector: LMCacheMPConnector) -> None:
         super().__init__(manager)
@@ -128,7 +128,7 @@ class ObservedFront(ObservedManager):
             blocks.append(self._blocks[copy.block_id])
             takes.append(self._pins.take(copy.block_id, group, holder, self.step))
         self._pool.touch(blocks)
-        self._account(None, "evict", takes)
+        self._account(None, takes)
         return blocks
 
     def _hit(self, r: str, length: int, found: Any) -> None:

@@ -19,7 +19,7 @@ from itertools import count
 from typing import Any
 
 from harness._util.errors import UsageError
-from harness.engines.block_table_diff import ABSENT, Claim, Count, KeyId, Tables
+from harness.engines.cache_state import ABSENT, Claim, Count, KeyId, Tables
 from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
 from harness.history.events import Aborted, Group, Header, Move, Pool, Rules
 from harness.trace.format import GroupSpec, Submit, TraceHeader
@@ -171,7 +171,7 @@ class TwoPools:
 
     def attach(self, engine: PolicyHeight) -> None:
         """Take note of whom to tell."""
-        self._engine, self._witness = engine, engine.witness
+        self._engine, self._diff = engine, engine.diff
 
     # --- requests ------------------------------------------------------------------------------------------------------
 
@@ -194,12 +194,12 @@ class TwoPools:
     def end(self, r: str, *, finished: bool) -> None:
         """Let a request go; what it computed stays to be restored."""
         self.scheduler.finish(r, Status.FINISHED if finished else Status.CANCELLED)
-        self._witness.settle([r])
+        self._diff.settle([r])
 
     def preempt(self, r: str) -> None:
         """Take everything from a request."""
         self.scheduler.preempt(r)
-        self._witness.settle([r])
+        self._diff.settle([r])
 
     def running(self) -> list[str]:
         """Return the requests that hold blocks, in the order in which they came."""
@@ -210,7 +210,7 @@ class TwoPools:
         if tier not in ("", "local"):
             return {}
         self.scheduler.cache.clear_prefix_cache()
-        self._witness.settle(reason="reset")
+        self._diff.settle(reason="reset")
         return {"local": True}
 
     def renew(self) -> None:
@@ -218,7 +218,7 @@ class TwoPools:
         self.scheduler.cache.clear_prefix_cache()
         for group in self.scheduler.groups.values():
             group.looked_up = group.looked_up and self.scheduler.cache.holds_blocks(group)
-        self._witness.settle(reason="version")
+        self._diff.settle(reason="version")
 
     # --- steps ---------------------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class TwoPools:
         """Restore whom the step may run, then schedule it."""
         scheduler = self.scheduler
         found = scheduler.restore_new(None if asked is None else [r for r, _ in asked])
-        self._witness.settle(found)
+        self._diff.settle(found)
         for r, restored in found.items():
             self._report(r, restored)
         starts = {r: group.num_processed for r, group in scheduler.groups.items()}
@@ -235,11 +235,11 @@ class TwoPools:
         for r in output.preempted:
             self._engine.preempted(r)
         for r in output.dropped:
-            self._engine.events.append(Aborted(r=r, step=self._witness.step))
+            self._engine.events.append(Aborted(r=r, step=self._diff.step))
             del self._engine.clients[r]
-        self._witness.settle(starts)
+        self._diff.settle(starts)
         for r in output.dropped:
-            self._witness.forget(r)
+            self._diff.forget(r)
         zeros = [int(page) for page in output.zeros]
         return Scheduled(
             chunks={r: (starts[r], starts[r] + tokens) for r, tokens in output.scheduled.items()},
@@ -251,15 +251,15 @@ class TwoPools:
         """Let go of what was copied, and take note of what was processed."""
         self.scheduler.complete(self._output)
         for group, page, holder in self._holding:
-            self._witness.release(group, [page], holder)
+            self._diff.release(group, [page], holder)
         self._holding.clear()
-        self._witness.settle()
+        self._diff.settle()
 
     def _report(self, r: str, restored: Restored) -> None:
         if not self.scheduler.config.enable_prefix_caching:
             return
         pages = [_pages(restored.blocks.get(kind, [])) for kind in self._kind]
-        self._witness.hit(r, restored.cached, pages, resume=restored.processed)
+        self._diff.hit(r, restored.cached, pages, resume=restored.processed)
 
     def _copies_of(self, output: SchedulerOutput) -> list[Move]:
         """Return the moves of every group, and hold their sources until the step has run."""
@@ -268,7 +268,7 @@ class TwoPools:
             for group, own in zip(self._groups, self._kind, strict=True):
                 if own is kind:
                     holder = f"copy:{next(self._copies)}"
-                    self._witness.hold(group.id, [copy.source], holder)
+                    self._diff.hold(group.id, [copy.source], holder)
                     self._holding.append((group.id, copy.source, holder))
                     moves.append(Move(copy.source, copy.target, group.pool, group.pool))
         return moves

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import count
 
-from harness.engines.block_table_diff import Claim, Count, KeyId, Tables
+from harness.engines.cache_state import Claim, Count, KeyId, Tables
 from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
 from harness.history.events import Header, Move
 from harness.trace.format import Submit
@@ -43,7 +43,7 @@ class Rows:
 
     def attach(self, engine: PolicyHeight) -> None:
         """Take note of whom to tell."""
-        self._witness = engine.witness
+        self._diff = engine.diff
 
     # --- requests ------------------------------------------------------------------------------------------------------
 
@@ -63,12 +63,12 @@ class Rows:
     def end(self, r: str, *, finished: bool) -> None:
         """Let a request go; its row is evicted when the next step begins."""
         self.runtime.end(r)
-        self._witness.settle([r])
+        self._diff.settle([r])
 
     def preempt(self, r: str) -> None:
         """Take a running request's row."""
         self.runtime.preempt(r)
-        self._witness.settle([r])
+        self._diff.settle([r])
 
     def running(self) -> list[str]:
         """Return the requests that have a row, in the order in which they came."""
@@ -91,7 +91,7 @@ class Rows:
     def _forget(self) -> None:
         self.runtime.prompts.forget_all()
         self._release_captures()
-        self._witness.settle()
+        self._diff.settle()
 
     # --- steps ---------------------------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class Rows:
         self._hold_captures(step)
         for request in step.joined:
             self._report(request, next((saved for saved, r in step.restores if r is request), None))
-        self._witness.settle([request.request_id for request in self.runtime.running()])
+        self._diff.settle([request.request_id for request in self.runtime.running()])
         for saved, request in step.restores:
             copies += [Move(saved.place, _row(request), self._aside[group.id].pool, group.pool) for group in self._groups]
         stores = [
@@ -118,9 +118,9 @@ class Rows:
         assert self._step is not None
         self.runtime.end_step(self._step)
         for group, rows in self._moving.items():
-            self._witness.release(group, sorted(rows), self._copy)
+            self._diff.release(group, sorted(rows), self._copy)
             rows.clear()
-        self._witness.settle()
+        self._diff.settle()
 
     def _compaction(self, step: Step) -> list[Move]:
         """Return the moves of every group, and hold the rows that they read until the step has run."""
@@ -130,7 +130,7 @@ class Rows:
             moves = step.moves.states if group.kind == "recurrent" else step.moves.kv
             copies += [Move(src, dst, group.pool, group.pool) for src, dst in moves]
             self._moving[group.id].update(move.src for move in moves)
-            self._witness.hold(group.id, sorted(self._moving[group.id]), self._copy)
+            self._diff.hold(group.id, sorted(self._moving[group.id]), self._copy)
         return copies
 
     def _release_captures(self) -> None:
@@ -138,7 +138,7 @@ class Rows:
         for saved in self.runtime.prompts.forgotten:
             holder = self._captures.pop(saved.place)
             for group in self._groups:
-                self._witness.release(self._aside[group.id].id, [saved.place], holder)
+                self._diff.release(self._aside[group.id].id, [saved.place], holder)
         self.runtime.prompts.forgotten.clear()
 
     def _hold_captures(self, step: Step) -> None:
@@ -147,13 +147,13 @@ class Rows:
         for _, saved in step.saves:
             holder = self._captures[saved.place] = f"capture:{next(self._serial)}"
             for group in self._groups:
-                self._witness.hold(self._aside[group.id].id, [saved.place], holder)
+                self._diff.hold(self._aside[group.id].id, [saved.place], holder)
 
     def _report(self, request: Request, saved: SavedPrompt | None) -> None:
         rows = [[_row(request)] if saved is not None else [] for _ in self._groups]
         places = [[int(saved.place)] if saved is not None else [] for _ in self._groups] if self._aside else []
         tier = "local" if saved is None else TIER
-        self._witness.hit(request.request_id, request.computed, rows + places, tier=tier)
+        self._diff.hit(request.request_id, request.computed, rows + places, tier=tier)
 
     # --- books ---------------------------------------------------------------------------------------------------------
 

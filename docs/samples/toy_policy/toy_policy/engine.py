@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from harness.engines.block_table_diff import Claim, Count, KeyId, Tables
+from harness.engines.cache_state import Claim, Count, KeyId, Tables
 from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
 from harness.trace.format import Submit
 from toy_policy.cache import PagedCache, Request
@@ -17,7 +17,7 @@ class Adapter:
         self.requests: dict[str, Request] = {}
 
     def attach(self, engine: PolicyHeight) -> None:
-        self.engine, self.witness = engine, engine.witness
+        self.engine, self.diff = engine, engine.diff
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         if len(tokens) > self.max_model_len:
@@ -39,9 +39,9 @@ class Adapter:
         if not request.table:
             if not self.cache.admit(request):
                 return 0
-            self.witness.hit(r, request.computed, [list(request.table)])
+            self.diff.hit(r, request.computed, [list(request.table)])
         room = self.cache.allocate(request, tokens)
-        self.witness.settle([r])
+        self.diff.settle([r])
         return room
 
     def _preempt_another(self, r: str) -> bool:
@@ -54,7 +54,7 @@ class Adapter:
     def complete(self, scheduled: Scheduled) -> None:
         for r, (_, stop) in scheduled.chunks.items():
             self.cache.commit(self.requests[r], stop)
-            self.witness.settle([r], served=r)
+            self.diff.settle([r], served=r)
 
     def accept(self, r: str, tokens: Sequence[int]) -> None:
         self.requests[r].tokens += tokens
@@ -65,7 +65,7 @@ class Adapter:
 
     def preempt(self, r: str) -> None:
         self.cache.release(self.requests[r])
-        self.witness.settle([r])
+        self.diff.settle([r])
 
     def running(self) -> list[str]:
         return [r for r, request in self.requests.items() if request.table]
@@ -77,7 +77,7 @@ class Adapter:
 
     def renew(self) -> None:
         self.cache.pages, self.cache.keys = {}, {}
-        self.witness.settle(reason="reset")
+        self.diff.settle(reason="reset")
 
     def tables(self, r: str) -> Tables:
         return [list(self.requests[r].table)] if r in self.requests else []

@@ -1,0 +1,199 @@
+"""A paged prefix cache under cachewitness: a sample to copy.
+
+`PagedCache` stands for your engine: pages, reference counts, a key for each prefix of whole blocks. `PagedAdapter` drives it
+and shows its tables, keys and counts, which the harness compares with what they were. `ENGINE` is registered (docs/engines.md).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from harness._util.errors import UsageError
+from harness.engines.cache_state import Claim, Count, KeyId, Tables
+from harness.engines.kind import EngineKind
+from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
+from harness.history.events import Group, Header, Pool, Rules, UnpublishReason
+from harness.trace.format import Submit, TraceHeader
+
+Key = tuple[Hashable, ...]  # (salt, adapter), then each token, or the image that is there
+
+
+class PagedCache:
+    """A pool of pages. A page without holders keeps its key until it is handed out anew, the least recently used first."""
+
+    def __init__(self, pages: int) -> None:
+        self.unheld = deque(range(pages))
+        self.references = [0] * pages
+        self.page_of: dict[Key, int] = {}
+        self.key_of: dict[int, Key] = {}
+
+    def allocate(self, hit: Sequence[int], count: int) -> list[int] | None:
+        """Hold the pages of a hit and so many new ones; None, and nothing is held, if there are not as many."""
+        revived = [page for page in hit if self.references[page] == 0]
+        if len(self.unheld) - len(revived) < count:
+            return None
+        for page in revived:
+            self.unheld.remove(page)
+        fresh = [self.unheld.popleft() for _ in range(count)]
+        for page in fresh:
+            self.page_of.pop(self.key_of.pop(page, ()), None)
+        for page in [*hit, *fresh]:
+            self.references[page] += 1
+        return [*hit, *fresh]
+
+    def release(self, pages: Sequence[int]) -> None:
+        """Hold pages no longer; the end of a prefix is handed out first."""
+        for page in reversed(pages):
+            self.references[page] -= 1
+            if self.references[page] == 0:
+                self.unheld.append(page)
+
+    def publish(self, key: Key, page: int) -> None:
+        """Let a page be found by a key, unless another page is."""
+        if key not in self.page_of:
+            self.page_of[key], self.key_of[page] = page, key
+
+
+@dataclass
+class Request:
+    """A request: what its keys are made of, how many of its tokens are computed, and the pages that they are in."""
+
+    content: list[Hashable]
+    computed: int = 0
+    pages: list[int] = field(default_factory=list)
+
+    def keys(self, size: int, start: int, stop: int) -> list[Key]:
+        """Return the keys of the blocks that end in tokens (start, stop]."""
+        return [(*self.content[: 1 + end],) for end in range((start // size + 1) * size, stop + 1, size)]
+
+
+class PagedAdapter:
+    """First come, first served; if pages run out, whoever came last gives theirs up."""
+
+    def __init__(self, pages: int, block_size: int, options: Mapping[str, int]) -> None:
+        self.cache, self.size = PagedCache(pages), block_size
+        self.max_model_len, self.budget = options["max_model_len"], options["max_num_batched_tokens"]
+        self.requests: dict[str, Request] = {}
+        self.admitted: list[str] = []
+
+    def attach(self, engine: PolicyHeight) -> None:
+        self.engine, self.diff = engine, engine.diff
+
+    def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
+        if len(tokens) >= self.max_model_len:
+            raise Refused(f"{len(tokens)} tokens leave no room to generate below {self.max_model_len}")
+        content: list[Hashable] = [(submit.salt, submit.adapter), *tokens]
+        for image in submit.media:
+            content[1 + image.at : 1 + image.at + image.length] = [image.hash] * image.length
+        self.requests[submit.r] = Request(content)
+
+    def accept(self, r: str, tokens: Sequence[int]) -> None:
+        self.requests[r].content += tokens
+
+    def end(self, r: str, *, finished: bool) -> None:
+        self.preempt(r)
+        del self.requests[r]
+
+    def preempt(self, r: str) -> None:
+        request = self.requests[r]
+        self.admitted = [other for other in self.admitted if other != r]
+        self.cache.release(request.pages)
+        request.pages, request.computed = [], 0
+        self.diff.settle([r])
+
+    def running(self) -> list[str]:
+        return list(self.admitted)
+
+    def reset(self, tier: str, reason: UnpublishReason = "reset") -> Mapping[str, bool]:
+        self.cache.page_of.clear()
+        self.cache.key_of.clear()
+        self.diff.settle(reason=reason)
+        return {"local": True}
+
+    def renew(self) -> None:
+        self.reset("", "version")
+
+    def schedule(self, asked: Sequence[tuple[str, int]] | None, budget: int) -> Scheduled:
+        scheduled, limit = Scheduled(), min(budget or self.budget, self.budget)
+        for r, count in asked or ():  # manager height: the trace decides; who gets no pages does not run in this step
+            self._compute(r, count, scheduled)
+        if asked is not None:
+            return scheduled
+        waiting = [r for r in self.requests if r not in self.admitted]
+        for r in list(self.admitted):
+            left = limit - scheduled.num_tokens
+            while r in self.admitted and left and not self._compute(r, left, scheduled):
+                waiting, victim = [], self.admitted[-1]
+                self.engine.preempted(victim)
+                self.preempt(victim)
+        for r in waiting:
+            if scheduled.num_tokens == limit or not self._compute(r, limit - scheduled.num_tokens, scheduled):
+                break
+        return scheduled
+
+    def _compute(self, r: str, count: int, scheduled: Scheduled) -> bool:
+        """Let a request compute so many more tokens at most, one of a hit at least; return whether there were pages."""
+        request, new = self.requests[r], r not in self.admitted
+        cached = takewhile(self.cache.page_of.__contains__, request.keys(self.size, 0, len(request.content) - 2))
+        hit = [self.cache.page_of[key] for key in cached] if new else []
+        start = request.computed + len(hit) * self.size
+        stop = min(start + count, len(request.content) - 1)
+        if (pages := self.cache.allocate(hit, -(-stop // self.size) - len(hit) - len(request.pages))) is None:
+            return False
+        request.pages, request.computed = request.pages + pages, start
+        if new:
+            self.admitted.append(r)
+            self.diff.hit(r, start, [hit])
+        self.diff.settle([r])
+        scheduled.chunks[r] = (start, stop)
+        return True
+
+    def complete(self, scheduled: Scheduled) -> None:
+        for r, (start, stop) in scheduled.chunks.items():
+            request = self.requests[r]
+            request.computed = stop
+            for key, page in zip(request.keys(self.size, start, stop), request.pages[start // self.size :], strict=False):
+                self.cache.publish(key, page)
+            self.diff.settle(served=r)
+
+    def tables(self, r: str) -> Tables:
+        return [self.requests[r].pages] if r in self.requests else []
+
+    def keys(self) -> Mapping[KeyId, Claim]:
+        return {(0, page, key): Claim(len(key) - 1) for key, page in self.cache.page_of.items()}
+
+    def counts(self) -> Mapping[int, Count]:
+        unheld, cached = len(self.cache.unheld), sum(page in self.cache.key_of for page in self.cache.unheld)
+        return {0: Count(free=unheld - cached, held=len(self.cache.references) - unheld, cached=cached)}
+
+    def references(self, pool: int, page: int) -> int:
+        return self.cache.references[page]
+
+
+OPTIONS = {"max_model_len": 4096, "max_num_batched_tokens": 2048, "retention_interval": 0}
+NO_STATES = dict.fromkeys(("no-fabricated-snapshots", "replay-boundary-retained", "interval-sparsity"), "no recurrent state")
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight:
+    """Build an engine for one trace; what it cannot run is a UsageError, and is left out and told."""
+    group, *more = header.layout.groups
+    if more or group.kind != "full":
+        raise UsageError(f"layout {header.layout.name!r}: this cache has one group, of full attention")
+    if unknown := set(header.options) - set(OPTIONS):
+        raise UsageError(f"options that this cache does not have: {', '.join(sorted(unknown))}")
+    described = Header(
+        engine="paged",
+        height=header.height,
+        pools=[Pool(id=0, pages=header.pages)],
+        groups=[Group(id=0, kind="full", block_size=group.block_size)],
+        rules=Rules(alignment=group.block_size),  # what it declares of itself is what it is judged by
+        capabilities=["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"],
+        not_applicable=NO_STATES,
+    )
+    return PolicyHeight(described, PagedAdapter(header.pages, group.block_size, OPTIONS | header.options))
+
+
+ENGINE = EngineKind("paged", "a sample: a paged prefix cache", ("manager", "scheduler"), open_engine, replays=False)

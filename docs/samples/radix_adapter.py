@@ -1,0 +1,199 @@
+"""A radix tree under cachewitness: a sample to copy, of another shape than block tables.
+
+`RadixCache` stands for your engine: a pool of places for one token each, and a tree of token rows that says what they hold. To
+the harness a place is a page of one token, and each token of the tree is a key, of all tokens up to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness._util.errors import UsageError
+from harness.engines.cache_state import Claim, Count, KeyId, Tables
+from harness.engines.kind import EngineKind
+from harness.engines.policy_height import PolicyHeight, Scheduled
+from harness.history.events import Group, Header, Pool, UnpublishReason
+from harness.trace.format import Submit, TraceHeader
+
+
+@dataclass(eq=False)
+class Node:
+    """A row of tokens and the places that hold them; `children` go on from its end, by their first token."""
+
+    row: list[Hashable]
+    places: list[int]
+    children: dict[Hashable, Node] = field(default_factory=dict)
+    used: int = 0
+
+
+class RadixCache:
+    """The pool and the tree. Leaves that nobody holds are evicted, the least recently used first."""
+
+    def __init__(self, places: int) -> None:
+        self.free = list(range(places))
+        self.references = [0] * places
+        self.length_at: dict[int, int] = {}  # of places in the tree: how many tokens the prefix that ends there has
+        self.root, self.clock = Node([], []), 0
+
+    def match(self, row: Sequence[Hashable]) -> tuple[Node, list[int]]:
+        """Return the node at which the longest prefix that is in the tree ends, and the places of that prefix."""
+        self.clock += 1
+        node, places = self.root, list[int]()
+        while len(places) < len(row) and (child := node.children.get(row[len(places)])):
+            pairs = zip(child.row, row[len(places) :], strict=False)
+            common = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(child.row), len(row) - len(places)))
+            if common < len(child.row):  # split it where the match ends
+                head = Node(child.row[:common], child.places[:common], {child.row[common]: child})
+                child.row, child.places = child.row[common:], child.places[common:]
+                node.children[head.row[0]] = child = head
+            node, child.used = child, self.clock
+            places += child.places
+        return node, places
+
+    def insert(self, row: Sequence[Hashable], places: Sequence[int]) -> list[int]:
+        """Put a row into the tree; return where the tree has it: what it knew already stays where it was."""
+        node, known = self.match(row)
+        rest, held = list(row[len(known) :]), list(places[len(known) :])
+        if rest:
+            node.children[rest[0]] = Node(rest, held, used=self.clock)
+            self.length_at |= {place: length for length, place in enumerate(held, start=len(known) + 1)}
+        return known + held
+
+    def allocate(self, count: int) -> list[int] | None:
+        """Return so many places, evicting what nobody holds; None if there are not as many."""
+        while len(self.free) < count:
+            if not (leaves := list(self._leaves(self.root))):
+                return None
+            self.evict(*min(leaves, key=lambda pair: pair[1].used))
+        taken, self.free = self.free[:count], self.free[count:]
+        return taken
+
+    def evict(self, parent: Node, leaf: Node) -> None:
+        """Give the places of a leaf back, and forget it."""
+        for place in leaf.places:
+            del self.length_at[place]
+        self.free += leaf.places
+        del parent.children[leaf.row[0]]
+
+    def _leaves(self, node: Node) -> Iterator[tuple[Node, Node]]:
+        for child in node.children.values():
+            if child.children:
+                yield from self._leaves(child)
+            elif not any(self.references[place] for place in child.places):
+                yield node, child
+
+    def hold(self, places: Sequence[int], by: int) -> None:
+        """Let so many more hold these places (-1: one fewer); what nobody holds and no row names is free."""
+        for place in places:
+            self.references[place] += by
+        self.free += [place for place in places if self.references[place] == 0 and place not in self.length_at]
+
+
+class RadixAdapter:
+    """The trace says who computes how much; whoever does not fit waits, with what it has."""
+
+    max_model_len = 4096
+
+    def __init__(self, places: int) -> None:
+        self.cache = RadixCache(places)
+        self.rows: dict[str, list[Hashable]] = {}
+        self.places: dict[str, list[int]] = {}  # of requests that run
+
+    def attach(self, engine: PolicyHeight) -> None:
+        self.diff = engine.diff
+
+    def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
+        row = self.rows[submit.r] = list[Hashable](tokens)
+        for image in submit.media:
+            row[image.at : image.at + image.length] = [image.hash] * image.length
+        row[0] = (submit.salt, submit.adapter, row[0])
+
+    def accept(self, r: str, tokens: Sequence[int]) -> None:
+        self.rows[r] += tokens
+
+    def end(self, r: str, *, finished: bool) -> None:
+        self.preempt(r)
+        del self.rows[r]
+
+    def preempt(self, r: str) -> None:
+        self.cache.hold(self.places.pop(r, []), -1)
+        self.diff.settle([r])
+
+    def running(self) -> list[str]:
+        return list(self.places)
+
+    def reset(self, tier: str, reason: UnpublishReason = "reset") -> Mapping[str, bool]:
+        if not self.places:
+            self.cache = RadixCache(len(self.cache.references))
+            self.diff.settle(reason=reason)
+        return {"local": not self.places}
+
+    def renew(self) -> None:
+        self.reset("", "version")
+
+    def schedule(self, asked: Sequence[tuple[str, int]] | None, budget: int) -> Scheduled:
+        scheduled = Scheduled()
+        for r, count in asked or ():  # never None at manager height
+            self._compute(r, count, scheduled)
+        return scheduled
+
+    def _compute(self, r: str, count: int, scheduled: Scheduled) -> None:
+        """Let a request compute so many more tokens, if there are places."""
+        row, places = self.rows[r], self.places.get(r)
+        hit = self.cache.match(row[:-1])[1] if places is None else []
+        start = len(places or hit)
+        self.cache.hold(hit, 1)
+        if (fresh := self.cache.allocate(min(count, len(row) - start))) is None:
+            self.cache.hold(hit, -1)
+            return
+        self.cache.hold(fresh, 1)
+        self.places[r] = [*(places or hit), *fresh]
+        if places is None:
+            self.diff.hit(r, start, [hit])
+        self.diff.settle([r])
+        scheduled.chunks[r] = (start, start + len(fresh))
+
+    def complete(self, scheduled: Scheduled) -> None:
+        for r, (_, stop) in scheduled.chunks.items():
+            places = self.cache.insert(self.rows[r][:stop], self.places[r])
+            self.cache.hold(places, 1)
+            self.cache.hold(self.places[r], -1)
+            self.places[r] = places
+            self.diff.settle([r], served=r)
+
+    def tables(self, r: str) -> Tables:
+        return [self.places.get(r, [])]
+
+    def keys(self) -> Mapping[KeyId, Claim]:
+        return {(0, place, ""): Claim(length) for place, length in self.cache.length_at.items()}
+
+    def counts(self) -> Mapping[int, Count]:
+        free, held = len(self.cache.free), sum(count > 0 for count in self.cache.references)
+        return {0: Count(free, held, cached=len(self.cache.references) - held - free)}
+
+    def references(self, pool: int, page: int) -> int:
+        return self.cache.references[page]
+
+
+NO_STATES = dict.fromkeys(("no-fabricated-snapshots", "replay-boundary-retained", "interval-sparsity"), "no recurrent state")
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight:
+    """Build an engine for one trace."""
+    group, *more = header.layout.groups
+    if more or group.kind != "full" or set(header.options) - {"retention_interval"}:
+        raise UsageError(f"layout {header.layout.name!r}: this cache has one group, of full attention, and no options")
+    places = header.pages * group.block_size
+    described = Header(
+        engine="radix",
+        height=header.height,
+        pools=[Pool(id=0, pages=places)],
+        groups=[Group(id=0, kind="full", block_size=1)],
+        capabilities=["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"],
+        not_applicable=NO_STATES,
+    )
+    return PolicyHeight(described, RadixAdapter(places))
+
+
+ENGINE = EngineKind("radix", "a sample: a radix tree", ("manager",), open_engine, replays=False)

@@ -1,0 +1,167 @@
+"""How keys and counts of a cache changed in one call, around the pages that were taken and given back in it.
+
+Both classes keep what was reported last. `WholeAccounts` asks for every key and for the cache's own counts after each call;
+`DirtyAccounts` looks at the pages that may have changed and counts for itself, so its work does not grow with the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from harness.engines.cache_state import CacheState, Claim, Count, DirtyCacheState, KeyId, Tables
+from harness.history.events import Counts, Event, Publish, Take, Unpublish, UnpublishReason
+
+
+class Call(NamedTuple):
+    """The call that has just returned: its step, whom keys are published for, why keys ended in it."""
+
+    step: int
+    served: str
+    reason: UnpublishReason
+
+
+class WholeAccounts:
+    """Compares everything. `pools` is the pool of each group."""
+
+    def __init__(self, state: CacheState, pools: Sequence[int]) -> None:
+        self._state, self._pools = state, pools
+        self._keys: Mapping[KeyId, Claim] = state.keys()
+        self._counts: dict[int, Count] = dict(state.counts())
+        self._ended: list[Event] = []
+        self._begun: list[Publish] = []
+
+    def compare_keys(self, call: Call, tables: Iterable[Tables]) -> None:
+        """Note which keys ended and which began; `tables` are those from before the call."""
+        self._ended, self._begun = [], []
+        now, before = self._state.keys(), self._keys
+        if now is before or now == before:
+            return
+        lost = {key: claim for key, claim in before.items() if now.get(key) != claim}
+        held = self._held(lost, tables) if call.reason == "evict" else set()
+        for (group, page, _), claim in lost.items():
+            why: UnpublishReason = "replace" if (self._pools[group], page) in held else call.reason
+            self._ended.append(Unpublish(step=call.step, group=group, page=page, length=claim.length, reason=why))
+        won = [(key, claim) for key, claim in now.items() if before.get(key) != claim]
+        self._begun = [_publish(call, group, page, claim) for (group, page, _), claim in won]
+        self._begun.sort(key=lambda event: (event.group, event.length, event.page))
+        self._keys = now
+
+    def around(self, call: Call, moves: list[Event], touched: set[tuple[int, int]]) -> list[Event]:
+        """Return the moves of the call between the keys that ended and those that began, then the counts that changed.
+
+        `touched` are the pages, with their pools, that joined or left a table.
+        """
+        events = [*self._ended, *moves, *self._begun]
+        now = self._state.counts()
+        for pool, count in now.items():
+            refs = self._references(pool, touched)
+            if count != self._counts.get(pool) or refs:
+                events.append(Counts(step=call.step, pool=pool, refs=refs, **count._asdict()))
+        self._counts = dict(now)
+        return events
+
+    def _references(self, pool: int, touched: set[tuple[int, int]]) -> list[tuple[int, int]]:
+        counted = [(page, self._state.references(pool, page)) for place, page in sorted(touched) if place == pool]
+        return [(page, count) for page, count in counted if count is not None]
+
+    def _held(self, keys: Iterable[KeyId], tables: Iterable[Tables]) -> set[tuple[int, int]]:
+        """Return those of the keys' pages, with their pools, that were in somebody's table before this call."""
+        asked = {(self._pools[group], page) for group, page, _ in keys}
+        if not asked:
+            return asked
+        return {
+            place
+            for rows in tables
+            for pool, row in zip(self._pools, rows, strict=False)
+            for page in row
+            if (place := (pool, page)) in asked
+        }
+
+
+class DirtyAccounts:
+    """Compares the pages that may have changed, all of one pool. `null` are the pages that nobody owns.
+
+    What was keyed and then left in the same call (blocks that drafts filled) is published before the moves.
+    """
+
+    def __init__(self, state: DirtyCacheState, pool: int, null: Container[int]) -> None:
+        self._state, self._pool, self._null = state, pool, null
+        self._refs = [references for _, references, _, _ in state.look(None)]
+        self._keys = [key for _, _, key, _ in state.look(None)]
+        self._claims: dict[int, Mapping[Hashable, Claim]] = {}
+        self._held = self._cached = 0
+
+    def around(self, call: Call, moves: list[Event], touched: set[tuple[int, int]]) -> list[Event]:
+        """Return the moves of the call between the keys that ended and those that began, then the counts that changed."""
+        looked_at = self._state.look(touched)
+        if not looked_at:
+            return moves
+        events: list[Event] = []
+        refs: list[tuple[int, int]] = []
+        begun: list[Publish] = []
+        taken: set[int] | None = None
+        counted = False
+        all_refs, all_keys, null = self._refs, self._keys, self._null
+        for page, ref, key, several in looked_at:
+            was, had = all_refs[page], all_keys[page]
+            if several or key != had:
+                why = call.reason
+                if why == "evict" and was > 0:
+                    taken = _taken_by(call.served, moves) if taken is None else taken
+                    why = "evict" if page in taken else "replace"
+                begun += self._rekey(call, page, why, events)
+                all_keys[page] = key
+            if page in null or (ref == was and (key is None) == (had is None)):
+                continue
+            counted = True
+            self._held += (ref > 0) - (was > 0)
+            self._cached += (ref <= 0 and key is not None) - (was <= 0 and had is not None)
+            if ref != was:
+                all_refs[page] = ref
+                refs.append((page, ref))
+        events += self._arranged(moves, begun) if begun else moves
+        if counted:
+            free = self._state.num_free() - self._cached
+            events.append(Counts(step=call.step, pool=self._pool, free=free, held=self._held, cached=self._cached, refs=refs))
+        return events
+
+    def _rekey(self, call: Call, page: int, why: UnpublishReason, ended: list[Event]) -> list[Publish]:
+        """Add the keys that a page lost to `ended`, and return what it gained."""
+        group_of, old = self._state.group_of, self._claims.pop(page, _NO_CLAIMS)
+        new = self._state.keys_of(page, old)
+        for key, claim in old.items():
+            if key not in new or new[key].length != claim.length:
+                ended.append(Unpublish(step=call.step, group=group_of(key), page=page, length=claim.length, reason=why))
+        if new:
+            self._claims[page] = new
+        return [
+            _publish(call, group_of(key), page, claim)
+            for key, claim in new.items()
+            if key not in old or old[key].length != claim.length
+        ]
+
+    def _arranged(self, moves: list[Event], begun: list[Publish]) -> list[Event]:
+        left: list[Event] = []
+        kept: list[Event] = []
+        for event in sorted(begun, key=_by_group_and_length):
+            nobodys = event.page not in self._null and self._refs[event.page] <= 0
+            (left if nobodys else kept).append(event)
+        return [*left, *moves, *kept]
+
+
+_NO_CLAIMS: Mapping[Hashable, Claim] = {}
+
+
+def _publish(call: Call, group: int, page: int, claim: Claim) -> Publish:
+    r, companions = claim.r or call.served, list(claim.companions)
+    return Publish(step=call.step, group=group, page=page, r=r, length=claim.length, companions=companions)
+
+
+def _by_group_and_length(event: Publish) -> tuple[int, int]:
+    return event.group, event.length
+
+
+def _taken_by(r: str, moves: list[Event]) -> set[int]:
+    """Return the pages that the request itself took: what it held before and took again went through the free queue."""
+    return {page for move in moves if isinstance(move, Take) and move.holder == r for page in move.pages}
