@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import cast
 
 from harness.engines.cache_state import ABSENT, CacheState, DirtyCacheState, Tables
-from harness.engines.page_accounts import Call, DirtyAccounts, WholeAccounts
+from harness.engines.page_accounts import DirtyAccounts, WholeAccounts
 from harness.history.events import Drop, Event, Hit, Take, UnpublishReason
 
 Further = Callable[[], list[Event]]
@@ -86,12 +86,12 @@ class BlockTableDiff:
         did so for `reason`; if that is eviction although its page stays held, it was replaced. `further` is asked, once the
         tables were compared, for what else took or gave back pages in this call.
         """
-        call, dirty = Call(self.step, served, reason), self._dirty
+        call, dirty = (self.step, served, reason), self._dirty
         if self._whole is not None:
             self._whole.compare_keys(call, self._tables.values())
         drops: list[Event] = []
         come: list[tuple[str, int, list[int]]] = []
-        touched: set[tuple[int, int]] = set()
+        touched: list[tuple[int, int]] = []
         for r in holders:
             self._compare_tables(r, drops, come, touched)
             if dirty is not None and dirty.scratching:
@@ -107,10 +107,10 @@ class BlockTableDiff:
 
     def account(self, moves: list[Event], *, served: str = "", reason: UnpublishReason = "evict") -> None:
         """Report what took or gave back pages beside all tables, and how keys and counts changed with that."""
-        call = Call(self.step, served, reason)
+        call = (self.step, served, reason)
         if self._whole is not None:
             self._whole.compare_keys(call, self._tables.values())
-        self.events += self._accounts.around(call, moves, set())
+        self.events += self._accounts.around(call, moves, [])
 
     def forget(self, r: str) -> None:
         """Forget a request that has ended and given everything back."""
@@ -130,7 +130,7 @@ class BlockTableDiff:
     # --- differences ---------------------------------------------------------------------------------------------------
 
     def _compare_tables(
-        self, r: str, drops: list[Event], come: list[tuple[str, int, list[int]]], touched: set[tuple[int, int]]
+        self, r: str, drops: list[Event], come: list[tuple[str, int, list[int]]], touched: list[tuple[int, int]]
     ) -> None:
         """Add what a request gave back to `drops`, what it got, by group, to `come`, and the pages of both to `touched`."""
         before, dirty = self._tables.get(r, self._no_tables), self._dirty
@@ -144,7 +144,7 @@ class BlockTableDiff:
             if old is new or old == new:
                 continue
             gone, got = _difference(old, new, self._null[pool])
-            touched.update([(pool, page) for page in gone + got])
+            touched += [(pool, page) for page in gone + got]
             if gone:
                 pages = gone if dirty is None else dirty.untied(gone)
                 drops.append(Drop(step=self.step, pool=pool, group=group, pages=pages, holder=r))

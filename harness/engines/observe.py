@@ -107,8 +107,7 @@ class BlockPoolState:
 
     def look(self, moved: Iterable[tuple[int, int]] | None) -> list[PageState]:
         """Return the blocks that may have changed, and those that may have several keys."""
-        blocks, several = self._blocks, self._several
-        pages = range(len(blocks)) if moved is None else self._changed(moved)
+        blocks, several, pages = self._blocks, self._several, self._changed(moved)
         if not pages:
             return []
         if (further := self._further) or several:
@@ -116,7 +115,9 @@ class BlockPoolState:
             return [(page, (block := blocks[page]).ref_cnt, block.block_hash, page in several) for page in pages]
         return [(page, (block := blocks[page]).ref_cnt, block.block_hash, False) for page in pages]
 
-    def _changed(self, moved: Iterable[tuple[int, int]]) -> Sequence[int]:
+    def _changed(self, moved: Iterable[tuple[int, int]] | None) -> Sequence[int]:
+        if moved is None:
+            return range(len(self._blocks))
         if self._drain_dirty is not None:
             return sorted(self._drain_dirty())
         self.dirty_blocks.note(page for _, page in moved)

@@ -7,18 +7,12 @@ Both classes keep what was reported last. `WholeAccounts` asks for every key and
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from harness.engines.cache_state import CacheState, Claim, Count, DirtyCacheState, KeyId, Tables
 from harness.history.events import Counts, Event, Publish, Take, Unpublish, UnpublishReason
 
-
-class Call(NamedTuple):
-    """The call that has just returned: its step, whom keys are published for, why keys ended in it."""
-
-    step: int
-    served: str
-    reason: UnpublishReason
+Call = tuple[int, str, UnpublishReason]
+"""The call that has just returned: its step, whom keys are published for, why keys ended in it."""
 
 
 class WholeAccounts:
@@ -33,21 +27,22 @@ class WholeAccounts:
 
     def compare_keys(self, call: Call, tables: Iterable[Tables]) -> None:
         """Note which keys ended and which began; `tables` are those from before the call."""
+        step, served, reason = call
         self._ended, self._begun = [], []
         now, before = self._state.keys(), self._keys
         if now is before or now == before:
             return
         lost = {key: claim for key, claim in before.items() if now.get(key) != claim}
-        held = self._held(lost, tables) if call.reason == "evict" else set()
+        held = self._held(lost, tables) if reason == "evict" else set()
         for (group, page, _), claim in lost.items():
-            why: UnpublishReason = "replace" if (self._pools[group], page) in held else call.reason
-            self._ended.append(Unpublish(step=call.step, group=group, page=page, length=claim.length, reason=why))
+            why: UnpublishReason = "replace" if (self._pools[group], page) in held else reason
+            self._ended.append(Unpublish(step=step, group=group, page=page, length=claim.length, reason=why))
         won = [(key, claim) for key, claim in now.items() if before.get(key) != claim]
-        self._begun = [_publish(call, group, page, claim) for (group, page, _), claim in won]
+        self._begun = [_publish(step, served, group, page, claim) for (group, page, _), claim in won]
         self._begun.sort(key=lambda event: (event.group, event.length, event.page))
         self._keys = now
 
-    def around(self, call: Call, moves: list[Event], touched: set[tuple[int, int]]) -> list[Event]:
+    def around(self, call: Call, moves: list[Event], touched: list[tuple[int, int]]) -> list[Event]:
         """Return the moves of the call between the keys that ended and those that began, then the counts that changed.
 
         `touched` are the pages, with their pools, that joined or left a table.
@@ -57,12 +52,12 @@ class WholeAccounts:
         for pool, count in now.items():
             refs = self._references(pool, touched)
             if count != self._counts.get(pool) or refs:
-                events.append(Counts(step=call.step, pool=pool, refs=refs, **count._asdict()))
+                events.append(Counts(step=call[0], pool=pool, refs=refs, **count._asdict()))
         self._counts = dict(now)
         return events
 
-    def _references(self, pool: int, touched: set[tuple[int, int]]) -> list[tuple[int, int]]:
-        counted = [(page, self._state.references(pool, page)) for place, page in sorted(touched) if place == pool]
+    def _references(self, pool: int, touched: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        counted = [(page, self._state.references(pool, page)) for place, page in sorted(set(touched)) if place == pool]
         return [(page, count) for page, count in counted if count is not None]
 
     def _held(self, keys: Iterable[KeyId], tables: Iterable[Tables]) -> set[tuple[int, int]]:
@@ -92,7 +87,7 @@ class DirtyAccounts:
         self._claims: dict[int, Mapping[Hashable, Claim]] = {}
         self._held = self._cached = 0
 
-    def around(self, call: Call, moves: list[Event], touched: set[tuple[int, int]]) -> list[Event]:
+    def around(self, call: Call, moves: list[Event], touched: list[tuple[int, int]]) -> list[Event]:
         """Return the moves of the call between the keys that ended and those that began, then the counts that changed."""
         looked_at = self._state.look(touched)
         if not looked_at:
@@ -102,15 +97,16 @@ class DirtyAccounts:
         begun: list[Publish] = []
         taken: set[int] | None = None
         counted = False
+        step, served, reason = call
         all_refs, all_keys, null = self._refs, self._keys, self._null
         for page, ref, key, several in looked_at:
             was, had = all_refs[page], all_keys[page]
             if several or key != had:
-                why = call.reason
+                why = reason
                 if why == "evict" and was > 0:
-                    taken = _taken_by(call.served, moves) if taken is None else taken
+                    taken = _taken_by(served, moves) if taken is None else taken
                     why = "evict" if page in taken else "replace"
-                begun += self._rekey(call, page, why, events)
+                begun += self._rekey(step, served, page, why, events)
                 all_keys[page] = key
             if page in null or (ref == was and (key is None) == (had is None)):
                 continue
@@ -123,20 +119,20 @@ class DirtyAccounts:
         events += self._arranged(moves, begun) if begun else moves
         if counted:
             free = self._state.num_free() - self._cached
-            events.append(Counts(step=call.step, pool=self._pool, free=free, held=self._held, cached=self._cached, refs=refs))
+            events.append(Counts(step=step, pool=self._pool, free=free, held=self._held, cached=self._cached, refs=refs))
         return events
 
-    def _rekey(self, call: Call, page: int, why: UnpublishReason, ended: list[Event]) -> list[Publish]:
+    def _rekey(self, step: int, served: str, page: int, why: UnpublishReason, ended: list[Event]) -> list[Publish]:
         """Add the keys that a page lost to `ended`, and return what it gained."""
         group_of, old = self._state.group_of, self._claims.pop(page, _NO_CLAIMS)
         new = self._state.keys_of(page, old)
         for key, claim in old.items():
             if key not in new or new[key].length != claim.length:
-                ended.append(Unpublish(step=call.step, group=group_of(key), page=page, length=claim.length, reason=why))
+                ended.append(Unpublish(step=step, group=group_of(key), page=page, length=claim.length, reason=why))
         if new:
             self._claims[page] = new
         return [
-            _publish(call, group_of(key), page, claim)
+            _publish(step, served, group_of(key), page, claim)
             for key, claim in new.items()
             if key not in old or old[key].length != claim.length
         ]
@@ -153,9 +149,9 @@ class DirtyAccounts:
 _NO_CLAIMS: Mapping[Hashable, Claim] = {}
 
 
-def _publish(call: Call, group: int, page: int, claim: Claim) -> Publish:
-    r, companions = claim.r or call.served, list(claim.companions)
-    return Publish(step=call.step, group=group, page=page, r=r, length=claim.length, companions=companions)
+def _publish(step: int, served: str, group: int, page: int, claim: Claim) -> Publish:
+    length, r, companions = claim
+    return Publish(step=step, group=group, page=page, r=r or served, length=length, companions=list(companions))
 
 
 def _by_group_and_length(event: Publish) -> tuple[int, int]:
