@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import sections, workload
 from benchmarks.throughput import clean, session
 from harness._util import pages
-from harness.engines import observe_touched
+from harness.engines import dirty_blocks
 from harness.engines.real_vllm import kind as adapter
 
 OPERATIONS = 4_000
@@ -53,10 +53,10 @@ def main() -> int:
     warnings.simplefilter("ignore")
     adapter.perf_counter = time.process_time  # type: ignore[attr-defined]
     rows: list[list[str]] = []
-    usual = observe_touched.LOOK_EVERY
+    usual = dirty_blocks.LOOK_EVERY
     for size in POOLS:
         for name, every in (("looks at every block", 1), ("listens", usual)):
-            observe_touched.LOOK_EVERY = every
+            dirty_blocks.LOOK_EVERY = every
             whole, inside, version = measure(given.vllm, size)
             outside = whole - inside
             rows.append([f"{size:,}", name, *(f"{us:.0f}" for us in (whole, inside, outside)), f"{outside / inside:.1f}"])

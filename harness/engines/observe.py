@@ -10,7 +10,7 @@ same call, `drop`, `take`, `publish`, `counts`.
 `counts` uses the pool's own books: `free` is the length of the free queue less the cached blocks in it, so a block that
 is queued twice, or lost, shows as free + held + cached differing from the size of the pool.
 
-A pool that says itself which blocks changed (`drain_dirty`) is asked; to any other one listens (`observe_touched`).
+A pool that says itself which blocks changed (`drain_dirty`) is asked; to any other one listens (`dirty_blocks`).
 
 Sources of the interface: vLLM 0.33.0, `v1/core/kv_cache_manager.py`, `v1/core/block_pool.py`,
 `v1/core/single_type_kv_cache_manager.py`.
@@ -23,9 +23,9 @@ from typing import Any
 
 from harness.engines.block_table_diff import BlockTableDiff
 from harness.engines.cache_state import Claim, PageState, Tables
+from harness.engines.dirty_blocks import DirtyBlocks
 from harness.engines.observe_pins import POOL, ObservedPool, Pins
 from harness.engines.observe_tier import ObservedTier
-from harness.engines.observe_touched import DirtyBlocks
 from harness.history.events import Event, UnpublishReason
 
 _NO_BLOCKS: list[Any] = []

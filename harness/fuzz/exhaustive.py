@@ -29,7 +29,7 @@ POLICY = "vllm"
 PROCESSES = 2
 UNTOLD = ("async_depth", "tier_pages", "tier_delay")
 """Options whose state the fingerprint does not read."""
-Told = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 
 _enough: Event | None = None
 """In a process of a search: whether another one has found a failure."""
@@ -108,7 +108,7 @@ def search(
     heights: Sequence[Height] = ("manager", "scheduler"),
     *,
     seconds: float = 0.0,
-    told: Told | None = None,
+    told: Progress | None = None,
     processes: int = PROCESSES,
 ) -> Coverage:
     """Search every configuration at every height, for so many seconds at most (0: until all is seen).

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.engines import observe_touched
+from harness.engines import dirty_blocks
 from harness.engines.registry import parse
 from harness.history.events import Event
 from harness.policies.vllm.policy import default_configurations
@@ -33,15 +33,15 @@ def test_listening_tells_the_same_as_looking_at_every_block(
     if configuration.options.get("pages_per_snapshot"):
         pytest.skip("in vLLM a snapshot is always one block")
     heard = [run(configuration, seed)[0] for seed in range(3)]
-    monkeypatch.setattr(observe_touched, "LOOK_EVERY", 1)
+    monkeypatch.setattr(dirty_blocks, "LOOK_EVERY", 1)
     assert [run(configuration, seed)[0] for seed in range(3)] == heard
 
 
-@pytest.mark.parametrize("name", observe_touched.CHANGING)
+@pytest.mark.parametrize("name", dirty_blocks.CHANGING)
 def test_method_of_another_name_costs_no_event(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     configuration = default_configurations()[1]
     expected = run(configuration, 5)[0]
-    monkeypatch.setattr(observe_touched, "CHANGING", [known for known in observe_touched.CHANGING if known != name])
+    monkeypatch.setattr(dirty_blocks, "CHANGING", [known for known in dirty_blocks.CHANGING if known != name])
     assert run(configuration, 5)[0] == expected
 
 
