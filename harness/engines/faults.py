@@ -6,6 +6,7 @@ entry-point group `cachewitness.mutants`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from harness._util import plugins
@@ -13,7 +14,7 @@ from harness._util.errors import UsageError
 from harness._util.names import nearest
 from harness.engines import policy as policies
 from harness.engines.kind import EngineKind
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import DEFAULT_POLICY, Mutant
 from harness.trace.format import TraceHeader
 
 GROUP = "cachewitness.mutants"
@@ -21,9 +22,24 @@ GROUP = "cachewitness.mutants"
 
 def all_mutants() -> dict[str, Mutant]:
     """Return every mutant by name: those of each policy, then those that belong to none."""
-    found = [mutant for name in policies.names() for mutant in policies.get(name).mutants()]
-    found += [mutant for entry in plugins.registered(GROUP).values() for mutant in entry.load()]
-    return {mutant.name: mutant for mutant in found}
+    return _by_name(mutant for name in policies.names() for mutant in policies.get(name).mutants()) | _of_devices()
+
+
+def fitting(policy: str) -> dict[str, Mutant]:
+    """Return by name the mutants that an engine following a policy may take: its own, the default policy's, a device's.
+
+    No other policy is loaded for it. Raises UsageError for a policy that there is not.
+    """
+    kinds = [policies.get(name) for name in dict.fromkeys((policy, DEFAULT_POLICY))]
+    return _by_name(mutant for kind in kinds for mutant in kind.mutants()) | _of_devices()
+
+
+def _of_devices() -> dict[str, Mutant]:
+    return _by_name(mutant for entry in plugins.registered(GROUP).values() for mutant in entry.load())
+
+
+def _by_name(mutants: Iterable[Mutant]) -> dict[str, Mutant]:
+    return {mutant.name: mutant for mutant in mutants}
 
 
 def plant(name: str, kind: EngineKind, engine: Any, header: TraceHeader) -> None:
@@ -31,15 +47,17 @@ def plant(name: str, kind: EngineKind, engine: Any, header: TraceHeader) -> None
 
     Raises UsageError if there is no such fault, or if it does not fit that engine.
     """
-    mutants = all_mutants() | dict(kind.faults())
+    mutants = fitting(header.policy) | dict(kind.faults())
+    if name not in mutants:
+        mutants |= all_mutants()
     if name not in mutants:
         raise UsageError(f"--engine: no mutant is called {name!r}{nearest(name, mutants)}")
     mutant, target = mutants[name], engine
     if kind.name not in mutant.engines:
         policy = policies.get(header.policy)
-        fitting = [policy.name, *filter(None, [policy.plants_as])]
-        if kind.policies is not None or not set(fitting) & set(mutant.engines):
-            raise UsageError(f"--engine: mutant {name!r} fits {', '.join(mutant.engines)}, not {', '.join(fitting)}")
+        called = [policy.name, *filter(None, [policy.plants_as])]
+        if kind.policies is not None or not set(called) & set(mutant.engines):
+            raise UsageError(f"--engine: mutant {name!r} fits {', '.join(mutant.engines)}, not {', '.join(called)}")
         target = getattr(engine, "engine", engine)
     if mutant.height in ("manager", header.height):
         mutant.plant(target)

@@ -8,6 +8,7 @@ the entry-point group `cachewitness.policies`. Those of this package are in `har
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ import click
 from harness._util import plugins
 from harness._util.errors import UsageError
 from harness._util.names import nearest
-from harness.engines.mutant import Mutant
+from harness.engines.mutant import DEFAULT_POLICY, Mutant
 from harness.engines.protocol import Engine
 from harness.history.events import Event
 from harness.trace.configurations import Configuration
@@ -24,7 +25,6 @@ from harness.trace.format import Height, Layout, Op, Trace, TraceHeader
 from harness.trace.generate import Source
 
 GROUP = "cachewitness.policies"
-DEFAULT = "vllm"
 
 AXES = {
     "window": "tokens that a sliding window keeps behind a boundary",
@@ -119,7 +119,7 @@ class PolicyKind:
     checkpoint: str = "toy"
     """The trained model, of those in the fixtures, whose layers the system has caches for."""
     plants_as: str = ""
-    """The policy whose mutants fit it too; empty: none but its own."""
+    """What mutants name in `engines` that fit it beside its own: `reference` for caches of vLLM's shape; empty: no others."""
     mutants: Callable[[], Sequence[Mutant]] = tuple
     """The seeded faults that are planted into its engine."""
     follower: Callable[[Trace, str], Follower] | None = None
@@ -136,28 +136,39 @@ class PolicyKind:
 
 def names() -> list[str]:
     """Return the names of all registered policies: the default first, then this package's, then those of others."""
-    return sorted(plugins.registered(GROUP), key=lambda name: name != DEFAULT)
+    return sorted(plugins.registered(GROUP), key=lambda name: name != DEFAULT_POLICY)
 
 
 def get(name: str) -> PolicyKind:
     """Return a policy by name.
 
-    Raises UsageError, with the nearest name, if there is none, and for a registration that cannot be imported or leaves an axis
-    out.
+    Raises UsageError, with the nearest name, if there is none, and for a registration that cannot be imported, is no PolicyKind
+    or leaves an axis out.
     """
     registered = plugins.registered(GROUP)
     if name not in registered:
         raise UsageError(f"--policy: no policy is called {name!r}{nearest(name, registered)}")
     entry = registered[name]
     try:
-        kind: PolicyKind = entry.load()
-    except (ImportError, AttributeError) as error:
+        kind = entry.load()
+    except Exception as error:
         raise UsageError(
             f"--policy: {name} ({entry.value}) cannot be imported: {type(error).__name__}: {error}; install its package again"
         ) from None
+    if not isinstance(kind, PolicyKind):
+        raise UsageError(f"--policy: {name} ({entry.value}) is a {type(kind).__name__}, not a PolicyKind")
     if missing := sorted(set(AXES) - set(kind.axes)):
         raise UsageError(f"--policy: {name} ({entry.value}) does not say where it stands on {', '.join(missing)}")
     return kind
+
+
+def loadable() -> list[PolicyKind]:
+    """Return the registered policies in the order of `names`, but for those that `get` refuses."""
+    found = []
+    for name in names():
+        with suppress(UsageError):
+            found.append(get(name))
+    return found
 
 
 def served_plainly(policy: str, layout: Layout, serving: Serving, **options: Any) -> TraceHeader:

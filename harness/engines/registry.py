@@ -58,7 +58,10 @@ def kinds() -> dict[str, EngineKind]:
     found = {}
     for name, entry in plugins.registered(GROUP).items():
         try:
-            found[name] = entry.load()
+            kind = entry.load()
+            if not isinstance(kind, EngineKind):
+                raise TypeError(f"a {type(kind).__name__}, not an EngineKind")
+            found[name] = kind
         except Exception as error:
             found[name] = _broken(entry, error)
     return found

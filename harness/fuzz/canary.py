@@ -16,7 +16,7 @@ from itertools import count, islice
 
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
-from harness.engines.faults import all_mutants
+from harness.engines.faults import fitting
 from harness.engines.registry import parse
 from harness.fuzz.campaign import Plan
 from harness.fuzz.explore import explore
@@ -104,7 +104,7 @@ def run_canary(plan: Plan) -> CanaryResult | None:
 
 def planted(plan: Plan, name: str) -> CanaryResult:
     """Plant one fault, and run what can express it until it is reported or the canary's operations are spent."""
-    mutant, operations = all_mutants()[name], 0
+    mutant, operations = fitting(POLICY)[name], 0
     expressing = filter(None, (_expresses(name, _drawn(plan, number)) for number in count()))
     for trace in islice(expressing, OPERATIONS_MAX):
         engine = parse(f"reference:mutant={name}").open(trace.header)
@@ -119,17 +119,15 @@ def planted(plan: Plan, name: str) -> CanaryResult:
 
 def sought() -> CanaryResult:
     """Plant the fault of an exhaustive search, and search until it is reported or everything was seen."""
-    mutant, scope = (
-        all_mutants()[SOUGHT],
-        Scope(CONFIGURATIONS[0], "scheduler", Bound(requests=1, blocks=1, pages=4, generated=2)),
-    )
+    mutant = fitting(POLICY)[SOUGHT]
+    scope = Scope(CONFIGURATIONS[0], "scheduler", Bound(requests=1, blocks=1, pages=4, generated=2))
     found = explore(parse(f"reference:mutant={SOUGHT}"), scope)
     reported = found.failure is not None and _named(found.failure[1], SOUGHT)
     return CanaryResult(SOUGHT, mutant.anomaly, mutant.checker, reported, found.operations)
 
 
 def _named(found: Finding, name: str) -> bool:
-    mutant = all_mutants()[name]
+    mutant = fitting(POLICY)[name]
     return (found.anomaly, found.checker) == (mutant.anomaly, mutant.checker)
 
 
@@ -147,4 +145,4 @@ def _expresses(name: str, drawn: tuple[Configuration, Trace] | None) -> Trace | 
         return None
     configuration, trace = drawn
     fits = configuration.options.get("enable_caching", True) and CANARIES[name](configuration)
-    return trace if fits and all_mutants()[name].height in ("manager", trace.header.height) else None
+    return trace if fits and fitting(POLICY)[name].height in ("manager", trace.header.height) else None

@@ -9,7 +9,7 @@ from shlex import quote
 from rich.console import Console
 from rich.text import Text
 
-from harness.engines.policy import DEFAULT
+from harness.engines.mutant import DEFAULT_POLICY
 from harness.engines.registry import EngineSpec
 from harness.fuzz import marks
 from harness.fuzz.campaign import Campaign
@@ -117,7 +117,7 @@ def canary_line(canary: CanaryResult | None) -> str:
 def command(engine: str, policy: str, layouts: Sequence[str], options: Sequence[str], operations: int, seed: int) -> str:
     """Return the command that runs a campaign of so many operations again, ready to be pasted into a shell."""
     words = ["cachewitness fuzz", f"--engine {quote(engine)}"]
-    if policy != DEFAULT:
+    if policy != DEFAULT_POLICY:
         words.append(f"--policy {policy}")
     words += [f"--layout {quote(name)}" for name in layouts]
     words += [f"--option {quote(text)}" for text in options]

@@ -8,7 +8,7 @@ from harness.engines import policy as policies
 
 def systems() -> list[str]:
     """Return the policies that have a plan, by name."""
-    return [name for name in policies.names() if policies.get(name).plan is not None]
+    return [kind.name for kind in policies.loadable() if kind.plan is not None]
 
 
 def system_of(name: str) -> str:
@@ -16,7 +16,7 @@ def system_of(name: str) -> str:
     plain = name.lower().replace("-", "_")
     registered = policies.names()
     if plain not in registered:
-        plain = next((known for known in registered if plain in policies.get(known).aliases), plain)
+        plain = next((kind.name for kind in policies.loadable() if plain in kind.aliases), plain)
     if plain not in registered or policies.get(plain).plan is None:
         from harness.trace.model import choices
 

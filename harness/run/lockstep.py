@@ -40,7 +40,7 @@ TOLERANCES = {
 
 def followed() -> list[str]:
     """Return the policies whose reference can be made to follow an engine."""
-    return [name for name in policies.names() if policies.get(name).follower is not None]
+    return [kind.name for kind in policies.loadable() if kind.follower is not None]
 
 
 def lockstep(trace: Trace, engine: Engine, *, until: Callable[[Finding], bool] | None = None, keep: bool = True) -> Result:
