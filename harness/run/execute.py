@@ -75,11 +75,15 @@ class Observer:
         self._recurrent = {group.id for group in header.groups if group.kind == "recurrent"}
         self._keep = keep
         self._seq = 0
+        self._last: Event | None = None
 
     def see(self, events: Iterable[Event], op: int) -> None:
-        """Take in what one operation made happen."""
-        observe, keep, seq = self.panel.observe, self._keep, self._seq
+        """Take in what one operation made happen; an event that an engine reports twice in a row is two events."""
+        observe, keep, seq, last = self.panel.observe, self._keep, self._seq, self._last
         for event in events:
+            if event is last:
+                event = msgspec.structs.replace(event)
+            last = event
             event.seq = seq
             seq += 1
             found = observe(event)
@@ -93,7 +97,7 @@ class Observer:
             if keep:
                 self.history.events.append(event)
                 self.history.op_of.append(op)
-        self._seq = seq
+        self._seq, self._last = seq, last
 
     @property
     def seen(self) -> int:
