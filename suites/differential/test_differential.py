@@ -10,9 +10,9 @@ from harness.engines import registry
 from harness.engines.manager_height import ManagerHeight
 from harness.engines.protocol import Engine
 from harness.history.events import Take
-from harness.policies.vllm.dirty_blocks import observable_manager
 from harness.policies.vllm.engine import assemble, configure
 from harness.policies.vllm.policy import default_configurations
+from harness.policies.vllm.reporting_pool import observable_manager
 from harness.run.lockstep import NAME, lockstep
 from harness.trace.configurations import Configuration
 from harness.trace.format import Trace

@@ -13,9 +13,9 @@ import pytest
 from harness.engines.scheduler_height import SchedulerHeight
 from harness.history.attention_span import first_needed
 from harness.history.events import Accept, Group, Move, Run, StepBegin
-from harness.policies.vllm.dirty_blocks import observable_manager
 from harness.policies.vllm.engine import assemble, configure
 from harness.policies.vllm.policy import default_configurations, scheduler_configurations
+from harness.policies.vllm.reporting_pool import observable_manager
 from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.configurations import Configuration

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.policies.vllm.dirty_blocks import observable_manager
+from harness.policies.vllm.reporting_pool import observable_manager
 from reference_impl.vllm.kv_cache_manager import KVCacheManager
 from reference_impl.vllm.request import Request, RequestStatus
 from reference_impl.vllm_extended.config import build

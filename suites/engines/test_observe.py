@@ -9,9 +9,9 @@ import pytest
 
 from harness.engines.observe import ObservedManager
 from harness.history.events import Counts, Drop, Event, Hit, Publish, Take, Unpublish
-from harness.policies.vllm.dirty_blocks import observable_manager
 from harness.policies.vllm.engine import assemble, configure
 from harness.policies.vllm.policy import default_configurations
+from harness.policies.vllm.reporting_pool import observable_manager
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
 from harness.trace.format import Step, Submit, Trace, TraceHeader

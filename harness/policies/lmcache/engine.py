@@ -22,7 +22,7 @@ from harness.engines.scheduler_height import NewRequest, SchedulerHeight, with_t
 from harness.history.events import Header, TierRules
 from harness.policies.lmcache.observe import ObservedFront, ObservedStore
 from harness.policies.vllm import engine as reference_vllm
-from harness.policies.vllm.dirty_blocks import observable_manager
+from harness.policies.vllm.reporting_pool import observable_manager
 from harness.trace.format import GroupSpec, Layout, Submit, TraceHeader
 from reference_impl.lmcache import spec
 from reference_impl.lmcache.checks import StartupError, validate_kv_cache_groups, validate_mamba_step_alignment

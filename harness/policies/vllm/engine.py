@@ -14,7 +14,7 @@ from harness.engines.manager_height import PRUNABLE, ManagerHeight, describe, re
 from harness.engines.observe import ObservedManager
 from harness.engines.scheduler_height import SchedulerHeight
 from harness.history.events import Rules
-from harness.policies.vllm.dirty_blocks import observable_manager
+from harness.policies.vllm.reporting_pool import observable_manager
 from harness.trace.configurations import SCHEDULER_OPTIONS
 from harness.trace.format import Submit, TraceHeader
 from reference_impl.vllm.align_split import split_for

@@ -11,8 +11,8 @@ from typing import Any
 
 from harness.engines.manager_height import ManagerHeight
 from harness.history.events import Counts, Event, Hit, Publish, Take
-from harness.policies.vllm.dirty_blocks import observable_manager
 from harness.policies.vllm.engine import assemble, configure
+from harness.policies.vllm.reporting_pool import observable_manager
 from harness.trace.format import Op, Trace
 from reference_impl.vllm.spec import RELEASES
 

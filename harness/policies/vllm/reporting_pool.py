@@ -20,7 +20,7 @@ from reference_impl.vllm_extended.snapshots import SnapshotPool
 from reference_impl.vllm_extended.tiered_pool import TieredPool
 
 
-class DirtyBlocks(BlockPool):
+class ReportingPool(BlockPool):
     """vLLM's pool; `drain_dirty` says which blocks changed."""
 
     def __init__(self, *args: Any) -> None:
@@ -61,19 +61,19 @@ class DirtyBlocks(BlockPool):
         super()._set_key(block, key, num_tokens)
 
 
-class _Ordered(OrderedPool, DirtyBlocks):
+class _Ordered(OrderedPool, ReportingPool):
     pass
 
 
-class _Snapshots(SnapshotPool, DirtyBlocks):
+class _Snapshots(SnapshotPool, ReportingPool):
     pass
 
 
-class _Tiered(TieredPool, DirtyBlocks):
+class _Tiered(TieredPool, ReportingPool):
     pass
 
 
-_KINDS = PoolKinds(DirtyBlocks, _Ordered, _Snapshots, _Tiered)
+_KINDS = PoolKinds(ReportingPool, _Ordered, _Snapshots, _Tiered)
 
 
 def observable_manager(config: KVCacheConfig) -> KVCacheManager:
