@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from harness.engines.fault_tools import wrap
@@ -11,16 +12,15 @@ from harness.engines.policy_height import PolicyHeight
 from reference_impl.furiosa.hybrid_match import NO_HIT, usable
 from reference_impl.furiosa.request import BlockCopy
 
-FURIOSA = ("furiosa",)
+fault = partial(mutant, engines=("furiosa",))
 
 
-@mutant(
+@fault(
     name="furiosa-window-matched-short",
     mirrors="lightseekorg/tokenspeed and sgl-project/sglang#35515 (tombstones in a window)",
     anomaly="window-hole",
     checker="window-liveness",
     group="G",
-    engines=FURIOSA,
 )
 def window_matched_short(engine: PolicyHeight) -> None:
     """A match is content with one sliding block less than the window needs."""
@@ -49,13 +49,12 @@ def window_matched_short(engine: PolicyHeight) -> None:
     wrap(manager, "columns", columns)
 
 
-@mutant(
+@fault(
     name="furiosa-window-cleaned-early",
     mirrors="sgl-project/sglang#8649",
     anomaly="premature-release",
     checker="window-liveness",
     group="G",
-    engines=FURIOSA,
 )
 def window_cleaned_early(engine: PolicyHeight) -> None:
     """A sliding block is given back one token early."""
@@ -71,19 +70,15 @@ def window_cleaned_early(engine: PolicyHeight) -> None:
     wrap(manager, "cleanup", cleanup)
 
 
-@mutant(
+@fault(
     name="furiosa-active-entries-evicted",
     mirrors="sgl-project/sglang#31427",
     anomaly="double-free",
     checker="ownership",
     group="H",
-    engines=FURIOSA,
 )
 def active_entries_evicted(engine: PolicyHeight) -> None:
-    """Entries that running requests use are evicted like idle ones.
-
-    Let entries that running requests hit go like any other.
-    """
+    """Entries that running requests use are evicted like idle ones."""
     for pool in (_manager(engine).global_pool, _manager(engine).sliding_pool):
         wrap(pool, "hold", _held_but_idle(pool))
 
@@ -100,19 +95,15 @@ def _held_but_idle(pool: Any) -> Any:
     return hold
 
 
-@mutant(
+@fault(
     name="furiosa-matched-in-one-pool",
     mirrors="sgl-project/sglang#31108, #30339",
     anomaly="window-hole",
     checker="window-liveness",
     group="C",
-    engines=FURIOSA,
 )
 def matched_in_one_pool(engine: PolicyHeight) -> None:
-    """A match of the global pool is reused whole, although the sliding pool has holes.
-
-    Take what the global pool has for the whole hit, and leave out what the sliding pool lacks of it.
-    """
+    """A match of the global pool is reused whole, although the sliding pool has holes."""
     manager = _manager(engine)
 
     def match(original: Any, request: Any) -> Any:
@@ -125,19 +116,15 @@ def matched_in_one_pool(engine: PolicyHeight) -> None:
     wrap(manager, "match", match)
 
 
-@mutant(
+@fault(
     name="furiosa-shared-block-written",
     mirrors="vllm-project/vllm#56196",
     anomaly="aliased-write",
     checker="ownership",
     group="H",
-    engines=FURIOSA,
 )
 def shared_block_written(engine: PolicyHeight) -> None:
-    """A hit that ends inside a block is written on in place.
-
-    Go on in the tree's own blocks when a hit ends inside them.
-    """
+    """A hit that ends inside a block is written on in place."""
     manager = _manager(engine)
 
     def copy_last_block(original: Any, request: Any) -> None:
@@ -149,19 +136,15 @@ def shared_block_written(engine: PolicyHeight) -> None:
     wrap(manager, "_copy_last_block", copy_last_block)
 
 
-@mutant(
+@fault(
     name="furiosa-one-tree-for-all",
     mirrors="vllm-project/vllm#3263",
     anomaly="cross-identity-hit",
     checker="identity",
     group="I",
-    engines=FURIOSA,
 )
 def one_tree_for_all(engine: PolicyHeight) -> None:
-    """Salt and adapter do not part trees.
-
-    Keep the prefixes of all salts and adapters in one tree.
-    """
+    """Salt and adapter do not part trees."""
 
     def add(original: Any, request: Any) -> None:
         request.identity = ("", "")
@@ -170,19 +153,15 @@ def one_tree_for_all(engine: PolicyHeight) -> None:
     wrap(_adapter(engine).scheduler, "add", add)
 
 
-@mutant(
+@fault(
     name="furiosa-reset-by-name",
     mirrors="vllm-project/vllm#57727",
     anomaly="stale-hit",
     checker="safety-law",
     group="L",
-    engines=FURIOSA,
 )
 def reset_by_name(engine: PolicyHeight) -> None:
-    """A reset reports success and forgets nothing.
-
-    Say that everything stored was forgotten, and forget nothing.
-    """
+    """A reset reports success and forgets nothing."""
     wrap(_adapter(engine).scheduler, "reset", lambda original: True)
 
 

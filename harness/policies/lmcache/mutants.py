@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from harness.engines.fault_tools import wrap
 from harness.engines.mutant import Plant, declared, mutant
 from reference_impl.lmcache.server import Transfer
 
-LMCACHE = ("lmcache",)
+fault = partial(mutant, engines=("lmcache",), height="scheduler")
 
 
 def _where_there_is_a_store(plant: Plant) -> Plant:
@@ -23,14 +23,12 @@ def _where_there_is_a_store(plant: Plant) -> Plant:
     return where_there_is_one
 
 
-@mutant(
+@fault(
     name="lmcache-prefix-counted-in-one-group",
     mirrors="LMCache/LMCache#2863",
     anomaly="fabricated-snapshot",
     checker="no-fabricated-snapshots",
     group="C",
-    engines=LMCACHE,
-    height="scheduler",
 )
 @_where_there_is_a_store
 def prefix_counted_in_one_group(engine: Any) -> None:
@@ -54,39 +52,29 @@ def prefix_counted_in_one_group(engine: Any) -> None:
     wrap(server, "retrieve", retrieve)
 
 
-@mutant(
+@fault(
     name="lmcache-null-blocks-stored",
     mirrors="vllm-project/vllm#53084",
     anomaly="fabricated-snapshot",
     checker="no-fabricated-snapshots",
     group="A",
-    engines=LMCACHE,
-    height="scheduler",
 )
 @_where_there_is_a_store
 def null_blocks_stored(engine: Any) -> None:
-    """What lies in the null block is stored as a chunk's state.
-
-    Store what the null block holds where a group has nothing.
-    """
+    """What lies in the null block is stored as a chunk's state."""
     wrap(_connector(engine).server, "_has_content", lambda original, blocks: True)
 
 
-@mutant(
+@fault(
     name="lmcache-failed-store-found",
     mirrors="LMCache/LMCache#4991",
     anomaly="partial-commit",
     checker="commit-order",
     group="K",
-    engines=LMCACHE,
-    height="scheduler",
 )
 @_where_there_is_a_store
 def failed_store_found(engine: Any) -> None:
-    """A store fails on its last page, and its object is found all the same.
-
-    Make the objects of a store visible although the last page of it was never copied.
-    """
+    """A store fails on its last page, and its object is found all the same."""
 
     def begin_step(original: Any, op: Any) -> None:
         original(op)
@@ -96,39 +84,29 @@ def failed_store_found(engine: Any) -> None:
     wrap(engine, "_begin", begin_step)
 
 
-@mutant(
+@fault(
     name="lmcache-last-token-not-reserved",
     mirrors="LMCache before 0.5.6",
     anomaly="state-position-skew",
     checker="safety-law",
     group="P",
-    engines=LMCACHE,
-    height="scheduler",
 )
 @_where_there_is_a_store
 def last_token_not_reserved(engine: Any) -> None:
-    """A prompt of whole chunks is served whole, with a state behind its last token.
-
-    Look the last token up too where a state cannot be resumed before it.
-    """
+    """A prompt of whole chunks is served whole, with a state behind its last token."""
     _connector(engine).reserve_last_token = False
 
 
-@mutant(
+@fault(
     name="lmcache-moved-blocks-not-tracked",
     mirrors="LMCache/LMCache#4984",
     anomaly="fabricated-snapshot",
     checker="no-fabricated-snapshots",
     group="A",
-    engines=LMCACHE,
-    height="scheduler",
 )
 @_where_there_is_a_store
 def moved_blocks_not_tracked(engine: Any) -> None:
-    """A block that left a request's table is stored as if it were still there.
-
-    Follow a table by what was added to it, and miss what was replaced.
-    """
+    """A block that left a request's table is stored as if it were still there."""
     connector = _connector(engine)
     known: dict[str, list[list[Any]]] = {}
 
@@ -141,40 +119,30 @@ def moved_blocks_not_tracked(engine: Any) -> None:
     wrap(connector, "build_connector_meta", build_connector_meta)
 
 
-@mutant(
+@fault(
     name="lmcache-salt-left-out-of-objects",
     mirrors="vllm-project/vllm#53495, #54342",
     anomaly="cross-identity-hit",
     checker="identity",
     group="I",
-    engines=LMCACHE,
-    height="scheduler",
 )
 @_where_there_is_a_store
 def salt_left_out_of_objects(engine: Any) -> None:
-    """Objects are named by their tokens alone.
-
-    Name objects without the salt and the adapter of the request.
-    """
+    """Objects are named by their tokens alone."""
     server = _connector(engine).server
     wrap(server, "start_session", lambda original, request_id, salt="", adapter="": original(request_id))
 
 
-@mutant(
+@fault(
     name="lmcache-objects-survive-reset",
     mirrors="vllm-project/vllm#57727",
     anomaly="stale-hit",
     checker="safety-law",
     group="L",
-    engines=LMCACHE,
-    height="scheduler",
 )
 @_where_there_is_a_store
 def objects_survive_reset(engine: Any) -> None:
-    """A reset of the store reports success and forgets nothing.
-
-    Say that every object was forgotten, and keep them.
-    """
+    """A reset of the store reports success and forgets nothing."""
     wrap(_connector(engine).server, "clear", lambda original: True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from harness.engines.fault_tools import wrap
@@ -10,16 +11,15 @@ from harness.engines.policy_height import PolicyHeight
 from reference_impl.openvino_genai.sequence import Identity
 from reference_impl.primitives import Position
 
-OPENVINO = ("openvino_genai",)
+fault = partial(mutant, engines=("openvino_genai",))
 
 
-@mutant(
+@fault(
     name="openvino-restored-without-a-state",
     mirrors="vllm-project/tpu-inference#3412",
     anomaly="stale-hit",
     checker="safety-law",
     group="C",
-    engines=OPENVINO,
 )
 def restored_without_a_state(engine: PolicyHeight) -> None:
     """A hit of the KV cache is restored where the other cache has no state."""
@@ -37,30 +37,25 @@ def restored_without_a_state(engine: PolicyHeight) -> None:
     wrap(cache.la, "restore", restore)
 
 
-@mutant(
+@fault(
     name="openvino-shared-block-written",
     mirrors="FlashML-org/FreeToken#287",
     anomaly="aliased-write",
     checker="ownership",
     group="H",
-    engines=OPENVINO,
 )
 def shared_block_written(engine: PolicyHeight) -> None:
-    """A block that several requests hold is written without a copy.
-
-    Write into blocks that others hold too.
-    """
+    """A block that several requests hold is written without a copy."""
     for manager in _cache(engine).managers.values():
         wrap(manager, "_shared_target", lambda original, *args: None)
 
 
-@mutant(
+@fault(
     name="openvino-state-ahead-after-rollback",
     mirrors="OpenVINO GenAI 2026.4, preemption of a hybrid in part",
     anomaly="state-position-skew",
     checker="safety-law",
     group="D",
-    engines=OPENVINO,
     height="scheduler",
 )
 def state_ahead_after_rollback(engine: PolicyHeight) -> None:
@@ -73,19 +68,15 @@ def state_ahead_after_rollback(engine: PolicyHeight) -> None:
     wrap(cache, "_previous", previous)
 
 
-@mutant(
+@fault(
     name="openvino-key-kept-after-hand-out",
     mirrors="vllm-project/vllm#4761",
     anomaly="stale-hit",
     checker="safety-law",
     group="I",
-    engines=OPENVINO,
 )
 def key_kept_after_hand_out(engine: PolicyHeight) -> None:
-    """A block that was handed out anew is still found under its old key.
-
-    Hand a block of the store out, and let its key be found until another takes its place.
-    """
+    """A block that was handed out anew is still found under its old key."""
     for manager in _cache(engine).managers.values():
         wrap(manager.pool, "allocate", _keeping_key(manager.pool))
 
@@ -101,13 +92,12 @@ def _keeping_key(pool: Any) -> Any:
     return allocate
 
 
-@mutant(
+@fault(
     name="openvino-salt-and-adapter-left-out",
     mirrors="openvinotoolkit/openvino.genai#3722",
     anomaly="cross-identity-hit",
     checker="identity",
     group="I",
-    engines=OPENVINO,
 )
 def salt_and_adapter_left_out(engine: PolicyHeight) -> None:
     """Tokens and media alone are hashed."""
@@ -120,26 +110,24 @@ def salt_and_adapter_left_out(engine: PolicyHeight) -> None:
     wrap(_adapter(engine).scheduler, "add_request", add_request)
 
 
-@mutant(
+@fault(
     name="openvino-keys-survive-new-weights",
     mirrors="InternLM/lmdeploy#4917",
     anomaly="cross-identity-hit",
     checker="identity",
     group="L",
-    engines=OPENVINO,
 )
 def keys_survive_new_weights(engine: PolicyHeight) -> None:
     """New weights do not end the keys of the old ones."""
     wrap(_adapter(engine), "renew", lambda original: None)
 
 
-@mutant(
+@fault(
     name="openvino-tail-keyed-beyond",
     mirrors="waybarrios/vllm-mlx#683",
     anomaly="fabricated-snapshot",
     checker="no-fabricated-snapshots",
     group="A",
-    engines=OPENVINO,
 )
 def tail_keyed_beyond(engine: PolicyHeight) -> None:
     """A state inside an interval is keyed one token further than it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from harness.engines.fault_tools import wrap
@@ -11,22 +12,18 @@ from harness.engines.policy_height import PolicyHeight
 from harness.history.events import Move
 from reference_impl.tensorrt_edge.compaction import RowMove
 
-EDGE = ("tensorrt_edge",)
+fault = partial(mutant, engines=("tensorrt_edge",))
 
 
-@mutant(
+@fault(
     name="edge-rows-copied-one-by-one",
     mirrors="the contract of TensorRT-Edge-LLM's compactBatch, which says nothing of an order",
     anomaly="stale-hit",
     checker="safety-law",
     group="F",
-    engines=EDGE,
 )
 def rows_copied_one_by_one(engine: PolicyHeight) -> None:
-    """A compaction overwrites rows that it has yet to read.
-
-    Copy rows one after another, the last one first, into rows that are still to be read.
-    """
+    """A compaction overwrites rows that it has yet to read."""
 
     def compact_batch(original: Any, *args: Any) -> Any:
         moves = original(*args)
@@ -42,19 +39,15 @@ def _one_by_one(moves: Sequence[RowMove]) -> tuple[RowMove, ...]:
     return tuple(RowMove(src, dst) for dst, src in content.items() if src != dst)
 
 
-@mutant(
+@fault(
     name="edge-states-left-behind",
     mirrors="NVIDIA/TensorRT-LLM#13151, EricLBuehler/mistral.rs#2017",
     anomaly="stale-hit",
     checker="safety-law",
     group="F",
-    engines=EDGE,
 )
 def states_left_behind(engine: PolicyHeight) -> None:
-    """A compaction moves keys and values, and not the states.
-
-    Move keys and values to the rows of the smaller batch, and leave the states where they are.
-    """
+    """A compaction moves keys and values, and not the states."""
 
     def compact_batch(original: Any, *args: Any) -> Any:
         return original(*args)._replace(states=())
@@ -62,19 +55,15 @@ def states_left_behind(engine: PolicyHeight) -> None:
     wrap(_runtime(engine).cache, "compact_batch", compact_batch)
 
 
-@mutant(
+@fault(
     name="edge-last-token-of-a-capture-again",
     mirrors="TensorRT-Edge-LLM 0.7.1, prefill from N - 1 behind a system prompt of N tokens",
     anomaly="state-position-skew",
     checker="safety-law",
     group="A",
-    engines=EDGE,
 )
 def last_token_of_a_capture_again(engine: PolicyHeight) -> None:
-    """A restored state takes its last token in a second time.
-
-    Restore a state, and compute its last token once more, for the logits.
-    """
+    """A restored state takes its last token in a second time."""
     runtime = _runtime(engine)
 
     def join(original: Any, wanted: Any, step: Any) -> None:
@@ -89,19 +78,15 @@ def last_token_of_a_capture_again(engine: PolicyHeight) -> None:
     wrap(runtime, "_join", join)
 
 
-@mutant(
+@fault(
     name="edge-capture-rewritten",
     mirrors="alibaba/MNN#4495",
     anomaly="state-position-skew",
     checker="safety-law",
     group="A",
-    engines=EDGE,
 )
 def capture_rewritten(engine: PolicyHeight) -> None:
-    """A capture is written again while its request goes on.
-
-    Store a request's row over its capture again after every further step.
-    """
+    """A capture is written again while its request goes on."""
     runtime, captured = _runtime(engine), dict[str, Any]()
 
     def schedule(original: Any, *args: Any) -> Any:
@@ -117,13 +102,12 @@ def capture_rewritten(engine: PolicyHeight) -> None:
     wrap(_adapter(engine), "schedule", schedule)
 
 
-@mutant(
+@fault(
     name="edge-capture-without-weights",
     mirrors="vllm-project/vllm#53495",
     anomaly="cross-identity-hit",
     checker="identity",
     group="I",
-    engines=EDGE,
 )
 def capture_without_weights(engine: PolicyHeight) -> None:
     """A capture is found by its tokens alone, whatever the LoRA weights and the salt."""
@@ -135,13 +119,12 @@ def capture_without_weights(engine: PolicyHeight) -> None:
     wrap(_runtime(engine), "add", add)
 
 
-@mutant(
+@fault(
     name="edge-captures-survive-new-weights",
     mirrors="NVIDIA-NeMo/RL#4018",
     anomaly="cross-identity-hit",
     checker="identity",
     group="L",
-    engines=EDGE,
 )
 def captures_survive_new_weights(engine: PolicyHeight) -> None:
     """New weights do not end the captures of the old ones."""
