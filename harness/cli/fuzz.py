@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.errors import UsageError
-from harness.cli.options import engine_of, engine_option, options_of
+from harness.cli.options import engine_of, engine_option, options_of, policy_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,13 +20,7 @@ _EXIT_INTERRUPTED = 130
 
 @click.command()
 @engine_option
-@click.option(
-    "--policy",
-    default="vllm",
-    show_default=True,
-    metavar="NAME",
-    help="The policy whose rules the engine follows (`ls policies`).",
-)
+@policy_option
 @click.option(
     "--layout",
     "layouts",

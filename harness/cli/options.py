@@ -28,6 +28,14 @@ engine_option: Callable[[Any], Any] = click.option(
     help="The engine to test; `ls engines` lists every engine with its options.",
 )
 
+policy_option: Callable[[Any], Any] = click.option(
+    "--policy",
+    default="vllm",
+    show_default=True,
+    metavar="NAME",
+    help="The policy whose rules the engine follows (`ls policies`).",
+)
+
 
 def engine_of(text: str, policy: str = "", device: str = "") -> EngineSpec:
     """Return the engine that the user named, able to follow a policy, on a device if one was named beside it."""

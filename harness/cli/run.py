@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.options import configurations_of, engine_of, engine_option, suites_of
+from harness.cli.options import configurations_of, engine_of, engine_option, policy_option, suites_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,13 +22,7 @@ _FILE = click.Path(path_type=Path)
 
 @click.command()
 @engine_option
-@click.option(
-    "--policy",
-    default="vllm",
-    show_default=True,
-    metavar="NAME",
-    help="The policy whose rules the engine follows (`ls policies`).",
-)
+@policy_option
 @click.option(
     "--layout",
     "layouts",

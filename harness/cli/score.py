@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.cli.options import policy_option
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,13 +27,7 @@ _ARMS = "off,off-again,miss,hit,replay"
 @click.option(
     "--engine", default="toy", show_default=True, metavar="NAME[:KEY=VALUE,…]", help="The engine that answers the questions."
 )
-@click.option(
-    "--policy",
-    default="vllm",
-    show_default=True,
-    metavar="NAME",
-    help="The policy whose rules the engine follows (`ls policies`).",
-)
+@policy_option
 @click.option("--base-url", metavar="URL", help="Ask an OpenAI-compatible server instead of an engine: http://HOST:PORT.")
 @click.option("--cold-url", metavar="URL", help="A second server of the same model without prefix caching, for the cold arms.")
 @click.option("--model", default="", metavar="NAME", help="The server's model; default: the first that it lists.")
