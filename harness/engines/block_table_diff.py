@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import cast
 
 from harness.engines.cache_state import ABSENT, CacheState, DirtyCacheState, Tables
-from harness.engines.page_accounts import DirtyAccounts, WholeAccounts
+from harness.engines.page_accounts import Call, DirtyAccounts, WholeAccounts
 from harness.history.events import Drop, Event, Hit, Take, UnpublishReason
 
 Further = Callable[[], list[Event]]
@@ -27,14 +26,7 @@ class BlockTableDiff:
     `pools` is the pool of each group, `null` are the pages of each pool that nobody owns.
     """
 
-    def __init__(
-        self,
-        state: CacheState | DirtyCacheState,
-        pools: Sequence[int],
-        null: Mapping[int, Iterable[int]],
-        *,
-        dirty: bool = False,
-    ) -> None:
+    def __init__(self, state: CacheState | DirtyCacheState, pools: Sequence[int], null: Mapping[int, Iterable[int]]) -> None:
         self.events: list[Event] = []
         self.step = 0
         self._state, self._pools = state, pools
@@ -44,12 +36,10 @@ class BlockTableDiff:
         self._scratch: dict[str, Tables] = {}
         self._accounts: WholeAccounts | DirtyAccounts
         self._dirty: DirtyCacheState | None = None
-        self._whole: WholeAccounts | None = None
-        if dirty:
-            self._dirty = cast(DirtyCacheState, state)
-            self._accounts = DirtyAccounts(self._dirty, pools[0], self._null[pools[0]])
+        if isinstance(state, DirtyCacheState):
+            self._dirty, self._accounts = state, DirtyAccounts(state, pools[0], self._null[pools[0]])
         else:
-            self._accounts = self._whole = WholeAccounts(cast(CacheState, state), pools)
+            self._accounts = WholeAccounts(state, pools)
 
     # --- what an adapter says ------------------------------------------------------------------------------------------
 
@@ -87,8 +77,7 @@ class BlockTableDiff:
         tables were compared, for what else took or gave back pages in this call.
         """
         call, dirty = (self.step, served, reason), self._dirty
-        if self._whole is not None:
-            self._whole.compare_keys(call, self._tables.values())
+        self._accounts.compare_keys(call, self._tables.values())
         drops: list[Event] = []
         come: list[tuple[str, int, list[int]]] = []
         touched: list[tuple[int, int]] = []
@@ -105,11 +94,10 @@ class BlockTableDiff:
             moves += further()
         self.events += self._accounts.around(call, moves, touched)
 
-    def account(self, moves: list[Event], *, served: str = "", reason: UnpublishReason = "evict") -> None:
+    def account(self, moves: list[Event], *, served: str = "") -> None:
         """Report what took or gave back pages beside all tables, and how keys and counts changed with that."""
-        call = (self.step, served, reason)
-        if self._whole is not None:
-            self._whole.compare_keys(call, self._tables.values())
+        call: Call = (self.step, served, "evict")
+        self._accounts.compare_keys(call, self._tables.values())
         self.events += self._accounts.around(call, moves, [])
 
     def forget(self, r: str) -> None:

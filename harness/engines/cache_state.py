@@ -7,7 +7,7 @@ changed, and is asked about those alone.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 ABSENT = -1
 """The page of a column that is not there: never allocated, or given back."""
@@ -57,6 +57,7 @@ class CacheState(Protocol):
         """Return how often the cache says that a page is held; None if it does not count."""
 
 
+@runtime_checkable
 class DirtyCacheState(Protocol):
     """A cache of one pool that says which of its pages may have changed since it was last asked.
 

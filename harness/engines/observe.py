@@ -165,7 +165,7 @@ class ObservedManager:
         self._looked_up: dict[str, tuple[int, Any]] = {}
         self.state = BlockPoolState(manager, group_of)
         pools = [POOL for _ in self._managers]
-        self.diff = BlockTableDiff(self.state, pools, {POOL: [self._null]}, dirty=True)
+        self.diff = BlockTableDiff(self.state, pools, {POOL: [self._null]})
         self._can_copy = hasattr(manager, "take_kv_cache_block_copies")
         partial_hits = getattr(manager.coordinator, "enable_partial_hash_hits", self._can_copy)
         self._copies_expected = partial_hits or self.state.scratching

@@ -87,6 +87,9 @@ class DirtyAccounts:
         self._claims: dict[int, Mapping[Hashable, Claim]] = {}
         self._held = self._cached = 0
 
+    def compare_keys(self, call: Call, tables: Iterable[Tables]) -> None:
+        """Do nothing: `around` compares the keys of the pages that may have changed."""
+
     def around(self, call: Call, moves: list[Event], touched: list[tuple[int, int]]) -> list[Event]:
         """Return the moves of the call between the keys that ended and those that began, then the counts that changed."""
         looked_at = self._state.look(touched)
