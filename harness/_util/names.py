@@ -5,9 +5,20 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+NAMED_MAX = 12
+"""Of more names, a message names the nearest ones alone."""
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known one, or all of them."""
+
+def nearest(name: str, known: Iterable[str], listing: str = "") -> str:
+    """Return the end of a message about an unknown name: the nearest known one, or all of them if they are few.
+
+    Of many, the nearest three and `listing`, the command that lists them all.
+    """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names) or 'none'}"
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    if len(names) <= NAMED_MAX:
+        return f"; known are {', '.join(names) or 'none'}"
+    some = ", ".join(difflib.get_close_matches(name, names, n=3, cutoff=0.0))
+    return f"; {len(names)} are known, {some} among them" + (f" (`cachewitness {listing}` lists all)" if listing else "")

@@ -137,4 +137,18 @@ COMPARISONS: tuple[Anomaly, ...] = (
 )
 """What comparing a cached run with cold ones finds; no ledger is asked."""
 
-BY_NAME = {anomaly.name: anomaly for anomaly in CATALOGUE + DISAGREEMENTS + COMPARISONS}
+ANSWERS: tuple[Anomaly, ...] = (
+    Anomaly(
+        "changed-answer",
+        "where an engine without its cache answers alike twice, no answer with it differs beyond a near-tie",
+        "another answer with the cache than without it",
+    ),
+    Anomaly(
+        "lost-answers",
+        "a cache costs no right answers that chance does not explain",
+        "the model scores worse with the cache than without it",
+    ),
+)
+"""What comparing the answers of two arms finds."""
+
+BY_NAME = {anomaly.name: anomaly for anomaly in CATALOGUE + DISAGREEMENTS + COMPARISONS + ANSWERS}

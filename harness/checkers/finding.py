@@ -6,11 +6,15 @@ import msgspec
 
 
 class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One contradiction: which anomaly, seen by which checker, at which event of the history and operation of the trace."""
+    """One contradiction: which anomaly, seen by which checker, at which event of the history and operation of the trace.
+
+    `cause` is one word for what is behind it where the checker can tell, such as the fact in which a divergence lies.
+    """
 
     anomaly: str
     sentence: str
     checker: str = ""
+    cause: str = ""
     r: str = ""
     seq: int = -1
     op: int = -1

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.errors import UsageError
-from harness.cli.options import engine_of, engine_option, options_of, policy_option
+from harness.cli.options import engine_of, engine_option, expectations_of, expected_options, options_of, policy_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from harness.engines.registry import EngineSpec
     from harness.fuzz.campaign import Campaign, Plan
-
-_EXIT_INTERRUPTED = 130
 
 
 @click.command()
@@ -34,6 +33,7 @@ _EXIT_INTERRUPTED = 130
 @click.option("--seconds", type=click.FloatRange(min=0), default=0, help="Stop after so many seconds; 0: when something fails.")
 @click.option("--operations", type=click.IntRange(min=0), default=0, help="Stop after so many operations.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of everything that is drawn.")
+@expected_options
 @click.option("--exhaustive", is_flag=True, help="Run every trace within a bound instead of random traces.")
 @click.option(
     "--bound",
@@ -49,17 +49,22 @@ def fuzz(
     seconds: float,
     operations: int,
     seed: int,
+    expected: Path | None,
+    strict_expected: bool,
     exhaustive: bool,
     bound: str,
 ) -> int:
     """Run random traces on drawn configurations under every checker, until time is up or something fails.
 
-    A known fault is planted first and must be reported. The last line is the command that runs the same campaign again. With
-    --exhaustive, run every trace of small configurations within a bound and report whether the search was complete.
+    An expected failure does not end it. A known fault is planted first and must be reported. The last line is the command that
+    runs the same campaign again. With --exhaustive, run every trace of small configurations within a bound and report whether
+    the search was complete.
     """
     if exhaustive:
         if operations or seed:
             raise UsageError("--exhaustive: nothing is drawn; leave out " + ("--operations" if operations else "--seed"))
+        if expected:
+            raise UsageError("--expected: an exhaustive search has no list; it ends at its first failure")
         return _exhaustive(engine_of(engine, policy), policy, layouts, options, bound, seconds)
     if bound:
         raise UsageError("--bound: belongs to --exhaustive")
@@ -73,15 +78,15 @@ def fuzz(
     plan = _plan(spec, policy, layouts, options, seed)
     canary = run_canary(plan if policy == POLICY else _plan(engine_of("reference"), POLICY, (), (), seed))
     progress = _Progress()
-    campaign = Campaign(spec, plan, told=progress.tell)
+    campaign = Campaign(spec, plan, told=progress.tell, expected=expectations_of(expected, strict_expected))
     try:
         campaign.run(seconds, operations)
     finally:
         progress.clear()
     stored = store.keep_failures(campaign.report, spec, store.DEFAULT_FOLDER, everything=False)
-    again = told.command(engine, policy, layouts, options, campaign.operations, seed)
+    again = told.command(engine, policy, layouts, options, campaign.operations, seed, str(expected or ""))
     told.print_campaign(campaign, canary, stored, again, terminal.console())
-    return _EXIT_INTERRUPTED if campaign.interrupted else told.exit_code(campaign, canary)
+    return told.exit_code(campaign, canary)
 
 
 def _plan(spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequence[str], seed: int) -> Plan:

@@ -75,7 +75,7 @@ def _chosen(policy: str, names: Sequence[str]) -> list[Mutant]:
     known = all_mutants()
     for name in names:
         if name not in known:
-            raise UsageError(f"--mutant: no mutant is called {name!r}{nearest(name, known)}")
+            raise UsageError(f"--mutant: no mutant is called {name!r}{nearest(name, known, 'ls mutants')}")
     if policy:
         policies.get(policy)
     chosen = [m for m in known.values() if (not names or m.name in names) and policy in ("", m.policy)]

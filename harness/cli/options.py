@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from harness.engines.registry import EngineSpec
     from harness.run.suites import Suite
     from harness.trace.configurations import Configuration
+    from harness.verdict.expected import Expectations
 
 _MEASURES = ("retention_interval", "pages_per_snapshot")
 """Options that traces are measured by, so they are checked before an engine sees them."""
@@ -35,6 +37,23 @@ policy_option: Callable[[Any], Any] = click.option(
     metavar="NAME",
     help="The policy whose rules the engine follows (`ls policies`).",
 )
+
+
+def expected_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `--expected` and `--strict-expected`, which `expectations_of` reads."""
+    strict = "Fail if an entry of --expected is stale: nothing failed as it says, or it fits nothing that ran."
+    what = "A file of expected failures, one `PATTERN ANOMALY # REASON` per line."
+    command = click.option("--strict-expected", is_flag=True, help=strict)(command)
+    return click.option("--expected", type=click.Path(path_type=Path), metavar="FILE", help=what)(command)
+
+
+def expectations_of(expected: Path | None, strict: bool) -> Expectations:
+    """Return the list of expected failures that the user named; an empty one without a file."""
+    from harness.verdict.expected import Expectations, load
+
+    if strict and expected is None:
+        raise UsageError("--strict-expected: belongs to --expected FILE")
+    return Expectations(load(expected) if expected else (), strict=strict)
 
 
 def engine_of(text: str, policy: str = "", device: str = "") -> EngineSpec:

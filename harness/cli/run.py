@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.options import configurations_of, engine_of, engine_option, policy_option, suites_of
+from harness.cli.options import (
+    configurations_of,
+    engine_of,
+    engine_option,
+    expectations_of,
+    expected_options,
+    policy_option,
+    suites_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,7 +70,7 @@ _FILE = click.Path(path_type=Path)
     "--device", type=click.Choice(["cpu", "cuda"]), help="The device that the engine computes on; short for NAME:device=…."
 )
 @click.option("--fail-fast", is_flag=True, help="Stop at the first failure that is not expected.")
-@click.option("--expected", type=_FILE, metavar="FILE", help="A file of expected failures, one `PATTERN  # REASON` per line.")
+@expected_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else, on standard output.")
 @click.option("--junit", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
 @click.option(
@@ -86,6 +94,7 @@ def run(
     device: str | None,
     fail_fast: bool,
     expected: Path | None,
+    strict_expected: bool,
     as_json: bool,
     junit: Path | None,
     folder: Path | None,
@@ -99,7 +108,6 @@ def run(
     """
     from harness.run import store
     from harness.run.runner import Runner
-    from harness.verdict import expected as expected_failures
 
     spec = engine_of(engine, policy, device or "")
     interval = [f"retention_interval={retention_interval}"] if retention_interval is not None else []
@@ -114,7 +122,7 @@ def run(
         configurations,
         seed=seed,
         seconds=seconds,
-        expected=expected_failures.load(expected) if expected else {},
+        expected=expectations_of(expected, strict_expected),
         policy=policy,
         chosen_configurations=chosen,
         fail_fast=fail_fast,

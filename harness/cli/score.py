@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.options import policy_option
+from harness.cli.options import expectations_of, expected_options, policy_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,6 +106,7 @@ _ARMS = "off,off-again,miss,hit,replay"
 @click.option("--checkpoint", default="", metavar="DIR", help="The model; default: the engine's own.")
 @click.option("--out", type=_FILE, metavar="DIR", help="The folder that keeps runs; default: .cachewitness/score.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of --random-shots.")
+@expected_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else, on standard output.")
 def score(**options: Any) -> int:
     """Ask an engine the same questions cold and cached, and judge whether the cache cost answers.
@@ -119,7 +120,7 @@ def score(**options: Any) -> int:
     from harness.score.pairs import Unpaired
     from harness.verdict.result import EXIT_UNKNOWN
 
-    chosen = arms.named(options["arms"])
+    chosen, known = arms.named(options["arms"]), expectations_of(options["expected"], options["strict_expected"])
     rules = Rules(margin=options["margin"] / 100, floor=options["floor"] / 100, min_share=options["min_share"] / 100)
     engine, opener, model = _engine(options)
     offline.prepare(online=options["gsm8k"] == "hub", client=bool(options["base_url"]))
@@ -143,7 +144,9 @@ def score(**options: Any) -> int:
         told.clear()
     from harness._util import files
     from harness.score import answer_store, document, frames
+    from harness.score.expected import with_expectations
 
+    outcome = with_expectations(outcome, task.name, known)
     whole = document.document(engine, outcome, rules, settings)
     content = document.render(whole)
     frames.write(outcome, engine, options["seed"], folder)

@@ -51,7 +51,7 @@ def plant(name: str, kind: EngineKind, engine: Any, header: TraceHeader) -> None
     if name not in mutants:
         mutants |= all_mutants()
     if name not in mutants:
-        raise UsageError(f"--engine: no mutant is called {name!r}{nearest(name, mutants)}")
+        raise UsageError(f"--engine: no mutant is called {name!r}{nearest(name, mutants, 'ls mutants')}")
     mutant, target = mutants[name], engine
     if kind.name not in mutant.engines:
         policy = policies.get(header.policy)

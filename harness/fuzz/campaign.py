@@ -17,7 +17,6 @@ import msgspec
 
 from harness._util.errors import EngineMissing, UsageError
 from harness.checkers import fresh
-from harness.checkers.anomalies import DISAGREEMENTS
 from harness.checkers.finding import Finding, merge_tallies
 from harness.engines import policy as policies
 from harness.engines.registry import EngineSpec
@@ -30,6 +29,7 @@ from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
 from harness.trace.generate import Seeded, write
 from harness.trace.shrink import shrink
+from harness.verdict.expected import Entry, Expectations
 from harness.verdict.result import Result
 from harness.verdict.summary import Failure, NotRun, Report, SuiteReport
 
@@ -37,7 +37,6 @@ LENGTHS = (30, 60, 60, 120)
 """In operations, of traces; long ones fill pools, short ones leave more to other configurations."""
 REFUSED_MAX = 200
 """After so many refusals, and no trace that ran, a campaign gives up."""
-_DISAGREEMENTS = {anomaly.name for anomaly in DISAGREEMENTS}
 
 
 @dataclass(frozen=True)
@@ -72,15 +71,18 @@ def heights_of(engine: EngineSpec, policy: str) -> tuple[Height, ...]:
 
 @dataclass
 class Campaign:
-    """Runs a plan on an engine. `told` is called after every trace; `report`, `marks` and `digest` are its outcome."""
+    """Runs a plan on an engine. `told` is called after every trace; `report`, `marks` and `digest` are its outcome.
+
+    A failure that `expected` excuses, by its id `fuzz:trace@configuration` and its anomaly, does not end it.
+    """
 
     engine: EngineSpec
     plan: Plan
     told: Callable[[Campaign], None] | None = None
+    expected: Expectations = field(default_factory=Expectations)
     marks: Counter[str] = field(default_factory=Counter)
     operations: int = 0
     traces: int = 0
-    interrupted: bool = False
 
     def __post_init__(self) -> None:
         self.report = Report(engine=self.engine.text, seed=self.plan.seed)
@@ -96,6 +98,8 @@ class Campaign:
 
     def run(self, seconds: float = 0.0, operations: int = 0) -> None:
         """Run until so many seconds have passed or operations have been carried out (0: never), or until something fails.
+
+        What is expected to fail does not end the campaign.
 
         Building the slowest engine, which for an installed one includes importing it, is not counted.
 
@@ -115,14 +119,14 @@ class Campaign:
                 if seconds and self.report.seconds - self.report.startup_seconds >= seconds:
                     break
         except KeyboardInterrupt:
-            self.interrupted = True
+            self.report.interrupted = True
         self.report.seconds = time.perf_counter() - started
         self._conclude()
 
     @property
     def failed(self) -> bool:
-        """Whether a trace failed."""
-        return any(suite.failures for suite in self._suites.values())
+        """Whether a trace failed that was not expected to."""
+        return any(suite.outcome == "fail" for suite in self._suites.values())
 
     def _one(self, number: int) -> None:
         """Run one trace; note why if it is left out."""
@@ -146,8 +150,9 @@ class Campaign:
         self._count(trace, result, time.perf_counter() - began)
         if spent := getattr(engine, "engine_seconds", 0.0):
             self.report.engine_seconds = (self.report.engine_seconds or 0.0) + spent
-        if result.findings:
-            self._fail(configuration, trace, min(result.findings, key=lambda found: found.anomaly not in _DISAGREEMENTS))
+        name = f"fuzz:{trace.header.name}@{configuration.name}"
+        if weighed := self.expected.weigh(name, result.findings):
+            self._suites[trace.header.height].failures.append(self._failure(name, trace, *weighed))
 
     def _leave_out(self, what: str, why: str) -> None:
         self._left_out.setdefault((what, why), NotRun(what, why, 0)).count += 1
@@ -163,9 +168,11 @@ class Campaign:
         self._digest.update(traces.dump(trace))
         self._digest.update(msgspec.json.encode([activity, [(t.checker, t.opportunities, t.findings) for t in result.tallies]]))
 
-    def _fail(self, configuration: Configuration, trace: Trace, finding: Finding) -> None:
-        name = f"fuzz:{trace.header.name}@{configuration.layout.name}"
-        self._suites[trace.header.height].failures.append(failure_of(self.engine, name, trace, finding))
+    def _failure(self, name: str, trace: Trace, finding: Finding, entry: Entry | None) -> Failure:
+        """Return a failure, shrunk unless it was expected."""
+        if entry:
+            return Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op, expected=entry.reason)
+        return failure_of(self.engine, name, trace, finding)
 
     def _conclude(self) -> None:
         """Fill in the report: what ran, what did not, which rules had nothing to judge."""
@@ -182,6 +189,7 @@ class Campaign:
                 report.vacuous.append(f"checker {tally.checker} had nothing to judge")
         if not self.traces:
             report.vacuous.append("no trace ran")
+        report.take_in(self.expected)
 
 
 def failure_of(engine: EngineSpec, name: str, trace: Trace, finding: Finding) -> Failure:

@@ -20,7 +20,7 @@ from harness.verdict.report import terminal
 from harness.verdict.report.counterexample import witness, wrapped
 from harness.verdict.report.tables import new_table, print_table
 from harness.verdict.result import EXIT_FAIL, EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN, Activity
-from harness.verdict.summary import Report, Stored, SuiteReport
+from harness.verdict.summary import Report, Stored, SuiteReport, shown
 
 EXPLAINED_MAX = 12
 """So many marks that were never reached are explained; of more, the names are listed."""
@@ -42,12 +42,13 @@ def print_campaign(
     terminal.print_tallies(report.tallies(), out)
     _print_marks(campaign.marks, out)
     _print_list("not run", [f"{entry.what}: {entry.why} ({entry.count} times)" for entry in report.not_run], out)
-    for suite in report.suites:
-        for failure in suite.failures:
-            replay = stored[failure.id].replay
-            whole = len(failure.trace.ops)
-            terminal.print_lines(witness(failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay), out)
-            _say("", out)
+    terminal.print_expected(report, out)
+    for failure in shown(report):
+        replay = stored[failure.id].replay
+        whole = len(failure.trace.ops)
+        terminal.print_lines(witness(failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay), out)
+        _say("", out)
+    _say(terminal.covered(report), out)
     terminal.print_verdict(exit_code(campaign, canary), out, reasons=_reasons(campaign, canary), passed="nothing found")
     _say(f"again: {again}  (digest {campaign.digest})", out)
 
@@ -114,14 +115,23 @@ def canary_line(canary: CanaryResult | None) -> str:
     return f"{planted}was reported as {canary.anomaly} by {canary.checker} after {canary.operations:,} operations"
 
 
-def command(engine: str, policy: str, layouts: Sequence[str], options: Sequence[str], operations: int, seed: int) -> str:
+def command(
+    engine: str,
+    policy: str,
+    layouts: Sequence[str],
+    options: Sequence[str],
+    operations: int,
+    seed: int,
+    expected: str = "",
+) -> str:
     """Return the command that runs a campaign of so many operations again, ready to be pasted into a shell."""
     words = ["cachewitness fuzz", f"--engine {quote(engine)}"]
     if policy != DEFAULT_POLICY:
         words.append(f"--policy {policy}")
     words += [f"--layout {quote(name)}" for name in layouts]
     words += [f"--option {quote(text)}" for text in options]
-    return " ".join([*words, f"--operations {operations}", f"--seed {seed}"])
+    words += [f"--operations {operations}", f"--seed {seed}"]
+    return " ".join(words + ([f"--expected {quote(expected)}"] if expected else []))
 
 
 def _print_marks(seen: Counter[str], out: Console) -> None:
@@ -148,12 +158,9 @@ def _reasons(campaign: Campaign, canary: CanaryResult | None) -> list[str]:
     code = exit_code(campaign, canary)
     if canary is not None and not canary.reported:
         return [f"the canary {canary_line(canary)}"]
-    if code == EXIT_PASS:
-        return []
-    failures = [failure for suite in campaign.report.suites for failure in suite.failures]
-    crashed = [text for suite in campaign.report.suites for text in suite.crashed]
-    reasons = [failure.finding.anomaly for failure in failures] or crashed or campaign.report.vacuous
-    return reasons or ["no fault could be planted, so it is not proved that one would have been seen"]
+    blind = canary is None and code == EXIT_NOTHING_CHECKED and not campaign.report.vacuous
+    unproved = ["no fault could be planted, so it is not proved that one would have been seen"] if blind else []
+    return terminal.reasons(campaign.report) + unproved
 
 
 def _say(text: str, out: Console, style: str = "") -> None:

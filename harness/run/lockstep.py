@@ -62,23 +62,24 @@ def lockstep(trace: Trace, engine: Engine, *, until: Callable[[Finding], bool] |
         if not difference:
             return None
         tally.findings = 1
-        return Finding(anomaly="divergence", checker=NAME, sentence=difference)
+        cause, sentence = difference
+        return Finding(anomaly="divergence", checker=NAME, cause=cause, sentence=sentence)
 
     result = drive(trace, engine, until=until, beside=compare, keep=keep)
     result.tallies.append(tally)
     return result
 
 
-def _difference(reference: Follower, op: Op, theirs: list[Event]) -> str:
-    """Let the reference follow one operation and return the first difference as a sentence; empty if there is none."""
+def _difference(reference: Follower, op: Op, theirs: list[Event]) -> tuple[str, str] | None:
+    """Let the reference follow one operation; return the fact that differs first, and a sentence. None if nothing does."""
     try:
         ours = reference.follow(op, theirs)
     except (AssertionError, ValueError) as error:
-        return _sentence("carry the operation out", "did", f"could not follow ({error})")
+        return "operation", _sentence("carry the operation out", "did", f"could not follow ({error})")
     for (what, a), (_, b) in zip(_facts(theirs), _facts(ours), strict=True):
         if a != b:
-            return _sentence(what, _told(a, b), _told(b, a))
-    return ""
+            return what.partition(" (")[0].replace(" ", "-"), _sentence(what, _told(a, b), _told(b, a))
+    return None
 
 
 def _facts(events: list[Event]) -> list[tuple[str, Any]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
 from harness._util.errors import EngineMissing, UsageError
 from harness.checkers.finding import Finding, Tally, merge_tallies
@@ -24,8 +23,9 @@ from harness.trace.format import Trace
 from harness.trace.shrink import shrink
 from harness.verdict.arm_row import merge_rows
 from harness.verdict.compared import Compared
+from harness.verdict.expected import Expectations
 from harness.verdict.result import Result
-from harness.verdict.summary import DISAGREEMENT_NAMES, Failure, NotRun, Report, SuiteReport
+from harness.verdict.summary import Failure, NotRun, Report, SuiteReport
 
 RANDOM_TRACES = 12
 """Random traces for each configuration when the user gives no time."""
@@ -49,15 +49,14 @@ def _judged(suite: Suite, trace: Trace, engine: Engine, spec: EngineSpec, until:
 class Runner:
     """Runs suites on one engine. `seconds` bounds the endless suites, shared among them; 0 runs a fixed number of traces.
 
-    `expected` maps id patterns (`suite:trace@configuration`, `*` and `?` stand for anything) to reasons; a failure under one
-    of them does not fail the run.
+    A failure that `expected` excuses, by its id `suite:trace@configuration` and its anomaly, does not fail the run.
     """
 
     engine: EngineSpec
     configurations: list[Configuration]
     seed: int = 0
     seconds: float = 0.0
-    expected: dict[str, str] = field(default_factory=dict)
+    expected: Expectations = field(default_factory=Expectations)
     policy: str = "vllm"
     chosen_configurations: bool = False
     """The user named the configuration: what the engine refuses of it is an error, not something left out."""
@@ -73,7 +72,6 @@ class Runner:
         started = time.perf_counter()
         self._report = Report(engine=self.engine.text, seed=self.seed)
         self._left_out: dict[tuple[str, str], NotRun] = {}
-        self._met: dict[str, bool] = {}
         self._shrunk: set[str] = set()
         endless, policy = sum(suite.endless for suite in suites) or 1, policies.get(self.policy)
         for suite in suites:
@@ -207,18 +205,16 @@ class Runner:
         trace, engine = result.trace, stream.engine
         assert trace is not None
         name = f"{suite.name}:{trace.header.name}@{stream.configuration.name}"
-        pattern = next((p for p in self.expected if fnmatchcase(name, p.replace("[", "[[]"))), "")
-        if pattern:
-            self._met[pattern] = self._met.get(pattern, False) or bool(result.findings)
-        if not result.findings:
+        weighed = self.expected.weigh(name, result.findings)
+        if weighed is None:
             return
-        finding = min(result.findings, key=lambda found: found.anomaly not in DISAGREEMENT_NAMES)
+        finding, entry = weighed
         shrunk = trace
-        if not pattern and finding.anomaly not in self._shrunk and len(self._shrunk) < FAILURES_SHRUNK:
+        if entry is None and finding.anomaly not in self._shrunk and len(self._shrunk) < FAILURES_SHRUNK:
             self._shrunk.add(finding.anomaly)
             shrunk = shrink(trace, self._fails_alike(suite, engine, finding))
         again = self._rerun(suite, engine, shrunk, finding.anomaly) or finding
-        expected = self.expected.get(pattern, "") or ("listed" if pattern else "")
+        expected = entry.reason if entry else ""
         text = engine.text if engine.text != self.engine.text else ""
         report.failures.append(
             Failure(id=name, finding=again, trace=trace, shrunk=shrunk, offending=again.op, expected=expected, engine=text)
@@ -258,5 +254,4 @@ class Runner:
         ]
         if not any(suite.traces for suite in report.suites):
             report.vacuous.append("no suite ran")
-        report.unexpected_passes = [pattern for pattern, failed in self._met.items() if not failed]
-        report.unmatched = [pattern for pattern in self.expected if pattern not in self._met]
+        report.take_in(self.expected)

@@ -58,6 +58,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     judged: list[Judged]
     changed: list[Changed]
     reused: int
+    broken_list: list[str] = []
     format: str = FORMAT
     version: int = VERSION
 
@@ -76,6 +77,7 @@ def document(engine: str, outcome: Outcome, rules: Rules, settings: Mapping[str,
         judged=outcome.judged,
         changed=changed(outcome, rules.primary),
         reused=outcome.reused,
+        broken_list=outcome.broken_list,
     )
 
 

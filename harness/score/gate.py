@@ -68,7 +68,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
     `p` is the exact one-sided p value of the loss, `p_adjusted` the same corrected for the number of arms, `lower` the lower
     bound of the change as a share of the questions, `needed` the number of questions that would decide (0 if decided).
-    `suspects` are the groups that lost significantly, the worst first.
+    `suspects` are the groups that lost significantly, the worst first. `anomalies` are what a failure is called; `expected` is
+    the listed reason if all of them are expected.
     """
 
     arm: str
@@ -89,6 +90,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     hard: list[int]
     groups: list[GroupScore]
     suspects: list[str]
+    anomalies: list[str] = []
+    expected: str = ""
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,8 +138,8 @@ def judge(
 
 
 def overall(judged: Sequence[Judged]) -> Verdict:
-    """Return the verdict of a run: the worst that any arm has, nothing checked without any."""
-    verdicts = {arm.verdict for arm in judged}
+    """Return the verdict of a run: the worst that any arm has that is not expected to, nothing checked without any."""
+    verdicts = {"pass" if arm.expected else arm.verdict for arm in judged}
     return next((verdict for verdict in EXIT_CODES if verdict in verdicts), "nothing checked")
 
 
@@ -217,6 +220,7 @@ def _judge(look: _Look, short: list[str], noise: Noise, p_adjusted: float, rules
         hard=look.hard,
         groups=groups,
         suspects=_suspects(groups, rules.alpha),
+        anomalies=_anomalies(look, noise, p_adjusted, rules) if verdict == "fail" else [],
     )
 
 
@@ -239,6 +243,12 @@ def _verdict(
     if lower > -rules.margin:
         return "pass", [f"at most {-100 * lower:.2f} points are lost, less than the margin of {100 * rules.margin:g}"]
     return "unknown", [f"up to {-100 * lower:.2f} points may be lost, more than the margin of {100 * rules.margin:g}"]
+
+
+def _anomalies(look: _Look, noise: Noise, p_adjusted: float, rules: Rules) -> list[str]:
+    """Return every way in which an arm failed."""
+    changed, lost = noise.zero and bool(look.hard), p_adjusted < rules.alpha
+    return ["changed-answer"] * changed + ["lost-answers"] * lost
 
 
 def group_scores(pairs: Sequence[Pair]) -> list[GroupScore]:

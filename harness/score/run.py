@@ -25,6 +25,7 @@ from harness.score.gate import Judged, Noise, Rules, exit_code, judge
 from harness.score.offline import quiet
 from harness.score.pairs import Scored, Scores
 from harness.score.tasks import Task
+from harness.verdict.result import EXIT_FAIL, EXIT_USAGE
 
 Open = Callable[[Opening], Backend]
 OPENED = ("caching", "tier", "preempt", "drafts", "scarce")
@@ -46,7 +47,10 @@ class Listener(Protocol):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run found. `reused` answers came from an earlier run that was cut short."""
+    """What a run found. `reused` answers came from an earlier run that was cut short.
+
+    `broken_list` says why the list of expected failures itself fails the run.
+    """
 
     noise: Noise
     judged: list[Judged]
@@ -55,11 +59,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     salts: Mapping[str, Mapping[int, str]]
     reused: int
     seconds: Mapping[str, float]
+    broken_list: list[str] = []
 
     @property
     def exit_code(self) -> int:
         """Return the exit code that the verdicts amount to."""
-        return exit_code(self.judged)
+        code = exit_code(self.judged)
+        return EXIT_USAGE if self.broken_list and code != EXIT_FAIL else code
 
 
 class Runner:

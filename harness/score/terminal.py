@@ -12,6 +12,7 @@ from harness.score.document import Changed, Document
 from harness.score.gate import Judged
 from harness.verdict.report.counterexample import wrapped
 from harness.verdict.report.terminal import print_lines, print_objects, print_verdict
+from harness.verdict.result import EXIT_USAGE
 
 SHOWN_MAX = 3
 """How many lost questions are told in full, and as many gained ones, of the first arm that has any."""
@@ -53,15 +54,24 @@ def print_score(whole: Document, out: Console) -> None:
         _print_groups(arm, out)
     for change in ("lost", "gained"):
         _print_changed([entry for entry in whole.changed if entry.change == change], out)
-    passed = "no arm lost an answer by its cache"
-    print_verdict(whole.exit_code, out, reasons=_by_reason(whole) if whole.exit_code else [], passed=passed)
+    print_verdict(whole.exit_code, out, reasons=_why(whole), passed="no arm lost an answer by its cache")
+
+
+def _why(whole: Document) -> list[str]:
+    """Return why the verdict is what it is; nothing for a pass without an expected failure."""
+    known = [f"expected of arm {arm.arm}: {', '.join(arm.anomalies)} ({arm.expected})" for arm in whole.judged if arm.expected]
+    if whole.exit_code == EXIT_USAGE:
+        return ["the list of expected failures is out of date", *whole.broken_list]
+    if whole.exit_code:
+        return _by_reason(whole) + known
+    return known and ["no other arm lost an answer by its cache", *known]
 
 
 def _by_reason(whole: Document) -> list[str]:
     """Return why the verdict is what it is, each reason once, with the arms that it holds for."""
     arms: dict[str, list[str]] = {}
     for arm in whole.judged:
-        if arm.verdict == whole.verdict:
+        if arm.verdict == whole.verdict and not arm.expected:
             for reason in _reasons(arm):
                 arms.setdefault(reason, []).append(arm.arm)
     return [f"{', '.join(names)}: {reason}" for reason, names in arms.items()]

@@ -22,6 +22,7 @@ EXIT_UNKNOWN = 2
 EXIT_INTERNAL = 3
 EXIT_USAGE = 4
 EXIT_NOTHING_CHECKED = 5
+EXIT_INTERRUPTED = 130
 
 
 class Activity(msgspec.Struct, kw_only=True):

@@ -8,12 +8,15 @@ from harness.checkers.anomalies import DISAGREEMENTS
 from harness.checkers.finding import Finding, Tally, merge_tallies
 from harness.trace.format import Trace
 from harness.verdict.arm_row import ArmRow
+from harness.verdict.expected import Expectations
 from harness.verdict.result import (
     EXIT_FAIL,
     EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
     EXIT_NOTHING_CHECKED,
     EXIT_PASS,
     EXIT_UNKNOWN,
+    EXIT_USAGE,
     Activity,
     Outcome,
     merge,
@@ -68,7 +71,8 @@ class SuiteReport(msgspec.Struct, kw_only=True):
 class Report(msgspec.Struct, kw_only=True):
     """What came of a run. `vacuous` names rules that apply and had no opportunity, and suites that ran nothing.
 
-    `unexpected_passes` are patterns of expected failures under which every trace passed; `unmatched` fitted no trace.
+    Of the list of expected failures, nothing failed as `unexpected_passes` say, `unmatched` fit no trace, the day of `expired`
+    is over; `broken_list` says why the list itself fails the run. `interrupted`: the user stopped it before its end.
     """
 
     engine: str
@@ -80,6 +84,9 @@ class Report(msgspec.Struct, kw_only=True):
     vacuous: list[str] = []
     unexpected_passes: list[str] = []
     unmatched: list[str] = []
+    expired: list[str] = []
+    broken_list: list[str] = []
+    interrupted: bool = False
     seconds: float = 0.0
     startup_seconds: float = 0.0
     engine_seconds: float | None = None
@@ -91,20 +98,38 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code that the outcome stands for; that of a crash if the harness's own detectors disagree."""
+        """Return the exit code that the outcome stands for; that of a crash if the harness's own detectors disagree.
+
+        A run that was interrupted has a code of its own, whatever it had found.
+        """
+        if self.interrupted:
+            return EXIT_INTERRUPTED
         if self.disagreements:
             return EXIT_INTERNAL
         if self.outcome == "fail":
             return EXIT_FAIL
+        if self.broken_list:
+            return EXIT_USAGE
         if self.outcome == "unknown":
             return EXIT_UNKNOWN
         return EXIT_NOTHING_CHECKED if self.vacuous else EXIT_PASS
 
     @property
+    def failures(self) -> list[Failure]:
+        """Return the failures of all suites."""
+        return [failure for suite in self.suites for failure in suite.failures]
+
+    def take_in(self, expected: Expectations) -> None:
+        """Note what the run made of the list of expected failures."""
+        self.unexpected_passes = [entry.text for entry in expected.passed]
+        self.unmatched = [entry.text for entry in expected.unmatched]
+        self.expired = [f"{entry.text} until={entry.until}" for entry in expected.expired]
+        self.broken_list = expected.broken
+
+    @property
     def disagreements(self) -> list[Failure]:
         """Return the failures that are the harness's own: two of its detectors disagree."""
-        failures = (failure for suite in self.suites for failure in suite.failures)
-        return [failure for failure in failures if failure.finding.anomaly in DISAGREEMENT_NAMES and not failure.expected]
+        return [failure for failure in self.failures if failure.finding.anomaly in DISAGREEMENT_NAMES and not failure.expected]
 
     def tallies(self) -> list[Tally]:
         """Return the checkers' tallies over all suites."""
@@ -123,8 +148,7 @@ class Stored(msgspec.Struct, kw_only=True, omit_defaults=True):
 def shown(report: Report) -> list[Failure]:
     """Return the failures that are printed in full: the first of each anomaly that was not expected."""
     first: dict[str, Failure] = {}
-    for suite in report.suites:
-        for failure in suite.failures:
-            if not failure.expected:
-                first.setdefault(failure.finding.anomaly, failure)
+    for failure in report.failures:
+        if not failure.expected:
+            first.setdefault(failure.finding.anomaly, failure)
     return list(first.values())

@@ -14,6 +14,8 @@ from harness.fuzz.campaign import Campaign, Plan, heights_of
 from harness.fuzz.draw import Restriction
 from harness.history.events import Event, Header
 from harness.trace.format import Op, TraceHeader
+from harness.verdict.expected import Entry, Expectations
+from harness.verdict.report.terminal import reasons
 from harness.verdict.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS
 
 
@@ -50,6 +52,22 @@ def test_a_campaign_stops_at_its_first_failure_and_shrinks_it() -> None:
     (failure,) = [failure for suite in campaign.report.suites for failure in suite.failures]
     assert failure.finding.anomaly == "partial-commit"
     assert failure.offending == len(failure.shrunk.ops) - 1 < len(failure.trace.ops)
+
+
+def test_a_campaign_goes_on_after_what_is_expected() -> None:
+    """Every failure of the planted fault is counted and none ends the campaign; a list with another anomaly ends it."""
+
+    def listed(anomaly: str) -> Expectations:
+        return Expectations([Entry(pattern="fuzz:*", anomaly=anomaly, reason="known")])
+
+    plain = _campaign("reference:mutant=denser-than-interval")
+    known, other = (Campaign(plain.engine, plain.plan, expected=listed(name)) for name in ("over-dense-retention", "stale-hit"))
+    for campaign in (plain, known, other):
+        campaign.run(operations=2_000)
+    assert plain.operations == other.operations < 2_000 <= known.operations
+    assert (known.report.exit_code, other.report.exit_code) == (EXIT_PASS, EXIT_FAIL)
+    assert len(known.report.failures) > 1 and {failure.expected for failure in known.report.failures} == {"known"}
+    assert "listed as over-dense-retention (known)" in " ".join(reasons(known.report))
 
 
 def test_what_an_engine_refuses_is_left_out_and_told() -> None:

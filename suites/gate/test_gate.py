@@ -180,29 +180,29 @@ def test_another_fault_is_another_anomaly(tmp_path: Path) -> None:
 def test_listed_failures_are_expected_and_one_that_is_not_listed_is_not(red: Gated, tmp_path: Path) -> None:
     """The ids of all failures, listed, make the gate green; without one of them it is red."""
     folder = shutil.copytree(red.folder, tmp_path / "fork")
-    ids = [failure["id"] for failure in red.failures()]
-    (folder / ".cachewitness-expected").write_text("".join(f"{name}  # our issue 17\n" for name in ids))
+    lines = [f"{failure['id']}  {failure['anomaly']}  # our issue 17\n" for failure in red.failures()]
+    (folder / ".cachewitness-expected").write_text("".join(lines))
     listed = gate(folder, "fork", *SHORT)
     assert listed.code == 0, listed.out + listed.err
     assert {failure["expected"] for failure in listed.failures()} == {"our issue 17"}
     assert "expected failures:" in listed.out
     shorter = tmp_path / "a shorter list"
-    shorter.write_text("".join(f"{name}  # our issue 17\n" for name in ids[1:]))
+    shorter.write_text("".join(lines[1:]))
     assert gate(folder, "fork", *SHORT, CACHEWITNESS_EXPECTED=str(shorter)).code == 1
 
 
 def test_unexpected_passes_are_shown(red: Gated, clean: Path, tmp_path: Path) -> None:
     """The same list over the mended fork is green and names every line to strike out."""
-    ids = [failure["id"] for failure in red.failures()]
+    entries = [f"{failure['id']} {failure['anomaly']}" for failure in red.failures()]
     listed = tmp_path / "listed"
-    listed.write_text("".join(f"{name}  # our issue 17\n" for name in ids))
+    listed.write_text("".join(f"{entry}  # our issue 17\n" for entry in entries))
     done = gate(clean, "fork", *SHORT, CACHEWITNESS_EXPECTED=str(listed))
     assert done.code == 0, done.out + done.err
     told = done.out.partition("expected to fail, but passed:\n")[2].partition("\n\n")[0]
-    assert sorted(told.split()) == sorted(ids)
+    assert sorted(line.strip() for line in told.splitlines()) == sorted(entries)
 
 
-@pytest.mark.parametrize("line", ["invariants:*", "one:* two:*  # why", "no-id-at-all  # why"])
+@pytest.mark.parametrize("line", ["invariants:*  leak", "one:* two:*  # why", "no-id-at-all  leak  # why"])
 def test_a_malformed_list_ends_with_4(clean: Path, tmp_path: Path, line: str) -> None:
     """A list that cannot be read is a mistake in set-up, told in one line with its place; nothing is run."""
     listed = tmp_path / "listed"
@@ -283,7 +283,7 @@ def test_the_guide_and_the_examples_are_in_step(tmp_path: Path) -> None:
     """The list in the guide can be read, and every file of this repository that guide and examples name is there."""
     listed = tmp_path / "listed"
     listed.write_text(example("text", "# ids read"))
-    assert len(expected.load(listed)) == 2
+    assert len(expected.load(listed)) == 3
     examples = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "ci" / "examples").iterdir())]
     named = set(re.findall(r"\b((?:ci|harness|docs)/[\w./-]+\.\w+)", "\n".join([GUIDE, *examples])))
     assert {"ci/gate.sh", "ci/vllm_requirements.txt"} <= named

@@ -16,6 +16,7 @@ from harness.trace import format as trace
 FAULTY = "reference:mutant=hit-is-maximum-over-groups"
 FAILING = ("run", "--engine", FAULTY, "--suite", "invariants", "--layout", "full-swa-mamba", "--retention-interval", "0")
 ID = "invariants:exact-replay@full-swa-mamba[retention_interval=0]"
+PATTERN, ANOMALY = "invariants:*@full-swa-mamba[retention_interval=0]", "group-misalignment"
 
 
 @pytest.fixture(autouse=True)
@@ -71,25 +72,72 @@ def test_a_report_folder_holds_all_that_is_needed_later(capsys: pytest.CaptureFi
 
 
 def test_expected_failures_do_not_fail_a_run_and_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("known.txt").write_text("# known\n\ninvariants:*@full-swa-mamba[retention_interval=0]  # as the seeded fault has it\n")
+    Path("known.txt").write_text(f"# known\n\n{PATTERN}  {ANOMALY}  # as the seeded fault has it\n")
     code, out, _ = _run(capsys, *FAILING, "--expected", "known.txt")
-    assert code == 0 and "(as the seeded fault has it)" in " ".join(out.split())
+    assert code == 0
+    told = out.rpartition("verdict: ")[2]
+    assert f"listed as {ANOMALY} (as the seeded fault has it)" in told and "expected finding" in told
+
+
+def test_an_entry_excuses_no_other_anomaly(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same pattern with another anomaly leaves the run red."""
+    Path("known.txt").write_text(f"{PATTERN}  leak  # something else\n")
+    code, out, _ = _run(capsys, *FAILING, "--expected", "known.txt")
+    assert code == 1 and f"FAIL  {ANOMALY}" in out
+
+
+def test_an_entry_excuses_nothing_after_its_day(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("known.txt").write_text(f"{PATTERN}  {ANOMALY}  until=2020-02-29  # to be mended in March\n")
+    code, out, _ = _run(capsys, *FAILING, "--expected", "known.txt")
+    assert code == 1 and f"whose day is over, which excuse nothing:\n  {PATTERN} {ANOMALY} until=2020-02-29" in out
+
+
+@pytest.mark.parametrize(("mark", "flag"), [("strict", ()), ("", ("--strict-expected",))])
+def test_a_stale_entry_fails_where_it_is_asked_to(mark: str, flag: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """One under which everything passed: by its own word, or by the command's."""
+    Path("known.txt").write_text(f"{PATTERN}  {ANOMALY}  {mark}  # mended since\n")
+    code, out, _ = _run(capsys, *FAILING[:1], *FAILING[3:], "--expected", "known.txt", *flag)
+    assert code == 4 and f"expected {PATTERN} {ANOMALY}, and nothing failed so" in out.rpartition("verdict: ")[2]
+
+
+def test_an_entry_that_fits_nothing_fails_under_strict_expected_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("known.txt").write_text("nothing:like@this  leak  strict  # of another suite\n")
+    clean = (*FAILING[:1], *FAILING[3:], "--expected", "known.txt")
+    assert _run(capsys, *clean)[0] == 0
+    code, out, _ = _run(capsys, *clean, "--strict-expected")
+    assert code == 4 and "and nothing fits it" in out
 
 
 def test_an_expected_failure_that_passes_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """So is a pattern that fits nothing; neither fails the run."""
-    Path("known.txt").write_text(f"{ID}  # mended since\nnothing:like@this  # stale\n")
+    Path("known.txt").write_text(f"{ID}  {ANOMALY}  # mended since\nnothing:like@this  leak  # stale\n")
     code, out, _ = _run(capsys, *FAILING[:1], *FAILING[3:], "--expected", "known.txt")
     assert code == 0
-    assert f"expected to fail, but passed:\n  {ID}" in out
-    assert "fit no trace of this run:\n  nothing:like@this" in out
+    assert f"expected to fail, but passed:\n  {ID} {ANOMALY}" in out
+    assert "fit no trace of this run:\n  nothing:like@this leak" in out
+
+
+def test_a_recorded_history_is_judged_with_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the name of its file and the engine that it was recorded from; another anomaly excuses nothing."""
+    _run(capsys, *FAILING, "--report", "out", "--quiet")
+    (file,) = Path("out/failures").glob("invariants_exact-replay*.history.jsonl")
+    Path("known.txt").write_text(f"check:{file.name}@reference*  {ANOMALY}  # our issue 17\n")
+    code, out, _ = _run(capsys, "check", str(file), "--expected", "known.txt")
+    assert code == 0 and f"1 expected finding, listed as {ANOMALY} (our issue 17)" in out and "FAIL" not in out
+    Path("known.txt").write_text("check:*  leak  # our issue 17\ncheck:*  stuck  # our issue 18\n")
+    code, out, _ = _run(capsys, "check", str(file), "--expected", "known.txt", "--strict-expected")
+    assert code == 1 and f"FAIL  {ANOMALY}" in out
 
 
 BAD_LINES = {
-    "no reason": ("random:*\n", "1: 'random:*' has no reason"),
-    "two patterns": ("# one\nrandom:a random:b  # why\n", "2: 'random:a random:b' is more than one pattern"),
-    "twice": ("a:b  # why\na:b  # why\n", "2: 'a:b' is listed twice"),
-    "no id": ("everything  # why\n", "1: 'everything' is no id"),
+    "no reason": ("random:*  leak\n", "1: 'random:*' has no reason"),
+    "no anomaly": ("random:*  # why\n", "1: 'random:*' names no anomaly; write PATTERN ANOMALY"),
+    "two patterns": ("# one\nrandom:a random:b  # why\n", "2: 'random:b' is no anomaly; "),
+    "an anomaly that is not": ("random:*  stale-hits  # why\n", "1: 'stale-hits' is no anomaly; did you mean 'stale-hit'?"),
+    "twice": ("a:b  leak  # why\na:b  leak strict  # why\n", "2: 'a:b leak' is listed twice"),
+    "no id": ("everything  leak  # why\n", "1: 'everything' is no id"),
+    "no day": ("a:b  leak  until=soon  # why\n", "1: until=soon: 'soon' is no day"),
+    "no mark": ("a:b  leak  forever  # why\n", "1: 'forever' is neither `until=YYYY-MM-DD` nor `strict`"),
 }
 
 

@@ -9,10 +9,13 @@ import msgspec
 import pytest
 
 from harness.engines.answers import Answer
-from harness.score.gate import Judged, Rules, decides_at, exit_code, group_scores, judge
+from harness.score.expected import with_expectations
+from harness.score.gate import Judged, Noise, Rules, decides_at, exit_code, group_scores, judge
 from harness.score.pairs import Scored, Scores, Unpaired, divergences, pair_up
 from harness.score.restored import Need, measure, shortfalls
+from harness.score.run import Outcome
 from harness.score.statistics import mcnemar, tango_lower
+from harness.verdict.expected import Entry, Expectations
 
 GROUPS = ("full", "recurrent", "window")
 
@@ -282,3 +285,21 @@ def test_the_gate_errs_as_often_as_simulated(discordance: float, drop: float, pa
             elif tango_lower(lost, gained, n) > -0.01:
                 passed += chance
     assert (passed, failed) == (pytest.approx(passes, abs=0.01), pytest.approx(fails, abs=0.01))
+
+
+def test_a_listed_arm_does_not_fail_a_score_and_another_anomaly_does() -> None:
+    """An arm is excused by its id and by every way in which it failed; a stale strict list is a mistake of its own."""
+    lost = one(COLD, scores("hit", lambda doc: doc % 10 > 0, restored=90), NOISY)
+    assert (lost.verdict, lost.anomalies) == ("fail", ["lost-answers"])
+    outcome = Outcome(noise=Noise(), judged=[lost], scores={}, versions={}, salts={}, reused=0, seconds={})
+
+    def weighed(anomaly: str, *, strict: bool = False) -> Outcome:
+        entries = [Entry(pattern="score:hit@*", anomaly=anomaly, reason="our issue 17")]
+        return with_expectations(outcome, "problems", Expectations(entries, strict=strict))
+
+    assert (weighed("lost-answers").exit_code, weighed("lost-answers").judged[0].expected) == (0, "our issue 17")
+    assert (weighed("changed-answer").exit_code, weighed("changed-answer").judged[0].expected) == (1, "")
+    kept = msgspec.structs.replace(outcome, judged=[msgspec.structs.replace(lost, verdict="pass", anomalies=[])])
+    assert with_expectations(kept, "problems", Expectations([], strict=True)).exit_code == 0
+    stale = Expectations([Entry(pattern="score:hit@*", anomaly="lost-answers", reason="our issue 17")], strict=True)
+    assert with_expectations(kept, "problems", stale).exit_code == 4

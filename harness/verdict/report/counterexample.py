@@ -50,7 +50,7 @@ def witness_of_history(finding: Finding, events: Iterable[tuple[int, Event]], na
     if shown:
         at, line, event = next((entry for entry in shown if entry[0] == finding.seq), shown[-1])
         where = "at" if finding.seq >= 0 else "when everything had happened, after"
-        lines.append(f"{where} line {line}, event {at} of step {event.step}")
+        lines.append(f"{where} line {line} (event {at}, step {event.step})")
         width = len(str(shown[-1][1]))
         for index, line, event in shown:
             lines.append(f"{'>' if index == at else ' '} {line:>{width}}  {_short(event)}")

@@ -24,6 +24,7 @@ class FailureEntry(msgspec.Struct, kw_only=True):
 
     id: str
     anomaly: str
+    cause: str
     checker: str
     rule: str
     implies: str
@@ -67,6 +68,9 @@ class Document(msgspec.Struct, kw_only=True):
     nothing_to_judge: list[str]
     unexpected_passes: list[str]
     unmatched_expected: list[str]
+    expired_expected: list[str]
+    broken_list: list[str]
+    interrupted: bool
     operations: int
     seconds: float
     startup_seconds: float
@@ -108,6 +112,9 @@ def document(report: Report, stored: Mapping[str, Stored], configurations: Seque
         nothing_to_judge=report.vacuous,
         unexpected_passes=report.unexpected_passes,
         unmatched_expected=report.unmatched,
+        expired_expected=report.expired,
+        broken_list=report.broken_list,
+        interrupted=report.interrupted,
         operations=sum(suite.activity.operations for suite in report.suites),
         seconds=report.seconds,
         startup_seconds=report.startup_seconds,
@@ -125,6 +132,7 @@ def _entry(failure: Failure, stored: Stored | None) -> FailureEntry:
     return FailureEntry(
         id=failure.id,
         anomaly=finding.anomaly,
+        cause=finding.cause,
         checker=finding.checker,
         rule=anomaly.invariant if anomaly else "",
         implies=anomaly.implies if anomaly else "",

@@ -5,6 +5,7 @@ Columns are aligned with blanks alone, so that a file reads like the screen; ric
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,18 +16,31 @@ from harness.checkers.finding import Measured, Tally
 from harness.verdict.report.cold import print_arms
 from harness.verdict.report.counterexample import witness, wrapped
 from harness.verdict.report.tables import new_table, print_table
-from harness.verdict.result import EXIT_FAIL, EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN, Activity
+from harness.verdict.result import (
+    EXIT_FAIL,
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_NOTHING_CHECKED,
+    EXIT_PASS,
+    EXIT_UNKNOWN,
+    EXIT_USAGE,
+    Activity,
+)
 from harness.verdict.summary import Failure, Report, Stored, SuiteReport, shown
 
 PIPE_WIDTH = 100
 LISTED_MAX = 10
 """How many further failures are listed by their id."""
+LISTED_REASONS_MAX = 3
+"""How many reasons, or things that were not run, stand in one line; of more, the number is told."""
 MEANINGS = {
     EXIT_PASS: ("pass", "green", "nothing found, and every rule that applies had something to judge"),
     EXIT_FAIL: ("FAIL", "red", "the engine contradicts a rule"),
     EXIT_INTERNAL: ("HARNESS FAILS", "red", "its two detectors, the ledger and the tensors, disagree"),
     EXIT_UNKNOWN: ("unknown", "yellow", "a checker crashed; what it would have judged is open"),
+    EXIT_USAGE: ("does not fit", "yellow", "something that was given does not fit"),
     EXIT_NOTHING_CHECKED: ("nothing checked", "yellow", "something that was asked for was not judged"),
+    EXIT_INTERRUPTED: ("interrupted", "yellow", "stopped before its end, which is no verdict on what was not run"),
 }
 
 
@@ -58,7 +72,8 @@ def print_report(
     _print_further(report, out)
     if not quiet:
         out.print(Text(speed(report)), soft_wrap=True)
-    print_verdict(report.exit_code, out, reasons=_reasons(report))
+    out.print(Text(covered(report)), soft_wrap=True)
+    print_verdict(report.exit_code, out, reasons=reasons(report))
 
 
 def print_lines(lines: Iterable[str], out: Console) -> None:
@@ -115,6 +130,29 @@ def print_objects(rows: list[dict[str, Any]], columns: Mapping[str, str], out: C
     print_table(table, out)
 
 
+def covered(report: Report) -> str:
+    """Return in one line what a run covered, so that a narrow one is seen as one."""
+    total = Activity()
+    for suite in report.suites:
+        total.add(suite.activity)
+    suites, traces = sum(bool(suite.traces) for suite in report.suites), sum(suite.traces for suite in report.suites)
+    names = list(dict.fromkeys(entry.what for entry in report.not_run))
+    more = f" and {len(names) - LISTED_REASONS_MAX} more" if len(names) > LISTED_REASONS_MAX else ""
+    left_out = f"not run: {', '.join(names[:LISTED_REASONS_MAX]) or 'nothing'}{more}"
+    done = f"{_counted(suites, 'suite')}, {_counted(traces, 'trace')}, {_counted(total.operations, 'operation')}"
+    return f"covered: {done}, {_counted(total.hits, 'hit')} in {_counted(total.lookups, 'look-up')}; {left_out}"
+
+
+def listed(failures: Iterable[Failure]) -> str:
+    """Return in one sentence which failures were expected, by anomaly and reason; empty without any."""
+    known = [failure for failure in failures if failure.expected]
+    kinds = list(dict.fromkeys(f"{failure.finding.anomaly} ({failure.expected})" for failure in known))
+    more = f" and {len(kinds) - LISTED_REASONS_MAX} more" if len(kinds) > LISTED_REASONS_MAX else ""
+    if not known:
+        return ""
+    return f"{_counted(len(known), 'expected finding')}, listed as {', '.join(kinds[:LISTED_REASONS_MAX])}{more}"
+
+
 def speed(report: Report) -> str:
     """Return how fast a run was, and, where the engine's own time is known, what the harness cost beside it."""
     operations = sum(suite.activity.operations for suite in report.suites)
@@ -151,19 +189,25 @@ def _print_suites(suites: list[SuiteReport], out: Console) -> None:
 
 
 def _print_rest(report: Report, out: Console) -> None:
-    """Print what was not run, what was not judged, and what the list of expected failures says in vain."""
+    """Print what was not run, what was not judged, and what was expected to fail."""
     grouped: dict[str, list[str]] = {}
     for entry in report.not_run:
         times = f" ({entry.count} traces)" if entry.count > 1 else ""
         grouped.setdefault(entry.why, []).append(entry.what + times)
     _section("not run", [f"{', '.join(what)}: {why}" for why, what in grouped.items()], out)
     _section("nothing to judge", report.vacuous, out)
-    expected = [f for suite in report.suites for f in suite.failures if f.expected]
-    _section("expected failures", [f"{f.id}: {f.finding.anomaly} ({f.expected})" for f in expected[:LISTED_MAX]], out)
-    if len(expected) > LISTED_MAX:
-        out.print(Text(f"  … and {len(expected) - LISTED_MAX} more\n"))
+    print_expected(report, out)
+
+
+def print_expected(report: Report, out: Console) -> None:
+    """Print which failures were expected, and what the list of them says in vain."""
+    expected = [failure for failure in report.failures if failure.expected]
+    lines = [f"{f.id}: {f.finding.anomaly} ({f.expected})" for f in expected[:LISTED_MAX]]
+    more = [f"… and {len(expected) - LISTED_MAX} more"] if len(expected) > LISTED_MAX else []
+    _section("expected failures", lines + more, out)
     _section("expected to fail, but passed", report.unexpected_passes, out)
     _section("expected failures that fit no trace of this run", report.unmatched, out)
+    _section("expected failures whose day is over, which excuse nothing", report.expired, out)
 
 
 def _section(title: str, lines: list[str], out: Console) -> None:
@@ -184,29 +228,44 @@ def _print_witness(failure: Failure, stored: Stored | None, out: Console) -> Non
 
 def _print_further(report: Report, out: Console) -> None:
     told = {failure.id for failure in shown(report)}
-    failures = [f for suite in report.suites for f in suite.failures if not f.expected and f.id not in told]
+    failures = [failure for failure in report.failures if not failure.expected and failure.id not in told]
     lines = [f"{f.finding.anomaly}  {f.id}" for f in failures[:LISTED_MAX]]
     if len(failures) > LISTED_MAX:
         lines.append(f"… and {len(failures) - LISTED_MAX} more (all of them with --report DIR)")
     _section(f"{len(failures)} further failures" if len(failures) > 1 else "one further failure", lines, out)
 
 
-def _reasons(report: Report) -> list[str]:
-    failed: dict[str, int] = {}
-    for suite in report.suites:
-        for failure in suite.failures:
-            if not failure.expected:
-                failed[failure.finding.anomaly] = failed.get(failure.finding.anomaly, 0) + 1
+def reasons(report: Report) -> list[str]:
+    """Return why the verdict is what it is; nothing where there is nothing to add to what its code means."""
+    known = list(filter(None, [listed(report.failures)]))
+    if report.exit_code == EXIT_INTERRUPTED:
+        return ["stopped before its end", "until then " + "; ".join(_found(report) or known or ["nothing found"])]
+    if report.exit_code == EXIT_PASS:
+        return known and ["nothing else found", *known]
     if report.exit_code == EXIT_FAIL:
-        traces = sum(suite.traces for suite in report.suites)
-        kinds = ", ".join(f"{name} in {count}" for name, count in failed.items())
-        return [f"{sum(failed.values())} of {traces} traces contradict a rule ({kinds})"]
+        return _found(report) + known
+    if report.exit_code == EXIT_USAGE:
+        return ["the list of expected failures is out of date", *report.broken_list]
     if report.exit_code == EXIT_NOTHING_CHECKED:
-        return report.vacuous
+        return report.vacuous + known
     if report.exit_code == EXIT_UNKNOWN:
         crashed = [tally.checker for tally in report.tallies() if tally.crashed]
-        return [f"checker {', '.join(crashed)} crashed; what it would have judged is open"]
+        return [f"checker {', '.join(crashed)} crashed; what it would have judged is open", *known]
     return []
+
+
+def _found(report: Report) -> list[str]:
+    """Return how many traces failed that were not expected to, by anomaly; nothing if none did."""
+    failed = Counter(failure.finding.anomaly for failure in report.failures if not failure.expected)
+    if not failed:
+        return []
+    traces = sum(suite.traces for suite in report.suites)
+    kinds = ", ".join(f"{name} in {count}" for name, count in failed.items())
+    return [f"{failed.total()} of {traces} traces contradict a rule ({kinds})"]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def _told(value: Any) -> str:
