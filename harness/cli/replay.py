@@ -111,8 +111,11 @@ def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> 
         raise UsageError(
             f"{file}:1: the trace is for policy {header.policy!r}; engine {kind.name} follows {', '.join(kind.policies or ())}"
         )
-    if differential and not spec.comparable:
-        raise UsageError(f"--differential: {kind.name} is what it compares with; name another engine")
+    if differential:
+        from harness.run.lockstep import incomparable
+
+        if why := incomparable(spec, header.policy):
+            raise UsageError(f"--differential: {why}")
 
 
 def _missing(spec: EngineSpec, asked: Trace, file: Path) -> str:

@@ -22,7 +22,8 @@ class EngineKind:
     """A kind of engine: what it is, at which heights it runs, which options its name takes, and how one is opened.
 
     `open(header, options)` builds an engine for one trace; it raises UsageError for options that do not fit and
-    EngineMissing if something has to be installed first. `replays` says that the reference can be run beside it.
+    EngineMissing if something has to be installed first. `replays` says that it follows the policy of a reference, which can
+    then be run beside it.
     `answerer(options, opening)` opens an engine that answers prompts, for one arm of a score; it raises the same errors, and
     UsageError for an opening that the engine does not offer. `computes` says that its steps run on tensors, which it compares.
     `policies` are the names of those whose rules it follows; None: of any that has a reference.
@@ -37,6 +38,8 @@ class EngineKind:
     options: Mapping[str, str] = field(default_factory=dict)
     policies: tuple[str, ...] | None = ("vllm",)
     replays: bool = True
+    is_reference: bool = False
+    """What it decides is a reference's own doing, so that without a fault the reference would be compared with itself."""
     answerer: Answerer | None = None
     computes: bool = False
     answers: Answers | None = None

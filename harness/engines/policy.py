@@ -7,7 +7,7 @@ the entry-point group `cachewitness.policies`. Those of this package are in `har
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,9 +19,8 @@ from harness._util.errors import UsageError
 from harness._util.names import nearest
 from harness.engines.mutant import DEFAULT_POLICY, Mutant
 from harness.engines.protocol import Engine
-from harness.history.events import Event
 from harness.trace.configurations import Configuration
-from harness.trace.format import Height, Layout, Op, Trace, TraceHeader
+from harness.trace.format import Height, Layout, TraceHeader
 from harness.trace.generate import Source
 
 GROUP = "cachewitness.policies"
@@ -66,14 +65,23 @@ class Serving:
 Serve = Callable[[Layout, Serving], TraceHeader]
 
 
-class Follower(Protocol):
-    """A reference that runs beside an engine and takes its free choices over: block ids, victims, which duplicate is hit."""
+class Choices(Protocol):
+    """Who makes the choices that a policy leaves to an engine. What is offered is lawful; so is every answer."""
 
-    def follow(self, op: Op, theirs: list[Event]) -> list[Event]:
-        """Carry an operation out with the choices that the engine's events tell, and return the reference's own events.
+    def free(self, pool: int, pages: Sequence[int]) -> int:
+        """Return which of the free pages without a key is handed out next."""
 
-        Raises AssertionError or ValueError if the engine's choices are none that the reference can take.
-        """
+    def victim(self, pool: int, pages: Collection[int]) -> int | None:
+        """Return which cached page makes room; None leaves it to the policy. Of an object of several pages, its first."""
+
+    def duplicate(self, r: str, group: int, pages: Sequence[int]) -> int:
+        """Return which of the pages with one key a request hits; in front is the one that was keyed first."""
+
+    def waits(self, r: str) -> bool:
+        """Say whether a request that had a choice among duplicates took one that makes it wait."""
+
+    def renamed(self, r: str, group: int, length: int) -> bool:
+        """Say whether the key of the first `length` tokens of a request goes to a second page of that content."""
 
 
 class Draw(Protocol):
@@ -122,8 +130,8 @@ class PolicyKind:
     """What mutants name in `engines` that fit it beside its own: `reference` for caches of vLLM's shape; empty: no others."""
     mutants: Callable[[], Sequence[Mutant]] = tuple
     """The seeded faults that are planted into its engine."""
-    follower: Callable[[Trace, str], Follower] | None = None
-    """Given a trace and the engine's version: the reference that follows that engine; None: it cannot follow any."""
+    steer: Callable[[Any, Choices], None] | None = None
+    """Has somebody else make the free choices of an engine that `open` returned; None: the reference cannot follow any."""
     refuse: Callable[[TraceHeader], object] | None = None
     """Raises UsageError for a configuration that the policy refuses; None: only opening its engine tells."""
     questions: Callable[[], Any] | None = None

@@ -35,5 +35,6 @@ ENGINE = EngineKind(
     options={"mutant": "a seeded fault (see `ls mutants`)", "release": "the release of the policy's system whose rules apply"},
     policies=None,
     replays=False,
+    is_reference=True,
     answers=answer_vectors,
 )

@@ -36,8 +36,8 @@ class EngineSpec:
 
     @property
     def comparable(self) -> bool:
-        """Whether the reference can be run beside it: it is another engine, or the reference with a fault planted."""
-        return self.kind.replays or MUTANT in self.options
+        """Whether the reference can be run beside it: another engine that follows its policy, or itself with a fault."""
+        return MUTANT in self.options if self.kind.is_reference else self.kind.replays
 
     def open(self, header: TraceHeader) -> Engine:
         """Build the engine for a trace, and plant the fault that its options name."""

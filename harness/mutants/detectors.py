@@ -2,7 +2,7 @@
 
 * *invariants*: the checkers over the ledger, the reuse floor apart, on the killing trace;
 * *reuse floor*: the checker of that name, on the killing trace;
-* *differential*: the reference in lock-step, on the killing trace (at manager height, of the policy that it can follow);
+* *differential*: the reference in lock-step, on the killing trace;
 * *tensor*: the toy engine's numbers, cold against cached, on the arms that use a cache; without the ledger;
 * *score*: answers of a model, cold against cached; not run here, since it takes minutes for each fault.
 """
@@ -55,7 +55,7 @@ def alone(answers: dict[str, str]) -> bool:
 
 
 def _differential(mutant: Mutant, trace: Trace) -> str:
-    if mutant.engine != "reference" or get(mutant.policy).follower is None or trace.header.height != "manager":
+    if mutant.engine != "reference" or get(mutant.policy).steer is None:
         return NOT_RUN
     engine = parse(f"reference:mutant={mutant.name}").open(trace.header)
     found = lockstep(trace, engine, until=lambda finding: finding.checker == DIFFERENTIAL, keep=False).findings

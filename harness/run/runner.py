@@ -16,7 +16,8 @@ from harness.engines import policy as policies
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.run.execute import drive
-from harness.run.lockstep import followed, lockstep
+from harness.run.lockstep import NAME as DIFFERENTIAL
+from harness.run.lockstep import incomparable, lockstep
 from harness.run.suites import Stream, Suite
 from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
@@ -77,10 +78,8 @@ class Runner:
         for suite in suites:
             if self._stopped():
                 self._skip(f"suite {suite.name}", "the run stopped at its first failure")
-            elif suite.paired and policy.follower is None:
-                self._skip(f"suite {suite.name}", f"the reference follows free choices of {', '.join(followed())} alone")
-            elif suite.paired and not self.engine.comparable:
-                self._skip(f"suite {suite.name}", f"{self.engine.kind.name} is what it compares with")
+            elif suite.paired and (why := incomparable(self.engine, policy.name)):
+                self._skip(f"suite {suite.name}", why)
             elif suite.tensors and not self.engine.kind.computes:
                 self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} computes no tensors")
             elif suite.height not in self.engine.kind.heights:
@@ -183,7 +182,7 @@ class Runner:
         header = engine.describe()
         self._report.startup_seconds = max(self._report.startup_seconds, time.perf_counter() - began)
         self._report.engine_version = header.engine_version
-        if suite.paired and (why := header.not_applicable.get(suite.name)):
+        if suite.paired and (why := header.not_applicable.get(DIFFERENTIAL)):
             self._skip(f"suite {suite.name}", why)
             return None
         for need in trace.header.needs:

@@ -69,4 +69,12 @@ SUITES: tuple[Suite, ...] = (
     Suite("scheduler", "the scenarios with the engine's own scheduler", "scheduler", scenario_traces),
     Suite("scheduler-random", "random workloads with the engine's own scheduler", "scheduler", _random, endless=True),
     Suite("differential", "random workloads in lock-step with the reference", "manager", _random, paired=True, endless=True),
+    Suite(
+        "differential-scheduler",
+        "the same with the engine's own scheduler",
+        "scheduler",
+        _random,
+        paired=True,
+        endless=True,
+    ),
 )

@@ -81,6 +81,7 @@ ENGINE = EngineKind(
     policies=None,
     answerer=open_service,
     computes=True,
+    is_reference=True,
     options={
         "mutant": "a seeded fault (see `ls mutants`)",
         "release": "the release of the policy's system whose rules apply",

@@ -13,11 +13,11 @@ from typing import Any
 import click
 
 from harness.engines.mutant import Mutant
-from harness.engines.policy import Follower, PolicyKind, Rule, Serving
+from harness.engines.policy import Choices, PolicyKind, Rule, Serving
 from harness.engines.protocol import Engine
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
-from harness.trace.format import Height, Layout, Trace, TraceHeader
+from harness.trace.format import Height, Layout, TraceHeader
 from harness.trace.generate import Source
 from harness.trace.scenarios.shape import Shape
 from harness.vectors.case import Questions
@@ -119,10 +119,10 @@ def _refuse(header: TraceHeader) -> None:
     configure(header)
 
 
-def _follower(trace: Trace, engine_version: str) -> Follower:
-    from harness.policies.vllm.follower import Follower as OfVllm
+def _steer(engine: Any, choices: Choices) -> None:
+    from harness.policies.vllm.choices import steer
 
-    return OfVllm(trace, engine_version)
+    steer(engine, choices)
 
 
 def _mutants() -> Sequence[Mutant]:
@@ -176,6 +176,6 @@ POLICY = PolicyKind(
     questions=_questions,
     plan=_plan,
     draw=_draw,
-    follower=_follower,
+    steer=_steer,
     refuse=_refuse,
 )

@@ -1,0 +1,146 @@
+"""The reference that runs beside an engine and makes the engine's free choices its own.
+
+Which page is called what is nobody's business, so the reference hands out whichever free page it likes, and this file keeps a
+table from the engine's pages to the reference's: the k-th page that the engine took in an operation is the k-th that the
+reference took. Through this table the reference is told which cached page the engine evicted where one has to go, and which
+of several pages with one key the engine hit. Everything else it decides alone.
+
+A choice that the reference does not have (a page that is not evictable there, one that is no duplicate there) is not
+followed; the difference then shows in the keys or the counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from harness._util.errors import UsageError
+from harness.engines import policy as policies
+from harness.engines.policy import PolicyKind
+from harness.history.events import Event, Header, Hit, Publish, StepBegin, Take, Unpublish
+from harness.trace.format import Op, Trace
+
+Page = tuple[int, int]
+"""A pool and a page of it."""
+
+
+class Follower:
+    """The reference of a trace's policy, in the release that the engine says it is; `engine` is how it describes itself.
+
+    Raises UsageError if the policy's reference cannot follow, or refuses the trace's configuration in that release.
+    """
+
+    def __init__(self, trace: Trace, engine: Header) -> None:
+        kind = policies.get(trace.header.policy)
+        if kind.steer is None:
+            raise UsageError(f"the reference of {kind.name} cannot follow an engine's free choices")
+        release = release_of(kind, engine.engine_version)
+        self.reference = kind.open(trace.header, {"release": release} if release else {})
+        self._pools = [group.pool for group in self.reference.describe().groups]
+        self._ours: dict[Page, int] = {}
+        """The reference's page for each of the engine's, where they differ."""
+        self._theirs: dict[Page, int] = {}
+        self._taken: list[list[Page]] = []
+        self._seen = self._paired = 0
+        self._given_up: list[Page] = []
+        self._hit: dict[str, list[Page]] = {}
+        self._named: set[tuple[int, str, int]] = set()
+        kind.steer(self.reference, self)
+
+    def follow(self, op: Op, theirs: Sequence[Event]) -> list[Event]:
+        """Carry an operation out with the choices that the engine's events tell, and return the reference's own events."""
+        self._taken = [_taken(event) for event in theirs if isinstance(event, Take | StepBegin)]
+        self._seen = self._paired = 0
+        self._hit = {event.r: self._columns(event) for event in theirs if isinstance(event, Hit)}
+        taking = [event for event in theirs if isinstance(event, Take | StepBegin)]
+        evicted = [event for event in theirs if isinstance(event, Unpublish) and event.reason == "evict"]
+        self._given_up = [place for event in taking for place in self._handed_out(event)]
+        self._given_up += [(self._pools[event.group], event.page) for event in evicted]
+        self._named = {(event.group, event.r, event.length) for event in theirs if isinstance(event, Publish)}
+        ours = self.reference.apply(op)
+        self._pair(ours)
+        return ours
+
+    # --- choices -------------------------------------------------------------------------------------------------------
+
+    def free(self, pool: int, pages: Sequence[int]) -> int:
+        """Hand out the page that the engine took next among those that are free; the first if it took none of them."""
+        taken = self._next(pool, pages)
+        return pages[0] if taken is None else taken
+
+    def victim(self, pool: int, pages: Collection[int]) -> int | None:
+        """Return the page that the engine evicted next among those that could go; None if it evicted none of them."""
+        return self._next(pool, pages)
+
+    def _next(self, pool: int, pages: Collection[int]) -> int | None:
+        """Return the page among these that the engine took out of the pool next, and strike it off."""
+        self._catch_up()
+        for index, (place, page) in enumerate(self._given_up):
+            mine = self._ours.get((place, page), page)
+            if place == pool and mine in pages:
+                del self._given_up[index]
+                return mine
+        return None
+
+    def duplicate(self, r: str, group: int, pages: Sequence[int]) -> int:
+        """Return the page that the engine hit for a request among those with the same key; the first if it hit none of them."""
+        if r not in self._hit:
+            return pages[0]
+        self._catch_up()
+        pool = self._pools[group]
+        hit = {self._ours.get(place, place[1]) for place in self._hit[r] if place[0] == pool}
+        return next((page for page in pages if page in hit), pages[0])
+
+    def waits(self, r: str) -> bool:
+        """Say whether the engine let a request wait in this operation."""
+        return r not in self._hit
+
+    def renamed(self, r: str, group: int, length: int) -> bool:
+        """Say whether the engine gave the key of this prefix to the page that was computed last."""
+        return (group, r, length) in self._named
+
+    # --- which page is which -------------------------------------------------------------------------------------------
+
+    def _handed_out(self, event: Take | StepBegin) -> list[Page]:
+        """Return the pages that were taken by this event and not hit: they came out of the pool."""
+        if isinstance(event, StepBegin):
+            return _taken(event)
+        holders = [event.holder] if event.holder in self._hit else self._hit
+        hit = {place for r in holders for place in self._hit[r]}
+        return [place for place in _taken(event) if place not in hit]
+
+    def _columns(self, hit: Hit) -> list[Page]:
+        return [(pool, page) for pool, pages in zip(self._pools, hit.pages, strict=False) for page in pages]
+
+    def _catch_up(self) -> None:
+        """Take note of the pages that the reference has taken so far in the operation under way."""
+        self._pair(self.reference.diff.events)  # type: ignore[attr-defined]
+
+    def _pair(self, ours: Sequence[Event]) -> None:
+        """Say of each page that the reference took, beginning where the last call ended, which of the engine's it is."""
+        for event in ours[self._seen :]:
+            if isinstance(event, Take | StepBegin) and self._paired < len(self._taken):
+                for (pool, theirs), (place, mine) in zip(self._taken[self._paired], _taken(event), strict=False):
+                    if pool == place:
+                        self._exchange(pool, theirs, mine)
+                self._paired += 1
+        self._seen = len(ours)
+
+    def _exchange(self, pool: int, theirs: int, mine: int) -> None:
+        """Let the engine's page be this one of the reference; what was its partner before goes to who had this one."""
+        former, other = self._ours.get((pool, theirs), theirs), self._theirs.get((pool, mine), mine)
+        if former != mine:
+            self._ours[pool, theirs], self._theirs[pool, mine] = mine, theirs
+            self._ours[pool, other], self._theirs[pool, former] = former, other
+
+
+def _taken(event: Take | StepBegin) -> list[Page]:
+    """Return the pages that were taken; a step says which places of another tier its stores took."""
+    if isinstance(event, Take):
+        return [(event.pool, page) for page in event.pages]
+    return [(move.dst_pool, move.dst) for move in event.stores]
+
+
+def release_of(kind: PolicyKind, engine_version: str) -> str:
+    """Return the release of a policy's system that a version belongs to, exactly or by its first two numbers; empty: none."""
+    short = ".".join(engine_version.split(".")[:2])
+    return next((name for name in (engine_version, short) if name in kind.releases), "")
