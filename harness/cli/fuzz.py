@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.errors import UsageError
-from harness.cli.options import engine_of, engine_option, expectations_of, expected_options, options_of, policy_option
+from harness.cli.options import (
+    engine_of,
+    engine_option,
+    expectations_of,
+    expected_options,
+    exported_of,
+    options_of,
+    policy_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +68,8 @@ def fuzz(
     runs the same campaign again. With --exhaustive, run every trace of small configurations within a bound and report whether
     the search was complete.
     """
+    exported = exported_of(policy, options)
+    options = (*options, *(one.setting for one in exported))
     if exhaustive:
         if operations or seed:
             raise UsageError("--exhaustive: nothing is drawn; leave out " + ("--operations" if operations else "--seed"))
@@ -79,6 +89,7 @@ def fuzz(
     canary = run_canary(plan if policy == POLICY else _plan(engine_of("reference"), POLICY, (), (), seed))
     progress = _Progress()
     campaign = Campaign(spec, plan, told=progress.tell, expected=expectations_of(expected, strict_expected))
+    campaign.report.environment = [one.origin for one in exported]
     try:
         campaign.run(seconds, operations)
     finally:

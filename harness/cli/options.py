@@ -11,6 +11,7 @@ import click
 from harness._util.errors import UsageError
 
 if TYPE_CHECKING:
+    from harness.engines.environment import Exported
     from harness.engines.registry import EngineSpec
     from harness.run.suites import Suite
     from harness.trace.configurations import Configuration
@@ -88,13 +89,22 @@ def configurations_of(policy: str, layouts: Sequence[str], options: Sequence[str
     if layouts:
         named = [load(name) for name in dict.fromkeys(layouts)]
         if chosen or kind.variants is None:
-            return [Configuration(layout, chosen, policy) for layout in named], True
+            return [Configuration(layout, chosen, policy, kind.least_pages) for layout in named], True
         return [configuration for layout in named for configuration in kind.variants(layout)], True
     if not chosen:
         return kind.configurations(), False
     return [
-        Configuration(layout, chosen, policy) for layout in {c.layout.name: c.layout for c in kind.configurations()}.values()
+        Configuration(layout, chosen, policy, kind.least_pages)
+        for layout in {c.layout.name: c.layout for c in kind.configurations()}.values()
     ], False
+
+
+def exported_of(policy: str, options: Sequence[str]) -> list[Exported]:
+    """Return the environment variables of a policy's system that are set and that no option outranks."""
+    from harness.engines import policy as policies
+    from harness.engines.environment import exported
+
+    return exported(policies.get(policy).variables, dict(_option(text) for text in options))
 
 
 def options_of(texts: Sequence[str]) -> dict[str, Any]:

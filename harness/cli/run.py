@@ -13,6 +13,7 @@ from harness.cli.options import (
     engine_option,
     expectations_of,
     expected_options,
+    exported_of,
     policy_option,
     suites_of,
 )
@@ -110,8 +111,9 @@ def run(
     from harness.run.runner import Runner
 
     spec = engine_of(engine, policy, device or "")
-    interval = [f"retention_interval={retention_interval}"] if retention_interval is not None else []
-    configurations, chosen = configurations_of(policy, layouts, [*options, *interval])
+    said = [*options, *([f"retention_interval={retention_interval}"] if retention_interval is not None else [])]
+    exported = exported_of(policy, said)
+    configurations, chosen = configurations_of(policy, layouts, [*said, *(one.setting for one in exported)])
     if junit:
         store.ready(junit, "--junit")
     if folder:
@@ -132,6 +134,7 @@ def run(
         report = runner.run(suites_of(suites))
     finally:
         progress.clear()
+    report.environment = [one.origin for one in exported]
     _demand(report, suites_of(suites) if suites else [])
     stored = store.keep_failures(
         report, spec, (folder or store.DEFAULT_FOLDER.parent) / "failures", everything=folder is not None

@@ -17,11 +17,13 @@ import click
 from harness._util import plugins
 from harness._util.errors import UsageError
 from harness._util.names import nearest
+from harness.engines.environment import Variable
 from harness.engines.mutant import DEFAULT_POLICY, Mutant
 from harness.engines.protocol import Engine
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Layout, TraceHeader
 from harness.trace.generate import Source
+from harness.trace.scenarios.shape import LeastPages
 
 GROUP = "cachewitness.policies"
 
@@ -136,6 +138,10 @@ class PolicyKind:
     """Raises UsageError for a configuration that the policy refuses; None: only opening its engine tells."""
     questions: Callable[[], Any] | None = None
     """What it is asked for test vectors, a `harness.vectors.case.Questions`; None: nothing."""
+    least_pages: LeastPages | None = None
+    """The smallest pool, in pages, that it accepts with a trace's options; None: any."""
+    variables: Sequence[Variable] = ()
+    """The environment variables that its system's documents tell a reader to export."""
     plan: Callable[[], click.Command] | None = None
     """The command that works out its sizes for a model (`cachewitness plan NAME`); None: there is none."""
     draw: Draw | None = None

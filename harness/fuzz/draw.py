@@ -54,7 +54,7 @@ def draw(source: Source, policy: str, height: Height, chosen: Restriction) -> Co
         drawn = {} if chosen.layouts else dict(configuration.options)
         wanted = _seen_options(source, configurations)
     drawn |= chosen.options
-    configuration = Configuration(layout, drawn, policy)
+    configuration = Configuration(layout, drawn, policy, kind.least_pages)
     _open(configuration, height)
     for bundle in wanted:
         if not bundle.keys() & configuration.options.keys():
@@ -64,7 +64,7 @@ def draw(source: Source, policy: str, height: Height, chosen: Restriction) -> Co
 
 def _with(configuration: Configuration, bundle: Options, height: Height) -> Configuration:
     """Return the configuration with further options; without them if the policy refuses them."""
-    more = Configuration(configuration.layout, configuration.options | bundle, configuration.policy)
+    more = Configuration(configuration.layout, configuration.options | bundle, configuration.policy, configuration.least_pages)
     if not more.runs_at(height):
         return configuration
     try:

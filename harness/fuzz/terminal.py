@@ -36,6 +36,7 @@ def print_campaign(
         activity.add(suite.activity)
     version = f" ({report.engine_version})" if report.engine_version else ""
     _say(f"engine {report.engine}{version}, policy {campaign.plan.policy}, seed {campaign.plan.seed}", out, "bold")
+    terminal.print_environment(report, out)
     _say(f"canary: {canary_line(canary)}", out)
     _say(f"{campaign.traces:,} traces, each on a configuration of its own; {terminal.speed(report)}", out)
     terminal.print_activity(activity, out)

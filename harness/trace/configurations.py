@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.trace.format import Height, Layout
-from harness.trace.scenarios.shape import Shape
+from harness.trace.scenarios.shape import LeastPages, Shape
 
 SCHEDULER_OPTIONS = ("num_speculative_tokens", "async_depth", "tier_pages", "tier_delay")
 
@@ -22,6 +22,8 @@ class Configuration:
     layout: Layout
     options: dict[str, Any] = field(default_factory=dict)
     policy: str = "vllm"
+    least_pages: LeastPages | None = None
+    """The smallest pool that the policy accepts with a trace's options; None: any."""
 
     @property
     def name(self) -> str:
@@ -35,4 +37,4 @@ class Configuration:
 
     def shape(self, height: Height) -> Shape:
         """Return the measures of the configuration at a height."""
-        return Shape(self.layout, self.options, height, self.policy)
+        return Shape(self.layout, self.options, height, self.policy, self.least_pages)

@@ -40,6 +40,7 @@ class GroupSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One cache group of a layout: the layers that share a block table.
 
     `block_size` is in tokens; `window` (sliding) counts the query itself; `chunk` (chunked-local) is in tokens.
+    `token_bytes` are a token's keys and values in one layer, 0 if nothing is said of them.
     """
 
     kind: GroupKind
@@ -47,6 +48,7 @@ class GroupSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     window: int = 0
     chunk: int = 0
     layers: int = 1
+    token_bytes: int = 0
 
 
 class Layout(msgspec.Struct, frozen=True, omit_defaults=True):

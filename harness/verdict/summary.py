@@ -73,10 +73,12 @@ class Report(msgspec.Struct, kw_only=True):
 
     Of the list of expected failures, nothing failed as `unexpected_passes` say, `unmatched` fit no trace, the day of `expired`
     is over; `broken_list` says why the list itself fails the run. `interrupted`: the user stopped it before its end.
+    `environment` names the settings that came from the environment.
     """
 
     engine: str
     engine_version: str = ""
+    environment: list[str] = []
     seed: int = 0
     suites: list[SuiteReport] = []
     not_run: list[NotRun] = []

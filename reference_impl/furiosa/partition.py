@@ -21,6 +21,9 @@ from dataclasses import dataclass
 
 from reference_impl.furiosa.spec import CHOICES, INTEGER_MAX, VARIABLE
 
+LONGEST_SHOWN = 40
+"""So many characters of a text that does not fit are repeated in a message."""
+
 
 class ConfigError(ValueError):
     """A value does not fit; the message is one line that names the field."""
@@ -69,7 +72,7 @@ def split(
 
     `block_size`, `window` (the query counted), `max_model_len` and `expected_average_seq_length` are in tokens, the bytes
     per token those of one layer (keys and values). Raises ConfigError, naming the field, for a number that is not
-    positive or out of range, and for memory that does not hold one sequence's share of either pool.
+    positive or out of range, and for memory that does not hold one sequence of the length that it is split for.
     """
     sizes = {
         "kv_bytes": kv_bytes,
@@ -90,10 +93,10 @@ def split(
     seq_bytes = per_seq_global * global_block + per_seq_sliding * sliding_block
     global_blocks = kv_bytes * per_seq_global // seq_bytes
     sliding_blocks = (kv_bytes - global_blocks * global_block) // sliding_block
-    if not global_blocks or not sliding_blocks:
+    if kv_bytes < seq_bytes:
         raise ConfigError(
-            f"kv_bytes ({kv_bytes}) leaves the {'sliding' if global_blocks else 'global'} pool without a block; a sequence of "
-            f"{length} tokens takes {seq_bytes} bytes"
+            f"kv_bytes ({kv_bytes}) holds not even one sequence of {length} tokens, for which it is split: that takes "
+            f"{seq_bytes} bytes; give more memory, or set {VARIABLE} to the length that is expected"
         )
     return Partition(
         seq_length=length,
@@ -135,7 +138,8 @@ def expected_length_from(environment: Mapping[str, str]) -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,19}", text) or not 0 < int(text) <= INTEGER_MAX:
-        raise ConfigError(f"{VARIABLE} must be a positive integer, not {text!r}")
+        shown = repr(text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "…")
+        raise ConfigError(f"{VARIABLE} must be a positive integer, not {shown}")
     return int(text)
 
 

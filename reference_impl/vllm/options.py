@@ -6,6 +6,7 @@ later comparison worthless.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
@@ -17,12 +18,34 @@ ASYNC_DEPTH_MAX = 2
 """A step overlaps with one other on a single stage, with two on a pipeline of two stages; longer ones are not here."""
 
 
+LONGEST_SHOWN = 40
+"""So many characters of a text that does not fit are repeated in a message."""
+
+
 class ConfigError(ValueError):
     """An option does not fit; the message is one line that names it."""
 
 
 class AbsentRule(ConfigError):
     """An option asks for a rule of vLLM that this specification leaves out (see `spec.RULES`)."""
+
+
+RETENTION_VARIABLE = "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
+"""The environment variable of the retention interval, in tokens (0.23 to 0.29; `envs.py`)."""
+
+
+def retention_interval_from(environment: Mapping[str, str]) -> int | None:
+    """Return what the environment variable says, None if it is unset.
+
+    Raises ConfigError if it is no whole number from 0 within 63 bits.
+    """
+    text = environment.get(RETENTION_VARIABLE)
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,19}", text) or int(text) >= 2**63:
+        shown = repr(text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "…")
+        raise ConfigError(f"{RETENTION_VARIABLE} must be a whole number of tokens, at least 0, not {shown}")
+    return int(text)
 
 
 def is_boolean(value: object) -> bool:

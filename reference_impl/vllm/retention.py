@@ -8,7 +8,8 @@ boundaries are kept once per interval.
 
 The interval has three forms. None is dense: everything at the alignment granularity. 0 keeps reachable boundaries alone.
 R > 0 keeps one in R and the reachable ones. What it governs grew with time: nothing before 0.23, windows in 0.23 (PR 43447),
-snapshots as well from 0.24 (PR 45845); shared-prefix boundaries count from 0.26, and from 0.30 the default is 0.
+snapshots as well from 0.24 (PR 45845); shared-prefix boundaries count from 0.26, and from 0.29 the default is 0 (0.29 keeps
+hybrid models with EAGLE dense).
 
 A mask only ever subtracts. It can decline to keep a state that exists; it brings none into being, since a column without a
 state is null and a null column is never keyed.

@@ -124,7 +124,7 @@ RULES: dict[str, Rule] = _rules(
     Rule("retention-mamba", "One snapshot per interval and at the replay boundary (0.24).", "PR 45845"),
     Rule(
         "retention-sparse-default",
-        "The interval is 0 unless set: reachable boundaries alone (0.29; with EAGLE 0.30).",
+        "The interval is 0 unless set: reachable boundaries alone (from 0.29; hybrid models with EAGLE from 0.30).",
         "PR 52216",
     ),
     Rule("withdrawal", "Keys of a step that is taken back vanish with it.", "issues 43569 and 57580; not in vLLM"),

@@ -27,6 +27,7 @@ EXAMPLE: dict[str, Any] = {
 }
 FULL = {"kind": "full", "block_size": 16, "window": 0, "layers": 2}
 SLIDING = {"kind": "sliding", "block_size": 16, "window": 64, "layers": 10}
+WEIGHED = [FULL | {"token_bytes": 4}, SLIDING | {"token_bytes": 4}]
 
 
 def example(kv_bytes: int = 1_000_000, **changed: Any) -> Partition:
@@ -47,7 +48,7 @@ def test_memory_is_split_into_a_global_and_a_sliding_pool() -> None:
 
 def test_two_pools_come_with_a_hybrid_model_without_being_asked_for() -> None:
     """No option is given, and there are two pools."""
-    config = cache_config(layers_of([FULL, SLIDING]), 1_000_000, bytes_per_token=4)
+    config = cache_config(layers_of(WEIGHED), 1_000_000)
     assert (config.global_blocks, config.sliding_blocks) == (
         example(max_model_len=4096).global_blocks,
         example(max_model_len=4096).sliding_blocks,
@@ -162,8 +163,8 @@ def test_a_length_beyond_the_longest_sequence_counts_as_that() -> None:
         ({"global_layers": 2.0}, "global_layers must be an integer"),
         ({"max_model_len": True}, "max_model_len must be an integer"),
         ({"default_ratio": "half"}, "default_ratio 'half' is unknown"),
-        ({"kv_bytes": 700}, r"kv_bytes \(700\) leaves the sliding pool without a block"),
-        ({"kv_bytes": 100}, r"kv_bytes \(100\) leaves the global pool without a block"),
+        ({"kv_bytes": 700}, r"kv_bytes \(700\) holds not even one sequence"),
+        ({"kv_bytes": 100}, r"kv_bytes \(100\) holds not even one sequence"),
     ],
 )
 def test_bad_sizes_are_refused_by_name(changed: dict[str, Any], message: str) -> None:
@@ -191,7 +192,7 @@ def test_bad_options_are_refused_by_name(given_options: dict[str, Any], message:
 def test_pools_too_small_for_one_request_are_refused() -> None:
     """A window of 64 tokens may touch five blocks, and there is one to write."""
     with pytest.raises(ConfigError, match="a request needs 2 and 6"):
-        cache_config(layers_of([FULL, SLIDING]), 40_000, bytes_per_token=4)
+        cache_config(layers_of(WEIGHED), 4_000, Options(default_ratio="per_token"))
 
 
 # --- properties -------------------------------------------------------------------------------------------------------

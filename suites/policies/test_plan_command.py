@@ -70,7 +70,7 @@ def test_a_system_has_many_spellings(spelling: str, system: str, capsys: pytest.
         (["vllm", "--layout", "gone.toml"], "gone.toml: cannot be read"),
         (["openvino", "--kv-blocks", "many"], "'--kv-blocks'"),
         (["openvino", "--kv-blocks", "-1"], "'--kv-blocks'"),
-        (["openvino", "--kv-blocks", str(2**49), "--version", "2026.2"], "num_kv_blocks"),
+        (["openvino", "--kv-blocks", str(2**49), "--release", "2026.2"], "num_kv_blocks"),
         (["openvino", "--kv-blocks", "8", "--multiplier", str(2**58)], "cache_interval_multiplier"),
         (["openvino", "--kv-blocks", "9" * 5000], "'--kv-blocks'"),
         (["openvino", "--kv-blocks", "8", "--no-prefix-caching", "--multiplier", "8"], "--multiplier"),

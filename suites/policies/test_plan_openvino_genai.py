@@ -49,8 +49,8 @@ def tiny(tmp_path: Path) -> str:
     return str(path)
 
 
-def _plan(layout: str, version: str = "2026.4", **config: Any) -> dict[str, Any]:
-    answer = plan(Request(config, layout=layout, version=version))
+def _plan(layout: str, release: str = "2026.4", **config: Any) -> dict[str, Any]:
+    answer = plan(Request(config, layout=layout, release=release))
     return {line.name: line.value for line in answer.lines}
 
 
@@ -134,7 +134,7 @@ def test_the_device_gives_the_tokens_of_a_block(tiny: str, device: str, tokens: 
 @pytest.mark.parametrize(
     ("config", "options", "named"),
     [
-        ({"num_kv_blocks": 2**49}, {"version": "2026.2"}, "num_kv_blocks: 562949953421312"),
+        ({"num_kv_blocks": 2**49}, {"release": "2026.2"}, "num_kv_blocks: 562949953421312"),
         ({"num_kv_blocks": 8, "cache_interval_multiplier": 2**58}, {}, "cache_interval_multiplier: 288230376151711744"),
         ({"num_kv_blocks": 8, "cache_interval_multiplier": 2**60}, {}, "cache_interval_multiplier is too large"),
         ({"num_kv_blocks": 8, "cache_interval_multiplier": 0}, {}, "cache_interval_multiplier must be greater than 0"),
@@ -144,7 +144,7 @@ def test_the_device_gives_the_tokens_of_a_block(tiny: str, device: str, tokens: 
         ({"num_kv_blocks": 8}, {"memory_gib": 1}, "--memory-gib"),
         ({"num_kv_blocks": 8}, {"la_block_bytes": 4}, "--la-block-bytes"),
         ({"num_kv_blocks": 8}, {"kv_precision": "f16"}, "--kv-precision"),
-        ({"num_kv_blocks": 8}, {"version": "2025.1"}, "--version: '2025.1'"),
+        ({"num_kv_blocks": 8}, {"release": "2025.1"}, "--release: '2025.1'"),
         ({"cache_size": 2**40}, {"kv_block_bytes": 8192}, "cache_size"),
         ({"num_kv_blocks": 8, "use_cache_eviction": True}, {}, "use_cache_eviction"),
         (

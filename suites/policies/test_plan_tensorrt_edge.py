@@ -56,10 +56,10 @@ def test_the_manager_allocates_what_is_planned(types: dict[str, str]) -> None:
 @pytest.mark.parametrize(("length", "padded"), [(1, 128), (127, 128), (128, 128), (129, 256)])
 def test_pages_of_128_tokens_round_the_length_up_from_0_10_on(length: int, padded: int) -> None:
     """And releases before do not."""
-    paged = plan(Request("gpt-oss-20b", 3, length, version="0.10"))
+    paged = plan(Request("gpt-oss-20b", 3, length, release="0.10"))
     assert paged.value("kv_pages") == 3 * padded // 128
     assert paged.value("kv_bytes") == 24 * 3 * 2 * 8 * padded * 64 * 2
-    assert plan(Request("gpt-oss-20b", 3, length, version="0.9")).value("kv_bytes") == 24 * 3 * 2 * 8 * length * 64 * 2
+    assert plan(Request("gpt-oss-20b", 3, length, release="0.9")).value("kv_bytes") == 24 * 3 * 2 * 8 * length * 64 * 2
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_pages_of_128_tokens_round_the_length_up_from_0_10_on(length: int, padde
         (Request("qwen3.5-0.8b", 4, 0), "maxSequenceLength must be positive"),
         (Request("qwen3.5-0.8b", 2**49, 4096), "--max-batch-size: 562949953421312"),
         (Request("qwen3.5-0.8b", 4, 2**58), "--max-sequence-length: 288230376151711744"),
-        (Request("qwen3.5-0.8b", 4, 4096, version="0.6"), "--version: '0.6'"),
+        (Request("qwen3.5-0.8b", 4, 4096, release="0.6"), "--release: '0.6'"),
         (Request("kimi-linear-48b-a3b", 4, 4096), "model.caches[1].kind 'latent'"),
     ],
     ids=lambda value: "" if isinstance(value, Request) else value,

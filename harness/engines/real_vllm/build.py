@@ -20,9 +20,7 @@ from harness._util.errors import UsageError
 from harness.engines.real_vllm.source import Source
 from harness.trace.format import GroupSpec, Submit, TraceHeader
 from reference_impl.vllm.config import Options
-
-RETENTION_ENV = "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
-"""How the interval was set before 0.29 gave it a field."""
+from reference_impl.vllm.options import retention_interval_from
 
 NewRequest = Callable[[Submit, list[int]], Any]
 
@@ -103,8 +101,7 @@ def default_interval(source: Source, options: Options, recurrent: bool) -> int |
     0.29 makes an exception of hybrid models with EAGLE (`engine/arg_utils.py`): their snapshots are kept densely.
     """
     if not has_retention_field(source):
-        given = os.environ.get(RETENTION_ENV)
-        return None if given is None else int(given)
+        return retention_interval_from(os.environ)
     if source.release == (0, 29) and recurrent and options.use_eagle:
         return None
     default: int | None = source.part("config", "CacheConfig")().prefix_cache_retention_interval

@@ -25,7 +25,6 @@ from harness.engines.mutant import Mutant
 from harness.engines.observe import ObservedManager
 from harness.engines.protocol import Engine
 from harness.engines.real_vllm.build import (
-    RETENTION_ENV,
     block_sizes,
     cache_config,
     default_interval,
@@ -41,6 +40,7 @@ from harness.engines.registry import EngineSpec
 from harness.history.events import Header, Rules
 from harness.trace.format import Submit, TraceHeader
 from reference_impl.vllm.config import ConfigError
+from reference_impl.vllm.options import RETENTION_VARIABLE
 from reference_impl.vllm.spec import NEWEST, RELEASES
 from reference_impl.vllm_extended.config import Options
 
@@ -146,13 +146,13 @@ def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmMana
     interval = _interval(header, options, source)
     config = cache_config(source, header, options, interval)
     sizes = block_sizes(source, header, config, options)
-    environment = os.environ.get(RETENTION_ENV)
+    environment = os.environ.get(RETENTION_VARIABLE)
     try:
-        if not has_retention_field(source) and interval is not None:
-            os.environ[RETENTION_ENV] = str(interval)
+        if not has_retention_field(source):
+            _set_variable(RETENTION_VARIABLE, None if interval is None else str(interval))
         core = manager(source, config, sizes, options)
     finally:
-        _restore(RETENTION_ENV, environment)
+        _set_variable(RETENTION_VARIABLE, environment)
     partial_hits = bool(getattr(core.coordinator, "enable_partial_hash_hits", False))
     alignment = sizes[1] if partial_hits else sizes[0]
     rules = Rules(
@@ -224,7 +224,7 @@ def _lowers_boundaries(source: Source) -> bool:
     return "replay_boundaries" in parameters(cache_blocks)
 
 
-def _restore(name: str, value: str | None) -> None:
+def _set_variable(name: str, value: str | None) -> None:
     if value is None:
         os.environ.pop(name, None)
     else:

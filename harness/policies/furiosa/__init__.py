@@ -1,5 +1,18 @@
 """Furiosa-LLM's policy: its engine, plan, mutants and test vectors; `policy` registers them."""
 
+from harness.engines.environment import Variable
+from reference_impl.furiosa.partition import expected_length_from
+from reference_impl.furiosa.spec import VARIABLE
+
+EXPECTED_LENGTH = Variable(
+    name=VARIABLE,
+    option="expected_average_seq_length",
+    unit="tokens",
+    unset="memory is split for the longest sequence that the server accepts, or as default_ratio says",
+    read=expected_length_from,
+)
+"""The variable that the document exports; a run and a plan read it."""
+
 NOT_APPLICABLE = {
     "no-fabricated-snapshots": "no recurrent state",
     "replay-boundary-retained": "nothing is thinned out: what is stored goes when its memory is needed",

@@ -8,6 +8,7 @@ splits between the pools. Group 0 is global and lives in pool 0, group 1 slides 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from harness._util.errors import UsageError
 from harness.engines.block_table_diff import BlockTableDiff
@@ -15,8 +16,8 @@ from harness.engines.cache_state import ABSENT, Claim, Count, KeyId, Tables
 from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
 from harness.history.events import Group, Header, Move, Pool, Rules
 from harness.policies.furiosa import NOT_APPLICABLE
-from harness.trace.format import Submit, TraceHeader
-from reference_impl.furiosa.config import CacheConfig, ConfigError, Options, cache_config, layers_of
+from harness.trace.format import Layout, Submit, TraceHeader
+from reference_impl.furiosa.config import CacheConfig, ConfigError, Layers, Options, cache_config, layers_of, least_bytes
 from reference_impl.furiosa.hybrid_match import Hit
 from reference_impl.furiosa.manager import HybridCacheManager
 from reference_impl.furiosa.request import MediaItem, Request, Status
@@ -27,6 +28,9 @@ from reference_impl.primitives import BlockId, Position
 GLOBAL, SLIDING = 0, 1
 """The groups, and the pools that they live in."""
 
+TOKEN_BYTES = 2
+"""What a token weighs in a layer whose layout does not say."""
+
 Place = tuple[int, Position, BlockId | None, BlockId | None]
 """An entry of the tree: the tokens that it starts and stops at, its global and its sliding block."""
 
@@ -36,13 +40,39 @@ CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update
 def configure(header: TraceHeader) -> CacheConfig:
     """Return the checked configuration of a trace. Raises UsageError for what the policy refuses."""
     try:
-        layers = layers_of(
-            [{"kind": g.kind, "block_size": g.block_size, "window": g.window, "layers": g.layers} for g in header.layout.groups]
-        )
-        kv_bytes = header.pages * layers.block_size * (layers.global_layers + layers.sliding_layers)
-        return cache_config(layers, kv_bytes, Options.parse(header.options), bytes_per_token=2)
+        layers = _layers(header.layout)
+        kv_bytes = header.pages * sum(layers.block_bytes) // 2
+        return cache_config(layers, kv_bytes, Options.parse(header.options))
     except ConfigError as error:
         raise UsageError(f"layout {header.layout.name!r}: {error}") from None
+
+
+def least_pages(layout: Layout, options: Mapping[str, Any]) -> int:
+    """Return the smallest pool, in pages of a trace, that holds one sequence of the length that memory is split for.
+
+    Raises UsageError for what the policy refuses.
+    """
+    try:
+        layers = _layers(layout)
+        return -(-2 * least_bytes(layers, Options.parse(options)) // sum(layers.block_bytes))
+    except ConfigError as error:
+        raise UsageError(f"layout {layout.name!r}: {error}") from None
+
+
+def _layers(layout: Layout) -> Layers:
+    """Return the layers of a layout; where it does not say what a token weighs, all layers weigh alike."""
+    return layers_of(
+        [
+            {
+                "kind": group.kind,
+                "block_size": group.block_size,
+                "window": group.window,
+                "layers": group.layers,
+                "token_bytes": group.token_bytes or TOKEN_BYTES,
+            }
+            for group in layout.groups
+        ]
+    )
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight:

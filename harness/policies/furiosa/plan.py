@@ -14,6 +14,7 @@ import click
 from harness._util.errors import UsageError
 from harness.plan import options
 from harness.plan.result import Plan
+from harness.policies.furiosa import EXPECTED_LENGTH
 from harness.trace import layouts
 from harness.trace.model import Full, Model, Sliding
 from reference_impl.furiosa.partition import ConfigError, Partition, blocks_per_seq, expected_length_from, seq_length, split
@@ -24,7 +25,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked; None is not said. `expected` is the text of the environment variable."""
+    """What the user asked; None is not said. `expected` is the variable's text if it was given as an option."""
 
     layout: str
     expected: str | None = None
@@ -37,7 +38,7 @@ class Request:
 
 @click.command("furiosa")
 @options.layout
-@click.option("--expected-average-seq-length", "expected", metavar="N", help="EXPECTED_AVERAGE_SEQ_LENGTH.")
+@click.option("--expected-average-seq-length", "expected", metavar="N", help=f"Tokens; default: {VARIABLE}, if it is set.")
 @click.option("--kv-bytes", type=options.SIZE, help="Memory of both pools.")
 @click.option("--kv-gib", type=options.GIB, help="The same in GiB.")
 @click.option("--block-size", type=options.SIZE, default=16, show_default=True, help="Tokens in a block.")
@@ -61,7 +62,7 @@ def plan(request: Request) -> Plan:
     if not 1 <= request.block_size <= longest:
         raise UsageError(f"--block-size: {request.block_size} is not from 1 to {longest}, the longest sequence")
     try:
-        expected = None if request.expected is None else expected_length_from({VARIABLE: request.expected})
+        expected, origin = _expected(request)
         length = seq_length(sliding.window, longest, expected, request.default_ratio)
         per_seq = blocks_per_seq(length, request.block_size, sliding.window)
         one = request.block_size * (
@@ -83,9 +84,19 @@ def plan(request: Request) -> Plan:
     except ConfigError as error:
         raise UsageError(f"furiosa: {error}") from None
     answer = Plan("furiosa", PINNED_RELEASE, request.layout)
-    _tell(answer, request, shares, full, sliding, expected is None)
+    _tell(answer, request, shares, full, sliding, origin)
     _remark(answer, request, shares, given is None, expected is not None and expected > longest)
     return answer
+
+
+def _expected(request: Request) -> tuple[int | None, str]:
+    """Return the length that memory is split for, None for the default's, and where it comes from."""
+    if request.expected is not None:
+        return expected_length_from({VARIABLE: request.expected}), f"{VARIABLE}, as given"
+    if (exported := EXPECTED_LENGTH.value()) is not None:
+        return int(exported), f"{VARIABLE}, from the environment"
+    default = "the longest sequence" if request.default_ratio == "max_model_len" else "any length within the window"
+    return None, f"{VARIABLE} is unset: {default}"
 
 
 def _layers(model: Model, name: str) -> tuple[Full, Sliding]:
@@ -103,10 +114,9 @@ def _layers(model: Model, name: str) -> tuple[Full, Sliding]:
     return full[0], sliding[0]
 
 
-def _tell(answer: Plan, request: Request, shares: Partition, full: Full, sliding: Sliding, unset: bool) -> None:
+def _tell(answer: Plan, request: Request, shares: Partition, full: Full, sliding: Sliding, origin: str) -> None:
     size = request.block_size
-    default = "the longest sequence" if request.default_ratio == "max_model_len" else "any length within the window"
-    answer.add("seq_length_tokens", shares.seq_length, f"unset: {default}" if unset else VARIABLE)
+    answer.add("seq_length_tokens", shares.seq_length, origin)
     answer.add("block_tokens", size, "our choice; the document is silent")
     answer.add("global_block_bytes", shares.global_block_bytes, f"{size} x {full.layers} layers x {full.token_bytes}")
     answer.add("sliding_block_bytes", shares.sliding_block_bytes, f"{size} x {sliding.layers} layers x {sliding.token_bytes}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from harness.engines.mutant import Mutant
 from harness.engines.policy import PolicyKind, Rule, Serving, served_plainly
 from harness.engines.protocol import Engine
-from harness.policies.furiosa import NOT_APPLICABLE
+from harness.policies.furiosa import EXPECTED_LENGTH, NOT_APPLICABLE
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
 from harness.trace.format import Layout, TraceHeader
@@ -34,13 +35,21 @@ def cold_configurations() -> list[Configuration]:
 def variants(layout: Layout) -> list[Configuration]:
     """Return the configurations of one layout: each option that the documents leave open, and the default."""
     lengths = {"expected_average_seq_length": 4 * layout.groups[0].block_size}
-    return [
-        Configuration(layout, {"default_ratio": "per_token"}, "furiosa"),
-        Configuration(layout, lengths, "furiosa"),
-        Configuration(layout, lengths | {"hit_granularity": "block"}, "furiosa"),
-        Configuration(layout, lengths | {"window_tail": "W"}, "furiosa"),
-        Configuration(layout, lengths | {"out_of_window": "freed"}, "furiosa"),
-    ]
+    chosen = (
+        {"default_ratio": "per_token"},
+        lengths,
+        lengths | {"hit_granularity": "block"},
+        lengths | {"window_tail": "W"},
+        lengths | {"out_of_window": "freed"},
+    )
+    return [Configuration(layout, options, "furiosa", least_pages) for options in chosen]
+
+
+def least_pages(layout: Layout, options: Mapping[str, Any]) -> int:
+    """Return the smallest pool that holds one sequence of the length that memory is split for."""
+    from harness.policies.furiosa import engine
+
+    return engine.least_pages(layout, options)
 
 
 def serve(layout: Layout, serving: Serving) -> TraceHeader:
@@ -94,5 +103,7 @@ POLICY = PolicyKind(
     not_applicable=NOT_APPLICABLE,
     mutants=_mutants,
     questions=_questions,
+    least_pages=least_pages,
+    variables=(EXPECTED_LENGTH,),
     plan=_plan,
 )

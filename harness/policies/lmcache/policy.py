@@ -13,6 +13,7 @@ import msgspec
 from harness.engines.mutant import Mutant
 from harness.engines.policy import PolicyKind, Rule, Serving
 from harness.engines.protocol import Engine
+from harness.policies.vllm import RETENTION_INTERVAL
 from harness.policies.vllm import policy as of_vllm
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
@@ -122,5 +123,6 @@ POLICY = PolicyKind(
     plants_as="reference",
     mutants=_mutants,
     questions=_questions,
+    variables=(RETENTION_INTERVAL,),
     plan=_plan,
 )

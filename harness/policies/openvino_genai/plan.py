@@ -39,7 +39,7 @@ class Request:
     kv_precision: str | None = None
     state_precision: str | None = None
     device: str = "cpu"
-    version: str = NEWEST
+    release: str = NEWEST
     pipeline: str = PIPELINES[0]
     memory_gib: int | None = None
 
@@ -81,7 +81,7 @@ class _Tokens(click.ParamType[int]):
 @click.option("--state-precision", type=click.Choice(["f32", "f16", "bf16"]), help="Instead of the layout's types.")
 @click.option("--device", type=click.Choice(["cpu", "gpu", "gpu+xattention"]), default="cpu", show_default=True)
 @click.option("--memory-gib", type=options.GIB, help="All memory of the machine; without, it is not compared.")
-@click.option("--version", help="2026.2, 2026.3 or 2026.4 (the default).")
+@click.option("--release", help="2026.2, 2026.3 or 2026.4 (the default).")
 @options.as_json
 def command(as_json: bool, **given: Any) -> None:
     """Derive the capacity of both pools from a SchedulerConfig."""
@@ -93,16 +93,16 @@ def command(as_json: bool, **given: Any) -> None:
 
 def plan(request: Request) -> Plan:
     """Derive the capacity of both pools. Raises UsageError naming the option or the field that does not fit."""
-    if request.version not in RELEASES:
-        raise UsageError(f"--version: {request.version!r} is unknown; known: {', '.join(RELEASES)}")
+    if request.release not in RELEASES:
+        raise UsageError(f"--release: {request.release!r} is unknown; known: {', '.join(RELEASES)}")
     config = _config(request)
     known, sizes = _block_bytes(request, config)
     memory = None if request.memory_gib is None else request.memory_gib * GIB
     try:
-        capacity = derive(config, sizes, request.version, memory)
+        capacity = derive(config, sizes, request.release, memory)
     except ConfigError as error:
         raise UsageError(f"openvino_genai: {error}{_hint(str(error), config, sizes)}") from None
-    answer = Plan("openvino_genai", request.version, request.layout or "")
+    answer = Plan("openvino_genai", request.release, request.layout or "")
     _tell(answer, config, sizes, capacity, known)
     _remark(answer, request, config, capacity)
     return answer
@@ -163,11 +163,11 @@ def _do_without_bytes(request: Request, config: SchedulerConfig) -> None:
         raise UsageError(f"--cache-size-gib is split by the bytes of blocks; {give}")
     if request.memory_gib is not None:
         raise UsageError(f"--memory-gib is compared with the bytes of blocks; {give}")
-    adaptive = config.enable_prefix_caching and RELEASES[request.version].adaptive_multiplier
+    adaptive = config.enable_prefix_caching and RELEASES[request.release].adaptive_multiplier
     if adaptive and config.cache_interval_multiplier is None:
         raise UsageError(
-            f"--multiplier: unset, release {request.version} derives it from the bytes of blocks; {give}, or --multiplier, or "
-            "--version 2026.2"
+            f"--multiplier: unset, release {request.release} derives it from the bytes of blocks; {give}, or --multiplier, or "
+            "--release 2026.2"
         )
 
 

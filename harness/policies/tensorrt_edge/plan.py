@@ -52,7 +52,7 @@ class Request:
     kv_cache_type: str = "half"
     recurrent_state_type: str = "half"
     conv_state_type: str = "half"
-    version: str = RELEASES[0]
+    release: str = RELEASES[0]
 
 
 @click.command("tensorrt_edge")
@@ -62,7 +62,7 @@ class Request:
 @click.option("--kv-cache-type", type=click.Choice(["half", "fp8"]), default="half", show_default=True)
 @click.option("--recurrent-state-type", type=click.Choice(["half", "float", "bf16"]), default="half", show_default=True)
 @click.option("--conv-state-type", type=click.Choice(["half", "float", "bf16"]), default="half", show_default=True)
-@click.option("--version", default="0.7", show_default=True, help="0.7, 0.8, 0.9 or 0.10.")
+@click.option("--release", default="0.7", show_default=True, help="0.7, 0.8, 0.9 or 0.10.")
 @options.as_json
 def command(as_json: bool, **given: Any) -> None:
     """Work out the tensors of a HybridCacheManager and their bytes."""
@@ -71,14 +71,14 @@ def command(as_json: bool, **given: Any) -> None:
 
 def plan(request: Request) -> Plan:
     """Return the shapes and bytes of every tensor. Raises UsageError naming the option or the field that does not fit."""
-    if request.version not in RELEASES:
-        raise UsageError(f"--version: {request.version!r} is unknown; known: {', '.join(RELEASES)}")
+    if request.release not in RELEASES:
+        raise UsageError(f"--release: {request.release!r} is unknown; known: {', '.join(RELEASES)}")
     model = layouts.model(request.layout)
     for option, value in (("batch-size", request.max_batch_size), ("sequence-length", request.max_sequence_length)):
         if value > INT32_MAX:
             raise UsageError(f"--max-{option}: {value} does not fit the 32-bit integers of the configuration")
     config = config_of(model, request)
-    answer = Plan("tensorrt_edge", request.version, request.layout)
+    answer = Plan("tensorrt_edge", request.release, request.layout)
     _attention(answer, config, request)
     _recurrent(answer, config)
     answer.add("lengths_bytes", 4 * config.max_batch_size, f"INT32 [{config.max_batch_size}]")
@@ -135,7 +135,7 @@ def config_of(model: Model, request: Request) -> Config:
 def _attention(answer: Plan, config: Config, request: Request) -> None:
     kv, rows, width = config.kv_config, config.max_batch_size, BYTES[config.kv_config.kv_cache_type]
     length = kv.max_sequence_length
-    if request.version == PAGED:
+    if request.release == PAGED:
         length = math.ceil(length / PAGE_TOKENS) * PAGE_TOKENS
         answer.add(
             "kv_pages", rows * length // PAGE_TOKENS, f"{rows} x ceil({kv.max_sequence_length} / {PAGE_TOKENS}), each layer"
@@ -145,7 +145,7 @@ def _attention(answer: Plan, config: Config, request: Request) -> None:
         layers, heads, dim = kv.layer_configs.count(layer), layer.num_kv_heads, layer.head_dim
         each = rows * 2 * heads * length * dim * width
         shape = f"[{rows}, 2, {heads}, {length}, {dim}]"
-        if request.version == PAGED:
+        if request.release == PAGED:
             shape = f"[2, {rows * length // PAGE_TOKENS}, {PAGE_TOKENS}, {heads}, {dim}]"
         answer.add(f"kv_layer_{heads}x{dim}_bytes", each, f"{shape} {kv.kv_cache_type.value}, {layers} layers")
         total += layers * each

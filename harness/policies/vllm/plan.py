@@ -19,10 +19,11 @@ from harness._util.errors import UsageError
 from harness.plan import options
 from harness.plan.hybrid import Hybrid, hybrid_of, is_gated_delta, is_hybrid
 from harness.plan.result import Plan
+from harness.policies.vllm import RETENTION_INTERVAL
 from harness.trace import layouts
 from harness.trace.model import Model
 from reference_impl.vllm import sizing
-from reference_impl.vllm.options import ConfigError
+from reference_impl.vllm.options import RETENTION_VARIABLE, ConfigError
 from reference_impl.vllm.sizing import SequenceLengths
 from reference_impl.vllm.spec import NEWEST, RELEASES
 from reference_impl.vllm_extended.sizing import pages_per_snapshot, pool_share
@@ -50,7 +51,9 @@ class Request:
 
 @click.command("vllm")
 @options.layout
-@click.option("--retention-interval", metavar="N|none", help="Tokens; none keeps every boundary.")
+@click.option(
+    "--retention-interval", metavar="N|none", help=f"Tokens; none keeps every boundary; default: {RETENTION_VARIABLE}."
+)
 @click.option("--block-size", type=options.SIZE, help="Tokens in a block; N by default.")
 @options.kernel_block
 @options.checkpoint_alignment
@@ -164,7 +167,8 @@ def _interval(request: Request, governs: str) -> int | None:
     governed = release.retention == "sliding+mamba" or release.retention == governs
     text = request.retention_interval
     if text is None:
-        return release.retention_default if governed else None
+        exported = RETENTION_INTERVAL.value() if governed else None
+        return exported if exported is not None else release.retention_default if governed else None
     if text.lower() == "none":
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 19:
@@ -185,10 +189,17 @@ def _lengths(request: Request, model: Model, block: int) -> SequenceLengths:
 
 
 def _tell_sequence(answer: Plan, request: Request, lengths: SequenceLengths, interval: int | None) -> None:
-    given = "as given" if request.retention_interval is not None else f"what {request.release} does by itself"
-    answer.add("retention_interval_tokens", "dense" if interval is None else interval, given)
+    answer.add("retention_interval_tokens", "dense" if interval is None else interval, _origin(request))
     answer.add("prompt_tokens", lengths.prompt_tokens, f"in steps of at most {lengths.chunk_tokens}")
     answer.add("output_tokens", lengths.output_tokens)
+
+
+def _origin(request: Request) -> str:
+    if request.retention_interval is not None:
+        return "as given"
+    if RETENTION_INTERVAL.value() is not None:
+        return f"from the environment, {RETENTION_VARIABLE}"
+    return f"what {request.release} does by itself"
 
 
 def _kept_how(interval: int | None) -> str:

@@ -15,6 +15,7 @@ import click
 from harness.engines.mutant import Mutant
 from harness.engines.policy import Choices, PolicyKind, Rule, Serving
 from harness.engines.protocol import Engine
+from harness.policies.vllm import RETENTION_INTERVAL
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Layout, TraceHeader
@@ -174,6 +175,7 @@ POLICY = PolicyKind(
     plants_as="reference",
     mutants=_mutants,
     questions=_questions,
+    variables=(RETENTION_INTERVAL,),
     plan=_plan,
     draw=_draw,
     steer=_steer,

@@ -6,7 +6,7 @@ common multiple of the groups' block sizes), at which every group can be resumed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import lcm
 from typing import Any
@@ -34,6 +34,10 @@ MODEL_LEN, BATCHED_TOKENS = 4096, 2048
 """The policies' default limits, in tokens."""
 
 
+LeastPages = Callable[[Layout, Mapping[str, Any]], int]
+"""Given a layout and a trace's options: the smallest pool, in pages, that a policy accepts."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """A layout, the options of the policy and the height at which a trace is to run."""
@@ -42,6 +46,8 @@ class Shape:
     options: dict[str, Any] = field(default_factory=dict)
     height: Height = "manager"
     policy: str = "vllm"
+    least_pages: LeastPages | None = None
+    """The smallest pool that the policy accepts with a trace's options; None: any."""
 
     @property
     def unit(self) -> int:
@@ -151,16 +157,21 @@ class Script:
         self.ops.append(UpdateWeights(version, adapter))
 
     def trace(self, pages: int = 0) -> Trace:
-        """Return the trace over a pool of so many pages (by default enough for two of the longest request)."""
+        """Return the trace over a pool of so many pages (by default enough for two of the longest request).
+
+        The pool is larger if the policy accepts no smaller one.
+        """
         longest = 2 * max(self._lengths.values(), default=self.shape.unit)
         roomy = 2 * self.shape.pages(longest) + 1
+        options = {**_room(longest, self.shape.unit), **self.shape.options}
+        least = self.shape.least_pages(self.shape.layout, options) if self.shape.least_pages else 0
         header = TraceHeader(
             name=self._name,
             layout=self.shape.layout,
-            pages=pages or roomy,
+            pages=max(pages or roomy, least),
             height=self.shape.height,
             policy=self.shape.policy,
-            options={**_room(longest, self.shape.unit), **self.shape.options},
+            options=options,
             needs=list(self.needs),
             story=self._story,
             source=self._source,

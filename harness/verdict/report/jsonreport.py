@@ -57,6 +57,7 @@ class Document(msgspec.Struct, kw_only=True):
     engine: str
     engine_version: str
     policy: str
+    environment: list[str]
     configurations: list[str]
     seed: int
     verdict: Outcome
@@ -88,6 +89,7 @@ def document(report: Report, stored: Mapping[str, Stored], configurations: Seque
         engine=report.engine,
         engine_version=report.engine_version,
         policy=policy,
+        environment=report.environment,
         configurations=list(configurations),
         seed=report.seed,
         verdict=report.outcome,

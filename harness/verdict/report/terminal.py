@@ -170,7 +170,14 @@ def _heading(report: Report, configurations: int, out: Console) -> None:
     version = f" ({report.engine_version})" if report.engine_version else ""
     on = f"{configurations} configurations" if configurations > 1 else "1 configuration"
     out.print(Text(f"engine {report.engine}{version}, {on}, seed {report.seed}", style="bold"), soft_wrap=True)
+    print_environment(report, out)
     out.print()
+
+
+def print_environment(report: Report, out: Console) -> None:
+    """Print the settings that came from the environment, a line each."""
+    for origin in report.environment:
+        out.print(Text(origin), soft_wrap=True)
 
 
 def _print_suites(suites: list[SuiteReport], out: Console) -> None:

@@ -40,7 +40,7 @@ FLAGS: dict[str, Flag] = {
 
 
 MODEL: dict[str, Any] = {
-    "kv_bytes": 2**30,
+    "kv_bytes": 2**31,
     "block_size": 16,
     "global_layers": 10,
     "sliding_layers": 50,
@@ -136,6 +136,7 @@ def _sizing_refusals() -> list[Case]:
         refused("beyond-63-bits", "2^63 tokens", "overflow", VARIABLE, must, environment=str(2**63)),
         refused("no-memory", "no memory", "bad-config", "kv_bytes", kv_bytes=0),
         refused("too-little", "memory for less than a block of each kind", "split", "kv_bytes", kv_bytes=4096),
+        refused("not-one-sequence", "memory for less than one sequence of 32768 tokens", "split", "kv_bytes", kv_bytes=2**30),
         refused("memory-2-63", "2^63 bytes", "overflow", "kv_bytes", kv_bytes=2**63),
         refused("window-of-nothing", "a window of 0", "bad-config", "window", window=0),
         refused("no-global-layers", "a model without global layers", "bad-config", "global_layers", global_layers=0),
