@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from harness._util.errors import UsageError
+from harness.engines.adapter import Adapter, Asked, Refused, Scheduled
 from harness.engines.cache_state import Claim, Count, KeyId, Tables
+from harness.engines.driver import Driver
 from harness.engines.kind import EngineKind
-from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
 from harness.history.events import Group, Header, Pool, Rules, UnpublishReason
-from harness.trace.format import Submit, TraceHeader
+from harness.trace.format import Step, Submit, TraceHeader
 
 Key = tuple[Hashable, ...]  # (salt, adapter), then each token, or the image that is there
 
@@ -70,7 +71,7 @@ class Request:
         return [(*self.content[: 1 + end],) for end in range((start // size + 1) * size, stop + 1, size)]
 
 
-class PagedAdapter:
+class PagedAdapter(Adapter):
     """First come, first served; if pages run out, whoever came last gives theirs up."""
 
     def __init__(self, pages: int, block_size: int, options: Mapping[str, int]) -> None:
@@ -78,9 +79,6 @@ class PagedAdapter:
         self.max_model_len, self.budget = options["max_model_len"], options["max_num_batched_tokens"]
         self.requests: dict[str, Request] = {}
         self.admitted: list[str] = []
-
-    def attach(self, engine: PolicyHeight) -> None:
-        self.engine, self.diff = engine, engine.diff
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         if len(tokens) >= self.max_model_len:
@@ -107,17 +105,14 @@ class PagedAdapter:
     def running(self) -> list[str]:
         return list(self.admitted)
 
-    def reset(self, tier: str, reason: UnpublishReason = "reset") -> Mapping[str, bool]:
+    def forget(self, reason: UnpublishReason) -> bool:
         self.cache.page_of.clear()
         self.cache.key_of.clear()
         self.diff.settle(reason=reason)
-        return {"local": True}
+        return True
 
-    def renew(self) -> None:
-        self.reset("", "version")
-
-    def schedule(self, asked: Sequence[tuple[str, int]] | None, budget: int) -> Scheduled:
-        scheduled, limit = Scheduled(), min(budget or self.budget, self.budget)
+    def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
+        scheduled, limit = Scheduled(), min(step.budget or self.budget, self.budget)
         for r, count in asked or ():  # manager height: the trace decides; who gets no pages does not run in this step
             self._compute(r, count, scheduled)
         if asked is not None:
@@ -126,9 +121,8 @@ class PagedAdapter:
         for r in list(self.admitted):
             left = limit - scheduled.num_tokens
             while r in self.admitted and left and not self._compute(r, left, scheduled):
-                waiting, victim = [], self.admitted[-1]
-                self.engine.preempted(victim)
-                self.preempt(victim)
+                waiting = []
+                self.engine.preempt(self.admitted[-1])
         for r in waiting:
             if scheduled.num_tokens == limit or not self._compute(r, limit - scheduled.num_tokens, scheduled):
                 break
@@ -177,7 +171,7 @@ OPTIONS = {"max_model_len": 4096, "max_num_batched_tokens": 2048, "retention_int
 NO_STATES = dict.fromkeys(("no-fabricated-snapshots", "replay-boundary-retained", "interval-sparsity"), "no recurrent state")
 
 
-def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight:
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build an engine for one trace; what it cannot run is a UsageError, and is left out and told."""
     group, *more = header.layout.groups
     if more or group.kind != "full":
@@ -193,7 +187,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight
         capabilities=["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"],
         not_applicable=NO_STATES,
     )
-    return PolicyHeight(described, PagedAdapter(header.pages, group.block_size, OPTIONS | header.options))
+    return Driver(described, PagedAdapter(header.pages, group.block_size, OPTIONS | header.options))
 
 
 ENGINE = EngineKind("paged", "a sample: a paged prefix cache", ("manager", "scheduler"), open_engine, replays=False)

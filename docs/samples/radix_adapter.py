@@ -10,11 +10,12 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness._util.errors import UsageError
+from harness.engines.adapter import Adapter, Asked, Scheduled
 from harness.engines.cache_state import Claim, Count, KeyId, Tables
+from harness.engines.driver import Driver
 from harness.engines.kind import EngineKind
-from harness.engines.policy_height import PolicyHeight, Scheduled
 from harness.history.events import Group, Header, Pool, UnpublishReason
-from harness.trace.format import Submit, TraceHeader
+from harness.trace.format import Step, Submit, TraceHeader
 
 
 @dataclass(eq=False)
@@ -90,7 +91,7 @@ class RadixCache:
         self.free += [place for place in places if self.references[place] == 0 and place not in self.length_at]
 
 
-class RadixAdapter:
+class RadixAdapter(Adapter):
     """The trace says who computes how much; whoever does not fit waits, with what it has."""
 
     max_model_len = 4096
@@ -99,9 +100,6 @@ class RadixAdapter:
         self.cache = RadixCache(places)
         self.rows: dict[str, list[Hashable]] = {}
         self.places: dict[str, list[int]] = {}  # of requests that run
-
-    def attach(self, engine: PolicyHeight) -> None:
-        self.diff = engine.diff
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         row = self.rows[submit.r] = list[Hashable](tokens)
@@ -123,16 +121,13 @@ class RadixAdapter:
     def running(self) -> list[str]:
         return list(self.places)
 
-    def reset(self, tier: str, reason: UnpublishReason = "reset") -> Mapping[str, bool]:
+    def forget(self, reason: UnpublishReason) -> bool:
         if not self.places:
             self.cache = RadixCache(len(self.cache.references))
             self.diff.settle(reason=reason)
-        return {"local": not self.places}
+        return not self.places
 
-    def renew(self) -> None:
-        self.reset("", "version")
-
-    def schedule(self, asked: Sequence[tuple[str, int]] | None, budget: int) -> Scheduled:
+    def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
         scheduled = Scheduled()
         for r, count in asked or ():  # never None at manager height
             self._compute(r, count, scheduled)
@@ -179,7 +174,7 @@ class RadixAdapter:
 NO_STATES = dict.fromkeys(("no-fabricated-snapshots", "replay-boundary-retained", "interval-sparsity"), "no recurrent state")
 
 
-def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight:
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build an engine for one trace."""
     group, *more = header.layout.groups
     if more or group.kind != "full" or set(header.options) - {"retention_interval"}:
@@ -193,7 +188,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight
         capabilities=["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"],
         not_applicable=NO_STATES,
     )
-    return PolicyHeight(described, RadixAdapter(places))
+    return Driver(described, RadixAdapter(places))
 
 
 ENGINE = EngineKind("radix", "a sample: a radix tree", ("manager",), open_engine, replays=False)

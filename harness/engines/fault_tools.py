@@ -6,20 +6,24 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from harness.engines.manager_height import ManagerHeight
-from harness.engines.scheduler_height import SchedulerHeight
+from harness.engines.driver import Driver
 
 BOTH = ("reference", "vllm")
 REFERENCE = ("reference",)
 
 
-def core(engine: ManagerHeight | SchedulerHeight) -> Any:
+def adapter(engine: Driver) -> Any:
+    """Return what stands between the driver and the policy; its type is the policy's."""
+    return engine.adapter
+
+
+def core(engine: Driver) -> Any:
     """Return the cache manager itself, behind observer and timer."""
-    manager = engine.manager.manager
+    manager = adapter(engine).manager.manager
     return getattr(manager, "timed", manager)
 
 
-def groups(engine: ManagerHeight | SchedulerHeight, kind: str) -> list[Any]:
+def groups(engine: Driver, kind: str) -> list[Any]:
     """Return the single-type managers of a kind: `Mamba`, `SlidingWindow` or `FullAttention`."""
     managers = core(engine).coordinator.single_type_managers
     return [manager for manager in managers if f"{kind}Manager" in {base.__name__ for base in type(manager).__mro__}]

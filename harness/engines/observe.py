@@ -25,7 +25,7 @@ from harness.engines.block_table_diff import BlockTableDiff
 from harness.engines.cache_state import Claim, PageState, Tables
 from harness.engines.dirty_blocks import DirtyBlocks
 from harness.engines.observe_pins import POOL, ObservedPool, Pins
-from harness.engines.observe_tier import ObservedTier
+from harness.engines.observe_tier import TIER, ObservedTier
 from harness.history.events import Event, UnpublishReason
 
 _NO_BLOCKS: list[Any] = []
@@ -38,14 +38,18 @@ def group_in_last_bytes(key: Any) -> int:
 
 
 class BlockPoolState:
-    """What a manager of vLLM's shape shows of itself. `served` is the request of the call under way."""
+    """What a manager of vLLM's shape shows of itself. `served` is the request of the call under way.
 
-    def __init__(self, manager: Any, group_of: Callable[[Any], int]) -> None:
+    `aside` groups of a second tier come behind the manager's own; no request has a table there.
+    """
+
+    def __init__(self, manager: Any, group_of: Callable[[Any], int], aside: int) -> None:
         self.group_of = group_of
         self.served: Any = None
         self._pool = manager.block_pool
         self._blocks = self._pool.blocks
         self._managers = manager.coordinator.single_type_managers
+        self._aside: Tables = [[] for _ in range(aside)]
         self._columns: dict[str, list[list[Any]]] = {}
         """The blocks in a request's tables, as objects."""
         self._rows: dict[str, Tables] = {}
@@ -62,7 +66,7 @@ class BlockPoolState:
         columns = self._columns.get(r)
         if columns is None:
             columns = self._columns[r] = [[] for _ in self._managers]
-            self._rows[r] = [[] for _ in self._managers]
+            self._rows[r] = [[] for _ in self._managers] + self._aside
         rows = before = self._rows[r]
         for group, manager in enumerate(self._managers):
             blocks = manager.req_to_blocks.get(r) or _NO_BLOCKS
@@ -81,7 +85,7 @@ class BlockPoolState:
 
     def scratch(self, r: str) -> Tables:
         """Return by group the blocks for states after drafts."""
-        return [[block.block_id for block in blocks.get(r, ())] for blocks in self._scratch_blocks]
+        return [[block.block_id for block in blocks.get(r, ())] for blocks in self._scratch_blocks] + self._aside
 
     def forget(self, r: str) -> None:
         """Forget a request that holds nothing any more."""
@@ -152,26 +156,34 @@ class BlockPoolState:
 
 
 class ObservedManager:
-    """A cache manager whose calls become events. It has the manager's interface."""
+    """A cache manager whose calls become events. It has the manager's interface.
 
-    def __init__(self, manager: Any, group_of: Callable[[Any], int] = group_in_last_bytes) -> None:
+    `tiered`: there is a second tier, with a group for each of the manager's; by default, if the manager has one of its own.
+    """
+
+    def __init__(
+        self, manager: Any, group_of: Callable[[Any], int] = group_in_last_bytes, *, tiered: bool | None = None
+    ) -> None:
         self.manager = manager
         self._group_of = group_of
         self._pool = manager.block_pool
         self._blocks = self._pool.blocks
         self._null = self._pool.null_block.block_id
         self._managers = manager.coordinator.single_type_managers
-        self._no_tables: Tables = [[] for _ in self._managers]
+        tier = getattr(manager, "tier", None)
+        self.tiered = tier is not None if tiered is None else tiered
+        aside = len(self._managers) if self.tiered else 0
+        pools = [POOL] * len(self._managers) + [TIER] * aside
+        self._no_tables: Tables = [[] for _ in pools]
         self._looked_up: dict[str, tuple[int, Any]] = {}
-        self.state = BlockPoolState(manager, group_of)
-        pools = [POOL for _ in self._managers]
+        self.state = BlockPoolState(manager, group_of, aside)
         self.diff = BlockTableDiff(self.state, pools, {POOL: [self._null]})
         self._can_copy = hasattr(manager, "take_kv_cache_block_copies")
         partial_hits = getattr(manager.coordinator, "enable_partial_hash_hits", self._can_copy)
         self._copies_expected = partial_hits or self.state.scratching
         self._copies: list[Any] = []
         self._retained: list[Any] = []
-        self._tier = ObservedTier(getattr(manager, "tier", None), group_of, len(self._managers))
+        self._tier = ObservedTier(tier, group_of, len(self._managers))
         self._pins = Pins()
         self.block_pool = ObservedPool(self._pool, self._released)
 

@@ -54,7 +54,7 @@ class _View:
     def __init__(self, engine: Any, ledger: Ledger, *, last: bool) -> None:
         self._engine, self._ledger = engine, ledger
         self._live = [request.nodes[-1] for request in ledger.requests.values() if request.live] if last else None
-        self._manager = engine.manager.manager
+        self._manager = engine.adapter.manager.manager
         self._pool = self._manager.block_pool
         self._singles = self._manager.coordinator.single_type_managers
         self._names: dict[int, int] = {self._pool.null_block.block_id: 0}
@@ -117,10 +117,10 @@ class _View:
         return any(trie.ancestor(node, trie.depth[mine]) == trie.ancestor(mine, trie.depth[node]) for mine in self._live)
 
     def _requests(self) -> tuple[Any, Any]:
-        scheduler = getattr(self._engine, "scheduler", None)
+        scheduler = getattr(self._engine.adapter, "scheduler", None)
         if scheduler is None:
-            clients = self._engine._clients
-            return [(self._request(client.request), client.running) for client in clients.values()], ()
+            placed = self._engine.adapter.placed.values()
+            return [(self._request(each.request), each.running) for each in placed], ()
         queues = [[request.request_id for request in queue] for queue in (scheduler.waiting, scheduler.running)]
         return [self._request(request) for request in scheduler.requests.values()], queues
 

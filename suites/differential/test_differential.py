@@ -11,7 +11,8 @@ import pytest
 from harness.cli import invoke
 from harness.engines import policy as policies
 from harness.engines import registry
-from harness.engines.manager_height import ManagerHeight
+from harness.engines.driver import Driver
+from harness.engines.fault_tools import core as core_of
 from harness.history.events import Event, Publish, Submitted, Unpublish
 from harness.run.lockstep import NAME, followed, incomparable, lockstep
 from harness.run.prefixes import Keys, Prefixes
@@ -101,8 +102,8 @@ def test_pages_that_are_not_zeroed_are_a_divergence() -> None:
     """What the ledger cannot see: a kernel reads whole pages, so leftovers of another group's layers must be wiped."""
     trace = _trace("manager", _named("full-mamba[retention_interval=0]"), SEEDS[0])
     engine = registry.parse("reference").open(trace.header)
-    assert isinstance(engine, ManagerHeight)
-    core = engine.manager.manager
+    assert isinstance(engine, Driver)
+    core = core_of(engine)
     take = core.take_new_block_ids
     core.take_new_block_ids = lambda: take()[:0]
     (finding,) = lockstep(trace, engine).findings
@@ -113,8 +114,8 @@ def test_an_eviction_without_need_is_a_divergence() -> None:
     """Which cached page goes is free; that one goes while a page without a key is free is not."""
     trace = _trace("manager", _named("full"), SEEDS[0])
     engine = registry.parse("reference").open(trace.header)
-    assert isinstance(engine, ManagerHeight)
-    pool = engine.manager.manager.block_pool
+    assert isinstance(engine, Driver)
+    pool = core_of(engine).block_pool
     own = pool.get_new_blocks
 
     def keyed_first(count: int) -> list[object]:

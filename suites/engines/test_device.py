@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from harness.engines.scheduler_height import SchedulerHeight
+from harness.engines.driver import Driver
 from harness.history.attention_span import first_needed
 from harness.history.events import Accept, Group, Move, Run, StepBegin
 from harness.policies.vllm.engine import assemble, configure
@@ -106,11 +106,10 @@ def _digests(tokens: list[int]) -> list[int]:
     return spelt
 
 
-def _engine(header: TraceHeader, sampler: Sampler | None = None) -> tuple[SchedulerHeight, Symbolic]:
+def _engine(header: TraceHeader, sampler: Sampler | None = None) -> tuple[Driver, Symbolic]:
     config = configure(header)
-    below = assemble(header, config, observable_manager(config), "reference")
-    device = Symbolic(below.header.groups)
-    engine = SchedulerHeight(below.header, config, below.manager, below.new_request)
+    engine = assemble(header, config, observable_manager(config), "reference")
+    device = Symbolic(engine.header.local_groups())
     engine.device, engine.sampler = device, sampler or engine.sampler
     return engine, device
 

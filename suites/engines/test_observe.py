@@ -93,7 +93,7 @@ def test_published_keys_are_those_of_the_pool(trace: Trace) -> None:
                 keys.add((event.group, event.page, event.length))
             elif isinstance(event, Unpublish):
                 keys.remove((event.group, event.page, event.length))
-    pool = built.manager.manager.block_pool
+    pool = built.adapter.manager.manager.block_pool
     cached = {(block.block_id, block.block_hash_num_tokens) for block in pool.blocks if block.block_hash is not None}
     cached |= {(page, length) for page, more in pool.cached_block_hashes_by_block.items() for length in more.values()}
     assert {(page, length) for _, page, length in keys} == cached
@@ -111,7 +111,7 @@ def test_events_of_a_call_come_in_order() -> None:
     built, _ = small("full", ["a:64", "b:64", "a:32 c:32"], pages=10)
     for r in ("r0", "r1"):
         built.apply(Step([(r, 64)]))
-        built.manager.free(built._clients[r].request)
+        built.adapter.manager.free(built.adapter.placed[r].request)
     events = [event for event in built.apply(Step([("r2", 64)])) if type(event) in ORDER]
     places = [ORDER.index(type(event)) for event in events]
     assert places == sorted(places)
@@ -130,12 +130,12 @@ def test_reasons_follow_the_call() -> None:
     """A key that a reset ends and one that new tokens push out are told apart."""
     built, _ = small("full", ["a:64", "b:64"], pages=6)
     built.apply(Step([("r0", 64)]))
-    built.manager.free(built._clients["r0"].request)
+    built.adapter.manager.free(built.adapter.placed["r0"].request)
     evicted = [e for e in built.apply(Step([("r1", 64)])) if isinstance(e, Unpublish)]
     assert {e.reason for e in evicted} == {"evict"}
-    built.manager.free(built._clients["r1"].request)
-    built.manager.events = events = []
-    assert built.manager.reset_prefix_cache()
+    built.adapter.manager.free(built.adapter.placed["r1"].request)
+    built.adapter.manager.events = events = []
+    assert built.adapter.manager.reset_prefix_cache()
     assert {e.reason for e in events if isinstance(e, Unpublish)} == {"reset"}
 
 
@@ -181,7 +181,7 @@ def test_a_snapshot_of_several_pages_is_held_and_keyed_as_one() -> None:
 def test_free_blocks_are_counted_by_the_queue() -> None:
     """A block that is queued twice shows: free, held and cached no longer add up to the pool."""
     built, header = small("full", ["a:16"], pages=6)
-    pool = built.manager.manager.block_pool
+    pool = built.adapter.manager.manager.block_pool
     queued = pool.get_num_free_blocks
     pool.get_num_free_blocks = lambda: queued() + 1
     (counts,) = [e for e in built.apply(Step([("r0", 16)])) if isinstance(e, Counts)]
@@ -192,8 +192,8 @@ def test_a_table_without_references_is_reported_as_it_is() -> None:
     """The observer believes tables and counts apart: a page that joins a table unreferenced is taken all the same."""
     built, _ = small("full", ["a:16"])
     built.apply(Step([("r0", 16)]))
-    observed: ObservedManager = built.manager
+    observed: ObservedManager = built.adapter.manager
     observed.manager.coordinator.single_type_managers[0].req_to_blocks["r0"].append(observed.manager.block_pool.blocks[7])
     observed.events = events = []
-    observed.cache_blocks(built._clients["r0"].request, 16)
+    observed.cache_blocks(built.adapter.placed["r0"].request, 16)
     assert events == [Take(pool=0, group=0, pages=[7], holder="r0", step=1)]

@@ -23,7 +23,7 @@ pytestmark = REAL
 def run(configuration: Configuration, seed: int) -> tuple[list[Event], Any]:
     trace = random_trace(configuration.shape("manager"), seed, withdraw=True)
     engine: Any = parse(f"vllm:source={SOURCE},withdraw=yes").open(trace.header)
-    return [event for op in trace.ops for event in engine.apply(op)], engine.manager.state.dirty_blocks
+    return [event for op in trace.ops for event in engine.apply(op)], engine.adapter.manager.state.dirty_blocks
 
 
 @pytest.mark.parametrize("configuration", default_configurations()[::2], ids=lambda configuration: configuration.name)

@@ -15,7 +15,7 @@ import pytest
 
 from harness import cli
 from harness.cli import invoke
-from harness.engines import manager_height
+from harness.engines import vllm_header
 from harness.history.events import Header, Hit
 
 QUICK = ("run", "--suite", "invariants", "--layout", "full-swa-mamba", "--retention-interval", "0")
@@ -123,7 +123,7 @@ def test_a_run_in_which_no_suite_applies_is_not_a_pass(
     def describe(*args: Any) -> Header:
         return msgspec.structs.replace(plain(*args), not_applicable={"differential": "of another release"})
 
-    plain = manager_height.describe
+    plain = vllm_header.describe
     monkeypatch.setattr("harness.policies.vllm.engine.describe", describe)
     code, out, _ = _run(capsys, "run", "--engine", "reference:mutant=block-leaked", "--suite", "differential")
     assert code == 5 and "suite differential was asked for and was not run" in out

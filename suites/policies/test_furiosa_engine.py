@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from harness._util.errors import UsageError
-from harness.engines.policy_height import PolicyHeight
+from harness.engines.driver import Driver
 from harness.policies.furiosa import NOT_APPLICABLE
 from harness.policies.furiosa.engine import open_engine
 from harness.policies.furiosa.policy import POLICY, variants
@@ -197,4 +197,4 @@ def test_an_engine_answers_for_its_policy() -> None:
     """The registry's entry builds what the traces run on, on configurations that are all accepted."""
     for configuration in POLICY.configurations():
         shape = configuration.shape("scheduler")
-        assert isinstance(POLICY.open(random_trace(shape, 1, withdraw=False).header, {}), PolicyHeight)
+        assert isinstance(POLICY.open(random_trace(shape, 1, withdraw=False).header, {}), Driver)

@@ -9,9 +9,10 @@ import pytest
 
 from harness._util.errors import UsageError
 from harness.cli.suites import SUITES
+from harness.engines.driver import Driver
 from harness.engines.registry import parse
 from harness.history.events import Event, Hit, Publish, ResetDone, StepBegin, Unpublish
-from harness.policies.lmcache.engine import LMCacheHeight, layer_specs, open_engine
+from harness.policies.lmcache.engine import LMCacheAdapter, layer_specs, open_engine
 from harness.policies.lmcache.policy import configurations, variants
 from harness.run.execute import drive
 from harness.run.runner import Runner
@@ -33,10 +34,10 @@ def script(layout: str, options: dict[str, Any]) -> Script:
     return Script(shape, "by-hand", "", "")
 
 
-def engine(trace: Trace) -> LMCacheHeight:
+def engine(trace: Trace) -> Driver:
     """Open the reference for a trace."""
     opened = open_engine(trace.header, {})
-    assert isinstance(opened, LMCacheHeight)
+    assert isinstance(opened.adapter, LMCacheAdapter)
     return opened
 
 
@@ -190,7 +191,7 @@ def test_the_released_null_mask_is_found() -> None:
     s.serve("a", "doc:65")
     trace = s.trace()
     opened = engine(trace)
-    server = opened.connector.lmcache.server
+    server = opened.adapter.connector.lmcache.server
     server._has_content = lambda blocks: any(block.block_id for block in blocks)  # type: ignore[method-assign]
     assert "fabricated-snapshot" in {finding.anomaly for finding in drive(trace, opened).findings}
 
@@ -234,7 +235,7 @@ def test_a_look_up_that_finds_less_than_the_tier_holds_is_a_lost_hit() -> None:
     s.serve("b", "doc:65")
     trace = s.trace()
     opened = engine(trace)
-    server = opened.connector.lmcache.server
+    server = opened.adapter.connector.lmcache.server
     lookup = server.lookup
     server.lookup = lambda r, tokens, count: lookup(r, tokens, count - 16)  # type: ignore[method-assign,assignment]
     assert [finding.anomaly for finding in drive(trace, opened).findings] == ["lost-hit"]
@@ -249,7 +250,7 @@ def test_what_device_and_tier_hold_only_together_is_within_the_latitude() -> Non
     opened = engine(trace)
     submits = [index for index, op in enumerate(trace.ops) if getattr(op, "r", "") == "b"]
     first = trace.with_ops(trace.ops[: submits[0]])
-    apply, server = opened.apply, opened.connector.lmcache.server
+    apply, server = opened.apply, opened.adapter.connector.lmcache.server
     done = Counter[str]()
 
     def losing(op: Any) -> list[Event]:
@@ -258,7 +259,7 @@ def test_what_device_and_tier_hold_only_together_is_within_the_latitude() -> Non
         if done["ops"] == len(first.ops):
             attention = [key for key in server.l1.objects if key.object_group_id == 0]
             server.l1.delete(attention)
-            events += opened.connector.store.changes(opened.manager.step, "evict")
+            events += opened.adapter.connector.store.changes(opened.diff.step, "evict")
         return events
 
     opened.apply = losing  # type: ignore[method-assign]

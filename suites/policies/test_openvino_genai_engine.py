@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness._util.errors import UsageError
-from harness.engines.policy_height import PolicyHeight
+from harness.engines.driver import Driver
 from harness.history.events import Aborted, Header, Hit, StepBegin
 from harness.policies.openvino_genai.engine import open_engine
 from harness.policies.openvino_genai.policy import configurations
@@ -36,7 +36,7 @@ def configuration(layout: str = "full-mamba", **options: Any) -> Configuration:
     return Configuration(layouts.load(layout), options, "openvino_genai")
 
 
-def built(layout: Layout, pages: int = 64, height: Any = "scheduler", **options: Any) -> PolicyHeight:
+def built(layout: Layout, pages: int = 64, height: Any = "scheduler", **options: Any) -> Driver:
     header = TraceHeader("t", layout, pages, height=height, policy="openvino_genai", options=options)
     return open_engine(header, {})
 
@@ -163,7 +163,7 @@ def test_openvinos_own_ways_are_found(
 # --- what a trace's layout becomes --------------------------------------------------------------------------------------------
 
 
-def pools(engine: PolicyHeight) -> list[int]:
+def pools(engine: Driver) -> list[int]:
     return [pool.pages for pool in engine.describe().pools]
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from harness._util.errors import UsageError
-from harness.engines.policy_height import PolicyHeight, Scheduled
+from harness.engines.adapter import Scheduled
+from harness.engines.driver import Driver
 from harness.history.events import Header, Hit, StepBegin, Take
 from harness.policies.tensorrt_edge import NOT_APPLICABLE
 from harness.policies.tensorrt_edge.engine import assemble, open_engine, row_length
@@ -32,7 +33,7 @@ def configuration(layout: str = "full-swa-mamba", **options: Any) -> Configurati
 
 
 def results(
-    where: Configuration, plant: Callable[[PolicyHeight], None] | None = None, seeds: range = SEEDS
+    where: Configuration, plant: Callable[[Driver], None] | None = None, seeds: range = SEEDS
 ) -> list[tuple[Trace, Result]]:
     """Run the random traces of a configuration, at both heights, on engines with a fault or without."""
     found = []
@@ -84,7 +85,7 @@ def test_compaction_in_place_harms_whoever_does_not_keep_the_order(survivors: st
     assert (found["stale-hit"] > 0) is harmed and set(found) <= {"stale-hit", "state-position-skew"}
 
 
-def late(engine: PolicyHeight) -> None:
+def late(engine: Driver) -> None:
     """Let requests that restore a capture of L tokens compute token L - 1 again, as the releases do."""
     rows: Any = engine.adapter
     original = rows.schedule
@@ -109,7 +110,7 @@ def test_a_state_beside_a_shorter_kv_length_is_a_skew() -> None:
     assert not anomalies(results(configuration("full-swa"), late))
 
 
-def forgetful(engine: PolicyHeight) -> None:
+def forgetful(engine: Driver) -> None:
     """Move KV, but leave recurrent rows where they are."""
     rows: Any = engine.adapter
     compact = rows.runtime.cache.compact_batch
@@ -122,7 +123,7 @@ def test_states_that_stay_behind_their_rows_are_found() -> None:
     assert found["stale-hit"] + found["state-position-skew"] > 0
 
 
-def saltless(engine: PolicyHeight) -> None:
+def saltless(engine: Driver) -> None:
     """Name captures by their tokens alone."""
     rows: Any = engine.adapter
     add = rows.runtime.add
@@ -138,7 +139,7 @@ def test_captures_without_an_identity_are_found() -> None:
     assert anomalies(results(configuration(), saltless, range(30)))["cross-identity-hit"] > 0
 
 
-def eager(engine: PolicyHeight) -> None:
+def eager(engine: Driver) -> None:
     """Keep captures of old weights."""
     rows: Any = engine.adapter
     rows.renew = lambda: None

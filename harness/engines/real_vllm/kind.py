@@ -19,8 +19,9 @@ import msgspec
 
 from harness._util.errors import UsageError
 from harness.engines import policy as policies
+from harness.engines.driver import Driver
 from harness.engines.kind import Answer, EngineKind
-from harness.engines.manager_height import ManagerHeight, NewRequest, describe, retention
+from harness.engines.manager_adapter import ManagerAdapter, NewRequest
 from harness.engines.mutant import Mutant
 from harness.engines.observe import ObservedManager
 from harness.engines.protocol import Engine
@@ -37,6 +38,7 @@ from harness.engines.real_vllm.patch import ACTIVE
 from harness.engines.real_vllm.source import Source, load
 from harness.engines.real_vllm.split import chunk_split
 from harness.engines.registry import EngineSpec
+from harness.engines.vllm_header import describe, retention
 from harness.history.events import Header, Rules
 from harness.trace.format import Submit, TraceHeader
 from reference_impl.vllm.config import ConfigError
@@ -101,16 +103,19 @@ class TimedManager:
         return clocked
 
 
-class VllmManager(ManagerHeight):
+class VllmManager(Driver):
     """vLLM's KVCacheManager at manager height."""
 
     startup_seconds = 0.0
 
+    def __init__(self, header: Header, adapter: ManagerAdapter, timed: TimedManager) -> None:
+        super().__init__(header, adapter)
+        self._timed = timed
+
     @property
     def engine_seconds(self) -> float:
         """Seconds spent inside vLLM's own code since it was built."""
-        seconds: float = self.manager.engine_seconds
-        return seconds
+        return self._timed.engine_seconds
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
@@ -170,14 +175,14 @@ def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmMana
         reserved_pages=int(options.watermark * header.pages),
     )
     timed = TimedManager(core)
-    return VllmManager(
-        describe(header, "vllm", source.version, rules, options),
+    adapter = ManagerAdapter(
         ObservedManager(timed, source.utils.get_group_id),
         timed.new_requests(request_maker(source, sizes[1], options)),
         options.max_model_len,
         chunk_split(source, header, options, core, sizes),
         options.scheduler_reserve_full_isl,
     )
+    return VllmManager(describe(header, "vllm", source.version, rules, options), adapter, timed)
 
 
 def _read_options(header: TraceHeader, source: Source) -> Options:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness._util.errors import UsageError
-from harness.engines.manager_height import Split
+from harness.engines.manager_adapter import Split
 from harness.engines.real_vllm.build import base_block_size, parameters
 from harness.engines.real_vllm.source import Source
 from harness.trace.format import TraceHeader

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness._util.errors import UsageError
+from harness.engines.adapter import Adapter, Asked, Host, Refused, Scheduled
 from harness.engines.block_table_diff import BlockTableDiff
 from harness.engines.cache_state import ABSENT, Claim, Count, KeyId, Tables
-from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
-from harness.history.events import Group, Header, Move, Pool, Rules
+from harness.engines.driver import Driver
+from harness.history.events import Group, Header, Move, Pool, Rules, UnpublishReason
 from harness.policies.furiosa import NOT_APPLICABLE
 from harness.trace.format import Layout, Submit, TraceHeader
+from harness.trace.format import Step as StepOp
 from reference_impl.furiosa.config import CacheConfig, ConfigError, Layers, Options, cache_config, layers_of, least_bytes
 from reference_impl.furiosa.hybrid_match import Hit
 from reference_impl.furiosa.manager import HybridCacheManager
@@ -75,7 +77,7 @@ def _layers(layout: Layout) -> Layers:
     )
 
 
-def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight:
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build the reference for a trace, at the height that the trace names.
 
     Raises UsageError for an option that the policy refuses, naming it.
@@ -83,7 +85,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight
     if (release := options.get("release", PINNED_RELEASE)) not in ("", PINNED_RELEASE):
         raise UsageError(f"--engine: release {release!r} is unknown; there is {PINNED_RELEASE!r} alone, which has no versions")
     config = configure(header)
-    return PolicyHeight(describe(header, config), Furiosa(config))
+    return Driver(describe(header, config), Furiosa(config))
 
 
 def describe(trace: TraceHeader, config: CacheConfig) -> Header:
@@ -109,7 +111,7 @@ def describe(trace: TraceHeader, config: CacheConfig) -> Header:
     )
 
 
-class Furiosa:
+class Furiosa(Adapter):
     """The policy's scheduler and manager, and their books."""
 
     def __init__(self, config: CacheConfig) -> None:
@@ -120,8 +122,9 @@ class Furiosa:
         self._shape: list[Place] = []
         self._keys: dict[KeyId, Claim] = {}
 
-    def attach(self, engine: PolicyHeight) -> None:
-        """Take note of the engine, whose diff is to be told."""
+    def attach(self, engine: Host) -> None:
+        """Take note of the driver, which the manager reports to."""
+        super().attach(engine)
         self.manager.diff, self.manager.engine = engine.diff, engine
 
     # --- life of a request ---------------------------------------------------------------------------------------------
@@ -143,41 +146,31 @@ class Furiosa:
         self.scheduler.finish([r])
 
     def preempt(self, r: str) -> None:
-        """Take a running request's blocks away, of which the engine has told."""
-        self.manager.told_of = r
+        """Take a running request's blocks away."""
         self.scheduler.preempt(r)
-        self.manager.told_of = ""
 
     def running(self) -> list[str]:
         """Return the requests that hold blocks."""
         return [request.request_id for request in self.scheduler.running]
 
-    def reset(self, tier: str) -> Mapping[str, bool]:
+    def forget(self, reason: UnpublishReason) -> bool:
         """Forget everything stored, if nobody runs."""
-        if tier not in ("", "local"):
-            return {}
         done = self.scheduler.reset()
-        self.manager.diff.settle(reason="reset")
-        return {"local": done}
-
-    def renew(self) -> None:
-        """Forget everything stored under the old weights."""
-        done = self.scheduler.reset()
-        assert done, "nobody runs, and yet somebody holds a block"
-        self.manager.diff.settle(reason="version")
+        assert done or reason == "reset", "nobody runs, and yet somebody holds a block"
+        self.diff.settle(reason=reason)
+        return done
 
     # --- steps ---------------------------------------------------------------------------------------------------------
 
-    def schedule(self, asked: Sequence[tuple[str, int]] | None, budget: int) -> Scheduled:
+    def schedule(self, asked: Asked | None, step: StepOp) -> Scheduled:
         """Let everybody who is asked compute what fits, or leave it to the scheduler."""
-        scheduler, step = self.scheduler, Step()
-        if asked is None:
-            step = scheduler.schedule(budget)
+        scheduler = self.scheduler
+        own = scheduler.schedule(step.budget) if asked is None else Step()
         for r, tokens in asked or ():
             request = scheduler.requests[r]
-            (scheduler.extend if request.status is Status.RUNNING else scheduler.join)(request, tokens, step)
+            (scheduler.extend if request.status is Status.RUNNING else scheduler.join)(request, tokens, own)
         scheduled = Scheduled()
-        for r, tokens in step.num_tokens.items():
+        for r, tokens in own.num_tokens.items():
             request = scheduler.requests[r]
             scheduled.chunks[r] = (request.num_computed, request.num_computed + tokens)
             for pool, copy in ((GLOBAL, request.global_copy), (SLIDING, request.sliding_copy)):
@@ -240,9 +233,7 @@ class ObservedManager(HybridCacheManager):
     """The manager as the scheduler calls it; after each call the diff is told to look."""
 
     diff: BlockTableDiff
-    engine: PolicyHeight
-    told_of = ""
-    """Whose preemption the engine has told of already."""
+    engine: Host
 
     def prefill(self, request: Request, hit: Hit, num_tokens: int) -> None:
         """Report the hit, and what is held until it is copied."""
@@ -276,7 +267,7 @@ class ObservedManager(HybridCacheManager):
 
     def free(self, request: Request) -> None:
         """Report what is given back; of a running request, its preemption first."""
-        if request.status is Status.RUNNING and request.request_id != self.told_of:
+        if request.status is Status.RUNNING:
             self.engine.preempted(request.request_id)
         self._copied(request)
         super().free(request)

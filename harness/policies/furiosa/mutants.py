@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from harness.engines.driver import Driver
 from harness.engines.fault_tools import wrap
 from harness.engines.mutant import declared, mutant
-from harness.engines.policy_height import PolicyHeight
 from reference_impl.furiosa.hybrid_match import NO_HIT, usable
 from reference_impl.furiosa.request import BlockCopy
 
@@ -22,7 +22,7 @@ fault = partial(mutant, engines=("furiosa",))
     checker="window-liveness",
     group="G",
 )
-def window_matched_short(engine: PolicyHeight) -> None:
+def window_matched_short(engine: Driver) -> None:
     """A match is content with one sliding block less than the window needs."""
     manager = _manager(engine)
 
@@ -56,7 +56,7 @@ def window_matched_short(engine: PolicyHeight) -> None:
     checker="window-liveness",
     group="G",
 )
-def window_cleaned_early(engine: PolicyHeight) -> None:
+def window_cleaned_early(engine: Driver) -> None:
     """A sliding block is given back one token early."""
     manager = _manager(engine)
 
@@ -77,7 +77,7 @@ def window_cleaned_early(engine: PolicyHeight) -> None:
     checker="ownership",
     group="H",
 )
-def active_entries_evicted(engine: PolicyHeight) -> None:
+def active_entries_evicted(engine: Driver) -> None:
     """Entries that running requests use are evicted like idle ones."""
     for pool in (_manager(engine).global_pool, _manager(engine).sliding_pool):
         wrap(pool, "hold", _held_but_idle(pool))
@@ -102,7 +102,7 @@ def _held_but_idle(pool: Any) -> Any:
     checker="window-liveness",
     group="C",
 )
-def matched_in_one_pool(engine: PolicyHeight) -> None:
+def matched_in_one_pool(engine: Driver) -> None:
     """A match of the global pool is reused whole, although the sliding pool has holes."""
     manager = _manager(engine)
 
@@ -123,7 +123,7 @@ def matched_in_one_pool(engine: PolicyHeight) -> None:
     checker="ownership",
     group="H",
 )
-def shared_block_written(engine: PolicyHeight) -> None:
+def shared_block_written(engine: Driver) -> None:
     """A hit that ends inside a block is written on in place."""
     manager = _manager(engine)
 
@@ -143,7 +143,7 @@ def shared_block_written(engine: PolicyHeight) -> None:
     checker="identity",
     group="I",
 )
-def one_tree_for_all(engine: PolicyHeight) -> None:
+def one_tree_for_all(engine: Driver) -> None:
     """Salt and adapter do not part trees."""
 
     def add(original: Any, request: Any) -> None:
@@ -160,16 +160,16 @@ def one_tree_for_all(engine: PolicyHeight) -> None:
     checker="safety-law",
     group="L",
 )
-def reset_by_name(engine: PolicyHeight) -> None:
+def reset_by_name(engine: Driver) -> None:
     """A reset reports success and forgets nothing."""
     wrap(_adapter(engine).scheduler, "reset", lambda original: True)
 
 
-def _adapter(engine: PolicyHeight) -> Any:
+def _adapter(engine: Driver) -> Any:
     return engine.adapter
 
 
-def _manager(engine: PolicyHeight) -> Any:
+def _manager(engine: Driver) -> Any:
     return _adapter(engine).manager
 
 

@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 
 from harness._util.errors import UsageError
-from harness.engines.manager_height import describe
-from harness.engines.observe_tier import TIER
-from harness.engines.scheduler_height import NewRequest, SchedulerHeight, with_tier
-from harness.history.events import Header, TierRules
+from harness.engines.adapter import Host
+from harness.engines.driver import Driver
+from harness.engines.scheduler_adapter import NewRequest, SchedulerAdapter
+from harness.engines.vllm_header import describe, with_tier
+from harness.history.events import TierRules
 from harness.policies.lmcache.observe import ObservedFront, ObservedStore
 from harness.policies.vllm import engine as reference_vllm
 from harness.policies.vllm.reporting_pool import observable_manager
@@ -135,20 +136,21 @@ def _place(copy: PageCopy) -> KVCacheBlock:
     return KVCacheBlock(BlockId(copy.page))
 
 
-class LMCacheHeight(SchedulerHeight):
+class LMCacheAdapter(SchedulerAdapter):
     """vLLM's reference scheduler with a connector; the second tier of the header is LMCache's first level."""
 
-    def __init__(
-        self, header: Header, config: KVCacheConfig, front: ObservedFront, new_request: NewRequest, connector: Connector
-    ) -> None:
-        super().__init__(header, config, front, new_request)
-        self.header = with_tier(self.header, connector.lmcache.server.l1.num_pages)
-        self._tables_aside = [[] for group in self.header.groups if group.pool == TIER]
-        self.connector = self.scheduler.connector = connector
-        connector.reset_reason = lambda: self._view.reason
+    def __init__(self, config: KVCacheConfig, front: ObservedFront, new_request: NewRequest, connector: Connector) -> None:
+        super().__init__(config, front, new_request)
+        self.connector = connector
+        connector.reset_reason = lambda: self.view.reason
+
+    def attach(self, engine: Host) -> None:
+        """Put the connector behind the scheduler."""
+        super().attach(engine)
+        self.scheduler.connector = self.connector
 
 
-def open_engine(header: TraceHeader, options: Mapping[str, str]) -> SchedulerHeight:
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build the engine for a trace.
 
     Raises UsageError for what vLLM or LMCache refuses, in their words, and for what neither specification has.
@@ -241,7 +243,7 @@ def build_connector(layout: Layout, config: KVCacheConfig, own: StoreOptions) ->
         raise UsageError(f"layout {layout.name!r}: {error}") from None
 
 
-def assemble(header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name: str) -> SchedulerHeight:
+def assemble(header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name: str) -> Driver:
     """Put LMCache behind vLLM's scheduler; without prefix caching nothing is behind it."""
 
     def new_request(op: Submit, tokens: list[int]) -> Request:
@@ -256,7 +258,9 @@ def assemble(header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name
     tier = TierRules(lmcache.chunk_size, together=len(lmcache.server.groups.object_groups) == 1)
     rules = msgspec.structs.replace(reference_vllm.rules(header, config), tier=tier)
     described = describe(header, name, own.release, rules, config.options)
-    front = ObservedFront(observable_manager(config), lmcache)
-    if not config.options.enable_caching:
-        return SchedulerHeight(described, config, front, new_request)
-    return LMCacheHeight(described, config, front, new_request, Connector(lmcache, front, len(header.layout.groups)))
+    caching = config.options.enable_caching
+    front = ObservedFront(observable_manager(config), lmcache, tiered=caching)
+    if not caching:
+        return Driver(described, SchedulerAdapter(config, front, new_request))
+    connector = Connector(lmcache, front, len(header.layout.groups))
+    return Driver(with_tier(described, own.tier_pages), LMCacheAdapter(config, front, new_request, connector))

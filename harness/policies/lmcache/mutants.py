@@ -17,7 +17,7 @@ def _where_there_is_a_store(plant: Plant) -> Plant:
 
     @wraps(plant)
     def where_there_is_one(engine: Any) -> None:
-        if hasattr(engine, "connector"):
+        if hasattr(engine.adapter, "connector"):
             plant(engine)
 
     return where_there_is_one
@@ -76,9 +76,9 @@ def null_blocks_stored(engine: Any) -> None:
 def failed_store_found(engine: Any) -> None:
     """A store fails on its last page, and its object is found all the same."""
 
-    def begin_step(original: Any, op: Any) -> None:
-        original(op)
-        begin: Any = engine.manager.events[-1]
+    def begin_step(original: Any, *step: Any) -> None:
+        original(*step)
+        begin: Any = engine.events[-1]
         begin.stores = begin.stores[:-1]
 
     wrap(engine, "_begin", begin_step)
@@ -147,7 +147,7 @@ def objects_survive_reset(engine: Any) -> None:
 
 
 def _connector(engine: Any) -> Any:
-    return engine.connector.lmcache
+    return engine.adapter.connector.lmcache
 
 
 MUTANTS = declared(globals())

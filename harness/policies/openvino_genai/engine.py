@@ -19,10 +19,11 @@ from itertools import count
 from typing import Any
 
 from harness._util.errors import UsageError
+from harness.engines.adapter import Adapter, Asked, Refused, Scheduled
 from harness.engines.cache_state import ABSENT, Claim, Count, KeyId, Tables
-from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
-from harness.history.events import Aborted, Group, Header, Move, Pool, Rules
-from harness.trace.format import GroupSpec, Submit, TraceHeader
+from harness.engines.driver import Driver
+from harness.history.events import Group, Header, Move, Pool, Rules, UnpublishReason
+from harness.trace.format import GroupSpec, Step, Submit, TraceHeader
 from reference_impl.openvino_genai import spec
 from reference_impl.openvino_genai.block_manager import BlockManager
 from reference_impl.openvino_genai.config import ConfigError, SchedulerConfig
@@ -156,7 +157,7 @@ def _multiplier(header: TraceHeader, recurrent: list[GroupSpec], kv_block_size: 
     return interval // kv_block_size
 
 
-class TwoPools:
+class TwoPools(Adapter):
     """The adapter: OpenVINO's scheduler, and what its books mean in pages."""
 
     def __init__(self, built: Built) -> None:
@@ -168,10 +169,6 @@ class TwoPools:
         self._copies = count(1)
         self._holding: list[tuple[int, int, str]] = []
         self._keys: dict[int, tuple[int, dict[KeyId, Claim]]] = {}
-
-    def attach(self, engine: PolicyHeight) -> None:
-        """Take note of whom to tell."""
-        self._engine, self._diff = engine, engine.diff
 
     # --- requests ------------------------------------------------------------------------------------------------------
 
@@ -194,52 +191,44 @@ class TwoPools:
     def end(self, r: str, *, finished: bool) -> None:
         """Let a request go; what it computed stays to be restored."""
         self.scheduler.finish(r, Status.FINISHED if finished else Status.CANCELLED)
-        self._diff.settle([r])
+        self.diff.settle([r])
 
     def preempt(self, r: str) -> None:
         """Take everything from a request."""
         self.scheduler.preempt(r)
-        self._diff.settle([r])
+        self.diff.settle([r])
 
     def running(self) -> list[str]:
         """Return the requests that hold blocks, in the order in which they came."""
         return [r for r, group in self.scheduler.groups.items() if self.scheduler.cache.holds_blocks(group)]
 
-    def reset(self, tier: str) -> Mapping[str, bool]:
-        """Forget every key; those who run go on."""
-        if tier not in ("", "local"):
-            return {}
+    def forget(self, reason: UnpublishReason) -> bool:
+        """Forget every key; those who run go on. With new weights whoever waits is looked up again."""
         self.scheduler.cache.clear_prefix_cache()
-        self._diff.settle(reason="reset")
-        return {"local": True}
-
-    def renew(self) -> None:
-        """Forget every key: they are of other weights."""
-        self.scheduler.cache.clear_prefix_cache()
-        for group in self.scheduler.groups.values():
+        for group in self.scheduler.groups.values() if reason == "version" else ():
             group.looked_up = group.looked_up and self.scheduler.cache.holds_blocks(group)
-        self._diff.settle(reason="version")
+        self.diff.settle(reason=reason)
+        return True
 
     # --- steps ---------------------------------------------------------------------------------------------------------
 
-    def schedule(self, asked: Sequence[tuple[str, int]] | None, budget: int) -> Scheduled:
+    def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
         """Restore whom the step may run, then schedule it."""
         scheduler = self.scheduler
         found = scheduler.restore_new(None if asked is None else [r for r, _ in asked])
-        self._diff.settle(found)
+        self.diff.settle(found)
         for r, restored in found.items():
             self._report(r, restored)
         starts = {r: group.num_processed for r, group in scheduler.groups.items()}
-        self._output = output = scheduler.schedule(budget) if asked is None else scheduler.schedule_expected(asked)
+        self._output = output = scheduler.schedule(step.budget) if asked is None else scheduler.schedule_expected(asked)
         copies = self._copies_of(output)
         for r in output.preempted:
-            self._engine.preempted(r)
+            self.engine.preempted(r)
         for r in output.dropped:
-            self._engine.events.append(Aborted(r=r, step=self._diff.step))
-            del self._engine.clients[r]
-        self._diff.settle(starts)
+            self.engine.over(r, self.diff.step, finished=False)
+        self.diff.settle(starts)
         for r in output.dropped:
-            self._diff.forget(r)
+            self.diff.forget(r)
         zeros = [int(page) for page in output.zeros]
         return Scheduled(
             chunks={r: (starts[r], starts[r] + tokens) for r, tokens in output.scheduled.items()},
@@ -251,15 +240,15 @@ class TwoPools:
         """Let go of what was copied, and take note of what was processed."""
         self.scheduler.complete(self._output)
         for group, page, holder in self._holding:
-            self._diff.release(group, [page], holder)
+            self.diff.release(group, [page], holder)
         self._holding.clear()
-        self._diff.settle()
+        self.diff.settle()
 
     def _report(self, r: str, restored: Restored) -> None:
         if not self.scheduler.config.enable_prefix_caching:
             return
         pages = [_pages(restored.blocks.get(kind, [])) for kind in self._kind]
-        self._diff.hit(r, restored.cached, pages, resume=restored.processed)
+        self.diff.hit(r, restored.cached, pages, resume=restored.processed)
 
     def _copies_of(self, output: SchedulerOutput) -> list[Move]:
         """Return the moves of every group, and hold their sources until the step has run."""
@@ -268,7 +257,7 @@ class TwoPools:
             for group, own in zip(self._groups, self._kind, strict=True):
                 if own is kind:
                     holder = f"copy:{next(self._copies)}"
-                    self._diff.hold(group.id, [copy.source], holder)
+                    self.diff.hold(group.id, [copy.source], holder)
                     self._holding.append((group.id, copy.source, holder))
                     moves.append(Move(copy.source, copy.target, group.pool, group.pool))
         return moves
@@ -315,10 +304,10 @@ def _pages(blocks: Sequence[int | None]) -> list[int]:
     return [ABSENT if block is None else int(block) for block in blocks]
 
 
-def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight:
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build the engine for a trace. Raises UsageError for an option that does not fit, naming it."""
     release = options.get("release", "")
     if release and release not in spec.RELEASES:
         raise UsageError(f"--engine: release {release!r} is unknown; known are {', '.join(spec.RELEASES)}")
     built = Built(header, release)
-    return PolicyHeight(built.describe(header), TwoPools(built))
+    return Driver(built.describe(header), TwoPools(built))

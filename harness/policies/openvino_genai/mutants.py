@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from harness.engines.driver import Driver
 from harness.engines.fault_tools import wrap
 from harness.engines.mutant import declared, mutant
-from harness.engines.policy_height import PolicyHeight
 from reference_impl.openvino_genai.sequence import Identity
 from reference_impl.primitives import Position
 
@@ -21,7 +21,7 @@ fault = partial(mutant, engines=("openvino_genai",))
     checker="safety-law",
     group="C",
 )
-def restored_without_a_state(engine: PolicyHeight) -> None:
+def restored_without_a_state(engine: Driver) -> None:
     """A hit of the KV cache is restored where the other cache has no state."""
     cache = _cache(engine)
     if cache.la is None:
@@ -44,7 +44,7 @@ def restored_without_a_state(engine: PolicyHeight) -> None:
     checker="ownership",
     group="H",
 )
-def shared_block_written(engine: PolicyHeight) -> None:
+def shared_block_written(engine: Driver) -> None:
     """A block that several requests hold is written without a copy."""
     for manager in _cache(engine).managers.values():
         wrap(manager, "_shared_target", lambda original, *args: None)
@@ -58,7 +58,7 @@ def shared_block_written(engine: PolicyHeight) -> None:
     group="D",
     height="scheduler",
 )
-def state_ahead_after_rollback(engine: PolicyHeight) -> None:
+def state_ahead_after_rollback(engine: Driver) -> None:
     """Tokens are taken off a preempted request, and its state stays ahead of them."""
     cache = _cache(engine)
 
@@ -75,7 +75,7 @@ def state_ahead_after_rollback(engine: PolicyHeight) -> None:
     checker="safety-law",
     group="I",
 )
-def key_kept_after_hand_out(engine: PolicyHeight) -> None:
+def key_kept_after_hand_out(engine: Driver) -> None:
     """A block that was handed out anew is still found under its old key."""
     for manager in _cache(engine).managers.values():
         wrap(manager.pool, "allocate", _keeping_key(manager.pool))
@@ -99,7 +99,7 @@ def _keeping_key(pool: Any) -> Any:
     checker="identity",
     group="I",
 )
-def salt_and_adapter_left_out(engine: PolicyHeight) -> None:
+def salt_and_adapter_left_out(engine: Driver) -> None:
     """Tokens and media alone are hashed."""
 
     def add_request(original: Any, group: Any) -> None:
@@ -117,9 +117,9 @@ def salt_and_adapter_left_out(engine: PolicyHeight) -> None:
     checker="identity",
     group="L",
 )
-def keys_survive_new_weights(engine: PolicyHeight) -> None:
+def keys_survive_new_weights(engine: Driver) -> None:
     """New weights do not end the keys of the old ones."""
-    wrap(_adapter(engine), "renew", lambda original: None)
+    wrap(_adapter(engine), "forget", lambda original, reason: reason == "version" or original(reason))
 
 
 @fault(
@@ -129,7 +129,7 @@ def keys_survive_new_weights(engine: PolicyHeight) -> None:
     checker="no-fabricated-snapshots",
     group="A",
 )
-def tail_keyed_beyond(engine: PolicyHeight) -> None:
+def tail_keyed_beyond(engine: Driver) -> None:
     """A state inside an interval is keyed one token further than it is."""
     cache = _cache(engine)
     if cache.la is None or not cache.caching:
@@ -142,11 +142,11 @@ def tail_keyed_beyond(engine: PolicyHeight) -> None:
     wrap(cache.la, "register", register)
 
 
-def _adapter(engine: PolicyHeight) -> Any:
+def _adapter(engine: Driver) -> Any:
     return engine.adapter
 
 
-def _cache(engine: PolicyHeight) -> Any:
+def _cache(engine: Driver) -> Any:
     return _adapter(engine).scheduler.cache
 
 

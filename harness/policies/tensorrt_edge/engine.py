@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 
 from harness._util.errors import UsageError
-from harness.engines.policy_height import PolicyHeight
+from harness.engines.adapter import SECOND
+from harness.engines.driver import Driver
 from harness.history.events import Group, Header, Pool, Rules
 from harness.policies.tensorrt_edge import NOT_APPLICABLE
-from harness.policies.tensorrt_edge.rows import TIER, Rows
+from harness.policies.tensorrt_edge.rows import Rows
 from harness.trace.format import GroupSpec, Layout, TraceHeader
 from reference_impl.tensorrt_edge import spec
 from reference_impl.tensorrt_edge.config import Config, KVConfig, KVLayerConfig, LayerType, MambaConfig
@@ -118,7 +119,7 @@ def describe(header: TraceHeader, options: Mapping[str, Any]) -> Header:
             Group(count_of + g.id, g.kind, length, pool=count_of + g.id, window=g.window, chunk=g.chunk, of=g.id)
             for g in groups
         ]
-        pools += [Pool(id=group.pool, pages=places, tier=TIER) for group in aside]
+        pools += [Pool(id=group.pool, pages=places, tier=SECOND) for group in aside]
         groups += aside
     recurrent = any(group.kind == "recurrent" for group in layout.groups)
     not_applicable = dict(NOT_APPLICABLE)
@@ -143,7 +144,7 @@ def _places(options: Mapping[str, Any]) -> int:
     return options["system_prompts"] if options["enable_caching"] else 0
 
 
-def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight:
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build the engine for a trace. Raises UsageError for an option that does not fit, naming it.
 
     A release compacts in place, where the trace does not say how; its pairing of a state at N with N - 1 tokens is not done.
@@ -155,10 +156,10 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight
     return assemble(msgspec.structs.replace(header, options={**defaults, **header.options}))
 
 
-def assemble(header: TraceHeader) -> PolicyHeight:
+def assemble(header: TraceHeader) -> Driver:
     """Put a runtime under the harness's operations."""
     options = checked(header)
     cache = HybridCachePolicy(configure(header.layout, options), in_place=options["compaction"] == "in_place")
     own = RuntimeOptions(_places(options), options["joining"], options["survivors"], options["replay_last_token"])
     described = describe(header, options)
-    return PolicyHeight(described, Rows(described, Runtime(cache, own), options["max_num_batched_tokens"]))
+    return Driver(described, Rows(described, Runtime(cache, own), options["max_num_batched_tokens"]))

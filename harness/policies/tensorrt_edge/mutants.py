@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from harness.engines.driver import Driver
 from harness.engines.fault_tools import wrap
 from harness.engines.mutant import declared, mutant
-from harness.engines.policy_height import PolicyHeight
 from harness.history.events import Move
 from reference_impl.tensorrt_edge.compaction import RowMove
 
@@ -22,7 +22,7 @@ fault = partial(mutant, engines=("tensorrt_edge",))
     checker="safety-law",
     group="F",
 )
-def rows_copied_one_by_one(engine: PolicyHeight) -> None:
+def rows_copied_one_by_one(engine: Driver) -> None:
     """A compaction overwrites rows that it has yet to read."""
 
     def compact_batch(original: Any, *args: Any) -> Any:
@@ -46,7 +46,7 @@ def _one_by_one(moves: Sequence[RowMove]) -> tuple[RowMove, ...]:
     checker="safety-law",
     group="F",
 )
-def states_left_behind(engine: PolicyHeight) -> None:
+def states_left_behind(engine: Driver) -> None:
     """A compaction moves keys and values, and not the states."""
 
     def compact_batch(original: Any, *args: Any) -> Any:
@@ -62,7 +62,7 @@ def states_left_behind(engine: PolicyHeight) -> None:
     checker="safety-law",
     group="A",
 )
-def last_token_of_a_capture_again(engine: PolicyHeight) -> None:
+def last_token_of_a_capture_again(engine: Driver) -> None:
     """A restored state takes its last token in a second time."""
     runtime = _runtime(engine)
 
@@ -85,7 +85,7 @@ def last_token_of_a_capture_again(engine: PolicyHeight) -> None:
     checker="safety-law",
     group="A",
 )
-def capture_rewritten(engine: PolicyHeight) -> None:
+def capture_rewritten(engine: Driver) -> None:
     """A capture is written again while its request goes on."""
     runtime, captured = _runtime(engine), dict[str, Any]()
 
@@ -109,7 +109,7 @@ def capture_rewritten(engine: PolicyHeight) -> None:
     checker="identity",
     group="I",
 )
-def capture_without_weights(engine: PolicyHeight) -> None:
+def capture_without_weights(engine: Driver) -> None:
     """A capture is found by its tokens alone, whatever the LoRA weights and the salt."""
 
     def add(original: Any, request: Any) -> None:
@@ -126,16 +126,21 @@ def capture_without_weights(engine: PolicyHeight) -> None:
     checker="identity",
     group="L",
 )
-def captures_survive_new_weights(engine: PolicyHeight) -> None:
+def captures_survive_new_weights(engine: Driver) -> None:
     """New weights do not end the captures of the old ones."""
-    wrap(_adapter(engine), "renew", lambda original: None)
+
+    def renew(original: Any) -> bool:
+        engine.preempt_all()
+        return True
+
+    wrap(_adapter(engine), "renew", renew)
 
 
-def _adapter(engine: PolicyHeight) -> Any:
+def _adapter(engine: Driver) -> Any:
     return engine.adapter
 
 
-def _runtime(engine: PolicyHeight) -> Any:
+def _runtime(engine: Driver) -> Any:
     return _adapter(engine).runtime
 
 

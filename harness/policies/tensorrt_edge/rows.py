@@ -12,21 +12,20 @@ The states of a request that starts from nothing need no zeros: the worker, as a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 
+from harness.engines.adapter import LOCAL, SECOND, Adapter, Asked, Refused, Scheduled
 from harness.engines.cache_state import Claim, Count, KeyId, Tables
-from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
 from harness.history.events import Header, Move
+from harness.trace.format import Step as StepOp
 from harness.trace.format import Submit
 from reference_impl.tensorrt_edge.config import CacheError
 from reference_impl.tensorrt_edge.runtime import Request, Runtime, Step
 from reference_impl.tensorrt_edge.system_prompts import SavedPrompt
 
-TIER = "cpu"
 
-
-class Rows:
+class Rows(Adapter):
     """The adapter: a runtime over the manager's books, and what its steps mean in slots."""
 
     def __init__(self, header: Header, runtime: Runtime, budget: int = 0) -> None:
@@ -40,10 +39,6 @@ class Rows:
         self._moving: dict[int, set[int]] = {group.id: set() for group in self._groups}
         self._captures: dict[int, str] = {}
         self._copies, self._serial = count(1), count(1)
-
-    def attach(self, engine: PolicyHeight) -> None:
-        """Take note of whom to tell."""
-        self._diff = engine.diff
 
     # --- requests ------------------------------------------------------------------------------------------------------
 
@@ -63,64 +58,68 @@ class Rows:
     def end(self, r: str, *, finished: bool) -> None:
         """Let a request go; its row is evicted when the next step begins."""
         self.runtime.end(r)
-        self._diff.settle([r])
+        self.diff.settle([r])
 
     def preempt(self, r: str) -> None:
         """Take a running request's row."""
         self.runtime.preempt(r)
-        self._diff.settle([r])
+        self.diff.settle([r])
 
     def running(self) -> list[str]:
         """Return the requests that have a row, in the order in which they came."""
         return [r for r, request in self.runtime.requests.items() if request.slot is not None]
 
-    def reset(self, tier: str) -> Mapping[str, bool]:
+    def reset(self, tier: str, *, running: bool) -> Iterable[tuple[str, bool]]:
         """Forget captures, if their tier is meant; on the device itself nothing outlives its request."""
+        if running:
+            self.engine.preempt_all()
         answers = {}
-        if tier in ("", "local"):
-            answers["local"] = True
-        if tier in ("", TIER) and self._aside:
+        if tier in ("", LOCAL):
+            answers[LOCAL] = True
+        if tier in ("", SECOND) and self._aside:
             self._forget()
-            answers[TIER] = True
-        return answers
+            answers[SECOND] = True
+        return answers.items()
 
-    def renew(self) -> None:
+    def renew(self) -> bool:
         """Forget captures: they are of other weights."""
+        self.engine.preempt_all()
         self._forget()
+        return True
 
     def _forget(self) -> None:
         self.runtime.prompts.forget_all()
         self._release_captures()
-        self._diff.settle()
+        self.diff.settle()
 
     # --- steps ---------------------------------------------------------------------------------------------------------
 
-    def schedule(self, asked: Sequence[tuple[str, int]] | None, budget: int) -> Scheduled:
+    def schedule(self, asked: Asked | None, step: StepOp) -> Scheduled:
         """Plan a step: compaction and restores are copies before the runs, captures are stores after them."""
-        limit = min(budget or self.budget, self.budget or budget)
-        self._step = step = self.runtime.begin_step(asked, limit)
-        copies = self._compaction(step)
-        self._hold_captures(step)
-        for request in step.joined:
-            self._report(request, next((saved for saved, r in step.restores if r is request), None))
-        self._diff.settle([request.request_id for request in self.runtime.running()])
-        for saved, request in step.restores:
+        limit = min(step.budget or self.budget, self.budget or step.budget)
+        self._step = planned = self.runtime.begin_step(asked, limit)
+        copies = self._compaction(planned)
+        self._hold_captures(planned)
+        for request in planned.joined:
+            self._report(request, next((saved for saved, r in planned.restores if r is request), None))
+        self.diff.settle([request.request_id for request in self.runtime.running()])
+        for saved, request in planned.restores:
             copies += [Move(saved.place, _row(request), self._aside[group.id].pool, group.pool) for group in self._groups]
         stores = [
             Move(_row(request), saved.place, group.pool, self._aside[group.id].pool)
-            for request, saved in step.saves
+            for request, saved in planned.saves
             for group in self._groups
         ]
-        return Scheduled(chunks={r: (start, stop) for r, (start, stop) in step.chunks.items()}, copies=copies, stores=stores)
+        return Scheduled(chunks={r: (start, stop) for r, (start, stop) in planned.chunks.items()}, copies=copies, stores=stores)
 
     def complete(self, scheduled: Scheduled) -> None:
         """Commit the step, and let go of the rows that moved."""
         assert self._step is not None
         self.runtime.end_step(self._step)
         for group, rows in self._moving.items():
-            self._diff.release(group, sorted(rows), self._copy)
+            self.diff.release(group, sorted(rows), self._copy)
             rows.clear()
-        self._diff.settle()
+        self.diff.settle()
 
     def _compaction(self, step: Step) -> list[Move]:
         """Return the moves of every group, and hold the rows that they read until the step has run."""
@@ -130,7 +129,7 @@ class Rows:
             moves = step.moves.states if group.kind == "recurrent" else step.moves.kv
             copies += [Move(src, dst, group.pool, group.pool) for src, dst in moves]
             self._moving[group.id].update(move.src for move in moves)
-            self._diff.hold(group.id, sorted(self._moving[group.id]), self._copy)
+            self.diff.hold(group.id, sorted(self._moving[group.id]), self._copy)
         return copies
 
     def _release_captures(self) -> None:
@@ -138,7 +137,7 @@ class Rows:
         for saved in self.runtime.prompts.forgotten:
             holder = self._captures.pop(saved.place)
             for group in self._groups:
-                self._diff.release(self._aside[group.id].id, [saved.place], holder)
+                self.diff.release(self._aside[group.id].id, [saved.place], holder)
         self.runtime.prompts.forgotten.clear()
 
     def _hold_captures(self, step: Step) -> None:
@@ -147,13 +146,13 @@ class Rows:
         for _, saved in step.saves:
             holder = self._captures[saved.place] = f"capture:{next(self._serial)}"
             for group in self._groups:
-                self._diff.hold(self._aside[group.id].id, [saved.place], holder)
+                self.diff.hold(self._aside[group.id].id, [saved.place], holder)
 
     def _report(self, request: Request, saved: SavedPrompt | None) -> None:
         rows = [[_row(request)] if saved is not None else [] for _ in self._groups]
         places = [[int(saved.place)] if saved is not None else [] for _ in self._groups] if self._aside else []
-        tier = "local" if saved is None else TIER
-        self._diff.hit(request.request_id, request.computed, rows + places, tier=tier)
+        tier = "local" if saved is None else SECOND
+        self.diff.hit(request.request_id, request.computed, rows + places, tier=tier)
 
     # --- books ---------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from reference_impl.vllm_extended.tier import PlainTier, TierBlock
 
 def steer(engine: Any, choices: Choices) -> None:
     """Have the free choices of a reference engine made by somebody else."""
-    manager = engine.manager.manager
+    manager = engine.adapter.manager.manager
     pool: BlockPool = manager.block_pool
     _blocks(pool, choices)
     _duplicates(manager, pool, choices)

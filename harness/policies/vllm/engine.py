@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness._util.errors import UsageError
-from harness.engines.manager_height import PRUNABLE, ManagerHeight, describe, retention
+from harness.engines.driver import Driver
+from harness.engines.manager_adapter import ManagerAdapter
 from harness.engines.observe import ObservedManager
-from harness.engines.scheduler_height import SchedulerHeight
+from harness.engines.scheduler_adapter import SchedulerAdapter
+from harness.engines.vllm_header import PRUNABLE, describe, retention, with_tier
 from harness.history.events import Rules
 from harness.policies.vllm.reporting_pool import observable_manager
 from harness.trace.configurations import SCHEDULER_OPTIONS
@@ -30,7 +32,7 @@ TRANSFERS_AWAITED = 3
 """One after the other: somebody else's store that holds the room, a load, and the load of whoever has to go first."""
 
 
-def open_engine(header: TraceHeader, options: Mapping[str, str]) -> ManagerHeight | SchedulerHeight:
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build the reference engine for a trace, at the height that the trace names.
 
     Raises UsageError for an option that the policy refuses, naming it.
@@ -38,10 +40,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> ManagerHeigh
     config = configure(header, options.get("release", ""))
     if header.height != "scheduler":
         _refuse_scheduling(options_of(config))
-    engine: ManagerHeight | SchedulerHeight = assemble(header, config, observable_manager(config), "reference")
-    if header.height == "scheduler":
-        engine = SchedulerHeight(engine.header, config, engine.manager, engine.new_request)
-    return engine
+    return assemble(header, config, observable_manager(config), "reference")
 
 
 def _refuse_scheduling(options: Options) -> None:
@@ -86,8 +85,8 @@ def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
     )
 
 
-def assemble(header: TraceHeader, config: KVCacheConfig, manager: KVCacheManager, name: str) -> ManagerHeight:
-    """Put a manager, changed or not, under the harness's scheduler."""
+def assemble(header: TraceHeader, config: KVCacheConfig, manager: KVCacheManager, name: str) -> Driver:
+    """Put a manager, changed or not, under the harness's scheduling or the reference's scheduler."""
 
     def split(request: Any, tokens: int, hit: int) -> int:
         return split_for(config, request, tokens, hit, config.options.max_num_batched_tokens)
@@ -97,7 +96,10 @@ def assemble(header: TraceHeader, config: KVCacheConfig, manager: KVCacheManager
         return Request(op.r, tokens, config.hash_block_size, cache_salt=op.salt, adapter=op.adapter, mm_features=features)
 
     described = describe(header, name, config.options.release, rules(header, config), config.options)
+    observed = ObservedManager(manager)
+    if header.height == "scheduler":
+        tiered = with_tier(described, options_of(config).tier_pages)
+        return Driver(tiered, SchedulerAdapter(config, observed, new_request))
     aligned = config.has_mamba_layers and config.options.enable_caching and config.options.mamba_cache_mode == "align"
-    return ManagerHeight(
-        described, ObservedManager(manager), new_request, config.options.max_model_len, split if aligned else None
-    )
+    chunks = split if aligned else None
+    return Driver(described, ManagerAdapter(observed, new_request, config.options.max_model_len, chunks))

@@ -2,36 +2,34 @@
 
 from collections.abc import Mapping, Sequence
 
+from harness.engines.adapter import Adapter, Asked, Refused, Scheduled
 from harness.engines.cache_state import Claim, Count, KeyId, Tables
-from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
-from harness.trace.format import Submit
+from harness.history.events import UnpublishReason
+from harness.trace.format import Step, Submit
 from toy_policy.cache import PagedCache, Request
 
 BUDGET = 64
 """Tokens of a request in a step, unless the trace says otherwise."""
 
 
-class Adapter:
+class ToyAdapter(Adapter):
     def __init__(self, cache: PagedCache, tokens_max: int) -> None:
         self.cache, self.max_model_len = cache, tokens_max
         self.requests: dict[str, Request] = {}
-
-    def attach(self, engine: PolicyHeight) -> None:
-        self.engine, self.diff = engine, engine.diff
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         if len(tokens) > self.max_model_len:
             raise Refused("the prompt is longer than the pool")
         self.requests[submit.r] = Request(tokens, (submit.salt, submit.adapter), submit.media)
 
-    def schedule(self, asked: Sequence[tuple[str, int]] | None, budget: int) -> Scheduled:
-        step = Scheduled()
-        for r, tokens in [(r, budget or BUDGET) for r in self.requests] if asked is None else asked:
-            while not (room := self._room(r, tokens)) and asked is None and not step.chunks and self._preempt_another(r):
+    def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
+        scheduled = Scheduled()
+        for r, tokens in [(r, step.budget or BUDGET) for r in self.requests] if asked is None else asked:
+            while not (room := self._room(r, tokens)) and asked is None and not scheduled.chunks and self._preempt_another(r):
                 pass
             if room:
-                step.chunks[r] = (self.requests[r].computed, self.requests[r].computed + room)
-        return step
+                scheduled.chunks[r] = (self.requests[r].computed, self.requests[r].computed + room)
+        return scheduled
 
     def _room(self, r: str, tokens: int) -> int:
         """Return how many tokens a request can compute now; one without a place is looked up first."""
@@ -47,8 +45,7 @@ class Adapter:
     def _preempt_another(self, r: str) -> bool:
         others = [other for other in self.running() if other != r]
         for last in others[-1:]:
-            self.engine.preempted(last)
-            self.preempt(last)
+            self.engine.preempt(last)
         return bool(others)
 
     def complete(self, scheduled: Scheduled) -> None:
@@ -70,14 +67,11 @@ class Adapter:
     def running(self) -> list[str]:
         return [r for r, request in self.requests.items() if request.table]
 
-    def reset(self, tier: str) -> Mapping[str, bool]:
+    def forget(self, reason: UnpublishReason) -> bool:
         if not self.running():
-            self.renew()
-        return {"local": not self.running()}
-
-    def renew(self) -> None:
-        self.cache.pages, self.cache.keys = {}, {}
-        self.diff.settle(reason="reset")
+            self.cache.pages, self.cache.keys = {}, {}
+            self.diff.settle(reason=reason)
+        return not self.running()
 
     def tables(self, r: str) -> Tables:
         return [list(self.requests[r].table)] if r in self.requests else []

@@ -8,10 +8,10 @@ import click
 from msgspec.structs import replace
 
 from harness._util.errors import UsageError
+from harness.engines.driver import Driver
 from harness.engines.fault_tools import wrap
 from harness.engines.mutant import mutant
 from harness.engines.policy import AXES, PolicyKind, Rule, served_plainly
-from harness.engines.policy_height import PolicyHeight
 from harness.history.events import Group, Header, Pool, Rules
 from harness.plan import options
 from harness.plan.result import Plan
@@ -21,7 +21,7 @@ from harness.trace.format import GroupSpec, TraceHeader
 from harness.vectors.case import Case, Questions, case
 from harness.vectors.form import Flag, LookupExpected, LookupInput
 from toy_policy.cache import PagedCache, Request
-from toy_policy.engine import Adapter
+from toy_policy.engine import ToyAdapter
 
 NAME = "toy_policy"
 CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"]
@@ -32,14 +32,14 @@ NOT_APPLICABLE = {
 }
 
 
-def open_engine(header: TraceHeader, options: Mapping[str, str]) -> PolicyHeight:
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build the engine for a trace. Raises UsageError for a layout that it does not have."""
     if [group.kind for group in header.layout.groups] != ["full"]:
         raise UsageError(f"layout {header.layout.name!r}: {NAME} has one group of full attention")
     size = header.layout.groups[0].block_size
     pool, group = Pool(id=0, pages=header.pages), Group(id=0, kind="full", block_size=size, pool=0)
     described = Header("reference", header.height, [pool], [group], Rules(alignment=size), CAPABILITIES, NOT_APPLICABLE)
-    return PolicyHeight(described, Adapter(PagedCache(header.pages, size), header.pages * size))
+    return Driver(described, ToyAdapter(PagedCache(header.pages, size), header.pages * size))
 
 
 def configurations() -> list[Configuration]:

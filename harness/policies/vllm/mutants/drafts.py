@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.engines.driver import Driver
 from harness.engines.fault_tools import REFERENCE, core, groups, wrap
 from harness.engines.mutant import declared, mutant
-from harness.engines.scheduler_height import SchedulerHeight
 
 
 @mutant(
@@ -18,7 +18,7 @@ from harness.engines.scheduler_height import SchedulerHeight
     engines=REFERENCE,
     height="scheduler",
 )
-def state_after_last_draft(engine: SchedulerHeight) -> None:
+def state_after_last_draft(engine: Driver) -> None:
     """The state after the last draft is continued from, although fewer drafts stood."""
 
     def plant(manager: Any) -> None:
@@ -43,7 +43,7 @@ def state_after_last_draft(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def boundary_state_left_behind(engine: SchedulerHeight) -> None:
+def boundary_state_left_behind(engine: Driver) -> None:
     """A boundary that drafts passed is keyed over the state before it.
 
     Key the boundary that drafts passed, and leave the state there where it was tried.
@@ -70,7 +70,7 @@ def boundary_state_left_behind(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def drafts_published(engine: SchedulerHeight) -> None:
+def drafts_published(engine: Driver) -> None:
     """Blocks of drafts are keyed before the drafts are verified.
 
     Key blocks that drafts will fill before anybody knows whether they stand.
@@ -98,7 +98,7 @@ def drafts_published(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def freed_while_in_flight(engine: SchedulerHeight) -> None:
+def freed_while_in_flight(engine: Driver) -> None:
     """Pages that a step in flight reads are given back.
 
     Give back what the next query does not read, although a step in flight still does.
@@ -123,7 +123,7 @@ def freed_while_in_flight(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def older_step_in_flight_forgotten(engine: SchedulerHeight) -> None:
+def older_step_in_flight_forgotten(engine: Driver) -> None:
     """Of two steps in flight, what the older one alone reads is given back.
 
     Keep what the step scheduled last still reads, and give back what only those in flight before it read.
@@ -131,7 +131,7 @@ def older_step_in_flight_forgotten(engine: SchedulerHeight) -> None:
 
     def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         in_flight = request.num_in_flight_tokens
-        runs = engine._in_flight[-1].begin.runs if engine._in_flight else []
+        runs = engine.in_flight[-1].begin.runs if engine.in_flight else []
         request.num_in_flight_tokens = sum(run.stop - run.start for run in runs if run.r == request.request_id)
         try:
             return original(request, *args, **kwargs)
@@ -150,7 +150,7 @@ def older_step_in_flight_forgotten(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def window_freed_by_drafts(engine: SchedulerHeight) -> None:
+def window_freed_by_drafts(engine: Driver) -> None:
     """Windows move on by drafts that are not verified yet."""
     coordinator = core(engine).coordinator
 
@@ -169,7 +169,7 @@ def window_freed_by_drafts(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def hashes_of_fallen_drafts_stay(engine: SchedulerHeight) -> None:
+def hashes_of_fallen_drafts_stay(engine: Driver) -> None:
     """A request's text changes, and the hashes of its blocks do not.
 
     Hash what drafts would fill, and keep the hashes of those that fall.

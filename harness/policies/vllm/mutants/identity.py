@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from harness.engines.fault_tools import BOTH, REFERENCE, wrap
-from harness.engines.manager_height import ManagerHeight
+from harness.engines.driver import Driver
+from harness.engines.fault_tools import BOTH, REFERENCE, adapter, wrap
 from harness.engines.mutant import declared, mutant
 from harness.history.events import Version
 from harness.trace.format import UpdateWeights
@@ -22,7 +22,7 @@ from reference_impl.primitives import GENESIS, chain
     group="I",
     engines=REFERENCE,
 )
-def hash_without_parent(engine: ManagerHeight) -> None:
+def hash_without_parent(engine: Driver) -> None:
     """A block is keyed by its own tokens, not by its prefix.
 
     Hash each block by its own tokens alone.
@@ -43,7 +43,7 @@ def hash_without_parent(engine: ManagerHeight) -> None:
         hash_new_blocks()
         return request
 
-    wrap(engine, "new_request", new_request)
+    wrap(adapter(engine), "new_request", new_request)
 
 
 @mutant(
@@ -54,12 +54,12 @@ def hash_without_parent(engine: ManagerHeight) -> None:
     group="I",
     engines=BOTH,
 )
-def salt_left_out(engine: ManagerHeight) -> None:
+def salt_left_out(engine: Driver) -> None:
     """The cache salt is not part of the key.
 
     Leave the salt out of the key.
     """
-    wrap(engine, "new_request", lambda original, op, tokens: original(msgspec.structs.replace(op, salt=""), tokens))
+    wrap(adapter(engine), "new_request", lambda original, op, tokens: original(msgspec.structs.replace(op, salt=""), tokens))
 
 
 @mutant(
@@ -70,9 +70,9 @@ def salt_left_out(engine: ManagerHeight) -> None:
     group="I",
     engines=REFERENCE,
 )
-def image_left_out(engine: ManagerHeight) -> None:
+def image_left_out(engine: Driver) -> None:
     """Multimodal content is not part of the key."""
-    wrap(engine, "new_request", lambda original, op, tokens: original(msgspec.structs.replace(op, media=[]), tokens))
+    wrap(adapter(engine), "new_request", lambda original, op, tokens: original(msgspec.structs.replace(op, media=[]), tokens))
 
 
 @mutant(
@@ -83,9 +83,9 @@ def image_left_out(engine: ManagerHeight) -> None:
     group="L",
     engines=BOTH,
 )
-def keys_survive_new_weights(engine: ManagerHeight) -> None:
+def keys_survive_new_weights(engine: Driver) -> None:
     """New weights do not end the keys of the old ones."""
-    manager = engine.manager
+    manager = adapter(engine).manager
 
     def reset_prefix_cache(original: Any, reason: str = "reset") -> Any:
         return True if reason == "version" else original(reason)
@@ -101,12 +101,12 @@ def keys_survive_new_weights(engine: ManagerHeight) -> None:
     group="I",
     engines=REFERENCE,
 )
-def adapter_left_out(engine: ManagerHeight) -> None:
+def adapter_left_out(engine: Driver) -> None:
     """The adapter is not part of the key.
 
     Leave the adapter out of the key.
     """
-    wrap(engine, "new_request", lambda original, op, tokens: original(msgspec.structs.replace(op, adapter=""), tokens))
+    wrap(adapter(engine), "new_request", lambda original, op, tokens: original(msgspec.structs.replace(op, adapter=""), tokens))
 
 
 @mutant(
@@ -117,7 +117,7 @@ def adapter_left_out(engine: ManagerHeight) -> None:
     group="I",
     engines=REFERENCE,
 )
-def image_at_the_end_left_out(engine: ManagerHeight) -> None:
+def image_at_the_end_left_out(engine: Driver) -> None:
     """An image is not part of the key of the block in which it ends."""
 
     def new_request(original: Any, *args: Any) -> Any:
@@ -136,7 +136,7 @@ def image_at_the_end_left_out(engine: ManagerHeight) -> None:
         request._hash_new_blocks()
         return request
 
-    wrap(engine, "new_request", new_request)
+    wrap(adapter(engine), "new_request", new_request)
 
 
 @mutant(
@@ -147,7 +147,7 @@ def image_at_the_end_left_out(engine: ManagerHeight) -> None:
     group="I",
     engines=REFERENCE,
 )
-def parts_of_identity_untagged(engine: ManagerHeight) -> None:
+def parts_of_identity_untagged(engine: Driver) -> None:
     """A salt and an adapter of one name make one key.
 
     Put the parts of a key that are not tokens behind one another without saying which is which.
@@ -165,7 +165,7 @@ def parts_of_identity_untagged(engine: ManagerHeight) -> None:
         request._hash_new_blocks()
         return request
 
-    wrap(engine, "new_request", new_request)
+    wrap(adapter(engine), "new_request", new_request)
 
 
 @mutant(
@@ -176,12 +176,12 @@ def parts_of_identity_untagged(engine: ManagerHeight) -> None:
     group="L",
     engines=BOTH,
 )
-def adapter_reloaded_in_place(engine: ManagerHeight) -> None:
+def adapter_reloaded_in_place(engine: Driver) -> None:
     """An adapter is loaded anew under its name, and the keys of the old one stay."""
 
     def update_weights(original: Any, op: UpdateWeights) -> None:
         if op.adapter:
-            engine.manager.events.append(Version(step=engine.manager.step, weights=op.version, adapter=op.adapter))
+            engine.events.append(Version(step=engine.diff.step, weights=op.version, adapter=op.adapter))
         else:
             original(op)
 

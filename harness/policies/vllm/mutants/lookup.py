@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.engines.driver import Driver
 from harness.engines.fault_tools import BOTH, REFERENCE, core, groups, wrap
-from harness.engines.manager_height import ManagerHeight
 from harness.engines.mutant import declared, mutant
 
 
@@ -17,7 +17,7 @@ from harness.engines.mutant import declared, mutant
     group="C",
     engines=BOTH,
 )
-def hit_is_maximum_over_groups(engine: ManagerHeight) -> None:
+def hit_is_maximum_over_groups(engine: Driver) -> None:
     """The longest hit of any group counts for all of them.
 
     Report the longest hit of any group and let the others start there with null columns.
@@ -51,7 +51,7 @@ def hit_is_maximum_over_groups(engine: ManagerHeight) -> None:
     group="N",
     engines=BOTH,
 )
-def lookup_one_unit_short(engine: ManagerHeight) -> None:
+def lookup_one_unit_short(engine: Driver) -> None:
     """A look-up stops one unit too early.
 
     Look for a hit one unit below what may be hit, to be on the safe side.
@@ -73,7 +73,7 @@ def lookup_one_unit_short(engine: ManagerHeight) -> None:
     group="G",
     engines=BOTH,
 )
-def window_looked_up_short(engine: ManagerHeight) -> None:
+def window_looked_up_short(engine: Driver) -> None:
     """A hit is content with one block less than the window reaches into."""
     pool, coordinator = core(engine).block_pool, core(engine).coordinator
     windows = [
@@ -99,7 +99,7 @@ def window_looked_up_short(engine: ManagerHeight) -> None:
     group="P",
     engines=REFERENCE,
 )
-def last_token_hit(engine: ManagerHeight) -> None:
+def last_token_hit(engine: Driver) -> None:
     """A prompt that is cached whole leaves no token to compute.
 
     Let the last token be hit as well.
@@ -119,7 +119,7 @@ def last_token_hit(engine: ManagerHeight) -> None:
     group="I",
     engines=BOTH,
 )
-def key_kept_after_eviction(engine: ManagerHeight) -> None:
+def key_kept_after_eviction(engine: Driver) -> None:
     """An evicted block can still be found.
 
     Leave an evicted block in the index.
@@ -144,7 +144,7 @@ def key_kept_after_eviction(engine: ManagerHeight) -> None:
     group="L",
     engines=BOTH,
 )
-def reset_keeps_keys(engine: ManagerHeight) -> None:
+def reset_keeps_keys(engine: Driver) -> None:
     """A reset reports success and forgets nothing."""
     wrap(core(engine), "reset_prefix_cache", lambda original: True)
 
@@ -157,7 +157,7 @@ def reset_keeps_keys(engine: ManagerHeight) -> None:
     group="N",
     engines=REFERENCE,
 )
-def shared_prefix_boundary_forgotten(engine: ManagerHeight) -> None:
+def shared_prefix_boundary_forgotten(engine: Driver) -> None:
     """The state at a shared-prefix boundary is not kept, against the declared policy.
 
     Forget where a prefix shared with others goes on; the state there is not kept for the next sibling.
@@ -178,7 +178,7 @@ def shared_prefix_boundary_forgotten(engine: ManagerHeight) -> None:
     group="C",
     engines=REFERENCE,
 )
-def hit_is_last_groups(engine: ManagerHeight) -> None:
+def hit_is_last_groups(engine: Driver) -> None:
     """The group that is looked up last says how long a hit is."""
     coordinator = core(engine).coordinator
 
@@ -201,7 +201,7 @@ def hit_is_last_groups(engine: ManagerHeight) -> None:
     group="P",
     engines=REFERENCE,
 )
-def trimmed_hit_keeps_state(engine: ManagerHeight) -> None:
+def trimmed_hit_keeps_state(engine: Driver) -> None:
     """A hit of everything is cut by a token, and resumes from the state behind it.
 
     Leave a token to compute of a prompt that is cached whole, and go on from the state behind it.
@@ -222,7 +222,7 @@ def trimmed_hit_keeps_state(engine: ManagerHeight) -> None:
     group="M",
     engines=REFERENCE,
 )
-def columns_in_anothers_units(engine: ManagerHeight) -> None:
+def columns_in_anothers_units(engine: Driver) -> None:
     """A state's column is counted in blocks of another group.
 
     Put a state into the column that it would have if its group had the smallest block size of all.
@@ -248,7 +248,7 @@ def columns_in_anothers_units(engine: ManagerHeight) -> None:
     group="N",
     engines=REFERENCE,
 )
-def windows_found_from_the_start_alone(engine: ManagerHeight) -> None:
+def windows_found_from_the_start_alone(engine: Driver) -> None:
     """A window is found only if everything before it is cached too."""
     coordinator = core(engine).coordinator
 
@@ -271,7 +271,7 @@ def windows_found_from_the_start_alone(engine: ManagerHeight) -> None:
     group="N",
     engines=REFERENCE,
 )
-def eagle_unit_given_back_twice(engine: ManagerHeight) -> None:
+def eagle_unit_given_back_twice(engine: Driver) -> None:
     """What a speculative look-up matched beyond is given back twice."""
     coordinator = core(engine).coordinator
     unit = max(single.block_size for single in coordinator.single_type_managers)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.engines.driver import Driver
 from harness.engines.fault_tools import BOTH, REFERENCE, core, groups, wrap
-from harness.engines.manager_height import ManagerHeight
 from harness.engines.mutant import declared, mutant
 
 
@@ -17,7 +17,7 @@ from harness.engines.mutant import declared, mutant
     group="G",
     engines=BOTH,
 )
-def window_freed_early(engine: ManagerHeight) -> None:
+def window_freed_early(engine: Driver) -> None:
     """A window block is given back one token early."""
 
     def get_num_skipped_tokens(original: Any, num_computed_tokens: int) -> int:
@@ -36,7 +36,7 @@ def window_freed_early(engine: ManagerHeight) -> None:
     group="H",
     engines=BOTH,
 )
-def touch_after_allocate(engine: ManagerHeight) -> None:
+def touch_after_allocate(engine: Driver) -> None:
     """Blocks that were hit are held only after new ones were allocated."""
     manager = core(engine)
     pool, late = manager.block_pool, []
@@ -63,7 +63,7 @@ def touch_after_allocate(engine: ManagerHeight) -> None:
     group="H",
     engines=BOTH,
 )
-def shared_block_freed_twice(engine: ManagerHeight) -> None:
+def shared_block_freed_twice(engine: Driver) -> None:
     """A block that two requests share is given back twice by one of them."""
 
     def free_blocks(original: Any, ordered_blocks: Any) -> None:
@@ -83,7 +83,7 @@ def shared_block_freed_twice(engine: ManagerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def negative_count_inflates_free(engine: ManagerHeight) -> None:
+def negative_count_inflates_free(engine: Driver) -> None:
     """A request that holds more than it needs makes so many blocks free in the pool's own books."""
     manager, owed = core(engine), [0]
 
@@ -97,7 +97,7 @@ def negative_count_inflates_free(engine: ManagerHeight) -> None:
 
 
 @mutant(name="block-leaked", mirrors="sgl-project/sglang#21404", anomaly="leak", checker="ownership", group="H", engines=BOTH)
-def block_leaked(engine: ManagerHeight) -> None:
+def block_leaked(engine: Driver) -> None:
     """One block of a table is never given back.
 
     Forget the first block of a long table when it is given back.
@@ -118,7 +118,7 @@ def block_leaked(engine: ManagerHeight) -> None:
     group="G",
     engines=BOTH,
 )
-def stale_table_rows(engine: ManagerHeight) -> None:
+def stale_table_rows(engine: Driver) -> None:
     """The worker's row of a request is not rewritten when it comes back.
 
     Let the worker's rows only ever grow, so that a request that comes back reads through its old ones.
@@ -131,7 +131,7 @@ def stale_table_rows(engine: ManagerHeight) -> None:
         rows[r] = [row + new[len(row) :] for row, new in zip(old, now, strict=True)]
         return rows[r]
 
-    wrap(engine.manager, "tables", tables)
+    wrap(engine, "tables", tables)
 
 
 @mutant(
@@ -142,7 +142,7 @@ def stale_table_rows(engine: ManagerHeight) -> None:
     group="H",
     engines=REFERENCE,
 )
-def evictable_hits_not_counted(engine: ManagerHeight) -> None:
+def evictable_hits_not_counted(engine: Driver) -> None:
     """Cached blocks that are hit count as room for others.
 
     Forget that cached blocks that are hit leave the free queue, when asking whether there is room.
@@ -159,7 +159,7 @@ def evictable_hits_not_counted(engine: ManagerHeight) -> None:
     group="H",
     engines=BOTH,
 )
-def refused_admission_keeps_hits(engine: ManagerHeight) -> None:
+def refused_admission_keeps_hits(engine: Driver) -> None:
     """A request that is not admitted keeps what it matched.
 
     Hold what was hit before asking whether there is room, and keep holding it if there is none.
@@ -184,7 +184,7 @@ def refused_admission_keeps_hits(engine: ManagerHeight) -> None:
     group="H",
     engines=REFERENCE,
 )
-def partial_hit_written_in_place(engine: ManagerHeight) -> None:
+def partial_hit_written_in_place(engine: Driver) -> None:
     """A hit that ends inside a block goes on in that block, without a copy."""
     for manager in core(engine).coordinator.single_type_managers:
         wrap(manager, "_has_partial_local_hit", lambda original, *args: False)
@@ -198,7 +198,7 @@ def partial_hit_written_in_place(engine: ManagerHeight) -> None:
     group="E",
     engines=BOTH,
 )
-def computed_count_survives_preemption(engine: ManagerHeight) -> None:
+def computed_count_survives_preemption(engine: Driver) -> None:
     """A request that lost its blocks goes on where it was.
 
     Take a request's blocks away, and leave its count of computed tokens as it was.
@@ -209,8 +209,8 @@ def computed_count_survives_preemption(engine: ManagerHeight) -> None:
         original(client)
         client.request.num_computed_tokens = computed
 
-    if hasattr(engine, "_wait_again"):
-        wrap(engine, "_wait_again", wait_again)
+    if hasattr(engine.adapter, "_wait_again"):
+        wrap(engine.adapter, "_wait_again", wait_again)
 
 
 MUTANTS = declared(globals())

@@ -5,10 +5,9 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
-from harness.engines.fault_tools import BOTH, REFERENCE, core, groups, wrap
-from harness.engines.manager_height import ManagerHeight
+from harness.engines.driver import Driver
+from harness.engines.fault_tools import BOTH, REFERENCE, adapter, core, groups, wrap
 from harness.engines.mutant import declared, mutant
-from harness.engines.scheduler_height import SchedulerHeight
 
 
 @mutant(
@@ -19,7 +18,7 @@ from harness.engines.scheduler_height import SchedulerHeight
     group="A",
     engines=REFERENCE,
 )
-def null_block_published(engine: ManagerHeight) -> None:
+def null_block_published(engine: Driver) -> None:
     """Null columns of a recurrent group are keyed too.
 
     Forget that null columns are skipped when keys are given out.
@@ -45,7 +44,7 @@ def null_block_published(engine: ManagerHeight) -> None:
     group="A",
     engines=REFERENCE,
 )
-def skipped_boundary_published(engine: ManagerHeight) -> None:
+def skipped_boundary_published(engine: Driver) -> None:
     """The state at a chunk's end is keyed as every boundary that the chunk skipped."""
     pool = core(engine).block_pool
 
@@ -76,12 +75,12 @@ def skipped_boundary_published(engine: ManagerHeight) -> None:
     group="A",
     engines=BOTH,
 )
-def chunk_ends_off_the_grid(engine: ManagerHeight) -> None:
+def chunk_ends_off_the_grid(engine: Driver) -> None:
     """A chunk may end between boundaries, its state is keyed at the next one.
 
     Let a prefill chunk end wherever the budget ends; its running state is later keyed as if it stood at the boundary.
     """
-    engine.split = None
+    adapter(engine).split = None
 
 
 @mutant(
@@ -92,7 +91,7 @@ def chunk_ends_off_the_grid(engine: ManagerHeight) -> None:
     group="B",
     engines=REFERENCE,
 )
-def tail_published_early(engine: ManagerHeight) -> None:
+def tail_published_early(engine: Driver) -> None:
     """The last block of a chunk is keyed before it is full.
 
     Key the block in which a chunk ends although the chunk does not fill it.
@@ -114,7 +113,7 @@ def tail_published_early(engine: ManagerHeight) -> None:
     group="B",
     engines=REFERENCE,
 )
-def withdrawn_keys_stay(engine: ManagerHeight) -> None:
+def withdrawn_keys_stay(engine: Driver) -> None:
     """Keys of a request that was withdrawn from its step stay.
 
     Take a request back out of a step by freeing it, and leave its keys where they are.
@@ -136,7 +135,7 @@ def withdrawn_keys_stay(engine: ManagerHeight) -> None:
     group="B",
     engines=BOTH,
 )
-def same_step_state_hit(engine: ManagerHeight) -> None:
+def same_step_state_hit(engine: Driver) -> None:
     """A state keyed in this step is hit in this step."""
 
     def plant(manager: Any) -> None:
@@ -158,7 +157,7 @@ def same_step_state_hit(engine: ManagerHeight) -> None:
     group="H",
     engines=REFERENCE,
 )
-def state_donated_without_copy(engine: ManagerHeight) -> None:
+def state_donated_without_copy(engine: Driver) -> None:
     """A request goes on writing into the state that it published.
 
     Go on writing into the block whose state was just keyed instead of taking a new one.
@@ -190,7 +189,7 @@ def state_donated_without_copy(engine: ManagerHeight) -> None:
     group="A",
     engines=REFERENCE,
 )
-def split_in_attention_units(engine: ManagerHeight) -> None:
+def split_in_attention_units(engine: Driver) -> None:
     """Chunks end at attention's boundaries, between those of recurrent groups."""
     finest = min(single.block_size for single in core(engine).coordinator.single_type_managers)
 
@@ -202,8 +201,8 @@ def split_in_attention_units(engine: ManagerHeight) -> None:
         kept: int = original(request, tokens, hit)
         return kept
 
-    if getattr(engine, "split", None) is not None:
-        wrap(engine, "split", split)
+    if getattr(adapter(engine), "split", None) is not None:
+        wrap(adapter(engine), "split", split)
 
 
 @mutant(
@@ -214,7 +213,7 @@ def split_in_attention_units(engine: ManagerHeight) -> None:
     group="A",
     engines=REFERENCE,
 )
-def snapshot_keyed_a_block_late(engine: ManagerHeight) -> None:
+def snapshot_keyed_a_block_late(engine: Driver) -> None:
     """A state is keyed as the boundary after its own.
 
     Key each state as the boundary after the one that it stands at.
@@ -241,7 +240,7 @@ def snapshot_keyed_a_block_late(engine: ManagerHeight) -> None:
     group="M",
     engines=REFERENCE,
 )
-def hashes_in_anothers_units(engine: ManagerHeight) -> None:
+def hashes_in_anothers_units(engine: Driver) -> None:
     """A coarse block is keyed by the hash of a fine one.
 
     Key blocks that have several hashes by their number, as if each had one.
@@ -265,13 +264,13 @@ def hashes_in_anothers_units(engine: ManagerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def copies_a_step_late(engine: SchedulerHeight) -> None:
+def copies_a_step_late(engine: Driver) -> None:
     """Copies that a step needs are made before the next one."""
     late: list[Any] = []
 
-    def begin_step(original: Any, op: Any) -> None:
-        original(op)
-        begin: Any = engine.manager.events[-1]
+    def begin_step(original: Any, *step: Any) -> None:
+        original(*step)
+        begin: Any = engine.events[-1]
         begin.copies, late[:] = list(late), list(begin.copies)
 
     wrap(engine, "_begin", begin_step)

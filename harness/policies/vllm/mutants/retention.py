@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from harness.engines.driver import Driver
 from harness.engines.fault_tools import BOTH, REFERENCE, bound, core, groups, wrap
-from harness.engines.manager_height import ManagerHeight
 from harness.engines.mutant import declared, mutant
 
 
@@ -18,7 +18,7 @@ from harness.engines.mutant import declared, mutant
     group="N",
     engines=BOTH,
 )
-def replay_boundary_masked(engine: ManagerHeight) -> None:
+def replay_boundary_masked(engine: Driver) -> None:
     """Retention drops the boundary at which an exact replay resumes.
 
     Ask for the interval's boundaries alone.
@@ -43,7 +43,7 @@ def replay_boundary_masked(engine: ManagerHeight) -> None:
     group="N",
     engines=BOTH,
 )
-def denser_than_interval(engine: ManagerHeight) -> None:
+def denser_than_interval(engine: Driver) -> None:
     """Snapshots are kept at every boundary, whatever the interval."""
 
     def reachable_block_mask(original: Any, *args: Any, **kwargs: Any) -> None:
@@ -61,7 +61,7 @@ def denser_than_interval(engine: ManagerHeight) -> None:
     group="N",
     engines=REFERENCE,
 )
-def boundary_kept_too_high(engine: ManagerHeight) -> None:
+def boundary_kept_too_high(engine: Driver) -> None:
     """The state that is kept for a replay lies above what a speculative look-up may use.
 
     Keep the boundary of a plain replay, which a speculative look-up gives back.
@@ -87,7 +87,7 @@ def boundary_kept_too_high(engine: ManagerHeight) -> None:
     group="M",
     engines=REFERENCE,
 )
-def interval_in_anothers_units(engine: ManagerHeight) -> None:
+def interval_in_anothers_units(engine: Driver) -> None:
     """A retention interval is counted in units of half its own.
 
     Take the retention interval, which is in tokens, for one of half its length.

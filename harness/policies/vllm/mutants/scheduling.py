@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.engines.fault_tools import BOTH, REFERENCE, core, wrap
-from harness.engines.manager_height import ManagerHeight
+from harness.engines.driver import Driver
+from harness.engines.fault_tools import BOTH, REFERENCE, adapter, core, wrap
 from harness.engines.mutant import declared, mutant
 
 
@@ -17,7 +17,7 @@ from harness.engines.mutant import declared, mutant
     group="O",
     engines=BOTH,
 )
-def resumed_request_refused(engine: ManagerHeight) -> None:
+def resumed_request_refused(engine: Driver) -> None:
     """A preempted request is never admitted again."""
 
     def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -34,7 +34,7 @@ def resumed_request_refused(engine: ManagerHeight) -> None:
     group="O",
     engines=BOTH,
 )
-def preemption_crashes(engine: ManagerHeight) -> None:
+def preemption_crashes(engine: Driver) -> None:
     """Freeing a request raises after it was preempted once.
 
     Fail when a request that shares blocks is preempted a second time.
@@ -56,7 +56,7 @@ def preemption_crashes(engine: ManagerHeight) -> None:
     group="O",
     engines=REFERENCE,
 )
-def split_returns_nothing(engine: ManagerHeight) -> None:
+def split_returns_nothing(engine: Driver) -> None:
     """What is left of a prompt is rounded down to nothing, step after step."""
 
     def split(original: Any, request: Any, tokens: int, hit: int) -> int:
@@ -64,8 +64,8 @@ def split_returns_nothing(engine: ManagerHeight) -> None:
         size = max(single.block_size for single in core(engine).coordinator.single_type_managers)
         return (start + kept) // size * size - start if start < request.num_prompt_tokens else kept
 
-    if getattr(engine, "split", None) is not None:
-        wrap(engine, "split", split)
+    if getattr(adapter(engine), "split", None) is not None:
+        wrap(adapter(engine), "split", split)
 
 
 @mutant(
@@ -76,7 +76,7 @@ def split_returns_nothing(engine: ManagerHeight) -> None:
     group="O",
     engines=REFERENCE,
 )
-def failed_allocation_keeps_a_block(engine: ManagerHeight) -> None:
+def failed_allocation_keeps_a_block(engine: Driver) -> None:
     """An allocation that fails has taken a block before.
 
     Take a first block before finding out that there is no room for all.
@@ -100,7 +100,7 @@ def failed_allocation_keeps_a_block(engine: ManagerHeight) -> None:
     group="M",
     engines=REFERENCE,
 )
-def needs_counted_for_every_group(engine: ManagerHeight) -> None:
+def needs_counted_for_every_group(engine: Driver) -> None:
     """What all groups need together is multiplied by their number.
 
     Multiply what a request needs by the number of groups, which has been summed over already.
@@ -121,7 +121,7 @@ def needs_counted_for_every_group(engine: ManagerHeight) -> None:
     group="O",
     engines=REFERENCE,
 )
-def cached_blocks_are_no_room(engine: ManagerHeight) -> None:
+def cached_blocks_are_no_room(engine: Driver) -> None:
     """A request waits for ever beside blocks that are merely cached.
 
     Give blocks only as long as there are some that nothing is cached in.

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from harness.engines.fault_tools import REFERENCE, core, wrap
+from harness.engines.driver import Driver
+from harness.engines.fault_tools import REFERENCE, adapter, core, wrap
 from harness.engines.mutant import declared, mutant
 from harness.engines.observe_tier import TIER
-from harness.engines.scheduler_height import SchedulerHeight
 from harness.history.events import Move
 
 
@@ -22,12 +22,12 @@ from harness.history.events import Move
     engines=REFERENCE,
     height="scheduler",
 )
-def stored_before_the_step(engine: SchedulerHeight) -> None:
+def stored_before_the_step(engine: Driver) -> None:
     """A block is stored before the step that fills it has run."""
 
-    def begin_step(original: Any, op: Any) -> None:
-        original(op)
-        begin: Any = engine.manager.events[-1]
+    def begin_step(original: Any, *step: Any) -> None:
+        original(*step)
+        begin: Any = engine.events[-1]
         begin.copies, begin.stores = begin.copies + begin.stores, []
 
     wrap(engine, "_begin", begin_step)
@@ -42,12 +42,12 @@ def stored_before_the_step(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def load_forgotten(engine: SchedulerHeight) -> None:
+def load_forgotten(engine: Driver) -> None:
     """A hit in the second tier is reported and never brought back."""
 
-    def begin_step(original: Any, op: Any) -> None:
-        original(op)
-        begin: Any = engine.manager.events[-1]
+    def begin_step(original: Any, *step: Any) -> None:
+        original(*step)
+        begin: Any = engine.events[-1]
         begin.copies = [move for move in begin.copies if move.src_pool != TIER]
 
     wrap(engine, "_begin", begin_step)
@@ -62,7 +62,7 @@ def load_forgotten(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def tier_survives_new_weights(engine: SchedulerHeight) -> None:
+def tier_survives_new_weights(engine: Driver) -> None:
     """New weights end the keys of the device alone.
 
     Load new weights, and keep what the tier has of the old ones.
@@ -72,7 +72,7 @@ def tier_survives_new_weights(engine: SchedulerHeight) -> None:
         if reason != "version":
             original(reason)
 
-    wrap(engine.manager, "reset_tier", reset_tier)
+    wrap(adapter(engine).manager, "reset_tier", reset_tier)
 
 
 @mutant(
@@ -84,7 +84,7 @@ def tier_survives_new_weights(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def tier_never_asked(engine: SchedulerHeight) -> None:
+def tier_never_asked(engine: Driver) -> None:
     """Everything is stored in the second tier, nothing is looked up there."""
     tier = getattr(core(engine), "tier", None)
     if tier is not None:
@@ -100,16 +100,16 @@ def tier_never_asked(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def stored_a_step_late(engine: SchedulerHeight) -> None:
+def stored_a_step_late(engine: Driver) -> None:
     """What a step wrote is stored after the next, when its blocks may be another's.
 
     Store what a step has written after the next one, from blocks that nobody holds for that.
     """
     late: list[Any] = []
 
-    def begin_step(original: Any, op: Any) -> None:
-        original(op)
-        begin: Any = engine.manager.events[-1]
+    def begin_step(original: Any, *step: Any) -> None:
+        original(*step)
+        begin: Any = engine.events[-1]
         begin.stores, late[:] = list(late), list(begin.stores)
 
     wrap(engine, "_begin", begin_step)
@@ -124,7 +124,7 @@ def stored_a_step_late(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def loads_the_place_beside(engine: SchedulerHeight) -> None:
+def loads_the_place_beside(engine: Driver) -> None:
     """What comes back from the tier is the neighbour of what was found.
 
     Read one place further than the one that was found.
@@ -134,9 +134,9 @@ def loads_the_place_beside(engine: SchedulerHeight) -> None:
     def beside(move: Move) -> Move:
         return msgspec.structs.replace(move, src=(move.src + 1) % places)
 
-    def begin_step(original: Any, op: Any) -> None:
-        original(op)
-        begin: Any = engine.manager.events[-1]
+    def begin_step(original: Any, *step: Any) -> None:
+        original(*step)
+        begin: Any = engine.events[-1]
         begin.copies = [beside(move) if move.src_pool == TIER else move for move in begin.copies]
 
     wrap(engine, "_begin", begin_step)
@@ -151,15 +151,15 @@ def loads_the_place_beside(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def stores_share_a_place(engine: SchedulerHeight) -> None:
+def stores_share_a_place(engine: Driver) -> None:
     """Two blocks of a step are stored in one place.
 
     Store all that a step has written where the first of it belongs.
     """
 
-    def begin_step(original: Any, op: Any) -> None:
-        original(op)
-        begin: Any = engine.manager.events[-1]
+    def begin_step(original: Any, *step: Any) -> None:
+        original(*step)
+        begin: Any = engine.events[-1]
         begin.stores = [msgspec.structs.replace(move, dst=begin.stores[0].dst) for move in begin.stores]
 
     wrap(engine, "_begin", begin_step)
@@ -174,14 +174,14 @@ def stores_share_a_place(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def reset_of_all_spares_the_tier(engine: SchedulerHeight) -> None:
+def reset_of_all_spares_the_tier(engine: Driver) -> None:
     """A reset of every tier reports success while one still serves."""
 
     def reset_tier(original: Any, reason: str = "reset") -> None:
         if reason != "reset":
             original(reason)
 
-    wrap(engine.manager, "reset_tier", reset_tier)
+    wrap(adapter(engine).manager, "reset_tier", reset_tier)
 
 
 MUTANTS = declared(globals())

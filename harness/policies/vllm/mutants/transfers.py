@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.engines.fault_tools import REFERENCE, core, wrap
+from harness.engines.driver import Driver
+from harness.engines.fault_tools import REFERENCE, adapter, core, wrap
 from harness.engines.mutant import declared, mutant
-from harness.engines.scheduler_height import SchedulerHeight
 from reference_impl.vllm_extended.loading_scheduler import LoadingScheduler
 
 
-def _slow(engine: SchedulerHeight) -> LoadingScheduler | None:
+def _slow(engine: Driver) -> LoadingScheduler | None:
     """Return the scheduler if its tier takes time; elsewhere there is nothing to plant."""
-    return engine.scheduler if isinstance(engine.scheduler, LoadingScheduler) else None
+    return adapter(engine).scheduler if isinstance(adapter(engine).scheduler, LoadingScheduler) else None
 
 
 @mutant(
@@ -24,7 +24,7 @@ def _slow(engine: SchedulerHeight) -> LoadingScheduler | None:
     engines=REFERENCE,
     height="scheduler",
 )
-def runs_before_its_load_has_landed(engine: SchedulerHeight) -> None:
+def runs_before_its_load_has_landed(engine: Driver) -> None:
     """A request runs over pages that a load has yet to fill.
 
     Let a request run in the very step that its loads begin with.
@@ -54,7 +54,7 @@ def runs_before_its_load_has_landed(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def failed_load_counts(engine: SchedulerHeight) -> None:
+def failed_load_counts(engine: Driver) -> None:
     """A load that failed leaves its page keyed and its tokens counted as computed.
 
     Take what could not be loaded for loaded.
@@ -65,7 +65,7 @@ def failed_load_counts(engine: SchedulerHeight) -> None:
         original(transfer)
 
     if _slow(engine):
-        wrap(engine.manager, "end_transfer", end_transfer)
+        wrap(adapter(engine).manager, "end_transfer", end_transfer)
 
 
 @mutant(
@@ -77,7 +77,7 @@ def failed_load_counts(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def failed_store_found(engine: SchedulerHeight) -> None:
+def failed_store_found(engine: Driver) -> None:
     """A store that failed leaves its key to be found.
 
     Take what could not be stored for stored.
@@ -88,7 +88,7 @@ def failed_store_found(engine: SchedulerHeight) -> None:
         original(transfer)
 
     if _slow(engine):
-        wrap(engine.manager, "end_transfer", end_transfer)
+        wrap(adapter(engine).manager, "end_transfer", end_transfer)
 
 
 @mutant(
@@ -100,7 +100,7 @@ def failed_store_found(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def keyed_when_its_load_begins(engine: SchedulerHeight) -> None:
+def keyed_when_its_load_begins(engine: Driver) -> None:
     """A block can be hit before the load that fills it has ended.
 
     Key a block when its load begins, as if that were part of the step.
@@ -125,7 +125,7 @@ def keyed_when_its_load_begins(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def abandoned_load_gives_its_pages_back(engine: SchedulerHeight) -> None:
+def abandoned_load_gives_its_pages_back(engine: Driver) -> None:
     """Pages of an aborted request are another's while a load still writes into them."""
     scheduler: Any = _slow(engine)
     if scheduler is None:
@@ -136,7 +136,7 @@ def abandoned_load_gives_its_pages_back(engine: SchedulerHeight) -> None:
         loads = scheduler.loading.get(request.request_id, [])
         original(request)
         given_back.update(load.number for load in loads if not load.ended)
-        engine.manager.block_pool.free_blocks([load.block for load in loads if not load.ended])
+        adapter(engine).manager.block_pool.free_blocks([load.block for load in loads if not load.ended])
 
     def end(original: Any, transfer: Any) -> None:
         if transfer.number not in given_back:
@@ -155,7 +155,7 @@ def abandoned_load_gives_its_pages_back(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def store_source_let_go(engine: SchedulerHeight) -> None:
+def store_source_let_go(engine: Driver) -> None:
     """A block is given back, and written anew, while it is still being stored.
 
     Hold a block until its store begins, not until it ends.
@@ -166,14 +166,14 @@ def store_source_let_go(engine: SchedulerHeight) -> None:
 
     def begin_stores(original: Any) -> Any:
         begun = original()
-        engine.manager.block_pool.free_blocks([store.block for store in begun])
+        adapter(engine).manager.block_pool.free_blocks([store.block for store in begun])
         return begun
 
     def end(original: Any, transfer: Any) -> None:
         if not transfer.stores:
             original(transfer)
 
-    wrap(engine.manager, "begin_stores", begin_stores)
+    wrap(adapter(engine).manager, "begin_stores", begin_stores)
     wrap(core(engine).block_pool, "end_transfer", end)
 
 
@@ -186,7 +186,7 @@ def store_source_let_go(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def place_gives_way_while_loaded(engine: SchedulerHeight) -> None:
+def place_gives_way_while_loaded(engine: Driver) -> None:
     """A place of the second tier is filled anew while a load still reads it.
 
     Let places be evicted from which loads are under way.
@@ -216,7 +216,7 @@ def place_gives_way_while_loaded(engine: SchedulerHeight) -> None:
     engines=REFERENCE,
     height="scheduler",
 )
-def loaded_requests_keep_their_blocks(engine: SchedulerHeight) -> None:
+def loaded_requests_keep_their_blocks(engine: Driver) -> None:
     """Requests that were loaded hold blocks that each of them lacks to go on.
 
     Let nobody who was loaded and cannot go on give up its blocks for others.

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from harness._util.errors import UsageError
-from harness.engines.fault_tools import core
+from harness.engines.driver import Driver
+from harness.engines.fault_tools import adapter, core
 from harness.engines.kind import Answer
-from harness.engines.manager_height import ManagerHeight
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec, kinds
 from harness.policies.vllm.vectors import cases
@@ -120,23 +120,23 @@ class _Asked:
     def split(self, question: SplitInput) -> SplitExpected:
         """Ask the scheduler's rule how many tokens a request may compute."""
         engine = self._engine(question.groups, question.config)
-        if engine.split is None:
+        if adapter(engine).split is None:
             return SplitExpected(question.asked)
         request = _request(engine, question.prompt)
         for token in range(question.known - question.prompt):
             request.append_output_token_ids(token + 1)
         request.num_computed_tokens = question.start
         request.shared_prefix_boundary = question.shared_prefix_boundary
-        return SplitExpected(engine.split(request, question.asked, 0))
+        return SplitExpected(adapter(engine).split(request, question.asked, 0))
 
-    def _engine(self, groups: list[GroupSpec], config: Mapping[str, Any], pages: int = PAGES) -> ManagerHeight:
+    def _engine(self, groups: list[GroupSpec], config: Mapping[str, Any], pages: int = PAGES) -> Driver:
         if self._one_release and "release" in config:
             raise CannotAsk(f"questions about release {config['release']}, which this engine may not be")
         if self._one_release and _out_of_range(groups, config, pages):
             raise CannotAsk("numbers out of range, which vLLM's configuration refuses before there is a cache to ask")
         header = TraceHeader("vector", Layout("vector", list(groups)), pages, options=dict(config))
         engine = self._open(header)
-        assert isinstance(engine, ManagerHeight)
+        assert isinstance(engine, Driver)
         return engine
 
 
@@ -147,10 +147,10 @@ def _out_of_range(groups: list[GroupSpec], config: Mapping[str, Any], pages: int
     return min(numbers) <= 0
 
 
-def _request(engine: ManagerHeight, tokens: int, name: str = "r") -> Any:
+def _request(engine: Driver, tokens: int, name: str = "r") -> Any:
     if tokens < 1:
         raise UsageError(f"tokens ({tokens}): a request has at least one")
-    return engine.new_request(Submit(name, f"text:{tokens}"), list(range(1, tokens + 1)))
+    return adapter(engine).new_request(Submit(name, f"text:{tokens}"), list(range(1, tokens + 1)))
 
 
 def _plant(manager: Any, writer: Any, group: int, block_size: int, length: int) -> None:

@@ -1,4 +1,4 @@
-"""The differ and the engine around a policy, on a policy small enough to be checked by hand.
+"""The driver and the comparison of block tables, on a policy small enough to be checked by hand.
 
 `Bump` hands out pages 0, 1, 2, ... of two pools, one for attention and one for states, and keys whole blocks.
 """
@@ -11,9 +11,24 @@ from typing import Any
 import pytest
 
 from harness._util.errors import UsageError
+from harness.engines.adapter import Adapter, Asked, Refused, Scheduled
 from harness.engines.cache_state import ABSENT, Claim, Count, Tables
-from harness.engines.policy_height import PolicyHeight, Refused, Scheduled
-from harness.history.events import Aborted, Accept, Counts, Drop, Finished, Group, Header, Hit, Pool, Publish, Take, Unpublish
+from harness.engines.driver import Driver
+from harness.history.events import (
+    Aborted,
+    Accept,
+    Counts,
+    Drop,
+    Finished,
+    Group,
+    Header,
+    Hit,
+    Pool,
+    Publish,
+    Take,
+    Unpublish,
+    UnpublishReason,
+)
 from harness.history.events import Preempted as Lost
 from harness.run.execute import drive
 from harness.trace.format import Finish, Height, Layout, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
@@ -22,7 +37,7 @@ SIZE = 4
 LONGEST = 24
 
 
-class Bump:
+class Bump(Adapter):
     """Attention blocks of four tokens in pool 0; one state for each request, in pool 1; keys for prompts that were computed."""
 
     max_model_len = LONGEST
@@ -35,16 +50,13 @@ class Bump:
         self.known: dict[tuple[int, ...], str] = {}
         self.claims: dict[Any, Claim] = {}
 
-    def attach(self, engine: PolicyHeight) -> None:
-        self.engine, self.diff = engine, engine.diff
-
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         if len(tokens) >= LONGEST:
             raise Refused(f"request {submit.r!r} has {len(tokens)} tokens")
         self.tokens[submit.r], self.done[submit.r] = tokens, 0
 
-    def schedule(self, asked: Sequence[tuple[str, int]] | None, budget: int) -> Scheduled:
-        wanted = asked if asked is not None else [(r, budget or 8) for r in self.tokens]
+    def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
+        wanted = asked if asked is not None else [(r, step.budget or 8) for r in self.tokens]
         scheduled = Scheduled()
         for r, count in wanted:
             if r not in self.held:
@@ -85,14 +97,10 @@ class Bump:
     def running(self) -> list[str]:
         return list(self.held)
 
-    def reset(self, tier: str) -> Mapping[str, bool]:
+    def forget(self, reason: UnpublishReason) -> bool:
         self.claims.clear()
-        self.diff.settle(reason="reset")
-        return {"local": True}
-
-    def renew(self) -> None:
-        self.claims.clear()
-        self.diff.settle(reason="version")
+        self.diff.settle(reason=reason)
+        return True
 
     def tables(self, r: str) -> Tables:
         attention, state = self.held.get(r, [[], []])
@@ -117,9 +125,9 @@ def header(height: Height = "manager") -> Header:
     return Header(engine="bump", height=height, pools=[Pool(id=0, pages=8), Pool(id=1, pages=2)], groups=groups)
 
 
-def engine(height: Height = "manager") -> PolicyHeight:
+def engine(height: Height = "manager") -> Driver:
     """Return an engine over a new policy."""
-    return PolicyHeight(header(height), Bump(header(height)))
+    return Driver(header(height), Bump(header(height)))
 
 
 def test_a_step_is_told_as_hit_takes_keys_and_counts() -> None:

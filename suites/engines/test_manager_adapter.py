@@ -9,6 +9,7 @@ import pytest
 from harness._util.errors import UsageError
 from harness.history.events import (
     Accept,
+    Counts,
     Drop,
     Event,
     Finished,
@@ -178,14 +179,14 @@ def test_who_has_ended_is_left_alone() -> None:
     built.apply(Submit("a", "x:8"))
     built.apply(Abort("a"))
     assert built.apply(Finish("a")) == []
-    assert begun(built.apply(Step([("a", 8)]))).runs == []
+    assert built.apply(Step([("a", 8)])) == []
 
 
-def test_sampling_stops_at_the_longest_model_length() -> None:
-    """A request that has reached max_model_len tokens computes no more and samples no more."""
+def test_a_request_finishes_at_the_longest_model_length() -> None:
+    """A request that has max_model_len tokens is over: it gives its blocks back, and who asks for it is not heard."""
     built = engine(max_model_len=18)
     built.apply(Submit("a", "x:16"))
-    for _ in range(4):
-        last = built.apply(Step([("a", 16)]))
-    assert not any(isinstance(event, Accept) for event in last)
-    assert begun(last).runs == []
+    events = [event for _ in range(4) for event in built.apply(Step([("a", 16)]))]
+    assert [event.upto for event in events if isinstance(event, Accept)] == [17, 18]
+    assert [type(event) for event in events if isinstance(event, Finished | StepBegin)] == [StepBegin, StepBegin, Finished]
+    assert isinstance(events[-1], Counts) and events[-1].held == 0

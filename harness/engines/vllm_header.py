@@ -1,0 +1,83 @@
+"""What an engine of vLLM's shape declares of itself: one pool that all groups alias, page 0 the null block.
+
+Sources: vLLM 0.33.0, `v1/core/kv_cache_utils.py`; `v1/core/single_type_kv_cache_manager.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from harness.engines.adapter import SECOND
+from harness.engines.observe_pins import POOL
+from harness.engines.observe_tier import TIER
+from harness.history.events import Group, Header, Pool, Retention, Rules
+from harness.trace.format import GroupSpec, TraceHeader
+from reference_impl.vllm.config import Options
+
+CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights", "withdraw"]
+PRUNABLE = ("sliding", "recurrent")
+
+
+def describe(trace: TraceHeader, engine: str, engine_version: str, rules: Rules, options: Options | None = None) -> Header:
+    """Return the history header of an engine of vLLM's shape: one pool that all groups alias, page 0 the null block.
+
+    `options` say how recurrent groups are run, in mode `align` if they are left out.
+    """
+    options = options or Options()
+    kinds = {group.kind for group in trace.layout.groups}
+    not_applicable = {}
+    if "recurrent" not in kinds or not rules.caching:
+        not_applicable["no-fabricated-snapshots"] = _why(rules, "no recurrent group")
+    if not rules.retention.groups or not rules.caching:
+        reason = _why(rules, "no group that retention prunes")
+        not_applicable |= {"replay-boundary-retained": reason, "interval-sparsity": reason}
+    return Header(
+        engine=engine,
+        height=trace.height,
+        pools=[Pool(id=POOL, pages=trace.pages, null=[0])],
+        groups=[_group(index, spec, options) for index, spec in enumerate(trace.layout.groups)],
+        rules=rules,
+        capabilities=CAPABILITIES,
+        not_applicable=not_applicable,
+        engine_version=engine_version,
+        trace=trace.name,
+    )
+
+
+def _group(index: int, spec: GroupSpec, options: Options) -> Group:
+    """Return a group as the worker sees it. In mode `none` one block holds the state of a whole request."""
+    recurrent, mode = spec.kind == "recurrent", options.mamba_cache_mode
+    return Group(
+        id=index,
+        kind=spec.kind,
+        block_size=options.max_model_len if recurrent and mode == "none" else spec.block_size,
+        pool=POOL,
+        window=spec.window,
+        chunk=spec.chunk,
+        snapshots="every-block" if recurrent and mode == "all" else "chunk-end",
+    )
+
+
+def retention(trace: TraceHeader, interval: int | None, kinds: Collection[str] = PRUNABLE, **declared: bool) -> Retention:
+    """Return what vLLM keeps of the groups of a layout.
+
+    `interval` in tokens, `kinds` of groups that it governs, `declared` as in `Retention`.
+    """
+    groups = [index for index, spec in enumerate(trace.layout.groups) if spec.kind in kinds]
+    return Retention(interval=interval, groups=groups, **declared)
+
+
+def _why(rules: Rules, otherwise: str) -> str:
+    return otherwise if rules.caching else "prefix caching is off"
+
+
+def with_tier(header: Header, pages: int) -> Header:
+    """Return the header with a second tier of so many pages, and in it a group for each of the device's."""
+    if not pages:
+        return header
+    count = len(header.groups)
+    aside = [msgspec.structs.replace(group, id=count + group.id, pool=TIER, of=group.id) for group in header.groups]
+    pools = [*header.pools, Pool(id=TIER, pages=pages, tier=SECOND)]
+    return msgspec.structs.replace(header, pools=pools, groups=[*header.groups, *aside])
