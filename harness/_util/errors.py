@@ -9,3 +9,7 @@ class UsageError(Exception):
 
 class EngineMissing(UsageError):
     """The engine cannot be imported here; the message names what is missing and what to install. Exit code 4."""
+
+
+class EngineBroken(UsageError):
+    """The engine cannot be built, although it does not refuse what was asked: it raised, died or hung. Exit code 4."""

@@ -107,6 +107,7 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "the engine follows another policy than the one it declares",
     ),
     Anomaly("died", "an engine carries out every operation that a trace may ask for", "the server goes down"),
+    Anomaly("hung", "an engine answers every operation within its deadline", "the server answers nobody any more"),
 )
 
 DISAGREEMENTS: tuple[Anomaly, ...] = (

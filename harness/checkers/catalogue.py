@@ -28,9 +28,15 @@ NO_STORY = {
     "divergence": (
         "the engine publishes one key more than the reference of its release",
         "other block ids, other victims, another of two blocks with the same key: the reference follows these choices",
-    )
+        "harness/run/lockstep.py",
+    ),
+    "hung": (
+        "an operation is not answered within the deadline; the process is ended",
+        "an operation that takes nearly as long is answered, and the next one too",
+        "harness/engines/child/process.py",
+    ),
 }
-"""What no single history can show, because it takes two: the anomaly and its look-alike in words."""
+"""What no history can show, because it takes two runs or a clock: the anomaly, its look-alike, and where it is found."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +87,12 @@ def document(stories: list[Story]) -> str:
     anomalies, examples = [], []
     for anomaly in CATALOGUE:
         checkers = ", ".join(checker.name for checker in ALL if anomaly.name in checker.anomalies)
-        reported = checkers or ("differential" if anomaly.name in NO_STORY else "engine")
+        reported = checkers or ("differential" if anomaly.name == "divergence" else "engine")
         anomalies.append([f"[{anomaly.name}](#{anomaly.name})", anomaly.invariant, anomaly.implies, reported])
         rows = [_row(story) for story in stories if story.anomaly == anomaly.name]
         if anomaly.name in NO_STORY:
-            illegal, legal = NO_STORY[anomaly.name]
-            rows.insert(0, ["", legal, illegal, "`harness/run/lockstep.py`"])
+            illegal, legal, where = NO_STORY[anomaly.name]
+            rows.insert(0, ["", legal, illegal, f"`{where}`"])
         examples.append((anomaly.name, rows))
     return pages.render("anomalies", anomalies=anomalies, examples=examples)
 

@@ -9,6 +9,7 @@ class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One contradiction: which anomaly, seen by which checker, at which event of the history and operation of the trace.
 
     `cause` is one word for what is behind it where the checker can tell, such as the fact in which a divergence lies.
+    `output` is the end of what an engine in a process of its own had printed when it failed.
     """
 
     anomaly: str
@@ -18,6 +19,7 @@ class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
     r: str = ""
     seq: int = -1
     op: int = -1
+    output: str = ""
 
 
 class Measured(msgspec.Struct, kw_only=True):

@@ -13,6 +13,7 @@ from harness.cli.options import (
     expectations_of,
     expected_options,
     exported_of,
+    isolation_options,
     options_of,
     policy_option,
 )
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from harness.cli.options import Isolate
     from harness.engines.registry import EngineSpec
     from harness.fuzz.campaign import Campaign, Plan
 
 
 @click.command()
 @engine_option
+@isolation_options
 @policy_option
 @click.option(
     "--layout",
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
 )
 def fuzz(
     engine: str,
+    isolate: Isolate,
     policy: str,
     layouts: tuple[str, ...],
     options: tuple[str, ...],
@@ -75,6 +79,8 @@ def fuzz(
             raise UsageError("--exhaustive: nothing is drawn; leave out " + ("--operations" if operations else "--seed"))
         if expected:
             raise UsageError("--expected: an exhaustive search has no list; it ends at its first failure")
+        if isolate.asked == "yes":
+            raise UsageError("--isolate yes: --exhaustive reads states off an engine in its own process; leave one of them out")
         return _exhaustive(engine_of(engine, policy), policy, layouts, options, bound, seconds)
     if bound:
         raise UsageError("--bound: belongs to --exhaustive")
@@ -84,7 +90,7 @@ def fuzz(
     from harness.run import store
     from harness.verdict.report import terminal
 
-    spec = engine_of(engine, policy)
+    spec = engine_of(engine, policy, isolate=isolate)
     plan = _plan(spec, policy, layouts, options, seed)
     canary = run_canary(plan if policy == POLICY else _plan(engine_of("reference"), POLICY, (), (), seed))
     progress = _Progress()

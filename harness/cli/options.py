@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -57,8 +58,51 @@ def expectations_of(expected: Path | None, strict: bool) -> Expectations:
     return Expectations(load(expected) if expected else (), strict=strict)
 
 
-def engine_of(text: str, policy: str = "", device: str = "") -> EngineSpec:
-    """Return the engine that the user named, able to follow a policy, on a device if one was named beside it."""
+OPENING, OPENING_MIN = 10, 60.0
+"""To open, an engine has so many times the deadline of an operation, and so many seconds at least."""
+
+
+class Isolate(NamedTuple):
+    """What the user said of the process of an engine: `asked` is yes, no or nothing; the others are None if left out."""
+
+    asked: str | None = None
+    deadline: float | None = None
+    memory_gib: float | None = None
+
+
+def isolation_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options of an engine's own process, which it takes as `isolate`."""
+
+    @click.option(
+        "--isolate",
+        "asked",
+        type=click.Choice(["yes", "no"]),
+        help="Run the engine in a process of its own; default: yes, unless it is part of this package or computes tensors.",
+    )
+    @click.option(
+        "--deadline",
+        type=click.FloatRange(min=0, min_open=True, max=86_400),
+        metavar="SECONDS",
+        help="How long an engine in a process of its own may take for an operation (60); to open, ten times that.",
+    )
+    @click.option(
+        "--memory-gib",
+        type=click.FloatRange(min=0, min_open=True, max=1 << 20),
+        metavar="GIB",
+        help="How much memory its process may allocate; default: any amount. Linux only.",
+    )
+    @wraps(command)
+    def with_options(*, asked: str | None, deadline: float | None, memory_gib: float | None, **others: Any) -> int:
+        return command(isolate=Isolate(asked, deadline, memory_gib), **others)
+
+    return with_options
+
+
+def engine_of(text: str, policy: str = "", device: str = "", isolate: Isolate | None = None) -> EngineSpec:
+    """Return the engine that the user named, able to follow a policy, on a device if one was named beside it.
+
+    It runs in a process of its own if the user says so in `isolate`, or says nothing there and it is not this package's.
+    """
     from harness._util.names import nearest
     from harness.engines import policy as policy_registry
     from harness.engines.registry import GROUP, parse
@@ -72,7 +116,27 @@ def engine_of(text: str, policy: str = "", device: str = "") -> EngineSpec:
         raise UsageError(f"--policy: no policy is called {policy!r}{nearest(policy, policies)}")
     if policy and not spec.kind.follows(policy):
         raise UsageError(f"--policy: engine {spec.kind.name} follows {', '.join(spec.kind.policies or ())}, not {policy}")
-    return spec
+    return _held(spec, isolate or Isolate())
+
+
+def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
+    from dataclasses import replace
+    from sys import platform
+
+    from harness.engines.child.engine import Isolation
+
+    apart = spec.foreign and not spec.kind.computes if isolate.asked is None else isolate.asked == "yes"
+    if not apart:
+        for option, value in (("--deadline", isolate.deadline), ("--memory-gib", isolate.memory_gib)):
+            if value is not None:
+                raise UsageError(f"{option}: engine {spec.kind.name} runs in the harness's own process; add --isolate yes")
+        return spec
+    if isolate.memory_gib and not platform.startswith("linux"):
+        raise UsageError("--memory-gib: only Linux can limit the memory of another process; leave it out")
+    isolation = Isolation(memory_gib=isolate.memory_gib or 0.0)
+    if isolate.deadline:
+        isolation = replace(isolation, deadline=isolate.deadline, opening=max(OPENING_MIN, OPENING * isolate.deadline))
+    return spec.isolated(isolation)
 
 
 def configurations_of(policy: str, layouts: Sequence[str], options: Sequence[str]) -> tuple[list[Configuration], bool]:

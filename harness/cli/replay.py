@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.errors import UsageError
-from harness.cli.options import engine_of, engine_option
+from harness.cli.options import engine_of, engine_option, isolation_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.cli.options import Isolate
     from harness.engines.registry import EngineSpec
     from harness.trace.format import Trace
     from harness.verdict.result import Result
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @engine_option
+@isolation_options
 @click.option("--differential", is_flag=True, help="Run the reference beside the engine and compare them.")
 @click.option("--cold", is_flag=True, help="Compare tensors with cold runs, as the suite cold-vs-cached does.")
 @click.option(
@@ -37,7 +39,16 @@ if TYPE_CHECKING:
     help="Write the history, which `check` can judge again.",
 )
 @click.option("--quiet", is_flag=True, help="Print only the witness and the verdict.")
-def replay(file: Path, engine: str, differential: bool, cold: bool, shrinking: bool, recorded: Path | None, quiet: bool) -> int:
+def replay(
+    file: Path,
+    engine: str,
+    isolate: Isolate,
+    differential: bool,
+    cold: bool,
+    shrinking: bool,
+    recorded: Path | None,
+    quiet: bool,
+) -> int:
     """Run one stored trace on an engine under every checker."""
     from harness.history import validate
     from harness.history.events import save
@@ -46,7 +57,7 @@ def replay(file: Path, engine: str, differential: bool, cold: bool, shrinking: b
     from harness.verdict.report.counterexample import witness
     from harness.verdict.result import EXIT_NOTHING_CHECKED
 
-    spec, asked = engine_of(engine), validate.load_trace(file)
+    spec, asked = engine_of(engine, isolate=isolate), validate.load_trace(file)
     if recorded:
         store.ready(recorded, "--history")
     _fits(spec, asked, file, differential=differential)
@@ -124,7 +135,9 @@ def _missing(spec: EngineSpec, asked: Trace, file: Path) -> str:
     Raises UsageError, naming the file unless an option of the command is at fault, for a configuration that the engine refuses.
     """
     try:
-        header = spec.open(asked.header).describe()
+        engine = spec.open(asked.header)
+        header = engine.describe()
+        engine.close()
     except UsageError as error:
         raise UsageError(f"{error}" if str(error).startswith("--") else f"{file}:1: {error}") from None
     for need in asked.header.needs:

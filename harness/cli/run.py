@@ -14,6 +14,7 @@ from harness.cli.options import (
     expectations_of,
     expected_options,
     exported_of,
+    isolation_options,
     policy_option,
     suites_of,
 )
@@ -21,6 +22,7 @@ from harness.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from harness.cli.options import Isolate
     from harness.run.suites import Suite
     from harness.trace.configurations import Configuration
     from harness.trace.format import Trace
@@ -31,6 +33,7 @@ _FILE = click.Path(path_type=Path)
 
 @click.command()
 @engine_option
+@isolation_options
 @policy_option
 @click.option(
     "--layout",
@@ -85,6 +88,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--quiet", is_flag=True, help="Print only witnesses and the verdict.")
 def run(
     engine: str,
+    isolate: Isolate,
     policy: str,
     layouts: tuple[str, ...],
     options: tuple[str, ...],
@@ -110,7 +114,7 @@ def run(
     from harness.run import store
     from harness.run.runner import Runner
 
-    spec = engine_of(engine, policy, device or "")
+    spec = engine_of(engine, policy, device or "", isolate)
     said = [*options, *([f"retention_interval={retention_interval}"] if retention_interval is not None else [])]
     exported = exported_of(policy, said)
     configurations, chosen = configurations_of(policy, layouts, [*said, *(one.setting for one in exported)])

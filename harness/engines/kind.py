@@ -45,6 +45,8 @@ class EngineKind:
     answers: Answers | None = None
     faults: Callable[[], Mapping[str, Mutant]] = dict
     """Seeded faults of its own, by name, beside those that `harness.engines.faults` knows."""
+    isolated: bool = False
+    """It runs in a process of its own unless the user says otherwise, as every engine of another package does."""
 
     def follows(self, policy: str) -> bool:
         """Whether it can follow a policy."""

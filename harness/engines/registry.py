@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from harness._util import plugins
-from harness._util.errors import EngineMissing, UsageError
+from harness._util.errors import EngineBroken, EngineMissing, UsageError
 from harness._util.names import nearest
+from harness.engines.child.engine import Isolated, Isolation
+from harness.engines.failure import EngineFailure, told
 from harness.engines.faults import plant
 from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
@@ -24,6 +26,8 @@ from harness.trace.format import TraceHeader
 GROUP = "cachewitness.engines"
 MUTANT = "mutant"
 """The option that names a seeded fault; engines need not know it."""
+_OWN = "harness."
+"""How the registrations of this package begin."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,52 @@ class EngineSpec:
     kind: EngineKind
     options: dict[str, str]
     text: str
+    isolation: Isolation | None = None
+    """How it is held in a process of its own; None: it runs in the harness's."""
 
     @property
     def comparable(self) -> bool:
         """Whether the reference can be run beside it: another engine that follows its policy, or itself with a fault."""
         return MUTANT in self.options if self.kind.is_reference else self.kind.replays
 
+    @property
+    def foreign(self) -> bool:
+        """Whether it is not this package's own code, so that it may do to its process what it likes."""
+        entry = plugins.registered(GROUP).get(self.kind.name)
+        return self.kind.isolated or (entry is not None and not entry.value.startswith(_OWN))
+
+    @property
+    def held(self) -> str:
+        """Where it runs, in words; empty for an engine of this package in the harness's own process."""
+        if self.isolation is not None:
+            memory = f", {self.isolation.memory_gib:g} GiB" if self.isolation.memory_gib else ""
+            return f"in a process of its own, {self.isolation.deadline:g} s for an operation{memory}"
+        return "in process: a death of the engine ends the run without a verdict" if self.foreign else ""
+
+    def isolated(self, isolation: Isolation) -> EngineSpec:
+        """Return the same engine in a process of its own."""
+        return replace(self, isolation=isolation)
+
+    def hurried(self) -> EngineSpec:
+        """Return the same engine, which is given up on sooner if it hangs."""
+        return self if self.isolation is None else replace(self, isolation=self.isolation.hurried())
+
     def open(self, header: TraceHeader) -> Engine:
-        """Build the engine for a trace, and plant the fault that its options name."""
+        """Build the engine for a trace, and plant the fault that its options name.
+
+        Raises UsageError if it refuses the trace's configuration, EngineBroken if it fails in another way.
+        """
+        try:
+            if self.isolation is not None:
+                return Isolated(self.text, header, self.isolation)
+            return self._built(header)
+        except UsageError:
+            raise
+        except Exception as error:
+            what = str(error) if isinstance(error, EngineFailure) else f"raised {told(error)}"
+            raise EngineBroken(f"--engine {self.text}: cannot be built for trace {header.name!r}: it {what}") from error
+
+    def _built(self, header: TraceHeader) -> Engine:
         options = {key: value for key, value in self.options.items() if key != MUTANT}
         engine: Any = self.kind.open(header, options)
         if mutant := self.options.get(MUTANT):

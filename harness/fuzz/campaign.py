@@ -15,7 +15,7 @@ from hashlib import sha256
 
 import msgspec
 
-from harness._util.errors import EngineMissing, UsageError
+from harness._util.errors import EngineBroken, UsageError
 from harness.checkers import fresh
 from harness.checkers.finding import Finding, merge_tallies
 from harness.engines import policy as policies
@@ -23,12 +23,12 @@ from harness.engines.registry import EngineSpec
 from harness.fuzz.draw import Restriction, draw
 from harness.fuzz.watch import Watch
 from harness.run.execute import drive
+from harness.run.smaller import smallest
 from harness.trace import format as traces
 from harness.trace.capabilities import lacking, within
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
 from harness.trace.generate import Seeded, write
-from harness.trace.shrink import shrink
 from harness.verdict.expected import Entry, Expectations
 from harness.verdict.result import Result
 from harness.verdict.summary import Failure, NotRun, Report, SuiteReport
@@ -85,7 +85,7 @@ class Campaign:
     traces: int = 0
 
     def __post_init__(self) -> None:
-        self.report = Report(engine=self.engine.text, seed=self.plan.seed)
+        self.report = Report(engine=self.engine.text, held=self.engine.held, seed=self.plan.seed)
         self._suites = {height: SuiteReport(name=f"fuzz-{height}") for height in self.plan.heights}
         self._left_out: dict[tuple[str, str], NotRun] = {}
         self._digest = sha256()
@@ -134,11 +134,11 @@ class Campaign:
         try:
             configuration, trace = self.plan.draw(number)
             engine = self.engine.open(trace.header)
+        except EngineBroken:
+            raise
         except UsageError as error:
             self._leave_out("configurations", str(error))
             return
-        except ImportError as error:
-            raise EngineMissing(f"--engine {self.engine.text}: cannot be built: {error}") from error
         header = engine.describe()
         self.report.startup_seconds = max(self.report.startup_seconds, time.perf_counter() - began)
         self._versions.add(header.engine_version)
@@ -195,20 +195,12 @@ class Campaign:
 def failure_of(engine: EngineSpec, name: str, trace: Trace, finding: Finding) -> Failure:
     """Return a trace that failed with the smallest one that fails alike."""
 
-    def again(candidate: Trace) -> Finding | None:
+    def rerun(candidate: Trace, engine: EngineSpec) -> Finding | None:
         def alike(found: Finding) -> bool:
             return found.anomaly == finding.anomaly
 
         result = drive(candidate, engine.open(candidate.header), until=alike, keep=False)
         return next(filter(alike, result.findings), None)
 
-    def fails(candidate: Trace) -> int:
-        try:
-            found = again(candidate)
-        except UsageError:
-            return -1
-        return found.op if found else -1
-
-    smallest = shrink(trace, fails)
-    last = again(smallest) or finding
-    return Failure(id=name, finding=last, trace=trace, shrunk=smallest, offending=last.op)
+    shrunk, last = smallest(trace, engine, finding, rerun)
+    return Failure(id=name, finding=last, trace=trace, shrunk=shrunk, offending=last.op)

@@ -37,6 +37,8 @@ def print_campaign(
     version = f" ({report.engine_version})" if report.engine_version else ""
     _say(f"engine {report.engine}{version}, policy {campaign.plan.policy}, seed {campaign.plan.seed}", out, "bold")
     terminal.print_environment(report, out)
+    if report.held:
+        _say(report.held, out)
     _say(f"canary: {canary_line(canary)}", out)
     _say(f"{campaign.traces:,} traces, each on a configuration of its own; {terminal.speed(report)}", out)
     terminal.print_activity(activity, out)

@@ -364,10 +364,11 @@ class Compare(_Event, tag="compare", gc=False):
 
 
 class Died(_Event, tag="died", gc=False):
-    """The engine raised while it carried out an operation."""
+    """The engine raised, or its process ended, while it carried out an operation; `hung`: it gave no answer in time."""
 
     operation: int
     message: str
+    hung: bool = False
 
 
 Physical = Take | Drop | Write | Read | Copy | Zero

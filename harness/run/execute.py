@@ -14,6 +14,7 @@ from harness._util.errors import UsageError
 from harness.checkers import fresh
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Panel
+from harness.engines.failure import EngineFailure, told
 from harness.engines.protocol import Engine
 from harness.history.events import Died, Event, Finished, Header, History, Hit, Preempted, Read, Submitted, Unpublish
 from harness.history.worker import Worker
@@ -168,7 +169,7 @@ def drive(
             observer.findings.append(finding)
         if until and any(map(until, observer.findings)):
             break
-    engine.close()
+    _close(engine, observer, len(trace.ops) - 1)
     return observer.close(trace)
 
 
@@ -180,11 +181,30 @@ def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Even
     except UsageError:
         raise
     except Exception as error:
-        observer.see([Died(operation=index, message=_said(error))], index)
         r = getattr(op, "r", "")
-        what = f" ({type(op).__name__.lower()}{' ' + r if r else ''})"
-        observer.findings.append(_died(index, what, _said(error), r, observer.seen - 1))
+        what = f"operation {index + 1} ({type(op).__name__.lower()}{' ' + r if r else ''})"
+        _fail(observer, index, f"Let the engine carry out {what}", error, r)
         return None
+
+
+def _close(engine: Engine, observer: Observer, last: int) -> None:
+    """Let go of the engine; to fail in that is a finding as well."""
+    try:
+        engine.close()
+    except UsageError:
+        raise
+    except Exception as error:
+        _fail(observer, last, "Let go of the engine after the last operation", error)
+
+
+def _fail(observer: Observer, index: int, asked: str, error: Exception, r: str = "") -> None:
+    """Take note that the engine raised, died or hung."""
+    failure = error if isinstance(error, EngineFailure) else EngineFailure("died", f"raised {told(error)}")
+    said = str(failure)
+    observer.see([Died(operation=index, message=said.removeprefix("raised "), hung=failure.anomaly == "hung")], index)
+    finding = _ended(index, f"{asked}, which every engine must bear; however it {said}", failure.anomaly, observer.seen - 1)
+    finding.r, finding.output = r, failure.output
+    observer.findings.append(finding)
 
 
 def check(history: History, checkers: Iterable[Checker] | None = None) -> Result:
@@ -198,18 +218,14 @@ def judge(header: Header, events: Iterable[Event], checkers: Iterable[Checker] |
     for event in events:
         observer.see([event], -1)
         if isinstance(event, Died):
-            observer.findings.append(_died(event.operation, "", event.message, "", observer.seen - 1))
+            asked = f"Let the engine carry out operation {event.operation + 1}, which every engine must bear"
+            anomaly = "hung" if event.hung else "died"
+            says = f"{asked}; however it ended there ({event.message})"
+            observer.findings.append(_ended(event.operation, says, anomaly, observer.seen - 1))
         elif isinstance(event, Submitted | Finished):
             observer.activity.operations += 1
     return observer.close(None)
 
 
-def _said(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
-def _died(index: int, what: str, said: str, r: str, seq: int) -> Finding:
-    duty = f"Let the engine carry out operation {index + 1}{what}, which every engine must"
-    sentence = f"{duty}; however it raised {said}: a contradiction."
-    return Finding(anomaly="died", checker="engine", r=r, sentence=sentence, seq=seq, op=index)
+def _ended(index: int, says: str, anomaly: str, seq: int) -> Finding:
+    return Finding(anomaly=anomaly, checker="engine", sentence=f"{says}: a contradiction.", seq=seq, op=index)

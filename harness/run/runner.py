@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
-from harness._util.errors import EngineMissing, UsageError
+from harness._util.errors import EngineBroken, UsageError
 from harness.checkers.finding import Finding, Tally, merge_tallies
 from harness.engines import policy as policies
 from harness.engines.protocol import Engine
@@ -18,10 +19,10 @@ from harness.engines.registry import EngineSpec
 from harness.run.execute import drive
 from harness.run.lockstep import NAME as DIFFERENTIAL
 from harness.run.lockstep import incomparable, lockstep
+from harness.run.smaller import smallest
 from harness.run.suites import Stream, Suite
 from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
-from harness.trace.shrink import shrink
 from harness.verdict.arm_row import merge_rows
 from harness.verdict.compared import Compared
 from harness.verdict.expected import Expectations
@@ -71,7 +72,7 @@ class Runner:
         Raises UsageError if a configuration that the user named does not fit the engine, or none does.
         """
         started = time.perf_counter()
-        self._report = Report(engine=self.engine.text, seed=self.seed)
+        self._report = Report(engine=self.engine.text, held=self.engine.held, seed=self.seed)
         self._left_out: dict[tuple[str, str], NotRun] = {}
         self._shrunk: set[str] = set()
         endless, policy = sum(suite.endless for suite in suites) or 1, policies.get(self.policy)
@@ -168,6 +169,8 @@ class Runner:
         began = time.perf_counter()
         try:
             engine = stream.engine.open(trace.header)
+        except EngineBroken:
+            raise
         except UsageError as error:
             if suite.tensors is not None:
                 arm = trace.header.name.partition("/")[0]
@@ -177,8 +180,6 @@ class Runner:
                 raise
             self._skip(f"configuration {stream.configuration.name}", str(error))
             return None
-        except Exception as error:
-            raise EngineMissing(f"--engine {stream.engine.text}: cannot be built: {type(error).__name__}: {error}") from error
         header = engine.describe()
         self._report.startup_seconds = max(self._report.startup_seconds, time.perf_counter() - began)
         self._report.engine_version = header.engine_version
@@ -211,30 +212,19 @@ class Runner:
         shrunk = trace
         if entry is None and finding.anomaly not in self._shrunk and len(self._shrunk) < FAILURES_SHRUNK:
             self._shrunk.add(finding.anomaly)
-            shrunk = shrink(trace, self._fails_alike(suite, engine, finding))
-        again = self._rerun(suite, engine, shrunk, finding.anomaly) or finding
+            shrunk, finding = smallest(trace, engine, finding, partial(self._rerun, suite, finding.anomaly))
         expected = entry.reason if entry else ""
         text = engine.text if engine.text != self.engine.text else ""
         report.failures.append(
-            Failure(id=name, finding=again, trace=trace, shrunk=shrunk, offending=again.op, expected=expected, engine=text)
+            Failure(id=name, finding=finding, trace=trace, shrunk=shrunk, offending=finding.op, expected=expected, engine=text)
         )
 
-    def _rerun(self, suite: Suite, engine: EngineSpec, trace: Trace, anomaly: str) -> Finding | None:
+    def _rerun(self, suite: Suite, anomaly: str, trace: Trace, engine: EngineSpec) -> Finding | None:
         def alike(finding: Finding) -> bool:
             return finding.anomaly == anomaly
 
         result = _judged(suite, trace, engine.open(trace.header), engine, until=alike)
         return next(filter(alike, result.findings), None)
-
-    def _fails_alike(self, suite: Suite, engine: EngineSpec, finding: Finding) -> Callable[[Trace], int]:
-        def fails(trace: Trace) -> int:
-            try:
-                found = self._rerun(suite, engine, trace, finding.anomaly)
-            except UsageError:
-                return -1
-            return found.op if found else -1
-
-        return fails
 
     def _conclude(self, suites: list[Suite]) -> None:
         report = self._report

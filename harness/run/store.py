@@ -6,6 +6,7 @@ A file is written whole or not at all, so the folder of an interrupted run holds
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from shlex import quote
@@ -63,7 +64,7 @@ def replay_command(path: Path, engine: str, *, differential: bool = False, cold:
 
 def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, everything: bool) -> Stored:
     if failure.engine:
-        engine = parse(failure.engine)
+        engine = replace(parse(failure.engine), isolation=engine.isolation)
     content = trace.dump(failure.shrunk)
     digest = sha256(engine.text.encode() + content).hexdigest()[:8]
     stem = f"{re.sub(r'[^A-Za-z0-9._=-]+', '_', failure.id).strip('_')}-{digest}"
@@ -71,6 +72,10 @@ def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, everything: boo
     files.write(path, [content])
     paired, cold = failure.finding.checker == DIFFERENTIAL, failure.id.startswith(f"{COLD}:")
     stored = Stored(trace=str(path), replay=replay_command(path, engine.text, differential=paired, cold=cold))
+    if failure.finding.output:
+        printed = folder / f"{stem}.output.txt"
+        files.write(printed, [failure.finding.output.encode()])
+        stored.output = str(printed)
     if everything:
         whole, happened = folder / f"{stem}.whole.trace.jsonl", folder / f"{stem}.history.jsonl"
         trace.save(failure.trace, whole)

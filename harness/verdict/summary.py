@@ -74,11 +74,13 @@ class Report(msgspec.Struct, kw_only=True):
     Of the list of expected failures, nothing failed as `unexpected_passes` say, `unmatched` fit no trace, the day of `expired`
     is over; `broken_list` says why the list itself fails the run. `interrupted`: the user stopped it before its end.
     `environment` names the settings that came from the environment.
+    `held` says in which process an engine ran that is not this package's own.
     """
 
     engine: str
     engine_version: str = ""
     environment: list[str] = []
+    held: str = ""
     seed: int = 0
     suites: list[SuiteReport] = []
     not_run: list[NotRun] = []
@@ -139,12 +141,13 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 class Stored(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Where a failure was put, and the command that shows it again."""
+    """Where a failure was put, and the command that shows it again; `output`: what the engine's process had printed."""
 
     trace: str
     replay: str
     whole_trace: str = ""
     history: str = ""
+    output: str = ""
 
 
 def shown(report: Report) -> list[Failure]:

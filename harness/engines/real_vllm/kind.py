@@ -255,6 +255,7 @@ ENGINE = EngineKind(
     open=open_engine,
     answers=answer_vectors,
     faults=_faults,
+    isolated=True,
     options={
         "source": "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts",
         "mutant": "a seeded fault patched into it (see `ls mutants`)",

@@ -22,6 +22,8 @@ WIDTH = 100
 SHOWN_BEFORE = 36
 """How many operations are shown in front of the offending one; the first ones of a longer trace are left out."""
 EVENTS_BEFORE, EVENTS_AFTER = 8, 2
+OUTPUT_LINES = 12
+"""How many lines of what an engine printed before it failed are shown."""
 _INDENT = "  "
 
 
@@ -35,6 +37,9 @@ def witness(finding: Finding, trace: Trace, *, name: str = "", whole: int = 0, r
     lines = [*headline(finding, name), f"trace {trace.header.name}, {length}"]
     lines += [_INDENT + line for line in wrapped(describe(trace))]
     lines += ["", *_marked([compact(op) for op in trace.ops], finding.op), "", *wrapped(finding.sentence)]
+    if finding.output:
+        lines += ["", "the last lines that the engine printed:"]
+        lines += [_INDENT + line[:WIDTH] for line in finding.output.splitlines()[-OUTPUT_LINES:]]
     if replay:
         lines += ["", f"replay: {replay}"]
     return lines

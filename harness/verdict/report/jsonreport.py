@@ -51,11 +51,15 @@ class SuiteEntry(msgspec.Struct, kw_only=True):
 
 
 class Document(msgspec.Struct, kw_only=True):
-    """A whole run. `nothing_to_judge` names rules and suites that had no opportunity; `engine_seconds` null: not measured."""
+    """A whole run. `nothing_to_judge` names rules and suites that had no opportunity; `engine_seconds` null: not measured.
+
+    `held` says in which process an engine ran that is not this package's own.
+    """
 
     cachewitness: str
     engine: str
     engine_version: str
+    held: str
     policy: str
     environment: list[str]
     configurations: list[str]
@@ -88,6 +92,7 @@ def document(report: Report, stored: Mapping[str, Stored], configurations: Seque
         cachewitness=__version__,
         engine=report.engine,
         engine_version=report.engine_version,
+        held=report.held,
         policy=policy,
         environment=report.environment,
         configurations=list(configurations),

@@ -171,6 +171,8 @@ def _heading(report: Report, configurations: int, out: Console) -> None:
     on = f"{configurations} configurations" if configurations > 1 else "1 configuration"
     out.print(Text(f"engine {report.engine}{version}, {on}, seed {report.seed}", style="bold"), soft_wrap=True)
     print_environment(report, out)
+    if report.held:
+        out.print(Text(report.held), soft_wrap=True)
     out.print()
 
 

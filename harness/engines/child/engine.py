@@ -1,0 +1,245 @@
+"""An engine in a process of its own, as the harness sees it: the same three methods, and two ways to fail more.
+
+A child serves one trace after another. One that died, hung or was left in the middle of something is ended and replaced.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+import sys
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from harness._util.errors import EngineMissing, UsageError
+from harness.engines.child.messages import (
+    PROTOCOL,
+    VERSION,
+    Answer,
+    Apply,
+    Close,
+    Closed,
+    Happened,
+    Open,
+    Opened,
+    Question,
+    Raised,
+    Ready,
+    Refused,
+)
+from harness.engines.child.process import LINE_MAX, Ended, Overlong, Process, Silent, Unasked
+from harness.engines.failure import EngineFailure
+from harness.history.events import Event, Header
+from harness.trace.format import Op, TraceHeader
+
+HURRY, HURRIED_MIN = 30, 1.0
+"""Who is in a hurry waits for a part of the deadline, of one in so many, but so many seconds at least."""
+SERVE = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from harness.engines.child.serve import main; main()"
+STACK = re.compile(r"^Current thread .*\n +File (.+)$", re.MULTILINE)
+"""The innermost frame in what Python's fault handler writes."""
+QUOTED = 80
+"""Characters of an answer, or of the last line of an output, that a message repeats."""
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """How a child is held: `deadline` in seconds for an operation, `memory_gib` for its data (0: as much as there is).
+
+    `opening` is the deadline in seconds for opening an engine, which is imported when it opens for the first time. `command` is
+    the user's own child; empty: a Python that opens the engine as it is registered.
+    """
+
+    deadline: float = 60.0
+    opening: float = 600.0
+    memory_gib: float = 0.0
+    command: tuple[str, ...] = ()
+
+    def hurried(self) -> Isolation:
+        """Return the same with a shorter deadline for operations."""
+        return replace(self, deadline=min(self.deadline, max(HURRIED_MIN, self.deadline / HURRY)))
+
+    def argv(self) -> Sequence[str]:
+        """Return the command of a child."""
+        return self.command or [sys.executable, "-u", "-c", SERVE, json.dumps(sys.path)]
+
+
+class Child:
+    """A child process that speaks the protocol. `name` is the engine in messages; `busy`: it owes an answer."""
+
+    def __init__(self, name: str, isolation: Isolation) -> None:
+        self.name, self._isolation = name, isolation
+        self.busy = True
+        self._encoder, self._decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Answer)
+        self._lines = 0
+        try:
+            self._process = Process(isolation.argv(), int(isolation.memory_gib * (1 << 30)))
+        except OSError as error:
+            raise UsageError(f"--engine {name}: {isolation.argv()[0]} cannot be started ({error.strerror})") from None
+        ready = self._asked(b"", isolation.opening)
+        if not isinstance(ready, Ready) or (ready.protocol, ready.version) != (PROTOCOL, VERSION):
+            self.end()
+            raise UsageError(
+                f"--engine {name}: the first line of its process must be "
+                f'{{"is":"ready","protocol":"{PROTOCOL}","version":{VERSION}}}, not {msgspec.json.encode(ready).decode()}'
+            )
+
+    def ask(self, question: Question, seconds: float) -> Answer:
+        """Ask and return the answer.
+
+        Raises EngineFailure if none comes, UsageError if the engine refuses what was asked or its answer is none of the
+        protocol.
+        """
+        answer = self._asked(self._encoder.encode(question) + b"\n", seconds)
+        if isinstance(answer, Raised):
+            raise EngineFailure("died", f"raised {answer.error}{self._limit(answer.error)}", self.output())
+        if isinstance(answer, Refused):
+            raise (EngineMissing if answer.missing else UsageError)(answer.message)
+        return answer
+
+    def _asked(self, line: bytes, seconds: float) -> Answer:
+        self.busy, self._lines = True, self._lines + 1
+        try:
+            said = self._process.ask(line, seconds)
+        except Ended:
+            how = self._process.how_it_ended()
+            raise self._lost(EngineFailure("died", f"{how}{self._last_words()}", self.output())) from None
+        except Silent:
+            self._process.show_stack()
+            told = f"gave no answer within {seconds:g} seconds{self._last_words()}"
+            raise self._lost(EngineFailure("hung", told, self.output())) from None
+        except Overlong:
+            raise self._lost(self._garbage(f"has more than {LINE_MAX} bytes", b"")) from None
+        except Unasked as unasked:
+            raise self._lost(self._garbage("answers nothing that was asked", unasked.args[0])) from None
+        try:
+            answer: Answer = self._decoder.decode(said)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise self._lost(self._garbage(f"is none of the protocol: {error}", said)) from None
+        self.busy = False
+        return answer
+
+    def _garbage(self, why: str, said: bytes) -> UsageError:
+        begins = f"; it begins with {said[:QUOTED].decode('utf-8', 'backslashreplace')!r}" if said else ""
+        return UsageError(f"--engine {self.name}: line {self._lines} of its answers {why}{begins}")
+
+    def _lost(self, error: Exception) -> Exception:
+        self.end()
+        return error
+
+    def _last_words(self) -> str:
+        """Return where a Python that was ended says that it was, else the last line of standard error."""
+        text = self._process.complained.text().strip()
+        frames = STACK.findall(text)
+        if frames:
+            return f"; it was in {frames[-1]}"
+        return f"; the last line of its standard error is {text.splitlines()[-1].strip()[:QUOTED]!r}" if text else ""
+
+    def _limit(self, error: str) -> str:
+        limit = self._isolation.memory_gib
+        return f"; its limit is {limit:g} GiB" if limit and error.startswith("MemoryError") else ""
+
+    def output(self) -> str:
+        """Return what the child printed since it was started, bounded."""
+        streams = {"standard output": self._process.printed, "standard error": self._process.complained}
+        texts = {name: output.text().rstrip() for name, output in streams.items()}
+        return "\n".join(f"--- {name} ---\n{text}" for name, text in texts.items() if text)
+
+    def end(self) -> None:
+        """End the process and everything that it started."""
+        self._process.kill()
+
+
+class Isolated:
+    """An engine in a child; see `harness.engines.protocol.Engine`."""
+
+    def __init__(self, text: str, header: TraceHeader, isolation: Isolation) -> None:
+        self._isolation, self._child = isolation, _CHILDREN.take(text, isolation)
+        self._release = weakref.finalize(self, _CHILDREN.give_back, self._child, text, isolation)
+        self.engine_seconds: float | None = None
+        answer = self._expect(Opened, Open(text, header), isolation.opening)
+        self._header: Header = answer.header
+
+    def describe(self) -> Header:
+        """Return what the engine declared of itself when it was opened."""
+        return self._header
+
+    def apply(self, op: Op) -> list[Event]:
+        """Have one operation carried out.
+
+        Raises EngineFailure if the engine raised, died or hung, UsageError if it refuses or answers what is no answer.
+        """
+        answer = self._expect(Happened, Apply(op), self._isolation.deadline)
+        if answer.engine_seconds is not None:
+            self.engine_seconds = answer.engine_seconds
+        events: list[Event] = answer.events
+        return events
+
+    def close(self) -> None:
+        """Let go of the engine; its child waits for the next trace.
+
+        Raises EngineFailure if the engine failed in that.
+        """
+        if self._release.alive and not self._child.busy:
+            self._expect(Closed, Close(), self._isolation.deadline)
+        self._release()
+
+    def _expect(self, kind: Any, question: Question, seconds: float) -> Any:
+        answer = self._child.ask(question, seconds)
+        if not isinstance(answer, kind):
+            self._child.busy = True
+            asked, said = type(question).__name__.lower(), type(answer).__name__.lower()
+            raise UsageError(f"--engine {self._child.name}: asked to {asked}, it answers {said!r}")
+        return answer
+
+
+class _Children:
+    """The children of this process that wait for a trace, by engine; `started` counts all that there were."""
+
+    def __init__(self) -> None:
+        self.started = 0
+        self._owner = os.getpid()
+        self._idle: dict[tuple[Any, ...], list[Child]] = {}
+
+    def take(self, text: str, isolation: Isolation) -> Child:
+        """Return a child that waits, or a new one."""
+        if waiting := self._waiting(text, isolation):
+            return waiting.pop()
+        self.started += 1
+        return Child(text, isolation)
+
+    def give_back(self, child: Child, text: str, isolation: Isolation) -> None:
+        """Keep a child for the next trace, or end it if it is in the middle of something."""
+        if child.busy:
+            child.end()
+        else:
+            self._waiting(text, isolation).append(child)
+
+    def end(self) -> None:
+        """End all that wait."""
+        for waiting in self._own().values():
+            while waiting:
+                waiting.pop().end()
+
+    def _waiting(self, text: str, isolation: Isolation) -> list[Child]:
+        return self._own().setdefault((text, isolation.memory_gib, isolation.command), [])
+
+    def _own(self) -> dict[tuple[Any, ...], list[Child]]:
+        """Return who waits; a copy of the process that started them has none."""
+        if self._owner != os.getpid():
+            self._owner, self._idle = os.getpid(), {}
+        return self._idle
+
+
+_CHILDREN = _Children()
+atexit.register(_CHILDREN.end)
+
+
+def started() -> int:
+    """Return how many processes were started for engines so far."""
+    return _CHILDREN.started

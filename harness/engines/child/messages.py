@@ -1,0 +1,75 @@
+"""What the harness asks an engine in another process, and what it may answer: a line of JSON each, on two pipes.
+
+The child says first that it is `ready`. Then it is asked to `open` an engine for a trace, to `apply` one operation after
+another, and to `close`; every question has one answer. docs/engines.md is the manual for engines in other languages.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from harness.history.events import Event, Header
+from harness.trace.format import Op, TraceHeader
+
+PROTOCOL = "cachewitness.engine"
+VERSION = 1
+ASKED, ANSWERS = "CACHEWITNESS_ASKED", "CACHEWITNESS_ANSWERS"
+"""The environment variables that tell a child its two file descriptors: where it is asked, and where it answers."""
+
+
+class Open(msgspec.Struct, frozen=True, tag_field="do", tag="open"):
+    """Build the engine, as the user named it, for a trace; one that is open is let go of."""
+
+    engine: str
+    trace: TraceHeader
+
+
+class Apply(msgspec.Struct, frozen=True, tag_field="do", tag="apply"):
+    """Carry out one operation."""
+
+    op: Op
+
+
+class Close(msgspec.Struct, frozen=True, tag_field="do", tag="close"):
+    """Let go of the engine."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag_field="is", tag="ready"):
+    """The child speaks this protocol, in this version."""
+
+    protocol: str
+    version: int
+
+
+class Opened(msgspec.Struct, frozen=True, tag_field="is", tag="opened"):
+    """The engine is built; `header` is what it declares of itself."""
+
+    header: Header
+
+
+class Happened(msgspec.Struct, frozen=True, tag_field="is", tag="happened", omit_defaults=True):
+    """What happened in an operation, in order. `engine_seconds` were spent in the engine's own code since it was opened."""
+
+    events: list[Event]
+    engine_seconds: float | None = None
+
+
+class Closed(msgspec.Struct, frozen=True, tag_field="is", tag="closed"):
+    """The engine is gone; another one may be opened."""
+
+
+class Refused(msgspec.Struct, frozen=True, tag_field="is", tag="refused", omit_defaults=True):
+    """What was asked does not fit the engine, which is told in one line. `missing`: something has to be installed first."""
+
+    message: str
+    missing: bool = False
+
+
+class Raised(msgspec.Struct, frozen=True, tag_field="is", tag="raised"):
+    """The engine failed in an operation; `error` is the exception, in one line."""
+
+    error: str
+
+
+Question = Open | Apply | Close
+Answer = Ready | Opened | Happened | Closed | Refused | Raised

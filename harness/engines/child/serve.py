@@ -1,0 +1,109 @@
+"""What runs in the child of an engine that is written in Python: opens it, and carries out what the harness asks.
+
+    python -c "…; from harness.engines.child.serve import main; main()"
+
+An exception of the engine is an answer; a crash, an exit or a hang is for the harness to notice.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+import msgspec
+
+from harness._util.errors import EngineMissing, UsageError
+from harness.engines.child.messages import (
+    ANSWERS,
+    ASKED,
+    PROTOCOL,
+    VERSION,
+    Answer,
+    Apply,
+    Close,
+    Closed,
+    Happened,
+    Open,
+    Opened,
+    Question,
+    Raised,
+    Ready,
+    Refused,
+)
+from harness.engines.failure import told
+from harness.engines.registry import parse
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Answer until nobody asks any more."""
+    faulthandler.enable()
+    _die_with_the_harness()
+    asked, answers = os.fdopen(int(os.environ.pop(ASKED)), "rb"), os.fdopen(int(os.environ.pop(ANSWERS)), "wb")
+    for pipe in (asked, answers):
+        os.set_inheritable(pipe.fileno(), False)
+    _Server(answers).run(asked)
+
+
+def _die_with_the_harness() -> None:
+    """Have the system kill this process if the harness's is killed."""
+    if sys.platform.startswith("linux"):
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class _Server:
+    def __init__(self, answers: BinaryIO) -> None:
+        self._answers = answers
+        self._engine: Any = None
+        self._encoder = msgspec.json.Encoder()
+
+    def run(self, asked: BinaryIO) -> None:
+        own = os.getpid()
+        decoder = msgspec.json.Decoder(Question)
+        self._say(Ready(PROTOCOL, VERSION))
+        for line in asked:
+            answer = self._answer(decoder.decode(line))
+            if os.getpid() != own:
+                os._exit(0)  # the engine forked and let the copy return: only one of the two answers
+            self._say(answer)
+
+    def _say(self, answer: Answer) -> None:
+        try:
+            line = self._encoder.encode(answer)
+        except (TypeError, ValueError, RecursionError) as error:
+            line = self._encoder.encode(Refused(f"what the engine returned is not made of events: {told(error)}"))
+        self._answers.write(line + b"\n")
+        self._answers.flush()
+
+    def _answer(self, question: Question) -> Answer:
+        try:
+            match question:
+                case Open():
+                    return self._open(question)
+                case Apply():
+                    events = self._engine.apply(question.op)
+                    return Happened(events, getattr(self._engine, "engine_seconds", None))
+                case Close():
+                    return self._close()
+        except UsageError as error:
+            return Refused(str(error), isinstance(error, EngineMissing))
+        except Exception as error:
+            return Raised(told(error))
+
+    def _open(self, question: Open) -> Answer:
+        self._close()
+        self._engine = parse(question.engine).open(question.trace)
+        return Opened(self._engine.describe())
+
+    def _close(self) -> Answer:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+        return Closed()

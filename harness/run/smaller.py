@@ -1,0 +1,40 @@
+"""The smallest trace that fails as a given one does, and what it is found by.
+
+A trace that ends its engine's process costs a new process each time, and one on which the engine hangs costs a deadline. So the
+search is content with fewer of these than it tries candidates otherwise, and waits less for an answer while it looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness._util.errors import UsageError
+from harness.checkers.finding import Finding
+from harness.engines.child.engine import started
+from harness.engines.registry import EngineSpec
+from harness.trace.format import Trace
+from harness.trace.shrink import shrink
+
+PROCESSES = 40
+"""So many processes are started for one search."""
+
+Rerun = Callable[[Trace, EngineSpec], Finding | None]
+"""Runs a trace on a fresh engine and returns the finding that is like the one looked for."""
+
+
+def smallest(trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun) -> tuple[Trace, Finding]:
+    """Return the smallest trace that fails alike, and its finding; the trace itself if a smaller one does not fail again."""
+    begun, hurried = started(), engine.hurried() if finding.anomaly == "hung" else engine
+
+    def fails(candidate: Trace) -> int:
+        if started() - begun >= PROCESSES:
+            return -1
+        try:
+            found = rerun(candidate, hurried)
+        except UsageError:
+            return -1
+        return found.op if found else -1
+
+    small = shrink(trace, fails)
+    again = rerun(small, engine)
+    return (small, again) if again else (trace, finding)

@@ -1,0 +1,183 @@
+"""Whatever an engine of another package does to its process is a finding or one line, never a pass or the end of the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.cli import invoke
+from harness.engines.child.engine import Isolation, started
+from harness.engines.registry import EngineSpec, parse
+from harness.run.execute import drive
+from harness.run.runner import Runner
+from harness.run.suites import SUITES
+from harness.trace import format as traces
+from harness.trace.configurations import Configuration
+from harness.trace.format import GroupSpec, Layout, Preempt, Step, Submit, Trace, TraceHeader
+from harness.trace.layouts import load
+from suites.support.foreign_engine import mortal  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("mortal")
+
+TRACE = Trace(
+    TraceHeader(name="short", layout=Layout("full", [GroupSpec("full", 16)]), pages=9),
+    [Submit("a", "x:20"), Step([("a", 20)]), Preempt("a"), Step([("a", 21)])],
+)
+DEATHS = {
+    "exit-0": "ended its process with exit code 0",
+    "exit-1": "ended its process with exit code 1",
+    "sys-exit": "ended its process with exit code 0",
+    "segfault": "was ended by SIGSEGV; it was in ",
+    "killed": "was ended by SIGKILL",
+    "abort": "was ended by SIGABRT; it was in ",
+    "overflow": "was ended by SIGSEGV; it was in ",
+    "memory": "raised MemoryError",
+    "flood": "was ended by SIGABRT",
+    "closed-pipe": "ended its process with exit code 1; the last line of its standard error is 'OSError",
+    "fork": "ended its process with exit code 0",
+    "fork-in-a-session": "ended its process with exit code 0",
+    "raise": "raised IndexError: list index out of range (mortal_engine.py:",
+}
+"""By what the engine does: what is said of it."""
+
+
+def engine(how: str, at: str = "preempt", **limits: float) -> EngineSpec:
+    return parse(f"mortal:how={how},at={at}").isolated(Isolation(**({"deadline": 20.0, "memory_gib": 4.0} | limits)))
+
+
+def descendants() -> list[int]:
+    """Return the processes that engines left behind and that are still there; one that was killed has a moment to go."""
+    pids, end = Path(os.environ["PID_FILE"]), time.monotonic() + 5
+    left = [int(pid) for pid in pids.read_text().split()] if pids.exists() else []
+    while any(map(_runs, left)) and time.monotonic() < end:
+        time.sleep(0.02)
+    return list(filter(_runs, left))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("how", DEATHS)
+def test_a_death_is_a_finding_at_its_operation(how: str) -> None:
+    """It is reported as `died`, with the operation, and how the process ended; nothing of it is left behind."""
+    spec = engine(how)
+    result = drive(TRACE, spec.open(TRACE.header))
+    (finding,) = result.findings
+    assert (finding.anomaly, finding.checker, finding.op, result.outcome) == ("died", "engine", 2, "fail")
+    assert f"operation 3 (preempt a), which every engine must bear; however it {DEATHS[how]}" in finding.sentence
+    assert len(finding.output) < 200_000, "a flood is not kept"
+    assert descendants() == []
+
+
+@pytest.mark.parametrize("how", ["hang", "hang-holding-the-lock"])
+def test_silence_is_a_finding_after_the_deadline(how: str) -> None:
+    """Also if Python's lock is held and SIGTERM ignored; the report says where it hangs."""
+    begun = time.monotonic()
+    spec = engine(how, deadline=1.0)
+    (finding,) = drive(TRACE, spec.open(TRACE.header)).findings
+    assert (finding.anomaly, finding.op) == ("hung", 2)
+    assert 'gave no answer within 1 seconds; it was in "' in finding.sentence and "mortal_engine.py" in finding.sentence
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("how", ["slow", "chatty", "return-twice"])
+def test_what_is_lawful_is_no_death(how: str) -> None:
+    """An operation that takes most of its deadline, output, and a fork whose copy returns do not matter."""
+    assert drive(TRACE, engine(how, deadline=5.0).open(TRACE.header)).findings == []
+
+
+def test_a_death_while_closing_is_a_finding() -> None:
+    (finding,) = drive(TRACE, engine("exit-0", at="close").open(TRACE.header)).findings
+    assert finding.anomaly == "died" and finding.sentence.startswith("Let go of the engine after the last operation")
+
+
+def test_one_child_serves_many_traces_and_is_replaced_when_it_died() -> None:
+    calm, first = engine("exit-0", at="reset"), started()
+    for _ in range(3):
+        assert drive(TRACE, calm.open(TRACE.header)).findings == []
+    assert started() - first == 1
+    dying, second = engine("exit-0"), started()
+    for _ in range(3):
+        assert drive(TRACE, dying.open(TRACE.header)).findings
+    assert started() - second == 3
+
+
+def test_two_engines_are_open_at_once() -> None:
+    spec = engine("exit-0", at="reset")
+    one, other = spec.open(TRACE.header), spec.open(TRACE.header)
+    assert drive(TRACE, one).findings == drive(TRACE, other).findings == []
+
+
+def run(*arguments: str) -> int:
+    return invoke(["run", "--layout", "full", "--suite", "random", "--deadline", "1", "--quiet", *arguments])
+
+
+def test_the_trace_of_a_death_is_kept_and_shrunk(capsys: pytest.CaptureFixture[str], mortal: Path) -> None:  # noqa: F811
+    """Exit code 1, never 0; the kept trace is small and fails again; the output lies beside it."""
+    assert run("--engine", "mortal:how=segfault", "--fail-fast", "--report", "out") == 1
+    assert "was ended by SIGSEGV" in " ".join(capsys.readouterr().out.split())
+    report = json.loads(Path("out/report.json").read_bytes())
+    assert report["held"] == "in a process of its own, 1 s for an operation"
+    (failure,) = [failure for suite in report["suites"] for failure in suite["failures"]]
+    assert failure["anomaly"] == "died" and failure["operations"] <= 4 < failure["operations_before_shrinking"]
+    stored = failure["stored"]
+    assert "Segmentation fault" in Path(stored["output"]).read_text()
+    assert invoke(["replay", stored["trace"], "--engine", "mortal:how=segfault"]) == 1
+    assert invoke(["replay", stored["trace"], "--engine", "mortal"]) in (0, 5), "nothing is found without it"
+
+
+def test_the_trace_of_a_hang_is_shrunk_in_a_hurry() -> None:
+    """Candidates get a part of the deadline; what is told was seen with all of it."""
+    spec = engine("hang", deadline=3.0)
+    assert spec.hurried().isolation is not None and spec.hurried().isolation.deadline == 1.0
+    runner = Runner(spec, [Configuration(load("full"))], fail_fast=True)
+    report = runner.run([suite for suite in SUITES if suite.name == "random"])
+    (failure,) = report.suites[0].failures
+    assert failure.finding.anomaly == "hung" and "within 3 seconds" in failure.finding.sentence
+    assert len(failure.shrunk.ops) <= 4
+
+
+@pytest.mark.parametrize("how", ["exit-0", "raise", "segfault"])
+def test_an_engine_that_dies_when_it_is_opened_is_refused_in_one_line(how: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["run"], ["fuzz", "--operations", "50"]):
+        assert invoke([*command, "--layout", "full", "--engine", f"mortal:how={how},at=open"]) == 4
+        out, err = capsys.readouterr()
+        assert "pass" not in out and err.count("\n") == 1 and f"mortal:how={how},at=open: cannot be built for trace" in err
+
+
+def test_garbage_is_refused_by_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--engine", "mortal:how=garbage") == 4
+    out, err = capsys.readouterr()
+    assert "pass" not in out and err.count("\n") == 1
+    assert "of its answers is none of the protocol: JSON is malformed" in err and "it begins with 'hello" in err
+
+
+def test_in_process_is_possible_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["run", "--engine", "mortal", "--isolate", "no", "--layout", "full", "--suite", "invariants"]) in (0, 5)
+    assert "in process: a death of the engine ends the run without a verdict" in capsys.readouterr().out
+    assert invoke(["run", "--engine", "mortal", "--isolate", "no", "--deadline", "3"]) == 4
+    assert "add --isolate yes" in capsys.readouterr().err
+
+
+def test_the_same_seed_finds_the_same_in_either_process() -> None:
+    """Isolation changes nothing of what is judged."""
+    every = [suite for suite in SUITES if suite.name in ("random", "scheduler-random", "differential")]
+    fault = "reference:mutant=block-leaked"
+    reports = [
+        Runner(spec, [Configuration(load("full-mamba"))]).run(every)
+        for spec in (parse(fault), parse(fault).isolated(Isolation()))
+    ]
+    mine, its = (
+        [(f.id, f.finding.sentence, traces.dump(f.shrunk)) for suite in report.suites for f in suite.failures]
+        for report in reports
+    )
+    assert mine == its and mine
+    assert [suite.activity for suite in reports[0].suites] == [suite.activity for suite in reports[1].suites]

@@ -1,0 +1,151 @@
+"""An engine of another package, installed as far as entry points go: the reference, which does something to its process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness._util import plugins
+
+MODULE = '''
+import ctypes, os, signal, sys, time
+
+from harness.engines.kind import EngineKind
+from harness.engines.reference import open_engine
+from harness.trace.format import Preempt
+
+
+def hold_the_lock():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ctypes.PyDLL(None).sleep(1000)
+
+
+def overflow():
+    """Run out of stack in C, as a native engine does: sort by a comparison that sorts."""
+    sort = ctypes.CDLL(None).qsort
+    numbers = (ctypes.c_int * 2)(2, 1)
+    sys.setrecursionlimit(1 << 30)
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    def deeper(a, b):
+        sort(numbers, 2, 4, deeper)
+        return 0
+
+    sort(numbers, 2, 4, deeper)
+
+
+def every_pipe(do):
+    for descriptor in range(3, 64):
+        try:
+            do(descriptor)
+        except OSError:
+            pass
+
+
+def leave_a_fork(session):
+    if os.fork() == 0:
+        if session:
+            os.setsid()
+        with open(os.environ["PID_FILE"], "a") as file:
+            file.write(f"{os.getpid()}\\n")
+        time.sleep(1000)
+    time.sleep(0.2)
+    os._exit(0)
+
+
+def flood():
+    for _ in range(2000):
+        os.write(1, b"x" * 65536)
+        os.write(2, b"y" * 65536)
+    os.abort()
+
+
+def return_twice():
+    os.fork()
+
+
+HOW = {
+    "nothing": lambda: None,
+    "exit-0": lambda: os._exit(0),
+    "exit-1": lambda: os._exit(1),
+    "sys-exit": lambda: sys.exit(0),
+    "segfault": lambda: ctypes.string_at(0),
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "abort": os.abort,
+    "overflow": overflow,
+    "memory": lambda: bytearray(8 << 30),
+    "hang": lambda: time.sleep(1000),
+    "hang-holding-the-lock": hold_the_lock,
+    "flood": flood,
+    "closed-pipe": lambda: os.closerange(3, 64),
+    "garbage": lambda: every_pipe(lambda descriptor: os.write(descriptor, b"hello\\n")),
+    "fork": lambda: leave_a_fork(False),
+    "fork-in-a-session": lambda: leave_a_fork(True),
+    "return-twice": return_twice,
+    "raise": lambda: [][7],
+    "slow": lambda: time.sleep(0.5),
+    "chatty": lambda: print("hello", flush=True),
+}
+
+
+class Mortal:
+    def __init__(self, engine, options):
+        self.engine, self.options = engine, options
+
+    def __getattr__(self, name):
+        return getattr(self.engine, name)
+
+    def describe(self):
+        return self.engine.describe()
+
+    def apply(self, op):
+        if self.options.get("at", "preempt") == type(op).__name__.lower():
+            HOW[self.options.get("how", "nothing")]()
+        return self.engine.apply(op)
+
+    def close(self):
+        if self.options.get("at") == "close":
+            HOW[self.options["how"]]()
+        self.engine.close()
+
+
+def open_mortal(header, options):
+    if options.get("at") == "open":
+        HOW[options["how"]]()
+    return Mortal(open_engine(header, {}), options)
+
+
+ENGINE = EngineKind(
+    name="mortal",
+    summary="the reference, until something happens",
+    heights=("manager", "scheduler"),
+    open=open_mortal,
+    options={"how": "how it dies", "at": "in which operation"},
+)
+'''
+
+
+def install(folder: Path) -> Path:
+    """Make a package that registers the engine `mortal` (`mortal:how=…,at=…`), and return the folder to be put on the path."""
+    (folder / "mortal_engine.py").write_text(MODULE)
+    info = folder / "mortal-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mortal\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[cachewitness.engines]\nmortal = mortal_engine:ENGINE\n")
+    return folder
+
+
+@pytest.fixture
+def mortal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have the engine `mortal` installed for a test, which runs in a folder of its own."""
+    folder = tmp_path / "installed"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(install(folder)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PID_FILE", str(tmp_path / "pids"))
+    plugins.registered.cache_clear()
+    yield tmp_path
+    plugins.registered.cache_clear()
+    sys.modules.pop("mortal_engine", None)
