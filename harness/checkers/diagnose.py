@@ -6,7 +6,9 @@ whether the request does not hold it, whether its key should not have been hit, 
 
 from __future__ import annotations
 
+from harness.checkers.difference import difference
 from harness.checkers.finding import Finding
+from harness.checkers.wording import count
 from harness.history.events import Group, Read
 from harness.history.worker import NO_COLUMN
 from harness.ledger.ledger import Ledger
@@ -106,21 +108,32 @@ class _Case:
         r, read = self.request.r, self.read
         origin = f"resumed at {self.request.resume}" if self.request.resume else "started cold"
         want = (
-            f"its state after {self.stop} tokens"
+            f"its state after {count(self.stop, 'token')}"
             if self.group.kind == "recurrent"
             else f"its tokens [{self.start}, {self.stop})"
         )
         return (
             f"Let {r}, which {origin}, run in step {read.step}. The ledger says that {self._place()} {self._content()}; "
-            f"however {r} read it as {want}: a contradiction."
+            f"however {r} read it as {want}{self._difference()}: a contradiction."
         )
 
+    def _difference(self) -> str:
+        """Name the first token, or the part of the identity, that the page does not have."""
+        record = self.record
+        if record is None or record.group != self.group.id or self.request.r not in record.holders:
+            return ""
+        told = difference(self.ledger.trie, record, self.nodes, self.start, self.stop, self.request.r)
+        return f", whose {told}" if told else ""
+
     def _place(self) -> str:
-        where = "no page" if self.page < 0 else f"page {self.page}"
-        return f"{where} of group {self.group.id} ({self.group.kind})"
+        if self.page < 0:
+            return f"{self.request.r}'s table of group {self.group.id} ({self.group.kind})"
+        return f"page {self.page} of group {self.group.id} ({self.group.kind})"
 
     def _content(self) -> str:
         record = self.record
+        if self.page < 0:
+            return "has no page there"
         if record is None:
             return "is the null block, where nothing is ever stored"
         if self.request.r not in record.holders:
@@ -136,5 +149,5 @@ def content_of(record: Content) -> str:
         return "zeros"
     if record.node == NOTHING:
         return "nothing: it was not written since it was last free"
-    what = f"the state after {record.stop} tokens" if record.state else f"tokens [{record.start}, {record.stop})"
+    what = f"the state after {count(record.stop, 'token')}" if record.state else f"tokens [{record.start}, {record.stop})"
     return f"{what} of {record.writer}, written in step {record.step}"

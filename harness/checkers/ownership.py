@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
+from harness.checkers.wording import count as counted
 from harness.history.attention_span import first_needed
 from harness.history.events import Aborted, Counts, Drop, Finished, Group, Preempted, StepEnd, Take, Write
 from harness.ledger.ledger import Ledger
@@ -152,8 +153,8 @@ def _wrong_held(event: Counts, held: int, cached: int) -> Finding:
 def _miscounted(page: int, count: int, holders: dict[str, int], step: int) -> Finding:
     names = ", ".join(holders) or "nobody"
     sentence = (
-        f"Let page {page} be held by {names} ({sum(holders.values())} in all) after step {step}; however the engine counts "
-        f"{count} references: a contradiction."
+        f"Let page {page} be held by {names} after step {step}, which makes {counted(sum(holders.values()), 'reference')}; "
+        f"however the engine counts {counted(count, 'reference')}: a contradiction."
     )
     return Finding(anomaly="leak" if count > sum(holders.values()) else "double-free", sentence=sentence)
 

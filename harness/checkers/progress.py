@@ -35,7 +35,7 @@ class Progress(Checker):
             if r in ran:
                 self.opportunities += 1
                 continue
-            if not _feasible(ledger, r, tokens):
+            if not _feasible(ledger, r, tokens) or _state_under_way(ledger, r, event.step):
                 continue
             self.opportunities += 1
             waited = self._waited[r] = self._waited.get(r, 0) + 1
@@ -107,6 +107,16 @@ def _feasible(ledger: Ledger, r: str, tokens: int) -> bool:
         records.capacity - ledger.holdings.held[pool] - reserved >= _blocks(ledger, r, pool, upto)
         for pool, records in ledger.records.items()
     )
+
+
+def _state_under_way(ledger: Ledger, r: str, step: int) -> bool:
+    """Whether somebody writes, in this very step, a state that r could resume from: a copy of it has to wait for the next.
+
+    Behind a request that computes the same prompt chunk by chunk, that may go on for as many steps as there are chunks.
+    """
+    prefix_of = ledger.requests[r].node_of
+    states = (key for key in ledger.keys.pending(step) if ledger.groups[key.group].kind == "recurrent")
+    return any(key.r != r and key.node == prefix_of(key.length) for key in states)
 
 
 def _fits_alone(ledger: Ledger, r: str) -> bool:

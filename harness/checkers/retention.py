@@ -12,6 +12,7 @@ from math import lcm
 from harness.checkers.finding import Finding
 from harness.checkers.lookup import Lookup
 from harness.checkers.protocol import Checker, Found, Handler
+from harness.checkers.wording import count, kept
 from harness.history.attention_span import needed_lengths
 from harness.history.events import Group, Header, Hit, Publish, StepEnd, Unpublish
 from harness.ledger.ledger import Ledger
@@ -179,9 +180,9 @@ class IntervalSparsity(Checker):
         if group.kind == "sliding" and event.length - group.block_size in self._looked_beyond(ledger, request, group):
             return None
         sentence = (
-            f"Let {event.r} have a prompt of {request.prompt_tokens} tokens under a retention interval of "
-            f"{retention.interval}: it can be resumed at {sorted(boundaries)} besides. However a key for its "
-            f"first {event.length} tokens was kept in group {event.group} ({group.kind}): a contradiction."
+            f"Let {event.r} have a prompt of {count(request.prompt_tokens, 'token')} under a retention interval of "
+            f"{retention.interval}, which keeps {kept(retention.interval, boundaries)}; however a key for its first "
+            f"{count(event.length, 'token')} was kept in group {event.group} ({group.kind}): a contradiction."
         )
         return (Finding(anomaly="over-dense-retention", r=event.r, sentence=sentence),)
 

@@ -6,6 +6,7 @@ from harness.checkers.finding import Finding
 from harness.checkers.lookup import Lookup
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.tier_floor import longest_apart
+from harness.checkers.wording import count
 from harness.history.events import Header, Hit
 from harness.ledger.ledger import Ledger
 
@@ -43,7 +44,8 @@ class ReuseFloor(Checker):
             self.acceptable += 1
             return None
         sentence = (
-            f"Let {event.r} be admitted in step {event.step}. By the engine's own keys every group holds its first {floor} "
-            f"tokens; however it resumes at {event.resume} and computes {floor - event.resume} tokens again: a contradiction."
+            f"Let {event.r} be admitted in step {event.step}. By the engine's own keys every group holds its first "
+            f"{count(floor, 'token')}; however it resumes at {event.resume} and computes "
+            f"{count(floor - event.resume, 'token')} again: a contradiction."
         )
         return (Finding(anomaly="lost-hit", r=event.r, sentence=sentence),)

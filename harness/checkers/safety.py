@@ -8,11 +8,13 @@ its anomaly.
 from __future__ import annotations
 
 from harness.checkers.diagnose import content_of
+from harness.checkers.difference import difference
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
+from harness.checkers.wording import count
 from harness.history.events import Header, Hit, Publish, Read, StepEnd, Submitted
 from harness.ledger.ledger import Ledger
-from harness.ledger.records import Key
+from harness.ledger.records import NOTHING, Content, Key
 
 
 class SafetyLaw(Checker):
@@ -37,15 +39,15 @@ class SafetyLaw(Checker):
         request = ledger.requests[event.r]
         if event.resume >= len(request.tokens) and not ledger.header.rules.stores_logits:
             sentence = (
-                f"Let {event.r} have {len(request.tokens)} tokens. The engine stores no logits, so one token must be left to "
-                f"compute; however {event.r} was told to resume at {event.resume}: a contradiction."
+                f"Let {event.r} have {count(len(request.tokens), 'token')}. The engine stores no logits, so one token must be "
+                f"left to compute; however {event.r} was told to resume at {event.resume}: a contradiction."
             )
             return (Finding(anomaly="nothing-to-compute", r=event.r, sentence=sentence),)
         key = _invalidated(ledger, event, "reset")
         if key is None:
             return None
         sentence = (
-            f"Let {key.r} have published its first {key.length} tokens in page {key.page} of group {key.group}. A reset that "
+            f"Let {key.r} have published its {_first(key)} in page {key.page} of group {key.group}. A reset that "
             f"returned success ended that key; however {event.r} hit it in step {event.step}: a contradiction."
         )
         return (Finding(anomaly="stale-hit", r=event.r, sentence=sentence),)
@@ -97,7 +99,7 @@ class NoFabricatedSnapshots(Checker):
             self.opportunities += state and before.late
             return (_committed(ledger, event, "fabricated-snapshot", event.step),) if state and before.unbacked else None
         sentence = (
-            f"Let {event.r} have published its first {event.length} tokens in group {event.group}. The ledger says that page "
+            f"Let {event.r} have published its {_first(event)} in group {event.group}. The ledger says that page "
             f"{event.page} is the null block, where nothing is ever stored; however it can now be hit: a contradiction."
         )
         return (Finding(anomaly="fabricated-snapshot", r=event.r, sentence=sentence),)
@@ -146,7 +148,7 @@ class CommitOrder(Checker):
         if key is None:
             return None
         sentence = (
-            f"Let {key.r} have been scheduled in step {key.step}, which was to write its first {key.length} tokens into page "
+            f"Let {key.r} have been scheduled in step {key.step}, which was to write its {_first(key)} into page "
             f"{key.page} of group {key.group}. It was withdrawn before it ran; however {event.r} hit that key in step "
             f"{event.step}: a contradiction."
         )
@@ -181,7 +183,7 @@ class Identity(Checker):
         if key is None:
             return None
         sentence = (
-            f"Let {key.r} have published its first {key.length} tokens in page {key.page} of group {key.group}. New weights or "
+            f"Let {key.r} have published its {_first(key)} in page {key.page} of group {key.group}. New weights or "
             f"a new version of its adapter ended that key; however {event.r} hit it in step {event.step}: a contradiction."
         )
         return (Finding(anomaly="cross-identity-hit", r=event.r, sentence=sentence),)
@@ -197,13 +199,29 @@ def _unbacked(ledger: Ledger, event: StepEnd, *, recurrent: bool) -> list[Key]:
     return [key for key in keys if (ledger.groups[key.group].kind == "recurrent") == recurrent]
 
 
+def _first(named: Key | Publish) -> str:
+    return f"first {count(named.length, 'token')}"
+
+
+def _short_of(ledger: Ledger, key: Key | Publish, record: Content) -> str:
+    """Say what the page does not have of what the key names."""
+    group, request = ledger.groups[key.group], ledger.requests[key.r]
+    if record.node != NOTHING and record.group not in (key.group, group.of):
+        return f", for group {record.group}"
+    if key.length >= len(request.nodes):
+        return f" ({key.r} has {count(len(request.nodes) - 1, 'token')}; what lies behind them are drafts)"
+    start = key.length if group.kind == "recurrent" else (key.length - 1) // group.block_size * group.block_size
+    told = difference(ledger.trie, record, request.nodes, start, key.length, key.r)
+    return f" (of {key.r}, {told})" if told else ""
+
+
 def _committed(ledger: Ledger, key: Key | Publish, anomaly: str, step: int) -> Finding:
     """Return the finding that a step committed a key over other content than the key names."""
-    record = ledger.record(key.group, key.page)
+    record, group = ledger.record(key.group, key.page), ledger.groups[key.group]
     assert record is not None
-    what = "the state after" if ledger.groups[key.group].kind == "recurrent" else "the block that ends"
+    what, short = "the state after" if group.kind == "recurrent" else "the block that ends", _short_of(ledger, key, record)
     sentence = (
-        f"Let {key.r} have published {what} its first {key.length} tokens in page {key.page} of group {key.group}. Step "
-        f"{step} committed it; however the ledger says that the page holds {content_of(record)}: a contradiction."
+        f"Let {key.r} have published {what} its {_first(key)} in page {key.page} of group {key.group}. "
+        f"Step {step} committed it; however the ledger says that the page holds {content_of(record)}{short}: a contradiction."
     )
     return Finding(anomaly=anomaly, r=key.r, sentence=sentence)

@@ -20,6 +20,8 @@ from harness._util.errors import UsageError
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 3, 4, 130, 141
 """The codes that need no verdict; those of verdicts are in `harness.verdict`, which is not imported for `--help`."""
 CRASHES = ".cachewitness/crashes"
+WORD_MAX, WORD_SHOWN = 400, 60
+"""A longer word of a message, as a name or a number of the user's may be, is cut to its beginning."""
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -84,7 +86,8 @@ def _refuse(error: click.ClickException) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    click.echo("cachewitness: " + " ".join(message.split()), err=True)
+    words = [word if len(word) <= WORD_MAX else f"{word[:WORD_SHOWN]}… ({len(word):,} characters)" for word in message.split()]
+    click.echo("cachewitness: " + " ".join(words), err=True)
     return code
 
 

@@ -8,6 +8,7 @@ import click
 
 from harness._util.errors import UsageError
 from harness.cli.options import (
+    Finite,
     engine_of,
     engine_option,
     expectations_of,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option to fix instead of drawing it; may be repeated."
 )
-@click.option("--seconds", type=click.FloatRange(min=0), default=0, help="Stop after so many seconds; 0: when something fails.")
+@click.option("--seconds", type=Finite(min=0), default=0, help="Stop after so many seconds; 0: when something fails.")
 @click.option("--operations", type=click.IntRange(min=0), default=0, help="Stop after so many operations.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of everything that is drawn.")
 @expected_options

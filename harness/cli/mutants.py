@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.errors import UsageError
+from harness.cli.options import Finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,14 +26,14 @@ _SURVIVED, _NOT_HUNTED = 1, 5
 @click.option("--mutant", "names", multiple=True, metavar="NAME", help="Hunt only this fault (`ls mutants`); may be repeated.")
 @click.option(
     "--budget",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=0, min_open=True),
     default=60,
     show_default=True,
     help="CPU seconds for the hunt of each fault.",
 )
 @click.option(
     "--tensor-seconds",
-    type=click.FloatRange(min=0),
+    type=Finite(min=0),
     default=10,
     show_default=True,
     help="CPU seconds on the toy engine for each fault; 0 leaves the column out.",

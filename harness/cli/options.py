@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,11 +19,23 @@ if TYPE_CHECKING:
     from harness.trace.configurations import Configuration
     from harness.verdict.expected import Expectations
 
-_MEASURES = ("retention_interval", "pages_per_snapshot")
+_MEASURES = ("retention_interval", "pages_per_snapshot", "num_speculative_tokens", "tier_pages", "tier_delay")
 """Options that traces are measured by, so they are checked before an engine sees them."""
 
 _NAMES = ("release", "mamba_cache_mode")
 """Options whose values are names, although `0.29` reads as a number and `none` as nothing."""
+
+
+class Finite(click.FloatRange):
+    """A number within a range that is neither infinite nor no number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse what no comparison holds for."""
+        number = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
 
 engine_option: Callable[[Any], Any] = click.option(
     "--engine",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.options import (
+    Finite,
     configurations_of,
     engine_of,
     engine_option,
@@ -66,7 +67,7 @@ _FILE = click.Path(path_type=Path)
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0),
+    type=Finite(min=0),
     default=0,
     help="Seconds for random workloads, shared among the suites; 0: a fixed number of workloads.",
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.options import expectations_of, expected_options, policy_option
+from harness.cli.options import Finite, expectations_of, expected_options, policy_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,21 +76,21 @@ _ARMS = "off,off-again,miss,hit,replay"
 )
 @click.option(
     "--margin",
-    type=click.FloatRange(min=0, min_open=True, max=100),
+    type=Finite(min=0, min_open=True, max=100),
     default=1.0,
     show_default=True,
     help="The largest loss that is accepted if it cannot be excluded, in points.",
 )
 @click.option(
     "--floor",
-    type=click.FloatRange(0, 100),
+    type=Finite(0, 100),
     default=10.0,
     show_default=True,
     help="A model that answers fewer questions right is too weak to judge by; in points.",
 )
 @click.option(
     "--min-share",
-    type=click.FloatRange(0, 100),
+    type=Finite(0, 100),
     default=50.0,
     show_default=True,
     help="The least share of its prompts that a warm arm must restore, in percent.",

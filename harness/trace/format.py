@@ -164,7 +164,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 _SEGMENT = re.compile(r"^(?P<name>[^\s:\[\]]+)(\[(?P<start>\d+)\])?:(?P<count>\d+)$")
-_SEGMENT_TOKENS_MAX = 1 << 16
+SEGMENT_TOKENS_MAX = 1 << 16
 
 
 class Vocabulary:
@@ -176,7 +176,7 @@ class Vocabulary:
     def token(self, text: str, position: int) -> int:
         """Return the id of one token of a text."""
         number = self._texts.setdefault(text, len(self._texts) + 1)
-        return number * _SEGMENT_TOKENS_MAX + position
+        return number * SEGMENT_TOKENS_MAX + position
 
     def tokens(self, prompt: str) -> list[int]:
         """Return the token ids of a prompt written as segments.
@@ -189,8 +189,8 @@ class Vocabulary:
             if match is None:
                 raise UsageError(f"prompt segment {term!r} is not of the form text:count or text[start]:count")
             start, count = int(match["start"] or 0), int(match["count"])
-            if start + count > _SEGMENT_TOKENS_MAX:
-                raise UsageError(f"prompt segment {term!r} reaches beyond {_SEGMENT_TOKENS_MAX} tokens")
+            if start + count > SEGMENT_TOKENS_MAX:
+                raise UsageError(f"prompt segment {term!r} reaches beyond {SEGMENT_TOKENS_MAX} tokens")
             base = self.token(match["name"], start)
             out.extend(range(base, base + count))
         return out

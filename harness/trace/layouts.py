@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from math import lcm
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,8 +20,12 @@ import msgspec
 
 from harness._util import data
 from harness._util.errors import UsageError
-from harness.trace.format import GroupKind, GroupSpec, Layout
+from harness.trace.format import SEGMENT_TOKENS_MAX, GroupKind, GroupSpec, Layout
 from harness.trace.model import Model, choices, model_of, refuse_unknown_fields
+
+GROUPS_MAX = 64
+LENGTH_MAX = SEGMENT_TOKENS_MAX
+"""No text of a prompt is longer, so nothing could be tried at a block, a window or a common multiple of blocks beyond it."""
 
 # The one field, in tokens, that a kind needs and the others must not have.
 _SPAN = {"sliding": "window", "chunked": "chunk"}
@@ -108,20 +113,26 @@ def _refuse_unknown(raw: dict[str, Any]) -> None:
 
 
 def _check(layout: Layout) -> None:
-    if not layout.groups:
-        raise msgspec.ValidationError("empty - at `$.groups`; name at least one cache group")
+    if not 1 <= len(layout.groups) <= GROUPS_MAX:
+        told = f"{len(layout.groups)} groups" if layout.groups else "empty"
+        raise msgspec.ValidationError(f"{told} - at `$.groups`; name at least one cache group, at most {GROUPS_MAX}")
     for index, group in enumerate(layout.groups):
         sizes = {"block_size": group.block_size, "layers": group.layers}
         needed = _SPAN.get(group.kind)
         if needed is not None:
             sizes[needed] = getattr(group, needed)
         for field, value in sizes.items():
-            if value < 1:
+            if not 1 <= value <= LENGTH_MAX:
                 raise msgspec.ValidationError(
-                    f"{value} - at `$.groups[{index}].{field}`; a {group.kind} group needs at least 1"
+                    f"{value} - at `$.groups[{index}].{field}`; a {group.kind} group needs at least 1, at most {LENGTH_MAX}"
                 )
         for field in _SPAN.values():
             if field != needed and getattr(group, field):
                 raise msgspec.ValidationError(
                     f"out of place - at `$.groups[{index}].{field}`; a {group.kind} group has no {field}"
                 )
+    unit = lcm(*(group.block_size for group in layout.groups))
+    if unit > LENGTH_MAX:
+        raise msgspec.ValidationError(
+            f"{unit} tokens between positions that all groups share - at `$.groups`; the block sizes allow at most {LENGTH_MAX}"
+        )

@@ -293,3 +293,25 @@ def test_a_bad_file_is_refused_with_file_and_field(tmp_path: Path, fault: str) -
         layouts.load(path)
     message = str(caught.value)
     assert message.startswith(f"{path}: ") and expected in message and "\n" not in message, message
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        (
+            '[[groups]]\nkind = "full"\nblock_size = 1000000000000\n',
+            "`$.groups[0].block_size`; a full group needs",
+        ),
+        ('[[groups]]\nkind = "sliding"\nblock_size = 4\nwindow = 99999999999999\n', "`$.groups[0].window`; a sliding group"),
+        ('[[groups]]\nkind = "full"\nblock_size = 4\n' * 300, "300 groups - at `$.groups`"),
+        ("".join(f'[[groups]]\nkind = "full"\nblock_size = {size}\n' for size in (65_521, 65_519)), "that all groups share"),
+    ],
+    ids=["a block", "a window", "groups", "a common multiple"],
+)
+def test_what_no_trace_could_reach_is_refused(groups: str, said: str, tmp_path: Path) -> None:
+    """Sizes beyond the longest prompt would keep a run busy for ever; they are a line with file and field."""
+    path = tmp_path / "mine.toml"
+    path.write_text(f'name = "mine"\n{groups}')
+    with pytest.raises(UsageError) as refused:
+        layouts.load(path)
+    assert said in str(refused.value) and str(refused.value).startswith(f"{path}: ")

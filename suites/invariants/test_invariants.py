@@ -16,7 +16,9 @@ from harness.history.events import Accept, Finished, StepBegin, StepEnd
 from harness.policies.vllm.policy import default_configurations, scheduler_configurations
 from harness.run.execute import drive
 from harness.run.runner import Runner
+from harness.trace import layouts
 from harness.trace.configurations import Configuration
+from harness.trace.format import Step, Submit, Trace, TraceHeader
 from harness.trace.scenarios import SCENARIOS
 from harness.verdict.result import EXIT_PASS
 from harness.verdict.summary import Report
@@ -44,6 +46,17 @@ def test_a_run_over_all_configurations_is_not_vacuous() -> None:
     assert all(opportunities[name] > 0 for name in NAMED)
     activity = report.suites[0].activity
     assert min(activity.restored, activity.evictions, activity.preemptions) > 0
+
+
+def test_a_request_may_wait_behind_another_of_the_same_prompt() -> None:
+    """In each step the first writes a state that the second is to resume from; so the second waits, and is not stuck."""
+    layout, options = layouts.load("full-mamba"), {"retention_interval": None, "hash_block_size": 4}
+    header = TraceHeader("behind", layout, 17, options=options)
+    steps = [Step(run=[("r1", first), ("r2", 16)]) for first in (16, 16, 16, 5, 1, 1)]
+    submits = [Submit("r1", "B:7 B[33]:46"), Submit("r2", "B:7 B[33]:45 r2:1")]
+    result = drive(Trace(header, [*submits, *steps]), parse("reference").open(header))
+    waited = [event for event in result.history.events if isinstance(event, StepBegin) and len(event.runs) == 1]
+    assert len(waited) == 5 and not result.findings
 
 
 @pytest.mark.parametrize("suite", ["scheduler", "scheduler-random"])
