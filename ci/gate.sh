@@ -11,7 +11,8 @@
 #
 # The artefacts: report.txt (what was printed), report.json, junit.xml, summary.md, and in failures/ the trace, the trace
 # before it was shrunk and the history of each failure. On GitHub failures are annotated and the summary is shown.
-# Exit codes: 0 pass, 1 fail, 2 unknown, 3 the harness itself crashed, 4 usage or set-up, 5 something was not checked.
+# Exit codes: 0 pass, 1 fail, 2 unknown, 3 the harness itself crashed, 4 usage or set-up, 5 something was not checked, 130 stopped.
+# A verdict counts only with a whole report that says the same: an engine that ends the process chooses no verdict.
 set -euo pipefail
 status=0
 # What goes wrong in this script must not leave with 1 either, which is a verdict on the engine.
@@ -35,7 +36,7 @@ checkout=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 artefacts=${CACHEWITNESS_ARTEFACTS:-cachewitness-artefacts}
 seed=${CACHEWITNESS_SEED:-0}
 seconds=${CACHEWITNESS_SECONDS:-60}
-verdicts=(pass FAIL unknown 'the harness itself crashed' 'the run could not start' 'something was not checked')
+verdicts=(pass FAIL unknown 'no verdict' 'something that was given does not fit' 'something was not checked')
 
 # -P keeps the fork's own folders (vllm/, benchmarks/) from being imported merely because the gate is called there.
 if [[ -z ${CACHEWITNESS_PYTHON:-} ]] && command -v cachewitness >/dev/null; then
@@ -64,7 +65,21 @@ printf 'gate: %s:' "${said##*$'\n'}"
 printf ' %q' "${run[@]}"
 printf '\n\n'
 "${run[@]}" 2>&1 | tee -- "$artefacts/report.txt" || status=${PIPESTATUS[0]}
+
+# report.json is written at the very end, whole or not at all. Without it, or against it, no code is a verdict.
+case $status in
+3 | 4 | 130) ;;
+*)
+    told=$(sed -n 's/^  "exit_code": \([0-9]*\),$/\1/p' "$artefacts/report.json" 2>/dev/null || true)
+    if [[ $told != "$status" ]]; then
+        printf 'gate: the run ended with %d and left %s; whatever ended it, the engine was not judged\n' \
+            "$status" "$([[ -n $told ]] && printf 'a report of %s' "$told" || printf 'no report')" | tee -a -- "$artefacts/report.txt"
+        status=3
+    fi
+    ;;
+esac
 verdict=${verdicts[status]:-stopped}
+covered=$(sed -n 's/^covered: //p' "$artefacts/report.txt" | tail -n 1)
 if ((status == 3)) && [[ -d .cachewitness/crashes ]]; then
     cp -R -- .cachewitness/crashes "$artefacts/"
 fi
@@ -80,7 +95,8 @@ if [[ -n ${GITHUB_STEP_SUMMARY:-} ]]; then
     cat -- "$artefacts/summary.md" >>"$GITHUB_STEP_SUMMARY"
 fi
 
-printf '\ngate: %s (exit code %d); artefacts in %s:\n' "$verdict" "$status" "$(cd -- "$artefacts" && pwd)"
+printf '\ngate: covered %s\n' "${covered:-nothing that a report tells of}"
+printf 'gate: %s (exit code %d); artefacts in %s:\n' "$verdict" "$status" "$(cd -- "$artefacts" && pwd)"
 for path in "$artefacts"/*; do
     if [[ -d $path ]]; then
         files=("$path"/*)

@@ -202,5 +202,5 @@ def failure_of(engine: EngineSpec, name: str, trace: Trace, finding: Finding) ->
         result = drive(candidate, engine.open(candidate.header), until=alike, keep=False)
         return next(filter(alike, result.findings), None)
 
-    shrunk, last = smallest(trace, engine, finding, rerun)
-    return Failure(id=name, finding=last, trace=trace, shrunk=shrunk, offending=last.op)
+    shrunk, last, why_long = smallest(trace, engine, finding, rerun)
+    return Failure(id=name, finding=last, trace=trace, shrunk=shrunk, offending=last.op, why_long=why_long)

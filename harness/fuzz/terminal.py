@@ -17,7 +17,7 @@ from harness.fuzz.canary import CanaryResult
 from harness.fuzz.exhaustive import Coverage
 from harness.fuzz.scope import BLOCK
 from harness.verdict.report import terminal
-from harness.verdict.report.counterexample import witness, wrapped
+from harness.verdict.report.counterexample import wrapped
 from harness.verdict.report.tables import new_table, print_table
 from harness.verdict.result import EXIT_FAIL, EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN, Activity
 from harness.verdict.summary import Report, Stored, SuiteReport, shown
@@ -47,10 +47,7 @@ def print_campaign(
     _print_list("not run", [f"{entry.what}: {entry.why} ({entry.count} times)" for entry in report.not_run], out)
     terminal.print_expected(report, out)
     for failure in shown(report):
-        replay = stored[failure.id].replay
-        whole = len(failure.trace.ops)
-        terminal.print_lines(witness(failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay), out)
-        _say("", out)
+        terminal.print_witness(failure, stored.get(failure.id), out)
     _say(terminal.covered(report), out)
     terminal.print_verdict(exit_code(campaign, canary), out, reasons=_reasons(campaign, canary), passed="nothing found")
     _say(f"again: {again}  (digest {campaign.digest})", out)
@@ -82,10 +79,7 @@ def print_coverage(
     _say("", out)
     _say(f"{states:,} states, {transitions:,} transitions in {coverage.seconds:.1f} s", out)
     if coverage.failure:
-        failure = coverage.failure
-        whole, replay = len(failure.trace.ops), stored[failure.id].replay
-        terminal.print_lines(witness(failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay), out)
-        _say("", out)
+        terminal.print_witness(coverage.failure, stored.get(coverage.failure.id), out)
     if not canary.reported:
         code, reasons = EXIT_INTERNAL, [f"the canary {canary_line(canary)}"]
     elif coverage.failure:

@@ -23,6 +23,7 @@ from harness.run.smaller import smallest
 from harness.run.suites import Stream, Suite
 from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
+from harness.trace.shrink import SHORT
 from harness.verdict.arm_row import merge_rows
 from harness.verdict.compared import Compared
 from harness.verdict.expected import Expectations
@@ -209,15 +210,17 @@ class Runner:
         if weighed is None:
             return
         finding, entry = weighed
-        shrunk = trace
+        shrunk, why_long = trace, ""
         if entry is None and finding.anomaly not in self._shrunk and len(self._shrunk) < FAILURES_SHRUNK:
             self._shrunk.add(finding.anomaly)
-            shrunk, finding = smallest(trace, engine, finding, partial(self._rerun, suite, finding.anomaly))
+            shrunk, finding, why_long = smallest(trace, engine, finding, partial(self._rerun, suite, finding.anomaly))
+        elif entry is None and len(trace.ops) > SHORT:
+            why_long = f"not shrunk, since {len(self._shrunk)} others were"
         expected = entry.reason if entry else ""
-        text = engine.text if engine.text != self.engine.text else ""
-        report.failures.append(
-            Failure(id=name, finding=finding, trace=trace, shrunk=shrunk, offending=finding.op, expected=expected, engine=text)
-        )
+        failure = Failure(id=name, finding=finding, trace=trace, shrunk=shrunk, offending=finding.op, expected=expected)
+        failure.engine = engine.text if engine.text != self.engine.text else ""
+        failure.why_long = why_long
+        report.failures.append(failure)
 
     def _rerun(self, suite: Suite, anomaly: str, trace: Trace, engine: EngineSpec) -> Finding | None:
         def alike(finding: Finding) -> bool:

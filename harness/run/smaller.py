@@ -7,13 +7,14 @@ search is content with fewer of these than it tries candidates otherwise, and wa
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
 from harness.engines.child.engine import started
 from harness.engines.registry import EngineSpec
 from harness.trace.format import Trace
-from harness.trace.shrink import shrink
+from harness.trace.shrink import AGAIN, shrink_and_tell
 
 PROCESSES = 40
 """So many processes are started for one search."""
@@ -22,7 +23,15 @@ Rerun = Callable[[Trace, EngineSpec], Finding | None]
 """Runs a trace on a fresh engine and returns the finding that is like the one looked for."""
 
 
-def smallest(trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun) -> tuple[Trace, Finding]:
+class Smallest(NamedTuple):
+    """A trace, its finding, and why it is no shorter than a person reads at a glance; empty if it is not longer."""
+
+    trace: Trace
+    finding: Finding
+    why_long: str
+
+
+def smallest(trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun) -> Smallest:
     """Return the smallest trace that fails alike, and its finding; the trace itself if a smaller one does not fail again."""
     begun, hurried = started(), engine.hurried() if finding.anomaly == "hung" else engine
 
@@ -35,6 +44,8 @@ def smallest(trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun) -
             return -1
         return found.op if found else -1
 
-    small = shrink(trace, fails)
+    small, why_long = shrink_and_tell(trace, fails)
+    if why_long and started() - begun >= PROCESSES:
+        why_long = f"stopped after {PROCESSES} processes"
     again = rerun(small, engine)
-    return (small, again) if again else (trace, finding)
+    return Smallest(small, again, why_long) if again else Smallest(trace, finding, AGAIN)

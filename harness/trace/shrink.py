@@ -7,6 +7,7 @@ their number is bounded, not their time, so the same failure shrinks to the same
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,26 +34,46 @@ ATTEMPTS = 5_000
 """Candidates that are run at most. A trace of the fuzzer is as small as it gets after some hundred."""
 
 
+SHORT = 12
+"""Operations of a trace that a person reads at a glance; of a longer one a report says why it is no shorter."""
+
+
+AGAIN = "it did not fail again, so nothing was left out"
+
+
+class Shrunk(NamedTuple):
+    """The smallest trace that was found, and why it is not `SHORT`; empty if it is."""
+
+    trace: Trace
+    why_long: str
+
+
 def shrink(trace: Trace, fails: Fails, attempts: int = ATTEMPTS) -> Trace:
     """Return a smaller trace that fails in the same way; the trace itself if it does not fail again.
 
     Stops after so many candidates with the smallest one so far; one more takes out what no longer does anything.
     """
+    return shrink_and_tell(trace, fails, attempts).trace
+
+
+def shrink_and_tell(trace: Trace, fails: Fails, attempts: int = ATTEMPTS) -> Shrunk:
+    """Shrink a trace as `shrink` does, and say why it is long if it is."""
     at = fails(trace)
     if at < 0:
-        return trace
+        return Shrunk(trace, AGAIN)
     search = _Search(trace.with_ops(trace.ops[: at + 1]), fails, attempts)
-    search.fixpoint()
+    complete = search.fixpoint()
     search.leave_strangers_out()
-    return search.best
+    why = "without any one of them it no longer fails" if complete else f"stopped after {attempts:,} attempts"
+    return Shrunk(search.best, why if len(search.best.ops) > SHORT else "")
 
 
 class _Search:
     def __init__(self, trace: Trace, fails: Fails, attempts: int) -> None:
         self.best, self._fails, self._attempts = trace, fails, attempts
 
-    def fixpoint(self) -> None:
-        """Repeat all passes until none of them helps or no attempt is left."""
+    def fixpoint(self) -> bool:
+        """Repeat all passes until none of them helps or no attempt is left; say whether attempts were left."""
         for r in [op.r for op in self.best.ops if isinstance(op, Submit)]:
             self._try(list(without(self.best.ops, r)))
         while self._left():
@@ -66,7 +87,8 @@ class _Search:
             self._simplify()
             self._plainer()
             if size(self.best.header, self.best.ops) == before:
-                return
+                return self._left()
+        return False
 
     def leave_strangers_out(self) -> None:
         """Ask nothing of requests that are no longer submitted, as is left if attempts ran out: nothing reads such a trace."""

@@ -26,9 +26,10 @@ DISAGREEMENT_NAMES = {anomaly.name for anomaly in DISAGREEMENTS}
 
 
 class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A trace that failed: its id, the finding, and the smallest trace that fails alike; `expected` is the listed reason.
+    """A trace that failed: its id, the finding, and the smallest trace that fails alike.
 
-    `engine` is what it failed on, if that is not the run's engine as the user named it (another precision, say).
+    `expected` is the listed reason. `why_long` says why that trace is no shorter than a person reads at a glance. `engine` is
+    what it failed on, if that is not the run's engine as the user named it (another precision, say).
     """
 
     id: str
@@ -38,6 +39,7 @@ class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
     offending: int = -1
     expected: str = ""
     engine: str = ""
+    why_long: str = ""
 
 
 class NotRun(msgspec.Struct):

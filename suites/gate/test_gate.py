@@ -266,17 +266,63 @@ def test_a_harness_that_does_not_start_is_no_verdict(tmp_path: Path) -> None:
     assert "No module named click" in done.err
 
 
+def installed(folder: Path, *commands: str) -> dict[str, str]:
+    """Put a `cachewitness` of shell commands on the path; it tells its version and its arguments first."""
+    path = folder / "bin" / "cachewitness"
+    path.parent.mkdir()
+    path.write_text("\n".join(["#!/bin/sh", 'echo "cachewitness 9.9 $*"', '[ "$1" = run ] || exit 0', *commands, ""]))
+    path.chmod(0o755)
+    return {"CACHEWITNESS_PYTHON": "", "PATH": os.pathsep.join([str(path.parent), os.environ["PATH"]])}
+
+
+def report_of(code: int) -> str:
+    """Return a command that leaves a report with an exit code, as far as the gate looks at it."""
+    return f"printf '{{\\n  \"exit_code\": {code},\\n}}\\n' >cachewitness-artefacts/report.json"
+
+
 def test_an_installed_harness_is_taken_from_the_path(tmp_path: Path) -> None:
     """Without CACHEWITNESS_PYTHON the gate runs the `cachewitness` that is installed, not this checkout's."""
-    installed = tmp_path / "bin" / "cachewitness"
-    installed.parent.mkdir()
-    installed.write_text('#!/bin/sh\necho "cachewitness 9.9 $*"\n')
-    installed.chmod(0o755)
-    path = os.pathsep.join([str(installed.parent), os.environ["PATH"]])
-    done = gate(tmp_path, "some:engine", "--layout", "a b", CACHEWITNESS_PYTHON="", PATH=path)
+    done = gate(tmp_path, "some:engine", "--layout", "a b", **installed(tmp_path, report_of(0)))
     assert done.code == 0, done.out + done.err
     asked = "run --engine some:engine --seed 0 --seconds 60 --report cachewitness-artefacts --layout a b"
     assert (done.artefacts / "report.txt").read_text() == f"cachewitness 9.9 {asked}\n"
+
+
+@pytest.mark.parametrize(
+    ("commands", "code"),
+    [
+        (("exit 0",), 3),
+        (("exit 1",), 3),
+        (("exit 5",), 3),
+        (("kill -SEGV $$",), 3),
+        ((report_of(1), "exit 0"), 3),
+        ((report_of(0), "exit 1"), 3),
+        ((report_of(1), "exit 1"), 1),
+        ((report_of(5), "exit 5"), 5),
+        (("exit 4",), 4),
+        (("exit 130",), 130),
+    ],
+)
+def test_no_code_is_a_verdict_without_a_report_that_says_the_same(tmp_path: Path, commands: tuple[str, ...], code: int) -> None:
+    """Whoever ends the process chooses its code; only a whole report makes it a verdict."""
+    done = gate(tmp_path, "some", **installed(tmp_path, *commands))
+    assert done.code == code, done.out + done.err
+    assert ("the engine was not judged" in done.out) == (code == 3)
+    assert f"(exit code {code})" in (done.artefacts / "summary.md").read_text().splitlines()[0]
+
+
+def test_an_engine_that_ends_the_process_is_not_green(tmp_path: Path) -> None:
+    """With a code of 0, from inside an operation: it died, or the gate says that nobody was judged."""
+    quits = Bug("died", "witness.py", "        media = [", "        __import__('os')._exit(0)\n        media = [")
+    done = gate(make_fork(tmp_path / "fork", quits), "fork", *SHORT)
+    assert done.code in (1, 3), done.out + done.err
+    assert "verdict: pass" not in done.out and "gate: pass" not in done.out
+
+
+def test_the_gate_says_in_one_line_what_it_covered(red: Gated) -> None:
+    """Suites, traces, operations, hits, and what was not run."""
+    (line,) = re.findall(r"^gate: covered (.*)$", red.out, re.MULTILINE)
+    assert re.fullmatch(r"1 suite, \d+ traces, [\d,]+ operations, [\d,]+ hits in [\d,]+ look-ups; not run: nothing", line)
 
 
 def test_the_guide_and_the_examples_are_in_step(tmp_path: Path) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
 from harness._util.errors import UsageError
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
-from harness.trace.format import Media, Op, Preempt, Step, Submit, Trace, length_of
+from harness.trace.format import Media, Op, Preempt, Reset, Step, Submit, Trace, length_of
 from harness.trace.generate import random_trace
-from harness.trace.shrink import shrink
+from harness.trace.shrink import SHORT, shrink, shrink_and_tell
 
 SHAPE = Configuration(layouts.load("full-mamba")).shape("manager")
 SEEDS = range(4)
@@ -216,3 +217,18 @@ def test_a_text_that_two_prompts_share_is_cut_in_both() -> None:
     header = random_trace(SHAPE, 1, withdraw=False).header
     trace = Trace(header, [Submit("r1", "a:99"), Submit("r2", "a:99")])
     assert [op.prompt for op in shrink(trace, shared).ops if isinstance(op, Submit)] == ["a:3", "a:3"]
+
+
+def test_a_long_witness_says_why_it_is_no_shorter() -> None:
+    """Attempts used up, no operation that can go, or a failure that did not come back; nothing is said of a short one."""
+    many = SHORT + 3
+    ending = random_trace(SHAPE, 0, withdraw=False).with_ops([Submit("r1", "a:9"), *[Reset()] * (2 * many)])
+
+    def needs(count: int) -> Callable[[Trace], int]:
+        return lambda one: len(one.ops) - 1 if sum(isinstance(op, Reset) for op in one.ops) >= count else -1
+
+    long = shrink_and_tell(ending, needs(many))
+    assert (len(long.trace.ops), long.why_long) == (many, "without any one of them it no longer fails")
+    assert shrink_and_tell(ending, needs(2)).why_long == ""
+    assert shrink_and_tell(ending, needs(many), attempts=3).why_long == "stopped after 3 attempts"
+    assert "did not fail again" in shrink_and_tell(ending, lambda _: -1).why_long

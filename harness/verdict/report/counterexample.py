@@ -17,6 +17,7 @@ from harness.checkers.anomalies import BY_NAME
 from harness.checkers.finding import Finding
 from harness.history.events import Event
 from harness.trace.format import Layout, Op, Reset, Step, Submit, Trace, UpdateWeights
+from harness.verdict.summary import Failure, Stored
 
 WIDTH = 100
 SHOWN_BEFORE = 36
@@ -27,14 +28,22 @@ OUTPUT_LINES = 12
 _INDENT = "  "
 
 
-def witness(finding: Finding, trace: Trace, *, name: str = "", whole: int = 0, replay: str = "") -> list[str]:
+def witness_of(failure: Failure, stored: Stored | None) -> list[str]:
+    """Return the witness of a failure of a run."""
+    replay, whole = stored.replay if stored else "", len(failure.trace.ops)
+    return witness(failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay, why_long=failure.why_long)
+
+
+def witness(
+    finding: Finding, trace: Trace, *, name: str = "", whole: int = 0, replay: str = "", why_long: str = ""
+) -> list[str]:
     """Return the witness of a trace that failed; `whole` is how many operations the trace had before it was shrunk.
 
     `finding.op` is the index of the offending operation; nothing is marked if it is outside the trace.
     """
     operations = len(trace.ops)
     length = f"shrunk from {whole} operations to {operations}" if whole > operations else f"{operations} operations"
-    lines = [*headline(finding, name), f"trace {trace.header.name}, {length}"]
+    lines = [*headline(finding, name), f"trace {trace.header.name}, {length}" + (f" ({why_long})" if why_long else "")]
     lines += [_INDENT + line for line in wrapped(describe(trace))]
     lines += ["", *_marked([compact(op) for op in trace.ops], finding.op), "", *wrapped(finding.sentence)]
     if finding.output:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from xml.etree import ElementTree
 
 from harness.checkers.finding import Tally
-from harness.verdict.report.counterexample import witness
+from harness.verdict.report.counterexample import witness_of
 from harness.verdict.summary import Failure, Report, Stored, SuiteReport
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd]")
@@ -59,9 +59,7 @@ def _failure(element: ElementTree.Element, suite: str, failure: Failure, stored:
     if failure.expected:
         _say(case, "skipped", f"expected {finding.anomaly}: {failure.expected}")
         return
-    replay = stored.replay if stored else ""
-    whole = len(failure.trace.ops)
-    lines = witness(finding, failure.shrunk, name=failure.id, whole=whole, replay=replay)
+    lines = witness_of(failure, stored)
     told = _say(case, "failure", f"{finding.anomaly}: {finding.sentence}")
     told.set("type", finding.anomaly)
     told.text = _clean("\n".join(lines))

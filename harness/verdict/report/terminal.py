@@ -14,7 +14,7 @@ from rich.text import Text
 
 from harness.checkers.finding import Measured, Tally
 from harness.verdict.report.cold import print_arms
-from harness.verdict.report.counterexample import witness, wrapped
+from harness.verdict.report.counterexample import witness_of, wrapped
 from harness.verdict.report.tables import new_table, print_table
 from harness.verdict.result import (
     EXIT_FAIL,
@@ -68,12 +68,17 @@ def print_report(
         print_arms([row for suite in report.suites for row in suite.arms], out)
         _print_rest(report, out)
     for failure in shown(report):
-        _print_witness(failure, stored.get(failure.id), out)
+        print_witness(failure, stored.get(failure.id), out)
     _print_further(report, out)
     if not quiet:
         out.print(Text(speed(report)), soft_wrap=True)
     out.print(Text(covered(report)), soft_wrap=True)
     print_verdict(report.exit_code, out, reasons=reasons(report))
+
+
+def print_witness(failure: Failure, stored: Stored | None, out: Console) -> None:
+    """Print the witness of a failure, and a blank line."""
+    print_lines([*witness_of(failure, stored), ""], out)
 
 
 def print_lines(lines: Iterable[str], out: Console) -> None:
@@ -225,14 +230,6 @@ def _section(title: str, lines: list[str], out: Console) -> None:
         for line in lines:
             print_lines(wrapped(line, "  "), out)
         out.print()
-
-
-def _print_witness(failure: Failure, stored: Stored | None, out: Console) -> None:
-    replay = stored.replay if stored else ""
-    whole = len(failure.trace.ops)
-    finding = failure.finding
-    print_lines(witness(finding, failure.shrunk, name=failure.id, whole=whole, replay=replay), out)
-    out.print()
 
 
 def _print_further(report: Report, out: Console) -> None:
