@@ -16,7 +16,7 @@ from harness.engines.adapter import Adapter, Asked, Refused, Scheduled
 from harness.engines.cache_state import Claim, Count, KeyId, Tables
 from harness.engines.driver import Driver
 from harness.engines.kind import EngineKind
-from harness.history.events import Group, Header, Pool, Rules, UnpublishReason
+from harness.history.events import Eviction, Group, Header, Pool, Rules, UnpublishReason
 from harness.trace.format import Step, Submit, TraceHeader
 
 Key = tuple[Hashable, ...]  # (salt, adapter), then each token, or the image that is there
@@ -181,7 +181,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     described = Header(
         engine="paged",
         height=header.height,
-        pools=[Pool(id=0, pages=header.pages)],
+        pools=[Pool(id=0, pages=header.pages, eviction=Eviction("lru", free_first=False))],
         groups=[Group(id=0, kind="full", block_size=group.block_size)],
         rules=Rules(alignment=group.block_size),  # what it declares of itself is what it is judged by
         capabilities=["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"],

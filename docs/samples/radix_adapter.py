@@ -14,7 +14,7 @@ from harness.engines.adapter import Adapter, Asked, Scheduled
 from harness.engines.cache_state import Claim, Count, KeyId, Tables
 from harness.engines.driver import Driver
 from harness.engines.kind import EngineKind
-from harness.history.events import Group, Header, Pool, UnpublishReason
+from harness.history.events import Eviction, Group, Header, Pool, UnpublishReason
 from harness.trace.format import Step, Submit, TraceHeader
 
 
@@ -183,7 +183,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     described = Header(
         engine="radix",
         height=header.height,
-        pools=[Pool(id=0, pages=places)],
+        pools=[Pool(id=0, pages=places, eviction=Eviction("lru-leaves", together=True))],
         groups=[Group(id=0, kind="full", block_size=1)],
         capabilities=["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"],
         not_applicable=NO_STATES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.checkers.eviction import EvictionOrder
 from harness.checkers.ownership import Ownership
 from harness.checkers.progress import Progress
 from harness.checkers.protocol import Checker
@@ -20,6 +21,7 @@ ALL: tuple[type[Checker], ...] = (
     Identity,
     CommitOrder,
     ReuseFloor,
+    EvictionOrder,
     Progress,
     TensorsAgree,
 )

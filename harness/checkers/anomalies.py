@@ -95,6 +95,16 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "a request resumes no earlier than at the longest prefix that every group holds",
         "correct output, no reuse: the cache is inert",
     ),
+    Anomaly(
+        "needless-eviction",
+        "no key ends for want of room while a page without a key is free, unless the engine declares why",
+        "correct output, fewer hits: the cache forgets what it had room for",
+    ),
+    Anomaly(
+        "wrong-victim",
+        "who is evicted is nobody's page and the one that the declared order puts first",
+        "correct output, fewer hits: what is used most goes first",
+    ),
     Anomaly("stuck", "a feasible request advances within a stated number of steps", "requests wait for ever"),
     Anomaly(
         "nothing-to-compute",

@@ -98,7 +98,7 @@ class Ownership(Checker):
             holders = record.holders if record is not None else {}
             if count != sum(holders.values()):
                 return (_miscounted(page, count, holders, event.step),)
-        return (_wrong_held(event, held, ledger.holdings.idle_keyed[event.pool]),) if event.held != held else None
+        return (_wrong_held(event, held, len(ledger.holdings.idle[event.pool])),) if event.held != held else None
 
     def on_end(self, ledger: Ledger, event: Finished | Aborted | Preempted) -> Found:
         """Remember who has to give everything back, and the last step in flight: until it ends an engine may wait with that."""

@@ -12,7 +12,7 @@ import msgspec
 from harness.engines.adapter import SECOND
 from harness.engines.observe_pins import POOL
 from harness.engines.observe_tier import TIER
-from harness.history.events import Group, Header, Pool, Retention, Rules
+from harness.history.events import Eviction, Group, Header, Pool, Retention, Rules
 from harness.trace.format import GroupSpec, TraceHeader
 from reference_impl.vllm.config import Options
 
@@ -20,7 +20,20 @@ CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update
 PRUNABLE = ("sliding", "recurrent")
 
 
-def describe(trace: TraceHeader, engine: str, engine_version: str, rules: Rules, options: Options | None = None) -> Header:
+LRU = Eviction("lru")
+"""vLLM's free queue: blocks without a key are prepended and go first; others are appended as they are let go, tails first."""
+TIER_LRU = Eviction("lru-used")
+"""The plain tier: a key that is stored again, or fetched, goes last."""
+
+
+def describe(
+    trace: TraceHeader,
+    engine: str,
+    engine_version: str,
+    rules: Rules,
+    options: Options | None = None,
+    eviction: Eviction | None = LRU,
+) -> Header:
     """Return the history header of an engine of vLLM's shape: one pool that all groups alias, page 0 the null block.
 
     `options` say how recurrent groups are run, in mode `align` if they are left out.
@@ -36,7 +49,7 @@ def describe(trace: TraceHeader, engine: str, engine_version: str, rules: Rules,
     return Header(
         engine=engine,
         height=trace.height,
-        pools=[Pool(id=POOL, pages=trace.pages, null=[0])],
+        pools=[Pool(id=POOL, pages=trace.pages, null=[0], eviction=eviction)],
         groups=[_group(index, spec, options) for index, spec in enumerate(trace.layout.groups)],
         rules=rules,
         capabilities=CAPABILITIES,
@@ -73,11 +86,11 @@ def _why(rules: Rules, otherwise: str) -> str:
     return otherwise if rules.caching else "prefix caching is off"
 
 
-def with_tier(header: Header, pages: int) -> Header:
+def with_tier(header: Header, pages: int, eviction: Eviction = TIER_LRU) -> Header:
     """Return the header with a second tier of so many pages, and in it a group for each of the device's."""
     if not pages:
         return header
     count = len(header.groups)
     aside = [msgspec.structs.replace(group, id=count + group.id, pool=TIER, of=group.id) for group in header.groups]
-    pools = [*header.pools, Pool(id=TIER, pages=pages, tier=SECOND)]
+    pools = [*header.pools, Pool(id=TIER, pages=pages, tier=SECOND, eviction=eviction)]
     return msgspec.structs.replace(header, pools=pools, groups=[*header.groups, *aside])

@@ -1,6 +1,8 @@
-"""Who holds which page, and for which group; and how many pages are held, or kept for a key alone.
+"""Who holds which page, and for which group; how many pages are held, and which are idle: kept for a key alone.
 
-A page that nobody holds and no key names is poisoned: whoever gets it next must write it before it reads it.
+Time is counted in operations of the engine, which its events do not name: whatever happens to pages between two events of
+another kind is one (`Ledger`). A page that nobody holds and no key names is poisoned: whoever gets it next must write it before
+it reads it.
 """
 
 from __future__ import annotations
@@ -16,21 +18,25 @@ class Holdings:
         self._records = records
         self.held: dict[int, int] = dict.fromkeys(records, 0)
         """Per pool: how many pages somebody holds."""
-        self.idle_keyed: dict[int, int] = dict.fromkeys(records, 0)
-        """Per pool: how many pages nobody holds and a key keeps."""
+        self.idle: dict[int, dict[int, PageRecord]] = {pool: {} for pool in records}
+        """Per pool: the pages that nobody holds and a key keeps, in the order in which they came to be so."""
+        self.operation = 0
+        """The number of the operation under way."""
         self.pages_of: dict[str, int] = {}
         """Per holder: how many pages it holds, counted with multiplicity."""
 
     def take(self, event: Take) -> None:
         """Give pages to a holder."""
-        records, holder = self._records[event.pool], event.holder
+        records, holder, idle, operation = self._records[event.pool], event.holder, self.idle[event.pool], self.operation
         self.pages_of[holder] = self.pages_of.get(holder, 0) + len(event.pages)
         for page in event.pages:
             record = records[page]
             if not record.holders:
                 self.held[event.pool] += 1
+                record.taken = operation
                 if record.keys:
-                    self.idle_keyed[event.pool] -= 1
+                    record.restored = operation
+                    del idle[page]
             record.holders[holder] = record.holders.get(holder, 0) + 1
             record.held_for[holder] = event.group
 
@@ -47,25 +53,30 @@ class Holdings:
             elif count == 1:
                 del record.holders[holder], record.held_for[holder]
                 if not record.holders:
-                    self._released(event.pool, record)
+                    self._released(event.pool, page, record)
 
-    def _released(self, pool: int, record: PageRecord) -> None:
+    def _released(self, pool: int, page: int, record: PageRecord) -> None:
         """Count a page whose last holder is gone."""
         self.held[pool] -= 1
+        record.released = self.operation
         if record.keys:
-            self.idle_keyed[pool] += 1
+            self.idle[pool][page] = record
         else:
             record.poison()
 
-    def add_key(self, key: Key, pool: int, record: PageRecord) -> None:
+    def add_key(self, key: Key, pool: int, page: int) -> None:
         """Let a key name a page."""
+        record = self._records[pool][page]
         if not record.keys and not record.holders:
-            self.idle_keyed[pool] += 1
+            self.idle[pool][page] = record
+        record.keyed = self.operation
         record.keys.append(key)
 
-    def remove_key(self, key: Key, pool: int, record: PageRecord) -> None:
+    def remove_key(self, key: Key, pool: int, page: int) -> None:
         """Let a key name a page no more."""
+        record = self._records[pool][page]
         record.keys.remove(key)
         if not record.keys and not record.holders:
-            self.idle_keyed[pool] -= 1
+            del self.idle[pool][page]
+            record.released = self.operation
             record.poison()

@@ -39,7 +39,7 @@ class Keys:
         records, holdings = self._records[pool], self._holdings
         for named in (page, *companions):
             if named not in records.null:
-                holdings.add_key(key, pool, records[named])
+                holdings.add_key(key, pool, named)
 
     def unpublish(self, event: Unpublish) -> None:
         """End the keys of a group that name a page: those of a length, or all of them if it is 0."""
@@ -63,7 +63,7 @@ class Keys:
             pending.remove(key)
         pool = self._groups[key.group].pool
         for page in (key.page, *key.companions):
-            self._holdings.remove_key(key, pool, self._records[pool][page])
+            self._holdings.remove_key(key, pool, page)
 
     def end_step(self, step: int, withdrawn: Collection[str], unbacked: Iterable[Key]) -> None:
         """Decide what the keys of a step have become."""

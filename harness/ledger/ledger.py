@@ -16,6 +16,7 @@ from harness.history.events import (
     Aborted,
     Accept,
     Copy,
+    Counts,
     Drop,
     Event,
     Finished,
@@ -54,6 +55,20 @@ from harness.ledger.reads import invalid_columns
 from harness.ledger.records import Key, KeyState, PageRecord, records_of
 from harness.ledger.requests import Requests
 
+OPERATION_ENDS = (
+    Aborted,
+    Counts,
+    Finished,
+    Hit,
+    Preempted,
+    ResetDone,
+    StepBegin,
+    StepEnd,
+    Submitted,
+    Version,
+)
+"""Events before which an operation of the engine is over, if it did anything to pages or keys."""
+
 _INVALIDATED = ("withdrawn", "reset", "outdated")
 
 
@@ -66,6 +81,11 @@ class Ledger:
         self.local: list[Group] = header.local_groups()
         self.stored: list[list[int]] = [[other.id for other in header.groups if other.of == g.id] for g in header.groups]
         """Per group: the groups of other tiers that keep copies of its pages."""
+        self.aside: list[int] = [group.id for group in header.groups if group not in self.local]
+        """The groups in pools of other tiers."""
+        unseen = [pool.id for pool in header.pools if pool.eviction and pool.eviction.order in ("lru-used", "lru-leaves")]
+        self._counting_uses = [group.id for group in header.groups if group.pool in unseen]
+        """The groups of whose pages the engine counts uses that no event shows."""
         self.records = records_of(header)
         """Per pool: the records of its pages; those of pages that nobody touched are not there."""
         self.requests = Requests()
@@ -75,6 +95,8 @@ class Ledger:
         self.keys = Keys(header.groups, self.records, self.holdings)
         self.contents = Contents(header, self.records, self.trie)
         self._pool_of = [self.records[group.pool] for group in header.groups]
+        self._asked_again: list[PageRecord] = []
+        """Copies in another tier of what the device has keyed for the step to come."""
         self._applied: Event | None = None
         self._asked: tuple[Event | None, Event | None] = (None, None)
         """The event whose view was worked out last, and the one that had been applied last by then."""
@@ -98,7 +120,7 @@ class Ledger:
             Hit: self._hit,
             Submitted: self.requests.submit,
             Accept: self.requests.accept,
-            StepBegin: self.requests.begin_step,
+            StepBegin: self._step_begin,
             StepEnd: self._step_end,
             Preempted: self._preempt,
             Aborted: self._end,
@@ -106,6 +128,18 @@ class Ledger:
             ResetDone: self._reset,
             Version: self._version,
         }
+        self._apply |= {kind: self._next_operation(self._apply.get(kind)) for kind in OPERATION_ENDS}
+
+    def _next_operation(self, handler: Callable[[Any], None] | None) -> Callable[[Any], None]:
+        """Return a handler after which pages are in another operation."""
+        holdings = self.holdings
+
+        def apply(event: Any) -> None:
+            if handler is not None:
+                handler(event)
+            holdings.operation += 1
+
+        return apply
 
     def record(self, group: int, page: int) -> PageRecord | None:
         """Return the record of a page of a group; None for a null page or a column that does not exist."""
@@ -205,12 +239,30 @@ class Ledger:
     def _publish(self, event: Publish) -> None:
         before = self.before(event)
         state: KeyState = "pending" if not before.late else "unbacked" if before.unbacked else "committed"
-        self.keys.publish(event, self.requests[event.r].node_of(event.length), state)
+        node = self.requests[event.r].node_of(event.length)
+        self.keys.publish(event, node, state)
+        for other in self.stored[event.group]:
+            self._asked_again += self._pages_of(other, node)
+
+    def _pages_of(self, group: int, node: int) -> list[PageRecord]:
+        """Return the pages of a group that are keyed as a prefix."""
+        pages = self.keys.published[group].get(node, ())
+        return [record for page in pages if (record := self.record(group, page)) is not None]
 
     def _hit(self, event: Hit) -> None:
+        if event.tier != "local":
+            fetched = [(group, page) for group in self.aside for page in event.pages[group]]
+            for record in filter(None, [self.record(*place) for place in fetched]):
+                record.restored = self.holdings.operation
         self.requests.resume_at(event, tainted=bool(self.before(event).invalidated))
 
     # --- life ---------------------------------------------------------------------------------------------------------------
+
+    def _step_begin(self, event: StepBegin) -> None:
+        self.requests.begin_step(event)
+        for record in self._asked_again:
+            record.asked_for = self.holdings.operation
+        self._asked_again.clear()
 
     def _step_end(self, event: StepEnd) -> None:
         before = self.before(event)
@@ -223,6 +275,11 @@ class Ledger:
 
     def _end(self, event: Aborted | Finished) -> None:
         self.requests.end(event.r)
+        for group in self._counting_uses:
+            published = self.keys.published[group]
+            for node in self.requests[event.r].nodes if published else ():
+                for record in self._pages_of(group, node):
+                    record.asked_for = self.holdings.operation
 
     def _reset(self, event: ResetDone) -> None:
         if event.ok:

@@ -17,7 +17,7 @@ from harness.run.execute import check
 from harness.verdict.result import Result, merge
 
 HYBRID = """\
-pool 0: 12 pages, null 0
+pool 0: 12 pages, null 0, evicts lru
 group 0: full block 4
 group 1: recurrent block 4
 rules: alignment 4, retention 0 on 1

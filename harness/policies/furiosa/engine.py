@@ -15,7 +15,7 @@ from harness.engines.adapter import Adapter, Asked, Host, Refused, Scheduled
 from harness.engines.block_table_diff import BlockTableDiff
 from harness.engines.cache_state import ABSENT, Claim, Count, KeyId, Tables
 from harness.engines.driver import Driver
-from harness.history.events import Group, Header, Move, Pool, Rules, UnpublishReason
+from harness.history.events import Eviction, Group, Header, Move, Pool, Rules, UnpublishReason
 from harness.policies.furiosa import NOT_APPLICABLE
 from harness.trace.format import Layout, Submit, TraceHeader
 from harness.trace.format import Step as StepOp
@@ -92,10 +92,14 @@ def describe(trace: TraceHeader, config: CacheConfig) -> Header:
     """Return the history header: two pools without a null block, one group in each."""
     layers, options = config.layers, config.options
     window = layers.window + (options.window_tail == "W")
+    everywhere, sliding = _evictions(options)
     return Header(
         engine="reference",
         height=trace.height,
-        pools=[Pool(id=GLOBAL, pages=config.global_blocks), Pool(id=SLIDING, pages=config.sliding_blocks)],
+        pools=[
+            Pool(id=GLOBAL, pages=config.global_blocks, eviction=everywhere),
+            Pool(id=SLIDING, pages=config.sliding_blocks, eviction=sliding),
+        ],
         groups=[
             Group(id=GLOBAL, kind="full", block_size=layers.block_size, pool=GLOBAL),
             Group(id=SLIDING, kind="sliding", block_size=layers.block_size, pool=SLIDING, window=window),
@@ -109,6 +113,18 @@ def describe(trace: TraceHeader, config: CacheConfig) -> Header:
         engine_version=PINNED_RELEASE,
         trace=trace.name,
     )
+
+
+def _evictions(options: Options) -> tuple[Eviction | None, Eviction | None]:
+    """Return what the pools declare: LRU of entries not in use, from the leaves; the sliding pool by itself.
+
+    An entry is used by whoever's path runs through it. Hits of whole blocks alone leave entries that no key stands for, and a
+    window that frees what it left ends keys without need: of neither can anything be declared.
+    """
+    if options.hit_granularity == "block":
+        return None, None
+    sliding = Eviction("lru-used", together=True) if options.out_of_window == "evictable" else None
+    return Eviction("lru-leaves", together=True), sliding
 
 
 class Furiosa(Adapter):

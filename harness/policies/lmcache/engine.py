@@ -20,7 +20,7 @@ from harness.engines.adapter import Host
 from harness.engines.driver import Driver
 from harness.engines.scheduler_adapter import NewRequest, SchedulerAdapter
 from harness.engines.vllm_header import describe, with_tier
-from harness.history.events import TierRules
+from harness.history.events import Eviction, TierRules
 from harness.policies.lmcache.observe import ObservedFront, ObservedStore
 from harness.policies.vllm import engine as reference_vllm
 from harness.policies.vllm.reporting_pool import observable_manager
@@ -257,10 +257,12 @@ def assemble(header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name
     lmcache = build_connector(header.layout, config, own)
     tier = TierRules(lmcache.chunk_size, together=len(lmcache.server.groups.object_groups) == 1)
     rules = msgspec.structs.replace(reference_vllm.rules(header, config), tier=tier)
-    described = describe(header, name, own.release, rules, config.options)
+    queue = reference_vllm.FREE_LISTS[options_of(config).free_list]
+    described = describe(header, name, own.release, rules, config.options, queue)
     caching = config.options.enable_caching
     front = ObservedFront(observable_manager(config), lmcache, tiered=caching)
     if not caching:
         return Driver(described, SchedulerAdapter(config, front, new_request))
     connector = Connector(lmcache, front, len(header.layout.groups))
-    return Driver(with_tier(described, own.tier_pages), LMCacheAdapter(config, front, new_request, connector))
+    eviction = Eviction("lru-used", watermark=own.trigger_watermark)
+    return Driver(with_tier(described, own.tier_pages, eviction), LMCacheAdapter(config, front, new_request, connector))

@@ -22,7 +22,7 @@ from harness._util.errors import UsageError
 from harness.engines.adapter import Adapter, Asked, Refused, Scheduled
 from harness.engines.cache_state import ABSENT, Claim, Count, KeyId, Tables
 from harness.engines.driver import Driver
-from harness.history.events import Group, Header, Move, Pool, Rules, UnpublishReason
+from harness.history.events import Eviction, Group, Header, Move, Pool, Rules, UnpublishReason
 from harness.trace.format import GroupSpec, Step, Submit, TraceHeader
 from reference_impl.openvino_genai import spec
 from reference_impl.openvino_genai.block_manager import BlockManager
@@ -110,7 +110,7 @@ class Built:
             engine="reference",
             engine_version=self.release,
             height=header.height,
-            pools=[Pool(id=group.pool, pages=blocks[group.kind == "recurrent"]) for group in self.groups],
+            pools=[Pool(g.pool, blocks[g.kind == "recurrent"], eviction=Eviction("lru-restored")) for g in self.groups],
             groups=self.groups,
             rules=Rules(caching=caching, alignment=1 if self.hybrid else self.kv_block_size, progress_steps=PROGRESS_STEPS),
             capabilities=CAPABILITIES,

@@ -14,8 +14,8 @@ from harness.engines.driver import Driver
 from harness.engines.manager_adapter import ManagerAdapter
 from harness.engines.observe import ObservedManager
 from harness.engines.scheduler_adapter import SchedulerAdapter
-from harness.engines.vllm_header import PRUNABLE, describe, retention, with_tier
-from harness.history.events import Rules
+from harness.engines.vllm_header import LRU, PRUNABLE, describe, retention, with_tier
+from harness.history.events import Eviction, Rules
 from harness.policies.vllm.reporting_pool import observable_manager
 from harness.trace.configurations import SCHEDULER_OPTIONS
 from harness.trace.format import Submit, TraceHeader
@@ -30,6 +30,9 @@ PROGRESS_STEPS = 4
 """A request waits one step for a state of the same step; the rest is margin."""
 TRANSFERS_AWAITED = 3
 """One after the other: somebody else's store that holds the room, a load, and the load of whoever has to go first."""
+
+FREE_LISTS = {"lru": LRU, "fifo": Eviction("lru", free_first=False), "lifo": None}
+"""How keys end by the free list that is chosen. Of one that is last in first out no order can be declared."""
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
@@ -95,7 +98,8 @@ def assemble(header: TraceHeader, config: KVCacheConfig, manager: KVCacheManager
         features = [MultiModalFeature(item.at, item.length, item.hash) for item in op.media]
         return Request(op.r, tokens, config.hash_block_size, cache_salt=op.salt, adapter=op.adapter, mm_features=features)
 
-    described = describe(header, name, config.options.release, rules(header, config), config.options)
+    queue = FREE_LISTS[options_of(config).free_list]
+    described = describe(header, name, config.options.release, rules(header, config), config.options, queue)
     observed = ObservedManager(manager)
     if header.height == "scheduler":
         tiered = with_tier(described, options_of(config).tier_pages)

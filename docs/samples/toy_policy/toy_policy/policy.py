@@ -12,7 +12,7 @@ from harness.engines.driver import Driver
 from harness.engines.fault_tools import wrap
 from harness.engines.mutant import mutant
 from harness.engines.policy import AXES, PolicyKind, Rule, served_plainly
-from harness.history.events import Group, Header, Pool, Rules
+from harness.history.events import Eviction, Group, Header, Pool, Rules
 from harness.plan import options
 from harness.plan.result import Plan
 from harness.trace import layouts
@@ -37,7 +37,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     if [group.kind for group in header.layout.groups] != ["full"]:
         raise UsageError(f"layout {header.layout.name!r}: {NAME} has one group of full attention")
     size = header.layout.groups[0].block_size
-    pool, group = Pool(id=0, pages=header.pages), Group(id=0, kind="full", block_size=size, pool=0)
+    pool, group = Pool(id=0, pages=header.pages, eviction=Eviction("lru")), Group(id=0, kind="full", block_size=size, pool=0)
     described = Header("reference", header.height, [pool], [group], Rules(alignment=size), CAPABILITIES, NOT_APPLICABLE)
     return Driver(described, ToyAdapter(PagedCache(header.pages, size), header.pages * size))
 

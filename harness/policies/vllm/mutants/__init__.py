@@ -11,6 +11,7 @@ def all_of_them() -> Sequence[Mutant]:
     """Return every fault, in the order in which they are listed."""
     from harness.policies.vllm.mutants import (
         drafts,
+        eviction,
         identity,
         lookup,
         ownership,
@@ -21,5 +22,5 @@ def all_of_them() -> Sequence[Mutant]:
         transfers,
     )
 
-    modules = (publication, retention, lookup, ownership, identity, scheduling, drafts, tiers, transfers)
+    modules = (publication, retention, lookup, ownership, identity, scheduling, drafts, tiers, transfers, eviction)
     return [mutant for module in modules for mutant in module.MUTANTS]

@@ -1,0 +1,222 @@
+"""Faults in what is forgotten, and when: every answer is right, and hits go missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.engines.driver import Driver
+from harness.engines.fault_tools import BOTH, REFERENCE, core, wrap
+from harness.engines.mutant import declared, mutant
+
+
+@mutant(
+    name="keys-end-with-their-last-holder",
+    mirrors="inference-sim/inference-sim#1057, #1079 (hashes deleted as blocks are freed)",
+    anomaly="needless-eviction",
+    checker="eviction",
+    group="N",
+    engines=BOTH,
+)
+def keys_end_with_their_last_holder(engine: Driver) -> None:
+    """A block that nobody holds any more is freed for good, its key with it."""
+    pool = core(engine).block_pool
+
+    def free_blocks(original: Any, ordered_blocks: Any) -> None:
+        blocks = list(ordered_blocks)
+        for block in blocks:
+            if block.ref_cnt == 1 and not block.is_null and block.block_hash is not None:
+                pool._maybe_evict_cached_block(block)
+        original(blocks)
+
+    wrap(pool, "free_blocks", free_blocks)
+
+
+@mutant(
+    name="preemption-forgets-the-prefix",
+    mirrors="RBLN-SW/vllm-rbln#136 (preemption evicts)",
+    anomaly="needless-eviction",
+    checker="eviction",
+    group="N",
+    engines=REFERENCE,
+    height="scheduler",
+)
+def preemption_forgets_the_prefix(engine: Driver) -> None:
+    """Who is preempted loses its keys with its blocks, and computes everything again."""
+    manager = core(engine)
+
+    def free(original: Any, request: Any) -> None:
+        tables = [] if request.status.is_finished else manager.coordinator.get_blocks(request.request_id)
+        own = [block for table in tables for block in table if block.ref_cnt == 1 and block.block_hash is not None]
+        original(request)
+        for block in own:
+            manager.block_pool._maybe_evict_cached_block(block)
+
+    wrap(manager, "free", free)
+
+
+@mutant(
+    name="newest-block-evicted-first",
+    mirrors="sgl-project/sglang-omni#1724 (review: the heap's order under a negated key)",
+    anomaly="wrong-victim",
+    checker="eviction",
+    group="N",
+    engines=REFERENCE,
+)
+def newest_block_evicted_first(engine: Driver) -> None:
+    """Cached blocks are queued in front of those that were cached before, so what was used last goes first."""
+    pool = core(engine).block_pool
+
+    def free_blocks(original: Any, ordered_blocks: Any) -> None:
+        blocks = list(ordered_blocks)
+        original(blocks)
+        unkeyed = [block for block in pool.free_block_queue.values() if block.block_hash is None]
+        for block in [block for block in blocks if block.ref_cnt == 0 and not block.is_null and block.block_hash is not None]:
+            pool.free_block_queue.move_to_end(block.block_id, last=False)
+        for block in reversed(unkeyed):
+            pool.free_block_queue.move_to_end(block.block_id, last=False)
+
+    wrap(pool, "free_blocks", free_blocks)
+
+
+@mutant(
+    name="heads-evicted-before-tails",
+    mirrors="llm-d/llm-d-inference-sim#704; vllm-project/vllm#48489, #48532",
+    anomaly="wrong-victim",
+    checker="eviction",
+    group="N",
+    engines=BOTH,
+)
+def heads_evicted_before_tails(engine: Driver) -> None:
+    """A table is given back from its first block on, so a prefix goes before what only it leads to."""
+    wrap(core(engine).block_pool, "free_blocks", lambda original, blocks: original(list(blocks)[::-1]))
+
+
+@mutant(
+    name="empty-blocks-wait-behind-cached-ones",
+    mirrors="vLLM before its free queue put blocks without a hash in front",
+    anomaly="needless-eviction",
+    checker="eviction",
+    group="N",
+    engines=REFERENCE,
+)
+def empty_blocks_wait_behind_cached_ones(engine: Driver) -> None:
+    """A freed block without a key is appended to the queue, and cached ones are evicted while it waits."""
+    pool = core(engine).block_pool
+
+    def free_blocks(original: Any, ordered_blocks: Any) -> None:
+        blocks = list(ordered_blocks)
+        original(blocks)
+        for block in blocks:
+            if block.ref_cnt == 0 and not block.is_null and block.block_hash is None:
+                pool.free_block_queue.move_to_end(block.block_id)
+
+    wrap(pool, "free_blocks", free_blocks)
+
+
+@mutant(
+    name="hit-does-not-renew-a-block",
+    mirrors="ml-explore/mlx-lm#1495; antonellof/ferrox#14 (first in, first out under the name of LRU)",
+    anomaly="wrong-victim",
+    checker="eviction",
+    group="N",
+    engines=REFERENCE,
+)
+def hit_does_not_renew_a_block(engine: Driver) -> None:
+    """A block that was hit returns to the place in the queue that its first release gave it."""
+    pool = core(engine).block_pool
+    turns: dict[Any, int] = {}
+
+    def get_new_blocks(original: Any, num_blocks: int) -> Any:
+        taken = original(num_blocks)
+        for block in taken:
+            turns.pop(block.block_id, None)
+        return taken
+
+    def free_blocks(original: Any, ordered_blocks: Any) -> None:
+        original(ordered_blocks)
+        cached = [block for block in pool.free_block_queue.values() if block.block_hash is not None]
+        for block in cached:
+            turns.setdefault(block.block_id, max(turns.values(), default=0) + 1)
+        for block in sorted(cached, key=lambda block: turns[block.block_id]):
+            pool.free_block_queue.move_to_end(block.block_id)
+
+    wrap(pool, "get_new_blocks", get_new_blocks)
+    wrap(pool, "free_blocks", free_blocks)
+
+
+@mutant(
+    name="tier-evicts-the-newest",
+    mirrors="sgl-project/sglang-omni#1724 (review: the heap's order under a negated key)",
+    anomaly="wrong-victim",
+    checker="eviction",
+    group="N",
+    engines=REFERENCE,
+    height="scheduler",
+)
+def tier_evicts_the_newest(engine: Driver) -> None:
+    """A full tier gives up what it stored or found last."""
+    tier: Any = getattr(core(engine), "tier", None)
+    if tier is None:
+        return
+
+    def evict(original: Any) -> Any:
+        key = next((key for key in reversed(tier._cached) if tier._cached[key].num_copies == 0), None)
+        return None if key is None else tier._cached.pop(key)
+
+    wrap(tier, "_evict", evict)
+
+
+@mutant(
+    name="tier-is-first-in-first-out",
+    mirrors="ml-explore/mlx-lm#1495; antonellof/ferrox#14 (first in, first out under the name of LRU)",
+    anomaly="wrong-victim",
+    checker="eviction",
+    group="N",
+    engines=REFERENCE,
+    height="scheduler",
+)
+def tier_is_first_in_first_out(engine: Driver) -> None:
+    """What the tier serves, or is given again, keeps its age: it evicts by the time of the first store."""
+    tier: Any = getattr(core(engine), "tier", None)
+    if tier is None:
+        return
+
+    def unrenewed(original: Any, *args: Any) -> Any:
+        order = list(tier._cached)
+        answer = original(*args)
+        new = [key for key in tier._cached if key not in order]
+        for key in [key for key in order if key in tier._cached] + new:
+            tier._cached.move_to_end(key)
+        return answer
+
+    wrap(tier, "fetch", unrenewed)
+    wrap(tier, "store", unrenewed)
+
+
+@mutant(
+    name="tier-sized-in-anothers-pages",
+    mirrors="LMCache/LMCache#2951 (sizes of one group counted for all)",
+    anomaly="needless-eviction",
+    checker="eviction",
+    group="M",
+    engines=REFERENCE,
+    height="scheduler",
+)
+def tier_sized_in_anothers_pages(engine: Driver) -> None:
+    """The tier counts a place for each group that a key could be of, and evicts while most of its places are free."""
+    manager = core(engine)
+    tier: Any = getattr(manager, "tier", None)
+    if tier is None:
+        return
+    room = len(tier.blocks) // (2 * len(manager.coordinator.single_type_managers))
+
+    def store(original: Any, request_id: str, block: Any) -> Any:
+        if len(tier._cached) >= room and (place := tier._evict()) is not None:
+            tier._set_key(place, None, None)
+            tier._free.append(place)
+        return original(request_id, block)
+
+    wrap(tier, "store", store)
+
+
+MUTANTS = declared(globals())
