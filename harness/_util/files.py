@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from harness._util.errors import UsageError
 
 
 def write(path: Path, content: Iterable[bytes]) -> None:
-    """Write a file, all of it or nothing.
+    """Write a file, all of it or nothing; what is there and is no file, such as a pipe, is written as it is.
 
     Raises UsageError if it cannot be written.
     """
-    part = path.with_name(path.name + ".part")
+    odd = path.exists() and not path.is_file()
+    part = path if odd else path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:
             file.writelines(content)
-        part.replace(path)
+        if not odd:
+            part.replace(path)
     except OSError as error:
+        if not odd:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
         raise UsageError(f"{path}: cannot be written ({error.strerror})") from None

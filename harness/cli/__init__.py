@@ -8,6 +8,7 @@ Nothing but click is imported until a command runs, so that `--help` answers at 
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,8 @@ EXIT_INTERNAL, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 3, 4, 130, 141
 CRASHES = ".cachewitness/crashes"
 WORD_MAX, WORD_SHOWN = 400, 60
 """A longer word of a message, as a name or a number of the user's may be, is cut to its beginning."""
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+"""What a write answers when the disk is full, read-only or broken."""
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -60,6 +63,7 @@ def invoke(argv: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    _take_termination_for_ctrl_c()
     try:
         code = cli.main(args=list(argv), prog_name="cachewitness", standalone_mode=False)
         sys.stdout.flush()
@@ -75,6 +79,10 @@ def invoke(argv: Sequence[str]) -> int:
         return _say("interrupted", EXIT_INTERRUPTED)
     except (_NobodyReads, BrokenPipeError):
         return _quietly()
+    except OSError as error:
+        if error.errno in _DISK:
+            return _unwritten(error)
+        return _crashed(error, debug="--debug" in argv)
     except (Exception, SystemExit) as error:  # an engine under test must not choose the exit code
         return _crashed(error, debug="--debug" in argv)
 
@@ -89,6 +97,21 @@ def _say(message: str, code: int) -> int:
     words = [word if len(word) <= WORD_MAX else f"{word[:WORD_SHOWN]}… ({len(word):,} characters)" for word in message.split()]
     click.echo("cachewitness: " + " ".join(words), err=True)
     return code
+
+
+def _take_termination_for_ctrl_c() -> None:
+    """Have SIGTERM end a run as Ctrl-C does: what was found so far is told."""
+    import signal
+    import threading
+
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def _unwritten(error: OSError) -> int:
+    """End when the disk takes no more of the output."""
+    _quietly()
+    return _say(f"the output cannot be written ({error.strerror})", EXIT_USAGE)
 
 
 def _quietly() -> int:

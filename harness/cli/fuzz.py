@@ -14,6 +14,7 @@ from harness.cli.options import (
     expectations_of,
     expected_options,
     exported_of,
+    finish,
     isolation_options,
     options_of,
     policy_option,
@@ -95,16 +96,16 @@ def fuzz(
     plan = _plan(spec, policy, layouts, options, seed)
     canary = run_canary(plan if policy == POLICY else _plan(engine_of("reference"), POLICY, (), (), seed))
     progress = _Progress()
-    campaign = Campaign(spec, plan, told=progress.tell, expected=expectations_of(expected, strict_expected))
+    kept = store.Keeper(spec, store.DEFAULT_FOLDER)
+    campaign = Campaign(spec, plan, progress.tell, expectations_of(expected, strict_expected), kept.take)
     campaign.report.environment = [one.origin for one in exported]
     try:
         campaign.run(seconds, operations)
     finally:
         progress.clear()
-    stored = store.keep_failures(campaign.report, spec, store.DEFAULT_FOLDER, everything=False)
     again = told.command(engine, policy, layouts, options, campaign.operations, seed, str(expected or ""))
-    told.print_campaign(campaign, canary, stored, again, terminal.console())
-    return told.exit_code(campaign, canary)
+    told.print_campaign(campaign, canary, kept.stored, again, terminal.console())
+    return finish(told.exit_code(campaign, canary), {}, kept.problems)
 
 
 def _plan(spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequence[str], seed: int) -> Plan:
@@ -146,9 +147,10 @@ def _exhaustive(
         coverage = search(spec, limits, configurations, seconds=seconds, told=progress.states)
     finally:
         progress.clear()
-    report = told.report_of(coverage, spec)
-    stored = store.keep_failures(report, spec, store.DEFAULT_FOLDER, everything=False)
-    return told.print_coverage(coverage, canary, spec, stored, terminal.console())
+    kept = store.Keeper(spec, store.DEFAULT_FOLDER)
+    if coverage.failure:
+        kept.take(coverage.failure, final=True)
+    return finish(told.print_coverage(coverage, canary, spec, kept.stored, terminal.console()), {}, kept.problems)
 
 
 class _Progress:

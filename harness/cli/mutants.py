@@ -52,17 +52,21 @@ def mutants(
     from harness._util import files
     from harness.mutants import matrix, page
     from harness.verdict.report import terminal
+    from harness.verdict.result import EXIT_INTERRUPTED
 
     chosen = _chosen(policy, names)
     target = _page() if write else None
     told = None if as_json else _tell
     made = matrix.run(chosen, budget, tensor_seconds, write=write, jobs=jobs, told=told)
-    if target is not None and not policy and not names:
+    if target is not None and not policy and not names and not made.interrupted:
         files.write(target, [page.page(made).encode()])
     if as_json:
         click.echo(matrix.encode(made))
     else:
         page.print_matrix(made, terminal.console())
+    if made.interrupted:
+        click.echo(f"cachewitness: interrupted after {len(made.rows)} of {len(chosen)} faults", err=True)
+        return EXIT_INTERRUPTED
     if made.survivors:
         return _SURVIVED
     return _NOT_HUNTED if any(row.not_run for row in made.rows) else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from math import isfinite
 from pathlib import Path
@@ -71,6 +71,8 @@ def expectations_of(expected: Path | None, strict: bool) -> Expectations:
     return Expectations(load(expected) if expected else (), strict=strict)
 
 
+EXIT_INCOMPLETE = 4
+"""The code of a pass of which something that was asked for could not be written."""
 OPENING, OPENING_MIN = 10, 60.0
 """To open, an engine has so many times the deadline of an operation, and so many seconds at least."""
 
@@ -221,3 +223,23 @@ def _option(text: str) -> tuple[str, Any]:
         return key, json.loads(value)
     except ValueError:
         return key, value
+
+
+def finish(code: int, files: Mapping[Path, bytes], problems: Sequence[str], *, quiet: bool = False) -> int:
+    """Write files when the verdict is printed, say what could not be written, and return the exit code.
+
+    It is that of the verdict, unless that is a pass and something that was asked for is missing.
+    """
+    from harness._util import files as writing
+
+    failed = list(dict.fromkeys(problems))
+    for path, content in files.items():
+        try:
+            writing.write(path, [content])
+            if not quiet:
+                click.echo(f"written: {path}")
+        except UsageError as error:
+            failed.append(str(error))
+    for line in failed:
+        click.echo(f"cachewitness: {line}", err=True)
+    return code or (EXIT_INCOMPLETE if failed else code)

@@ -15,6 +15,7 @@ from harness.cli.options import (
     expectations_of,
     expected_options,
     exported_of,
+    finish,
     isolation_options,
     policy_option,
     suites_of,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from harness.cli.options import Isolate
     from harness.run.suites import Suite
-    from harness.trace.configurations import Configuration
     from harness.trace.format import Trace
     from harness.verdict.summary import Report, Stored
 
@@ -123,6 +123,8 @@ def run(
         store.ready(junit, "--junit")
     if folder:
         store.ready_folder(folder, "--report")
+        store.clear(folder)
+    kept = store.Keeper(spec, folder / store.FAILURES if folder else store.DEFAULT_FOLDER, everything=folder is not None)
     progress = _Progress(shown=not quiet and not as_json)
     runner = Runner(
         spec,
@@ -134,6 +136,7 @@ def run(
         chosen_configurations=chosen,
         fail_fast=fail_fast,
         on_trace=progress.tell,
+        on_failure=kept.take,
     )
     try:
         report = runner.run(suites_of(suites))
@@ -141,11 +144,10 @@ def run(
         progress.clear()
     report.environment = [one.origin for one in exported]
     _demand(report, suites_of(suites) if suites else [])
-    stored = store.keep_failures(
-        report, spec, (folder or store.DEFAULT_FOLDER.parent) / "failures", everything=folder is not None
-    )
-    _deliver(report, stored, configurations, policy, as_json=as_json, junit=junit, folder=folder, github=github, quiet=quiet)
-    return report.exit_code
+    names = [configuration.name for configuration in configurations]
+    _show(report, kept.stored, names, policy, as_json=as_json, github=github, quiet=quiet)
+    files = _files(report, kept.stored, names, policy, junit, folder)
+    return finish(report.exit_code, files, kept.problems, quiet=quiet or as_json)
 
 
 def _demand(report: Report, asked: list[Suite]) -> None:
@@ -154,48 +156,54 @@ def _demand(report: Report, asked: list[Suite]) -> None:
     report.vacuous += [f"suite {suite.name} was asked for and was not run" for suite in asked if suite.name not in ran]
 
 
-def _deliver(
+def _show(
     report: Report,
     stored: Mapping[str, Stored],
-    configurations: list[Configuration],
+    configurations: list[str],
     policy: str,
     *,
     as_json: bool,
-    junit: Path | None,
-    folder: Path | None,
     github: bool,
     quiet: bool,
 ) -> None:
-    from harness._util import files
-
-    if as_json or folder:
+    """Print the report; whatever may go wrong with files comes later."""
+    if as_json:
         from harness.verdict.report import jsonreport
 
-        content = jsonreport.render(
-            jsonreport.document(report, stored, [configuration.name for configuration in configurations], policy)
-        )
-        if folder:
-            files.write(folder / "report.json", [content])
-        if as_json:
-            click.echo(content, nl=False)
-    if junit or folder:
-        from harness.verdict.report import junit as junit_report
+        click.echo(jsonreport.render(jsonreport.document(report, stored, configurations, policy)), nl=False)
+    else:
+        from harness.verdict.report import terminal
 
-        content = junit_report.render(report, stored)
-        for path in (junit, folder / "junit.xml" if folder else None):
-            if path:
-                files.write(path, [content])
+        terminal.print_report(report, stored, terminal.console(), configurations=len(configurations), quiet=quiet)
     if github:
         from harness.verdict.report.github import commands
 
         for line in commands(report, stored):
             click.echo(line, err=True)
-    if not as_json:
-        from harness.verdict.report import terminal
 
-        terminal.print_report(report, stored, terminal.console(), configurations=len(configurations), quiet=quiet)
-        if folder and not quiet:
-            click.echo(f"written to {folder}: report.json, junit.xml" + (", failures/" if stored else ""))
+
+def _files(
+    report: Report,
+    stored: Mapping[str, Stored],
+    configurations: list[str],
+    policy: str,
+    junit: Path | None,
+    folder: Path | None,
+) -> dict[Path, bytes]:
+    """Return the files that the user asked for, with their content."""
+    from harness.run import store
+
+    made: dict[Path, bytes] = {}
+    if folder:
+        from harness.verdict.report import jsonreport
+
+        made[folder / store.REPORT] = jsonreport.render(jsonreport.document(report, stored, configurations, policy))
+    if junit or folder:
+        from harness.verdict.report import junit as junit_report
+
+        content = junit_report.render(report, stored)
+        made |= {path: content for path in (junit, folder / store.JUNIT if folder else None) if path}
+    return made
 
 
 class _Progress:

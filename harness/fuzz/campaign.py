@@ -80,6 +80,8 @@ class Campaign:
     plan: Plan
     told: Callable[[Campaign], None] | None = None
     expected: Expectations = field(default_factory=Expectations)
+    on_failure: Callable[[Failure, bool], None] | None = None
+    """Told of a failure when it was met, and again when it is as small as it gets."""
     marks: Counter[str] = field(default_factory=Counter)
     operations: int = 0
     traces: int = 0
@@ -152,7 +154,7 @@ class Campaign:
             self.report.engine_seconds = (self.report.engine_seconds or 0.0) + spent
         name = f"fuzz:{trace.header.name}@{configuration.name}"
         if weighed := self.expected.weigh(name, result.findings):
-            self._suites[trace.header.height].failures.append(self._failure(name, trace, *weighed))
+            self._fail(name, trace, *weighed)
 
     def _leave_out(self, what: str, why: str) -> None:
         self._left_out.setdefault((what, why), NotRun(what, why, 0)).count += 1
@@ -168,11 +170,19 @@ class Campaign:
         self._digest.update(traces.dump(trace))
         self._digest.update(msgspec.json.encode([activity, [(t.checker, t.opportunities, t.findings) for t in result.tallies]]))
 
-    def _failure(self, name: str, trace: Trace, finding: Finding, entry: Entry | None) -> Failure:
-        """Return a failure, shrunk unless it was expected."""
-        if entry:
-            return Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op, expected=entry.reason)
-        return failure_of(self.engine, name, trace, finding)
+    def _fail(self, name: str, trace: Trace, finding: Finding, entry: Entry | None) -> None:
+        """Take note of a failure, and make it smaller unless it was expected."""
+        expected = entry.reason if entry else ""
+        failure = Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op, expected=expected)
+        self._suites[trace.header.height].failures.append(failure)
+        self._tell(failure, final=False)
+        if entry is None:
+            shrink(failure, self.engine)
+        self._tell(failure, final=True)
+
+    def _tell(self, failure: Failure, *, final: bool) -> None:
+        if self.on_failure:
+            self.on_failure(failure, final)
 
     def _conclude(self) -> None:
         """Fill in the report: what ran, what did not, which rules had nothing to judge."""
@@ -192,15 +202,15 @@ class Campaign:
         report.take_in(self.expected)
 
 
-def failure_of(engine: EngineSpec, name: str, trace: Trace, finding: Finding) -> Failure:
-    """Return a trace that failed with the smallest one that fails alike."""
+def shrink(failure: Failure, engine: EngineSpec) -> None:
+    """Replace the trace of a failure by the smallest one that fails alike."""
+    anomaly = failure.finding.anomaly
 
     def rerun(candidate: Trace, engine: EngineSpec) -> Finding | None:
         def alike(found: Finding) -> bool:
-            return found.anomaly == finding.anomaly
+            return found.anomaly == anomaly
 
         result = drive(candidate, engine.open(candidate.header), until=alike, keep=False)
         return next(filter(alike, result.findings), None)
 
-    shrunk, last, why_long = smallest(trace, engine, finding, rerun)
-    return Failure(id=name, finding=last, trace=trace, shrunk=shrunk, offending=last.op, why_long=why_long)
+    failure.replace(*smallest(failure.trace, engine, failure.finding, rerun))

@@ -11,14 +11,14 @@ import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Event
 
 from harness._util.errors import UsageError
 from harness._util.names import nearest
+from harness._util.workers import workers
 from harness.engines.registry import EngineSpec, parse
-from harness.fuzz.campaign import failure_of
+from harness.fuzz.campaign import shrink
 from harness.fuzz.explore import Found, explore
 from harness.fuzz.scope import CONFIGURATIONS, Bound, Scope
 from harness.trace.configurations import Configuration
@@ -62,12 +62,13 @@ class Coverage:
     bound: Bound
     covered: list[Covered]
     failure: Failure | None = None
+    interrupted: bool = False
     seconds: float = 0.0
 
     @property
     def complete(self) -> bool:
         """Whether nothing within the bound was left out."""
-        return self.failure is None and all(one.complete for one in self.covered)
+        return self.failure is None and not self.interrupted and all(one.complete for one in self.covered)
 
 
 def bound_of(text: str) -> Bound:
@@ -120,9 +121,26 @@ def search(
     coverage = Coverage(
         bound, [Covered(Scope(configuration, height, bound)) for configuration in configurations for height in heights]
     )
+    left = Counter({id(covered): len(list(covered.scope.first())) for covered in coverage.covered})
+    try:
+        _search(engine, coverage, left, deadline, told, processes)
+        if coverage.failure:
+            shrink(coverage.failure, engine)
+    except KeyboardInterrupt:
+        coverage.interrupted = True
+    for covered in coverage.covered:
+        covered.complete &= not left[id(covered)]
+    coverage.seconds = time.monotonic() - started
+    return coverage
+
+
+def _search(
+    engine: EngineSpec, coverage: Coverage, left: Counter[int], deadline: float, told: Progress | None, processes: int
+) -> None:
+    """Carry out all tasks, or until one finds a failure; `left` counts those that were not."""
+    enough = multiprocessing.Event()
     tasks = [(covered, first) for covered in coverage.covered for first in covered.scope.first()]
-    enough, left = multiprocessing.Event(), Counter(id(covered) for covered, _ in tasks)
-    with ProcessPoolExecutor(processes, initializer=_begin, initargs=(enough,)) as pool:
+    with workers(processes, _begin, enough) as pool:
         futures = [pool.submit(_task, engine.text, covered.scope, first, deadline) for covered, first in tasks]
         for done, ((covered, _), future) in enumerate(zip(tasks, futures, strict=True), start=1):
             found = future.result()
@@ -134,14 +152,9 @@ def search(
                 enough.set()
                 pool.shutdown(cancel_futures=True)
                 trace, finding = found.failure
-                coverage.failure = failure_of(
-                    engine, f"exhaustive:{covered.scope.height}@{covered.scope.configuration.name}", trace, finding
-                )
-                break
-    for covered in coverage.covered:
-        covered.complete &= not left[id(covered)]
-    coverage.seconds = time.monotonic() - started
-    return coverage
+                name = f"exhaustive:{covered.scope.height}@{covered.scope.configuration.name}"
+                coverage.failure = Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op)
+                return
 
 
 def _begin(enough: Event) -> None:

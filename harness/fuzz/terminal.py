@@ -19,8 +19,16 @@ from harness.fuzz.scope import BLOCK
 from harness.verdict.report import terminal
 from harness.verdict.report.counterexample import wrapped
 from harness.verdict.report.tables import new_table, print_table
-from harness.verdict.result import EXIT_FAIL, EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN, Activity
-from harness.verdict.summary import Report, Stored, SuiteReport, shown
+from harness.verdict.result import (
+    EXIT_FAIL,
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_NOTHING_CHECKED,
+    EXIT_PASS,
+    EXIT_UNKNOWN,
+    Activity,
+)
+from harness.verdict.summary import Stored, shown
 
 EXPLAINED_MAX = 12
 """So many marks that were never reached are explained; of more, the names are listed."""
@@ -53,12 +61,6 @@ def print_campaign(
     _say(f"again: {again}  (digest {campaign.digest})", out)
 
 
-def report_of(coverage: Coverage, engine: EngineSpec) -> Report:
-    """Return the outcome of an exhaustive search as a report, so that its failures are kept as those of a run."""
-    failures = [coverage.failure] if coverage.failure else []
-    return Report(engine=engine.text, suites=[SuiteReport(name="exhaustive", failures=failures)])
-
-
 def print_coverage(
     coverage: Coverage, canary: CanaryResult, engine: EngineSpec, stored: Mapping[str, Stored], out: Console
 ) -> int:
@@ -82,6 +84,8 @@ def print_coverage(
         terminal.print_witness(coverage.failure, stored.get(coverage.failure.id), out)
     if not canary.reported:
         code, reasons = EXIT_INTERNAL, [f"the canary {canary_line(canary)}"]
+    elif coverage.interrupted:
+        code, reasons = EXIT_INTERRUPTED, [coverage.failure.finding.anomaly] if coverage.failure else []
     elif coverage.failure:
         code, reasons = EXIT_FAIL, [coverage.failure.finding.anomaly]
     elif coverage.complete:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from statistics import median
 
 import msgspec
 
+from harness._util.workers import workers
 from harness.engines.faults import all_mutants
 from harness.engines.mutant import Mutant
 from harness.mutants.detectors import alone, detected
@@ -42,9 +42,13 @@ class Row(msgspec.Struct, kw_only=True):
 
 
 class Matrix(msgspec.Struct, kw_only=True):
-    """All rows, and the figures over those that were killed: CPU seconds and operations of witnesses."""
+    """All rows, and the figures over those that were killed: CPU seconds and operations of witnesses.
+
+    `interrupted`: the user stopped the hunt, and rows are missing.
+    """
 
     rows: list[Row]
+    interrupted: bool = False
 
     @property
     def survivors(self) -> list[Row]:
@@ -76,13 +80,16 @@ def run(
     """Hunt every fault for `budget` seconds of CPU time at most, `jobs` at a time; with `write`, keep their witnesses."""
     one = partial(row_of, budget=budget, tensor_seconds=tensor_seconds, write=write)
     names = [mutant.name for mutant in mutants]
-    rows = []
-    with ProcessPoolExecutor(jobs) as pool:
-        for row in pool.map(one, names):
-            rows.append(row)
-            if told:
-                told(row)
-    return Matrix(rows=rows)
+    matrix = Matrix(rows=[])
+    try:
+        with workers(jobs) as pool:
+            for row in pool.map(one, names):
+                matrix.rows.append(row)
+                if told:
+                    told(row)
+    except KeyboardInterrupt:
+        matrix.interrupted = True
+    return matrix
 
 
 def row_of(name: str, budget: float, tensor_seconds: float, write: bool) -> Row:

@@ -14,6 +14,7 @@ from functools import partial
 from harness._util.errors import EngineBroken, UsageError
 from harness.checkers.finding import Finding, Tally, merge_tallies
 from harness.engines import policy as policies
+from harness.engines.policy import PolicyKind
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.run.execute import drive
@@ -39,6 +40,8 @@ RANDOM_TRACES_COMPUTED = 3
 
 
 Until = Callable[[Finding], bool]
+OnFailure = Callable[[Failure, bool], None]
+"""Told of a failure; the second argument says whether it stays as it is."""
 
 
 def _judged(suite: Suite, trace: Trace, engine: Engine, spec: EngineSpec, until: Until | None = None) -> Result:
@@ -66,9 +69,11 @@ class Runner:
     fail_fast: bool = False
     """Stop at the first failure that is not expected."""
     on_trace: Callable[[str, Trace], None] | None = None
+    on_failure: OnFailure | None = None
+    """Told of a failure when it was met, and again when it is as small as it gets."""
 
     def run(self, suites: list[Suite]) -> Report:
-        """Run the suites and return the report.
+        """Run the suites and return the report, which holds what there is so far if the user interrupts the run.
 
         Raises UsageError if a configuration that the user named does not fit the engine, or none does.
         """
@@ -76,7 +81,18 @@ class Runner:
         self._report = Report(engine=self.engine.text, held=self.engine.held, seed=self.seed)
         self._left_out: dict[tuple[str, str], NotRun] = {}
         self._shrunk: set[str] = set()
-        endless, policy = sum(suite.endless for suite in suites) or 1, policies.get(self.policy)
+        try:
+            self._suites(suites, policies.get(self.policy))
+            self._refuse_if_nothing_fits()
+        except KeyboardInterrupt:
+            self._report.interrupted = True
+        self._report.not_run = list(self._left_out.values())
+        self._report.seconds = time.perf_counter() - started
+        self._conclude(suites)
+        return self._report
+
+    def _suites(self, suites: list[Suite], policy: PolicyKind) -> None:
+        endless = sum(suite.endless for suite in suites) or 1
         for suite in suites:
             if self._stopped():
                 self._skip(f"suite {suite.name}", "the run stopped at its first failure")
@@ -89,18 +105,21 @@ class Runner:
             elif suite.height not in policy.heights:
                 self._skip(f"suite {suite.name}", f"policy {policy.name} does not run at {suite.height} height")
             else:
-                self._report.suites.append(self._suite(suite, self.seconds / endless))
-        self._refuse_if_nothing_fits()
-        self._report.not_run = list(self._left_out.values())
-        self._report.seconds = time.perf_counter() - started
-        self._conclude(suites)
-        return self._report
+                report, tallies, started = SuiteReport(name=suite.name), list[Tally](), time.perf_counter()
+                self._report.suites.append(report)
+                try:
+                    self._suite(
+                        suite, started + self.seconds / endless if suite.endless and self.seconds else None, report, tallies
+                    )
+                finally:
+                    report.arms = merge_rows(report.arms)
+                    report.tallies = merge_tallies(tallies)
+                    report.crashed = sorted({f"{t.checker}: {t.crashed}" for t in tallies if t.crashed})
+                    report.seconds = time.perf_counter() - started
 
-    def _suite(self, suite: Suite, seconds: float) -> SuiteReport:
-        report, started = SuiteReport(name=suite.name), time.perf_counter()
-        deadline = started + seconds if suite.endless and seconds else None
+    def _suite(self, suite: Suite, deadline: float | None, report: SuiteReport, tallies: list[Tally]) -> None:
+        """Run the traces of a suite until there are none, the deadline has come, or the first failure if one is enough."""
         streams = self._streams(suite)
-        tallies: list[Tally] = []
         rounds = 0
         while streams:
             for stream in list(streams):
@@ -124,11 +143,6 @@ class Runner:
             rounds += 1
             if suite.endless and deadline is None and rounds >= self._random_traces:
                 break
-        report.arms = merge_rows(report.arms)
-        report.tallies = merge_tallies(tallies)
-        report.crashed = sorted({f"{t.checker}: {t.crashed}" for t in tallies if t.crashed})
-        report.seconds = time.perf_counter() - started
-        return report
 
     @property
     def _random_traces(self) -> int:
@@ -210,17 +224,21 @@ class Runner:
         if weighed is None:
             return
         finding, entry = weighed
-        shrunk, why_long = trace, ""
+        expected = entry.reason if entry else ""
+        failure = Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op, expected=expected)
+        failure.engine = engine.text if engine.text != self.engine.text else ""
+        report.failures.append(failure)
+        self._tell(failure, final=False)
         if entry is None and finding.anomaly not in self._shrunk and len(self._shrunk) < FAILURES_SHRUNK:
             self._shrunk.add(finding.anomaly)
-            shrunk, finding, why_long = smallest(trace, engine, finding, partial(self._rerun, suite, finding.anomaly))
+            failure.replace(*smallest(trace, engine, finding, partial(self._rerun, suite, finding.anomaly)))
         elif entry is None and len(trace.ops) > SHORT:
-            why_long = f"not shrunk, since {len(self._shrunk)} others were"
-        expected = entry.reason if entry else ""
-        failure = Failure(id=name, finding=finding, trace=trace, shrunk=shrunk, offending=finding.op, expected=expected)
-        failure.engine = engine.text if engine.text != self.engine.text else ""
-        failure.why_long = why_long
-        report.failures.append(failure)
+            failure.why_long = f"not shrunk, since {len(self._shrunk)} others were"
+        self._tell(failure, final=True)
+
+    def _tell(self, failure: Failure, *, final: bool) -> None:
+        if self.on_failure:
+            self.on_failure(failure, final)
 
     def _rerun(self, suite: Suite, anomaly: str, trace: Trace, engine: EngineSpec) -> Finding | None:
         def alike(finding: Finding) -> bool:

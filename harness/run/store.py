@@ -1,15 +1,18 @@
 """Stores failing traces, histories and reports.
 
-A file is written whole or not at all, so the folder of an interrupted run holds no half-written file.
+A failing trace is written when it is met, and replaced when a smaller one is found. A file is written whole or not at all. So
+nothing is lost of a run that is interrupted, and its folder holds no half-written file.
 """
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from shlex import quote
+from tempfile import TemporaryFile
 
 from harness._util import files
 from harness._util.errors import UsageError
@@ -20,9 +23,12 @@ from harness.run.lockstep import NAME as DIFFERENTIAL
 from harness.run.lockstep import lockstep
 from harness.trace import format as trace
 from harness.verdict.compared import NAME as COLD
-from harness.verdict.summary import Failure, Report, Stored, shown
+from harness.verdict.summary import Failure, Stored
 
-DEFAULT_FOLDER = Path(".cachewitness") / "failures"
+REPORT, JUNIT, FAILURES = "report.json", "junit.xml", "failures"
+DEFAULT_FOLDER = Path(".cachewitness") / FAILURES
+TRACE, WHOLE, HISTORY, OUTPUT = ENDS = (".trace.jsonl", ".whole.trace.jsonl", ".history.jsonl", ".output.txt")
+"""How the names of the files of a failure end."""
 
 
 def ready(path: Path, option: str) -> None:
@@ -37,23 +43,61 @@ def ready(path: Path, option: str) -> None:
 
 
 def ready_folder(path: Path, option: str) -> None:
-    """Make a folder. Raises UsageError if that cannot be done."""
+    """Make a folder, and make sure that files can be written there.
+
+    Raises UsageError if that cannot be done.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=path):
+            pass
     except OSError as error:
-        raise UsageError(f"{option}: {path} cannot be made ({error.strerror})") from None
+        raise UsageError(f"{option}: {path} cannot be written to ({error.strerror})") from None
 
 
-def keep_failures(report: Report, engine: EngineSpec, folder: Path, *, everything: bool) -> dict[str, Stored]:
-    """Write the traces of failures into a folder and return where, by the failure's id.
+def clear(folder: Path) -> None:
+    """Remove the report of an earlier run, so that nobody takes it for that of a run which did not come to write its own."""
+    left = [folder / REPORT, folder / JUNIT, *(path for end in ENDS for path in (folder / FAILURES).glob(f"*{end}"))]
+    for path in left:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+class Keeper:
+    """Writes the traces of failures into a folder, as they are met. `stored` says where, by the failure's id.
 
     `everything` writes every failure, with the trace before it was shrunk and the history of the shrunk one; otherwise the
-    shrunk traces of those that a report shows in full (`shown`).
+    first one of each anomaly that was not expected, which a report shows in full. `problems` are the files that could not be
+    written, a line for each.
     """
-    wanted = [failure for suite in report.suites for failure in suite.failures] if everything else shown(report)
-    if wanted:
-        ready_folder(folder, "--report" if everything else "failing traces")
-    return {failure.id: _keep(failure, engine, folder, everything=everything) for failure in wanted}
+
+    def __init__(self, engine: EngineSpec, folder: Path, *, everything: bool = False) -> None:
+        self.stored: dict[str, Stored] = {}
+        self.problems: list[str] = []
+        self._engine, self._folder, self._everything = engine, folder, everything
+        self._first: dict[str, str] = {}
+
+    def take(self, failure: Failure, final: bool) -> None:
+        """Write a failure that was just met, or replace what was written of it by its final form."""
+        if not self._everything and not self._leads(failure):
+            return
+        before = self.stored.get(failure.id)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self.stored[failure.id] = after = _keep(failure, self._engine, self._folder, whole=final and self._everything)
+        except OSError as error:
+            self.problems.append(f"{self._folder}: cannot be written to ({error.strerror})")
+            return
+        except UsageError as error:
+            self.problems.append(str(error))
+            return
+        for path in {before.trace, before.output} - {after.trace, after.output} if before else ():
+            if path:
+                Path(path).unlink(missing_ok=True)
+
+    def _leads(self, failure: Failure) -> bool:
+        """Whether it is the first of its anomaly, and not expected."""
+        return not failure.expected and self._first.setdefault(failure.finding.anomaly, failure.id) == failure.id
 
 
 def replay_command(path: Path, engine: str, *, differential: bool = False, cold: bool = False) -> str:
@@ -62,25 +106,25 @@ def replay_command(path: Path, engine: str, *, differential: bool = False, cold:
     return f"cachewitness replay {quote(str(path))} --engine {quote(engine)}{beside}"
 
 
-def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, everything: bool) -> Stored:
+def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) -> Stored:
     if failure.engine:
         engine = replace(parse(failure.engine), isolation=engine.isolation)
     content = trace.dump(failure.shrunk)
     digest = sha256(engine.text.encode() + content).hexdigest()[:8]
     stem = f"{re.sub(r'[^A-Za-z0-9._=-]+', '_', failure.id).strip('_')}-{digest}"
-    path = folder / f"{stem}.trace.jsonl"
+    path = folder / f"{stem}{TRACE}"
     files.write(path, [content])
     paired, cold = failure.finding.checker == DIFFERENTIAL, failure.id.startswith(f"{COLD}:")
     stored = Stored(trace=str(path), replay=replay_command(path, engine.text, differential=paired, cold=cold))
     if failure.finding.output:
-        printed = folder / f"{stem}.output.txt"
+        printed = folder / f"{stem}{OUTPUT}"
         files.write(printed, [failure.finding.output.encode()])
         stored.output = str(printed)
-    if everything:
-        whole, happened = folder / f"{stem}.whole.trace.jsonl", folder / f"{stem}.history.jsonl"
-        trace.save(failure.trace, whole)
+    if whole:
+        before, happened = folder / f"{stem}{WHOLE}", folder / f"{stem}{HISTORY}"
+        trace.save(failure.trace, before)
         run = lockstep if paired else drive
         result = run(failure.shrunk, engine.open(failure.shrunk.header))
         history.save(result.history, happened)
-        stored.whole_trace, stored.history = str(whole), str(happened)
+        stored.whole_trace, stored.history = str(before), str(happened)
     return stored

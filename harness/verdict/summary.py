@@ -41,6 +41,10 @@ class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
     engine: str = ""
     why_long: str = ""
 
+    def replace(self, shrunk: Trace, finding: Finding, why_long: str) -> None:
+        """Take a smaller trace that fails alike, its finding, and why it is not smaller still."""
+        self.shrunk, self.finding, self.offending, self.why_long = shrunk, finding, finding.op, why_long
+
 
 class NotRun(msgspec.Struct):
     """Something that was left out, and why; `count` traces of it."""

@@ -7,17 +7,14 @@ An exception of the engine is an answer; a crash, an exit or a hang is for the h
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import os
-import signal
-import sys
-from contextlib import suppress
 from typing import Any, BinaryIO
 
 import msgspec
 
 from harness._util.errors import EngineMissing, UsageError
+from harness._util.workers import die_with_the_parent
 from harness.engines.child.messages import (
     ANSWERS,
     ASKED,
@@ -38,24 +35,15 @@ from harness.engines.child.messages import (
 from harness.engines.failure import told
 from harness.engines.registry import parse
 
-PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
     """Answer until nobody asks any more."""
     faulthandler.enable()
-    _die_with_the_harness()
+    die_with_the_parent()
     asked, answers = os.fdopen(int(os.environ.pop(ASKED)), "rb"), os.fdopen(int(os.environ.pop(ANSWERS)), "wb")
     for pipe in (asked, answers):
         os.set_inheritable(pipe.fileno(), False)
     _Server(answers).run(asked)
-
-
-def _die_with_the_harness() -> None:
-    """Have the system kill this process if the harness's is killed."""
-    if sys.platform.startswith("linux"):
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class _Server:

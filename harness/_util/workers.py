@@ -1,0 +1,47 @@
+"""Worker processes that end with what they work for, however that ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_the_parent() -> None:
+    """Have the system kill this process when the one that started it is gone; Linux only."""
+    if sys.platform.startswith("linux"):
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextmanager
+def workers(count: int, begin: Callable[..., object] | None = None, *given: Any) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool of processes, each of which begins by `begin(*given)`; an exception, also Ctrl-C, ends them at once."""
+    pool = ProcessPoolExecutor(count, initializer=_begin, initargs=(os.getpid(), begin, given))
+    try:
+        yield pool
+    except BaseException:
+        processes = list((pool._processes or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.kill()
+        raise
+    pool.shutdown()
+
+
+def _begin(parent: int, begin: Callable[..., object] | None, given: tuple[Any, ...]) -> None:
+    """Leave signals to the process that started this one, and end if it did so before that could be arranged."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_with_the_parent()
+    if sys.platform.startswith("linux") and os.getppid() != parent:
+        os._exit(1)
+    if begin is not None:
+        begin(*given)

@@ -1,0 +1,205 @@
+"""What was found is told and kept, whoever stops the run and whatever the disk does; and no worker is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.cli import invoke
+from harness.engines.registry import parse
+from harness.fuzz.campaign import Campaign, Plan
+from harness.fuzz.draw import Restriction
+from harness.run.runner import Runner
+from harness.run.store import Keeper
+from harness.run.suites import SUITES
+from harness.trace import format as traces
+from harness.trace.configurations import Configuration
+from harness.trace.layouts import load
+from harness.verdict.summary import Failure
+
+LEAK = "reference:mutant=block-leaked"
+RANDOM = [suite for suite in SUITES if suite.name == "random"]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def start(
+    folder: Path, *arguments: str, limit: Callable[[], None] | None = None, out: int = subprocess.PIPE
+) -> subprocess.Popen[str]:
+    """Run the command line in a folder, in a session of its own."""
+    surroundings = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "harness.cli", *arguments],
+        cwd=folder,
+        env=surroundings,
+        stdout=out,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=limit,
+    )
+
+
+def until(happened: Callable[[], object], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def of_session(leader: int) -> list[int]:
+    """Return the processes of a session that still run, its leader aside."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader and fields[0] != "Z" and int(path.parent.name) != leader:
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_tells_and_keeps_what_it_found(how: int, tmp_path: Path) -> None:
+    """Exit code 130 with the witness and its trace, and a whole report."""
+    child = start(tmp_path, "run", "--engine", LEAK, "--suite", "random", "--seconds", "600", "--report", "out")
+    until(lambda: list(tmp_path.glob("out/failures/*.history.jsonl")))
+    child.send_signal(how)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    assert (
+        "FAIL  leak  found by ownership" in out and "verdict: interrupted (exit code 130)" in out and "verdict: pass" not in out
+    )
+    report = json.loads((tmp_path / "out" / "report.json").read_bytes())
+    assert (report["interrupted"], report["exit_code"]) == (True, 130)
+    stored = report["suites"][0]["failures"][0]["stored"]["trace"]
+    assert traces.load(tmp_path / stored).ops
+
+
+def test_an_interrupted_fuzz_is_no_pass(tmp_path: Path) -> None:
+    child = start(tmp_path, "fuzz", "--seconds", "600")
+    time.sleep(4)
+    child.send_signal(signal.SIGTERM)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    assert "verdict: interrupted (exit code 130)" in out and "verdict: pass" not in out
+
+
+def interrupting(seen: list[tuple[Failure, bool]], keeper: Keeper) -> Callable[[Failure, bool], None]:
+    def told(failure: Failure, final: bool) -> None:
+        seen.append((failure, final))
+        keeper.take(failure, final)
+        raise KeyboardInterrupt
+
+    return told
+
+
+def test_a_failure_is_on_disk_before_it_is_shrunk(tmp_path: Path) -> None:
+    """Who interrupts the shrinking of the first failure has its whole trace, and the failure in the report."""
+    spec, seen = parse(LEAK), list[tuple[Failure, bool]]()
+    keeper = Keeper(spec, tmp_path)
+    runner = Runner(spec, [Configuration(load("full"))], on_failure=interrupting(seen, keeper))
+    report = runner.run(RANDOM)
+    ((failure, final),) = seen
+    assert not final and report.interrupted and report.exit_code == 130
+    assert [kept.id for kept in report.suites[0].failures] == [failure.id] and report.suites[0].tallies
+    assert traces.load(Path(keeper.stored[failure.id].trace)).ops == failure.trace.ops
+
+
+def test_a_campaign_keeps_what_it_was_shrinking(tmp_path: Path) -> None:
+    spec, seen = parse(LEAK), list[tuple[Failure, bool]]()
+    keeper = Keeper(spec, tmp_path)
+    plan = Plan("vllm", ("manager",), Restriction([load("full")], {}, historic=False), 0)
+    campaign = Campaign(spec, plan, on_failure=interrupting(seen, keeper))
+    campaign.run(operations=100_000)
+    assert campaign.report.interrupted and [failure.id for failure in campaign.report.failures] == [seen[0][0].id]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_smaller_trace_replaces_the_whole_one(tmp_path: Path) -> None:
+    """One trace a failure is left, the smallest; the others of its anomaly are not kept unless everything is."""
+    spec = parse(LEAK)
+    keeper = Keeper(spec, tmp_path)
+    report = Runner(spec, [Configuration(load("full"))], on_failure=keeper.take).run(RANDOM)
+    assert len(report.failures) > 1
+    (path,) = tmp_path.iterdir()
+    assert traces.load(path).ops == report.failures[0].shrunk.ops and len(report.failures[0].shrunk.ops) < 6
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_mutants_leaves_no_worker_behind(how: int, tmp_path: Path) -> None:
+    child = start(tmp_path, "mutants", "--tensor-seconds", "0", "--jobs", "2", "--policy", "vllm")
+    assert child.stderr is not None
+    first = child.stderr.readline()
+    assert "killed in" in first and len(of_session(child.pid)) >= 2
+    os.kill(child.pid, how)
+    out, err = child.communicate(timeout=60)
+    until(lambda: not of_session(child.pid), 10)
+    if how != signal.SIGKILL:
+        assert child.returncode == 130 and "interrupted after" in err and first.partition(":")[0] in out
+
+
+def test_a_report_that_cannot_be_written_does_not_hide_the_verdict(tmp_path: Path) -> None:
+    """The verdict comes first, then a line for each file; a pass without the report that was asked for is no 0."""
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    command = ("run", "--layout", "full", "--suite", "invariants", "--report", "out")
+    child = start(tmp_path, *command, limit=small_files)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 4 and "verdict: pass (exit code 0)" in out
+    assert "cachewitness: out/report.json: cannot be written (File too large)" in err and "Traceback" not in err
+    assert not list((tmp_path / "out").glob("*.part"))
+    failing = start(tmp_path, *command, "--engine", LEAK, limit=small_files)
+    out, err = failing.communicate(timeout=60)
+    assert failing.returncode == 1 and "FAIL  leak" in out and "cannot be written" in err
+
+
+def test_failing_traces_that_cannot_be_kept_do_not_hide_the_verdict(tmp_path: Path) -> None:
+    (tmp_path / ".cachewitness").write_text("a file where a folder is needed")
+    for command in (["run", "--layout", "full", "--suite", "random"], ["fuzz", "--layout", "full", "--seconds", "20"]):
+        child = start(tmp_path, *command, "--engine", LEAK)
+        out, err = child.communicate(timeout=60)
+        assert child.returncode == 1 and "FAIL  leak" in out
+        assert err.count("cachewitness: .cachewitness/failures: cannot be written to") == 1 and "Traceback" not in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_output_that_nobody_can_write_is_one_line(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        child = start(tmp_path, "run", "--layout", "full", "--suite", "invariants", out=full.fileno())
+        _, err = child.communicate(timeout=60)
+    assert child.returncode == 4 and err == "cachewitness: the output cannot be written (No space left on device)\n"
+
+
+def test_the_report_of_an_earlier_run_is_not_taken_for_this_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is gone as soon as a run begins, and what is not the harness's stays."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out" / "failures").mkdir(parents=True)
+    for name in ("report.json", "junit.xml", "failures/old.trace.jsonl", "failures/mine.txt"):
+        (tmp_path / "out" / name).write_text("old")
+
+    def crash(*_: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("harness.run.runner.Runner.run", crash)
+    assert invoke(["run", "--layout", "full", "--report", "out"]) == 3
+    assert [str(path.relative_to("out")) for path in Path("out").rglob("*") if path.is_file()] == ["failures/mine.txt"]
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["run", "--layout", "full", "--suite", "invariants", "--junit", "/dev/null"]) == 0
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
