@@ -45,6 +45,8 @@ class EngineKind:
     answers: Answers | None = None
     faults: Callable[[], Mapping[str, Mutant]] = dict
     """Seeded faults of its own, by name, beside those that `harness.engines.faults` knows."""
+    command: str = ""
+    """The option that names the command of its process; empty: it is opened by `open`."""
     isolated: bool = False
     """It runs in a process of its own unless the user says otherwise, as every engine of another package does."""
 

@@ -7,6 +7,7 @@ An engine is named `NAME` or `NAME:key=value,key=value`. Packages register their
 from __future__ import annotations
 
 import importlib.metadata
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -60,8 +61,20 @@ class EngineSpec:
         return "in process: a death of the engine ends the run without a verdict" if self.foreign else ""
 
     def isolated(self, isolation: Isolation) -> EngineSpec:
-        """Return the same engine in a process of its own."""
-        return replace(self, isolation=isolation)
+        """Return the same engine in a process of its own.
+
+        Raises UsageError if its process is a command of the user's, and there is none.
+        """
+        if not self.kind.command:
+            return replace(self, isolation=isolation)
+        try:
+            command = tuple(shlex.split(self.options.get(self.kind.command, "")))
+        except ValueError as error:
+            raise UsageError(f"--engine: {self.kind.command} in {self.text!r} cannot be split into words: {error}") from None
+        if not command:
+            example = f"{self.kind.name}:{self.kind.command}=…"
+            raise UsageError(f"--engine: {self.kind.name} needs the command that starts it, {example}")
+        return replace(self, isolation=replace(isolation, command=command))
 
     def hurried(self) -> EngineSpec:
         """Return the same engine, which is given up on sooner if it hangs."""
@@ -138,4 +151,5 @@ def parse(text: str) -> EngineSpec:
         if key in options:
             raise UsageError(f"--engine: option {key!r} is given twice, as {options[key]!r} and {value!r}")
         options[key] = value
-    return EngineSpec(kind, options, text)
+    spec = EngineSpec(kind, options, text)
+    return spec.isolated(Isolation()) if kind.command else spec

@@ -35,6 +35,8 @@ RANDOM_TRACES = 12
 """Random traces for each configuration when the user gives no time."""
 FAILURES_SHRUNK = 3
 """How many failures of a run are shrunk, the first of each anomaly; the others are reported as they are."""
+HUNG_MAX = 3
+"""After so many traces on which the engine hangs, a run ends."""
 RANDOM_TRACES_COMPUTED = 3
 """The same of an engine that computes tensors, whose traces take thirty times as long."""
 
@@ -94,9 +96,7 @@ class Runner:
     def _suites(self, suites: list[Suite], policy: PolicyKind) -> None:
         endless = sum(suite.endless for suite in suites) or 1
         for suite in suites:
-            if self._stopped():
-                self._skip(f"suite {suite.name}", "the run stopped at its first failure")
-            elif suite.paired and (why := incomparable(self.engine, policy.name)):
+            if (why := self._over()) or (suite.paired and (why := incomparable(self.engine, policy.name))):
                 self._skip(f"suite {suite.name}", why)
             elif suite.tensors and not self.engine.kind.computes:
                 self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} computes no tensors")
@@ -137,9 +137,9 @@ class Runner:
                     self._judge(suite, stream, result, report)
                 elif self._refused(suite, stream.configuration):
                     streams.remove(stream)
-                if self.fail_fast and any(not failure.expected for failure in report.failures):
-                    streams.clear()
-                    break
+                if why := self._over():
+                    self._skip(f"{suite.name}: further traces", why)
+                    return
             rounds += 1
             if suite.endless and deadline is None and rounds >= self._random_traces:
                 break
@@ -163,8 +163,12 @@ class Runner:
             for configuration in configurations
         ]
 
-    def _stopped(self) -> bool:
-        return self.fail_fast and self._report.outcome == "fail"
+    def _over(self) -> str:
+        """Return why nothing more is run; empty if something is."""
+        if self.fail_fast and self._report.outcome == "fail":
+            return "the run stopped at its first failure"
+        hung = sum(failure.finding.anomaly == "hung" for failure in self._report.failures)
+        return f"the engine hung in {hung} traces, and each takes its deadline" if hung >= HUNG_MAX else ""
 
     def _refused(self, suite: Suite, configuration: Configuration) -> bool:
         return any(what in (f"suite {suite.name}", f"configuration {configuration.name}") for what, _ in self._left_out)
@@ -264,4 +268,6 @@ class Runner:
         ]
         if not any(suite.traces for suite in report.suites):
             report.vacuous.append("no suite ran")
+        if not self.fail_fast and (why := self._over()):
+            report.vacuous.append(why)
         report.take_in(self.expected)

@@ -145,6 +145,16 @@ def test_the_trace_of_a_hang_is_shrunk_in_a_hurry() -> None:
     assert len(failure.shrunk.ops) <= 4
 
 
+def test_a_run_on_an_engine_that_always_hangs_ends() -> None:
+    """After three traces, and what is left is told as not run."""
+    report = Runner(engine("hang", at="step", deadline=0.3), [Configuration(load("full"))]).run(
+        [suite for suite in SUITES if suite.name in ("invariants", "random")]
+    )
+    assert [failure.finding.anomaly for failure in report.failures] == ["hung"] * 3
+    why = "the engine hung in 3 traces, and each takes its deadline"
+    assert {(entry.what, entry.why) for entry in report.not_run} >= {("suite random", why)} and why in report.vacuous
+
+
 @pytest.mark.parametrize("how", ["exit-0", "raise", "segfault"])
 def test_an_engine_that_dies_when_it_is_opened_is_refused_in_one_line(how: str, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["run"], ["fuzz", "--operations", "50"]):

@@ -1,0 +1,92 @@
+"""A sample: a paged pool without prefix caching, in plain Python, that answers the harness in JSON lines (docs/engines.md)."""
+
+import json
+import os
+import re
+
+
+class Pool:
+    def __init__(self, trace):
+        (group,) = trace["layout"]["groups"]
+        if group["kind"] != "full" or trace["options"] or trace["height"] != "manager":
+            raise ValueError("this engine has one group, of full attention, no options, and no scheduler")
+        self.size, self.pages, self.free = group["block_size"], trace["pages"], list(range(trace["pages"]))
+        self.step, self.texts, self.live = 0, {}, {}
+        self.header = {
+            "engine": "jsonl sample",
+            "height": "manager",
+            "pools": [{"id": 0, "pages": trace["pages"]}],
+            "groups": [{"id": 0, "kind": "full", "block_size": self.size}],
+            "rules": {"caching": False},
+            "capabilities": ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"],
+            "not_applicable": {"no-fabricated-snapshots": "no recurrent group"},
+        }
+
+    def apply(self, op):
+        self.events, kind, r = [], op["op"], op.get("r")
+        if kind == "submit":
+            parts = re.findall(r"(\S+?)(?:\[(\d+)\])?:(\d+)", op["prompt"])
+            tokens = [self.token(text, int(start or 0) + i) for text, start, count in parts for i in range(int(count))]
+            self.say("submit", r=r, tokens=tokens, **{name: op[name] for name in ("salt", "adapter", "media") if name in op})
+            self.live[r] = {"r": r, "tokens": tokens, "prompt": len(tokens), "stream": op.get("stream") or f"@{r}", "pages": []}
+        elif kind == "step":
+            self.run([entry for entry in op["run"] if entry[0] in self.live])
+        elif kind in ("finish", "abort") and r in self.live:
+            self.say(kind, r=r)
+            self.release(self.live.pop(r))
+        elif kind in ("preempt", "reset", "update_weights"):
+            gone = [r] if kind == "preempt" else list(self.live) if op.get("running") or kind == "update_weights" else []
+            for request in [self.live[name] for name in gone if self.live[name]["pages"]]:
+                self.say("preempt", r=request["r"])
+                self.release(request)
+            if kind != "preempt":
+                self.say("reset", ok=True)
+            if kind == "update_weights":
+                self.say("version", weights=op["version"], adapter=op.get("adapter", ""))
+        self.say("counts", pool=0, free=len(self.free), held=self.pages - len(self.free), cached=0)
+        return self.events
+
+    def run(self, asked):
+        self.step, runs = self.step + 1, []
+        for request, count in [(self.live[r], count) for r, count in asked]:
+            start = request["computed"] if request["pages"] else 0
+            stop = min(start + count, len(request["tokens"]))
+            new = -(-stop // self.size) - len(request["pages"])
+            if stop > start and new <= len(self.free):
+                pages, self.free = self.free[:new], self.free[new:]
+                request["pages"], request["computed"] = request["pages"] + pages, stop
+                self.say("take", pool=0, group=0, pages=pages, holder=request["r"])
+                runs.append({"r": request["r"], "start": start, "stop": stop, "tables": [request["pages"]]})
+        self.say("step_begin", asked=asked, runs=runs)
+        self.say("step_end")
+        for request in [self.live[run["r"]] for run in runs if run["stop"] == len(self.live[run["r"]]["tokens"])]:
+            token = self.token(request["stream"], len(request["tokens"]) - request["prompt"])
+            request["tokens"].append(token)
+            self.say("accept", r=request["r"], upto=len(request["tokens"]), tokens=[token])
+
+    def release(self, request):
+        self.say("drop", pool=0, group=0, pages=request["pages"], holder=request["r"])
+        self.free, request["pages"] = self.free + request["pages"], []
+
+    def say(self, event, **fields):
+        self.events.append({"e": event, "step": self.step, **fields})
+
+    def token(self, text, position):
+        return (self.texts.setdefault(text, len(self.texts) + 1) << 16) + position
+
+
+def answer(pools, question):
+    try:
+        if question["do"] == "open":
+            pools[:] = [Pool(question["trace"])]
+            return {"is": "opened", "header": pools[0].header}
+        return {"is": "happened", "events": pools[0].apply(question["op"])} if question["do"] == "apply" else {"is": "closed"}
+    except ValueError as error:
+        return {"is": "refused", "message": str(error)}
+
+
+with os.fdopen(int(os.environ["CACHEWITNESS_ASKED"])) as asked, os.fdopen(int(os.environ["CACHEWITNESS_ANSWERS"]), "w") as told:
+    print(json.dumps({"is": "ready", "protocol": "cachewitness.engine", "version": 1}), file=told, flush=True)
+    pools = []
+    for question in map(json.loads, asked):
+        print(json.dumps(answer(pools, question)), file=told, flush=True)
