@@ -20,7 +20,7 @@ from harness.trace.format import Step, Submit
 LOCAL, SECOND = "local", "cpu"
 """The names of the tiers, as a reset names them."""
 
-Asked = Sequence[tuple[str, int]]
+Asked = list[tuple[str, int]]
 """Who is to compute how many tokens at most."""
 
 

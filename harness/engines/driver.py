@@ -52,7 +52,7 @@ class Client:
 
 
 class InFlight(NamedTuple):
-    """A step that was scheduled and has not run; `clients` are those that run in it, in the order of the runs."""
+    """A step that was scheduled and has not run; `clients` are those in it, if a device has to be given their tokens."""
 
     scheduled: Scheduled
     begin: StepBegin
@@ -218,7 +218,7 @@ class Driver:
         scheduled.step = step
         begin = StepBegin(
             step=step,
-            asked=list(asked or ()),
+            asked=asked or [],
             runs=self._runs(scheduled),
             copies=scheduled.copies,
             zeros=scheduled.zeros,
@@ -228,7 +228,7 @@ class Driver:
             failed=scheduled.failed,
         )
         self.diff.events.append(begin)
-        self.in_flight.append(InFlight(scheduled, begin, [self.clients[run.r] for run in begin.runs]))
+        self.in_flight.append(InFlight(scheduled, begin, [self.clients[run.r] for run in begin.runs] if self.device else []))
 
     def _runs(self, scheduled: Scheduled) -> list[Run]:
         runs = [Run(r, start, stop, self.tables(r)) for r, (start, stop) in scheduled.chunks.items()]
@@ -249,8 +249,9 @@ class Driver:
             tokens = {run.r: [*client.all_token_ids[: run.known], *run.drafts] for run, client in pairs}
             self.device.execute(begin, scheduled.withdrawn, tokens)
         self.adapter.complete(scheduled)
-        for run, client in zip(begin.runs, clients, strict=True) if not self.adapter.samples else ():
-            if run.stop >= len(client.all_token_ids) and run.r in self.clients:
+        for run in begin.runs if not self.adapter.samples else ():
+            client = self.clients.get(run.r)
+            if client is not None and run.stop >= len(client.all_token_ids):
                 self._sample(client, begin.step)
 
     def _sample(self, client: Client, step: int) -> None:

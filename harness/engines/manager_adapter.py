@@ -115,7 +115,8 @@ class ManagerAdapter(Driven):
             start, count = self._schedule(self.placed[r], tokens)
             if count > 0:
                 scheduled.chunks[r] = (start, start + count)
-        self._withdraw(step.withdraw, scheduled)
+        if step.withdraw:
+            self._withdraw(step.withdraw, scheduled)
         copies, self._retained = self.manager.take_kv_cache_block_copies()
         scheduled.copies = [Move(copy.src_block_id, copy.dst_block_id) for copy in copies]
         if zeros := self._zeros():

@@ -58,6 +58,8 @@ class Scripted:
     def sample(self, request: Sampled, drafts: list[int]) -> list[int]:
         """Return the tokens of the text as far as the drafts agree with it, and one more."""
         text, position = self.texts[request.request_id], request.num_output_tokens
+        if not drafts:
+            return [self._vocabulary.token(text, position)]
         tokens: list[int] = []
         for guess in [*drafts, None]:
             tokens.append(self._vocabulary.token(text, position + len(tokens)))
