@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from harness._util.errors import UsageError
-from harness.engines.adapter import Adapter, Asked, Refused, Scheduled
+from harness.engines.adapter import CAPABILITIES, Refused, Scheduled
 from harness.engines.cache_state import Claim, Count, KeyId, Tables
 from harness.engines.driver import Driver
+from harness.engines.first_come import FirstCome
 from harness.engines.kind import EngineKind
 from harness.history.events import Eviction, Group, Header, Pool, Rules, UnpublishReason
-from harness.trace.format import Step, Submit, TraceHeader
+from harness.trace.format import Submit, TraceHeader
 
 Key = tuple[Hashable, ...]  # (salt, adapter), then each token, or the image that is there
 
@@ -71,7 +72,7 @@ class Request:
         return [(*self.content[: 1 + end],) for end in range((start // size + 1) * size, stop + 1, size)]
 
 
-class PagedAdapter(Adapter):
+class PagedAdapter(FirstCome):
     """First come, first served; if pages run out, whoever came last gives theirs up."""
 
     def __init__(self, pages: int, block_size: int, options: Mapping[str, int]) -> None:
@@ -111,39 +112,23 @@ class PagedAdapter(Adapter):
         self.diff.settle(reason=reason)
         return True
 
-    def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
-        scheduled, limit = Scheduled(), min(step.budget or self.budget, self.budget)
-        for r, count in asked or ():  # manager height: the trace decides; who gets no pages does not run in this step
-            self._compute(r, count, scheduled)
-        if asked is not None:
-            return scheduled
-        waiting = [r for r in self.requests if r not in self.admitted]
-        for r in list(self.admitted):
-            left = limit - scheduled.num_tokens
-            while r in self.admitted and left and not self._compute(r, left, scheduled):
-                waiting = []
-                self.engine.preempt(self.admitted[-1])
-        for r in waiting:
-            if scheduled.num_tokens == limit or not self._compute(r, limit - scheduled.num_tokens, scheduled):
-                break
-        return scheduled
+    def waiting(self) -> list[str]:
+        return [r for r in self.requests if r not in self.admitted]
 
-    def _compute(self, r: str, count: int, scheduled: Scheduled) -> bool:
-        """Let a request compute so many more tokens at most, one of a hit at least; return whether there were pages."""
+    def compute(self, r: str, tokens: int) -> tuple[int, int] | None:
         request, new = self.requests[r], r not in self.admitted
         cached = takewhile(self.cache.page_of.__contains__, request.keys(self.size, 0, len(request.content) - 2))
         hit = [self.cache.page_of[key] for key in cached] if new else []
         start = request.computed + len(hit) * self.size
-        stop = min(start + count, len(request.content) - 1)
+        stop = min(start + tokens, len(request.content) - 1)
         if (pages := self.cache.allocate(hit, -(-stop // self.size) - len(hit) - len(request.pages))) is None:
-            return False
+            return None
         request.pages, request.computed = request.pages + pages, start
         if new:
             self.admitted.append(r)
             self.diff.hit(r, start, [hit])
         self.diff.settle([r])
-        scheduled.chunks[r] = (start, stop)
-        return True
+        return start, stop
 
     def complete(self, scheduled: Scheduled) -> None:
         for r, (start, stop) in scheduled.chunks.items():
@@ -184,7 +169,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
         pools=[Pool(id=0, pages=header.pages, eviction=Eviction("lru", free_first=False))],
         groups=[Group(id=0, kind="full", block_size=group.block_size)],
         rules=Rules(alignment=group.block_size),  # what it declares of itself is what it is judged by
-        capabilities=["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"],
+        capabilities=CAPABILITIES,
         not_applicable=NO_STATES,
     )
     return Driver(described, PagedAdapter(header.pages, group.block_size, OPTIONS | header.options))

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness._util.errors import UsageError
-from harness.engines.adapter import Adapter, Asked, Scheduled
+from harness.engines.adapter import CAPABILITIES, Adapter, Asked, Scheduled
 from harness.engines.cache_state import Claim, Count, KeyId, Tables
 from harness.engines.driver import Driver
 from harness.engines.kind import EngineKind
@@ -185,7 +185,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
         height=header.height,
         pools=[Pool(id=0, pages=places, eviction=Eviction("lru-leaves", together=True))],
         groups=[Group(id=0, kind="full", block_size=1)],
-        capabilities=["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"],
+        capabilities=CAPABILITIES,
         not_applicable=NO_STATES,
     )
     return Driver(described, RadixAdapter(places))

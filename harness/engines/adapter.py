@@ -17,6 +17,9 @@ from harness.engines.scripted import Sampler
 from harness.history.events import Event, Header, Move, UnpublishReason
 from harness.trace.format import Step, Submit
 
+CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"]
+"""What the driver carries out on any adapter."""
+
 LOCAL, SECOND = "local", "cpu"
 """The names of the tiers, as a reset names them."""
 

@@ -9,14 +9,13 @@ from collections.abc import Collection
 
 import msgspec
 
-from harness.engines.adapter import SECOND
+from harness.engines.adapter import CAPABILITIES, SECOND
 from harness.engines.observe_pins import POOL
 from harness.engines.observe_tier import TIER
 from harness.history.events import Eviction, Group, Header, Pool, Retention, Rules
 from harness.trace.format import GroupSpec, TraceHeader
 from reference_impl.vllm.config import Options
 
-CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights", "withdraw"]
 PRUNABLE = ("sliding", "recurrent")
 
 
@@ -52,7 +51,7 @@ def describe(
         pools=[Pool(id=POOL, pages=trace.pages, null=[0], eviction=eviction)],
         groups=[_group(index, spec, options) for index, spec in enumerate(trace.layout.groups)],
         rules=rules,
-        capabilities=CAPABILITIES,
+        capabilities=[*CAPABILITIES, "withdraw"],
         not_applicable=not_applicable,
         engine_version=engine_version,
         trace=trace.name,

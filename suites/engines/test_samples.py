@@ -75,10 +75,10 @@ def test_a_thousand_operations_of_fuzz_pass(sample: ModuleType, seed: int) -> No
 @pytest.mark.parametrize("sample", ["paged"], indirect=True)
 def test_publication_before_the_write_is_found(sample: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A paged cache that keys every page of a prompt as soon as it runs lets others hit what nobody has written."""
-    compute = sample.PagedAdapter._compute
+    compute = sample.PagedAdapter.compute
 
-    def publish_early(adapter: Any, r: str, count: int, scheduled: Any) -> bool:
-        given: bool = compute(adapter, r, count, scheduled)
+    def publish_early(adapter: Any, r: str, tokens: int) -> tuple[int, int] | None:
+        given: tuple[int, int] | None = compute(adapter, r, tokens)
         request, size = adapter.requests[r], adapter.size
         keys = request.keys(size, 0, len(request.content) // size * size)
         for key, page in zip(keys, request.pages, strict=False):
@@ -86,7 +86,7 @@ def test_publication_before_the_write_is_found(sample: ModuleType, monkeypatch: 
         adapter.diff.settle(served=r)
         return given
 
-    monkeypatch.setattr(sample.PagedAdapter, "_compute", publish_early)
+    monkeypatch.setattr(sample.PagedAdapter, "compute", publish_early)
     assert anomalies(fuzzed(sample, 0)) == ["partial-commit"]
 
 

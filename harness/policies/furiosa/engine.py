@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness._util.errors import UsageError
-from harness.engines.adapter import Adapter, Asked, Host, Refused, Scheduled
+from harness.engines.adapter import CAPABILITIES, Adapter, Asked, Host, Refused, Scheduled
 from harness.engines.block_table_diff import BlockTableDiff
 from harness.engines.cache_state import ABSENT, Claim, Count, KeyId, Tables
 from harness.engines.driver import Driver
@@ -35,8 +35,6 @@ TOKEN_BYTES = 2
 
 Place = tuple[int, Position, BlockId | None, BlockId | None]
 """An entry of the tree: the tokens that it starts and stops at, its global and its sliding block."""
-
-CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"]
 
 
 def configure(header: TraceHeader) -> CacheConfig:

@@ -19,7 +19,7 @@ from itertools import count
 from typing import Any
 
 from harness._util.errors import UsageError
-from harness.engines.adapter import Adapter, Asked, Refused, Scheduled
+from harness.engines.adapter import CAPABILITIES, Adapter, Asked, Refused, Scheduled
 from harness.engines.cache_state import ABSENT, Claim, Count, KeyId, Tables
 from harness.engines.driver import Driver
 from harness.history.events import Eviction, Group, Header, Move, Pool, Rules, UnpublishReason
@@ -32,7 +32,6 @@ from reference_impl.openvino_genai.scheduler import RefusedRequest, Scheduler, S
 from reference_impl.openvino_genai.sequence import Identity, MediaItem, SequenceGroup, Status
 from reference_impl.openvino_genai.sizing import Capacity, LayoutBytes, derive, split_budget
 
-CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"]
 PROGRESS_STEPS = 4
 """Requests that were preempted wait a step; the rest is margin."""
 

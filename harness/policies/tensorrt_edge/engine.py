@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from harness._util.errors import UsageError
-from harness.engines.adapter import SECOND
+from harness.engines.adapter import CAPABILITIES, SECOND
 from harness.engines.driver import Driver
 from harness.history.events import Group, Header, Pool, Rules
 from harness.policies.tensorrt_edge import NOT_APPLICABLE
@@ -27,7 +27,6 @@ from reference_impl.tensorrt_edge.policy import HybridCachePolicy
 from reference_impl.tensorrt_edge.runtime import Runtime, RuntimeOptions
 
 NAME = "tensorrt_edge"
-CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"]
 
 ALIASES = {
     "max_num_seqs": "max_batch_size",

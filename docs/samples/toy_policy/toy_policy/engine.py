@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
-from harness.engines.adapter import Adapter, Asked, Refused, Scheduled
+from harness.engines.adapter import Refused, Scheduled
 from harness.engines.cache_state import Claim, Count, KeyId, Tables
+from harness.engines.first_come import FirstCome
 from harness.history.events import UnpublishReason
-from harness.trace.format import Step, Submit
+from harness.trace.format import Submit
 from toy_policy.cache import PagedCache, Request
 
-BUDGET = 64
-"""Tokens of a request in a step, unless the trace says otherwise."""
 
+class ToyAdapter(FirstCome):
+    budget = 64
 
-class ToyAdapter(Adapter):
     def __init__(self, cache: PagedCache, tokens_max: int) -> None:
         self.cache, self.max_model_len = cache, tokens_max
         self.requests: dict[str, Request] = {}
@@ -22,31 +22,15 @@ class ToyAdapter(Adapter):
             raise Refused("the prompt is longer than the pool")
         self.requests[submit.r] = Request(tokens, (submit.salt, submit.adapter), submit.media)
 
-    def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
-        scheduled = Scheduled()
-        for r, tokens in [(r, step.budget or BUDGET) for r in self.requests] if asked is None else asked:
-            while not (room := self._room(r, tokens)) and asked is None and not scheduled.chunks and self._preempt_another(r):
-                pass
-            if room:
-                scheduled.chunks[r] = (self.requests[r].computed, self.requests[r].computed + room)
-        return scheduled
-
-    def _room(self, r: str, tokens: int) -> int:
-        """Return how many tokens a request can compute now; one without a place is looked up first."""
+    def compute(self, r: str, tokens: int) -> tuple[int, int] | None:
         request = self.requests[r]
         if not request.table:
             if not self.cache.admit(request):
-                return 0
+                return None
             self.diff.hit(r, request.computed, [list(request.table)])
         room = self.cache.allocate(request, tokens)
         self.diff.settle([r])
-        return room
-
-    def _preempt_another(self, r: str) -> bool:
-        others = [other for other in self.running() if other != r]
-        for last in others[-1:]:
-            self.engine.preempt(last)
-        return bool(others)
+        return (request.computed, request.computed + room) if room else None
 
     def complete(self, scheduled: Scheduled) -> None:
         for r, (_, stop) in scheduled.chunks.items():
@@ -63,6 +47,9 @@ class ToyAdapter(Adapter):
     def preempt(self, r: str) -> None:
         self.cache.release(self.requests[r])
         self.diff.settle([r])
+
+    def waiting(self) -> list[str]:
+        return [r for r, request in self.requests.items() if not request.table]
 
     def running(self) -> list[str]:
         return [r for r, request in self.requests.items() if request.table]

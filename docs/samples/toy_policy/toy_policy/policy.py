@@ -8,6 +8,7 @@ import click
 from msgspec.structs import replace
 
 from harness._util.errors import UsageError
+from harness.engines.adapter import CAPABILITIES
 from harness.engines.driver import Driver
 from harness.engines.fault_tools import wrap
 from harness.engines.mutant import mutant
@@ -24,7 +25,6 @@ from toy_policy.cache import PagedCache, Request
 from toy_policy.engine import ToyAdapter
 
 NAME = "toy_policy"
-CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"]
 NOT_APPLICABLE = {
     "no-fabricated-snapshots": "no recurrent state",
     "replay-boundary-retained": "nothing is thinned out: what is cached goes when its memory is needed",
