@@ -62,11 +62,11 @@ class RadixCache:
         return known + held
 
     def allocate(self, count: int) -> list[int] | None:
-        """Return so many places, evicting what nobody holds; None if there are not as many."""
+        """Return so many places, evicting what nobody holds; None, and nothing is evicted, if there are not as many."""
+        if self.references.count(0) < count:
+            return None
         while len(self.free) < count:
-            if not (leaves := list(self._leaves(self.root))):
-                return None
-            self.evict(*min(leaves, key=lambda pair: pair[1].used))
+            self.evict(*min(self._leaves(self.root), key=lambda pair: pair[1].used))
         taken, self.free = self.free[:count], self.free[count:]
         return taken
 
