@@ -57,7 +57,10 @@ class HybridCachePolicy:
         self.rows.set_active(new_active_batch_size)
 
     def get_kv_cache_all_empty(self) -> bool:
-        """Return whether nothing was reused and no prefill has been committed yet."""
+        """Return whether all sequences are empty: nothing was reused and no prefill has been committed yet.
+
+        The document says both; for a reset with reuse see `spec.DIFFERENCES`, `all empty`.
+        """
         return self.rows.all_empty
 
     def reset_for_new_sequences(self, reuse_kv_cache_lengths: Sequence[int]) -> None:

@@ -58,9 +58,10 @@ class KVLayerInfo:
 
 @dataclass(frozen=True)
 class KVHeadDimGroupView:
-    """Read-only view of the KV layers of one head dim: `layer_infos` (upstream: on the device), one per layer in `layers`.
+    """Read-only view of the KV layers of one head dim: `layer_infos`, one per layer in `layers`, which are local indices.
 
-    `layers` are local indices. `max_kv_heads` is the largest number of KV heads among them.
+    `max_kv_heads` is the largest number of KV heads among them. `device_layer_infos` are the same infos where a kernel reads
+    them; a policy without tensors has none.
     """
 
     layer_infos: tuple[KVLayerInfo, ...]
@@ -68,6 +69,7 @@ class KVHeadDimGroupView:
     head_dim: int
     max_kv_heads: int
     layers: tuple[int, ...]
+    device_layer_infos: Any = None
 
 
 def head_dim_groups(

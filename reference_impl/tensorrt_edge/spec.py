@@ -95,6 +95,9 @@ DIFFERENCES: dict[str, str] = {
     "Here both views show the same cache.",
     "lengths before the first reset": "Releases show [maxBatch] lengths until the first reset and increment them all; here the "
     "view is the active batch, which is empty.",
+    "all empty": "The document's summary (the cache of all sequences is empty) and its word on the return value (no prefill "
+    "has been committed yet) differ between a reset with reuse and the first commit. Here, as in the releases, a cache that "
+    "holds reused tokens is not empty.",
     "vacated rows": "Releases leave stale lengths in rows that a compaction vacates; here such a row is of nobody until it is "
     "reset.",
     "system prompt at N - 1": "Releases restore the state after N tokens and then compute token N - 1 again, which recurrent "

@@ -11,99 +11,24 @@ own one memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 
+from reference_impl.primitives import Position
 from reference_impl.tensorrt_edge.capture import Captured, Kind
-from reference_impl.tensorrt_edge.compaction import RowMove
-from reference_impl.tensorrt_edge.config import Config, DataType, KVConfig, LayerType, MambaConfig, check, check_kv, check_mamba
+from reference_impl.tensorrt_edge.config import (
+    CacheError,
+    Config,
+    LayerType,
+    check,
+)
 from reference_impl.tensorrt_edge.policy import HybridCachePolicy
 from reference_impl.tensorrt_edge.routing import KVHeadDimGroupView, head_dim_groups
-
-DTYPES: dict[DataType, torch.dtype] = {
-    DataType.HALF: torch.float16,
-    DataType.FLOAT: torch.float32,
-    DataType.BF16: torch.bfloat16,
-    DataType.FP8: torch.float8_e4m3fn,
-}
-BYTES = {DataType.FP8: torch.uint8}
-"""How types are moved that tensors cannot index."""
-
-
-class KVCacheManager:
-    """The attention layers' tensors, by local index. They are not zeroed. Raises CacheError for sizes that do not fit."""
-
-    def __init__(self, config: KVConfig, device: str = "cpu") -> None:
-        check_kv(config)
-        self.config = config
-        rows, length, dtype = config.max_batch_size, config.max_sequence_length, DTYPES[config.kv_cache_type]
-        shapes = [(rows, 2, layer.num_kv_heads, length, layer.head_dim) for layer in config.layer_configs]
-        self.layers = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
-
-    def get_combined_kv_cache(self, local_idx: int) -> Tensor:
-        """Return a layer's cache [maxBatch, 2, heads, maxSeqLen, headDim]; the index is not checked."""
-        return self.layers[local_idx]
-
-    def get_separate_kv_cache(self, local_idx: int) -> tuple[Tensor, Tensor]:
-        """Return a layer's K and V, views [maxBatch, heads, maxSeqLen, headDim] of the combined cache."""
-        keys, values = self.layers[local_idx].unbind(1)
-        return keys, values
-
-    def move_rows(self, moves: Sequence[RowMove], lengths: Sequence[int]) -> None:
-        """Move rows as one permutation, of each its first `lengths[src]` tokens."""
-        for layer in self._plain():
-            images = [(dst, lengths[src], layer[src, :, :, : lengths[src]].clone()) for src, dst in moves]
-            for dst, length, image in images:
-                layer[dst, :, :, :length] = image
-
-    def capture(self, batch_idx: int, sequence_length: int) -> tuple[Tensor, ...]:
-        """Return copies [2, heads, n, headDim] of a slot's first n tokens, one per layer."""
-        return tuple(layer[batch_idx, :, :, :sequence_length].clone() for layer in self.layers)
-
-    def restore(self, saved: Iterable[Tensor], batch_idx: int, sequence_length: int) -> None:
-        """Overwrite a slot's first n tokens. Raises CacheError, before anything changes, if a tensor has another shape."""
-        saved = list(saved)
-        targets = [layer[batch_idx, :, :, :sequence_length] for layer in self.layers]
-        _overwrite("restoreKVCache", saved, targets)
-
-    def _plain(self) -> list[Tensor]:
-        kind = BYTES.get(self.config.kv_cache_type)
-        return [layer.view(kind) for layer in self.layers] if kind else self.layers
-
-
-class MambaCacheManager:
-    """The recurrent layers' states, by local index, zero at first. Raises CacheError for sizes that do not fit."""
-
-    def __init__(self, config: MambaConfig, device: str = "cpu") -> None:
-        check_mamba(config)
-        rows, layers = config.max_batch_size, range(config.num_recurrent_layers)
-        heads = (config.recurrent_state_num_heads, config.recurrent_state_head_dim, config.recurrent_state_size)
-        conv = (config.conv_dim, config.conv_kernel)
-        kind, conv_kind = DTYPES[config.recurrent_state_type], DTYPES[config.conv_state_type]
-        self.recurrent = [torch.zeros((rows, *heads), dtype=kind, device=device) for _ in layers]
-        self.conv = [torch.zeros((rows, *conv), dtype=conv_kind, device=device) for _ in layers]
-
-    def get_recurrent_state(self, local_idx: int) -> Tensor:
-        """Return a layer's recurrent state [maxBatch, heads, headDim, stateSize]; the index is not checked."""
-        return self.recurrent[local_idx]
-
-    def get_conv_state(self, local_idx: int) -> Tensor:
-        """Return a layer's conv state [maxBatch, convDim, convKernel]; the index is not checked."""
-        return self.conv[local_idx]
-
-    def move_rows(self, moves: Sequence[RowMove]) -> None:
-        """Move whole rows of both states, as one permutation."""
-        if moves:
-            for state in (*self.recurrent, *self.conv):
-                _move_rows(state, moves)
-
-    def clear_states(self, slots: slice = slice(None)) -> None:
-        """Zero both states, of all slots unless told otherwise."""
-        for state in (*self.recurrent, *self.conv):
-            state[slots] = 0
+from reference_impl.tensorrt_edge.sub_managers import KVCacheManager, MambaCacheManager, move_rows_of, overwrite
 
 
 class HybridCacheManager:
@@ -152,20 +77,28 @@ class HybridCacheManager:
         return self.get_mamba_cache_manager().get_conv_state(local)
 
     def get_kv_cache_manager(self) -> KVCacheManager:
-        """Return the KV sub-manager, which knows layers by local index."""
-        assert self._kv is not None, "nothing is allocated"
+        """Return the KV sub-manager, which knows layers by local index. Raises CacheError if nothing is allocated."""
+        if self._kv is None:
+            raise CacheError("getKVCacheManager: the cache was built without a configuration; nothing is allocated.")
         return self._kv
 
     def get_mamba_cache_manager(self) -> MambaCacheManager:
-        """Return the Mamba sub-manager, which knows layers by local index."""
-        assert self._mamba is not None, "nothing is allocated"
+        """Return the Mamba sub-manager, which knows layers by local index. Raises CacheError if nothing is allocated."""
+        if self._mamba is None:
+            raise CacheError("getMambaCacheManager: the cache was built without a configuration; nothing is allocated.")
         return self._mamba
 
     def get_kv_head_dim_groups(self) -> list[KVHeadDimGroupView]:
-        """Return one view per head dim; the layer infos point to the tensors' memory."""
+        """Return one view per head dim; the layer infos point to the tensors' memory, and lie on the device beside them."""
         kv = self.policy.config.kv_config
         pointers = [layer.data_ptr() for layer in self._kv.layers] if self._kv else []
-        return head_dim_groups(kv.layer_configs, kv.max_sequence_length, pointers)
+        views = head_dim_groups(kv.layer_configs, kv.max_sequence_length, pointers)
+        return [replace(view, device_layer_infos=self._on_device(view)) for view in views]
+
+    def _on_device(self, view: KVHeadDimGroupView) -> Tensor:
+        """Return the layer infos of a group as a kernel reads them: int64 [layers, 3], pointer, KV heads, longest sequence."""
+        rows = [(info.data, info.num_kv_heads, info.max_sequence_length) for info in view.layer_infos]
+        return torch.tensor(rows, dtype=torch.int64, device=self._lengths.device)
 
     def get_kv_cache_lengths(self) -> Tensor:
         """Return the shared lengths [active batch size], int32, a view on the device."""
@@ -175,6 +108,7 @@ class HybridCacheManager:
 
     def reset_for_new_sequences(self, reuse_kv_cache_lengths: Tensor) -> None:
         """Declare the batch: `reuse_kv_cache_lengths` [batch size] int32 on the host, in tokens."""
+        _check_vector("The reuseKVCacheLengths", reuse_kv_cache_lengths)
         on_host = reuse_kv_cache_lengths.device.type == "cpu"
         size = len(reuse_kv_cache_lengths)
         check(size <= len(self._lengths), "Batch size of request shall not exceed the max supported batch size.")
@@ -190,6 +124,7 @@ class HybridCacheManager:
         if isinstance(new_context_lengths, int):
             self.policy.commit_sequence_length(new_context_lengths)
         else:
+            _check_vector("The newContextLengths", new_context_lengths)
             what = "The newContextLengths tensor shall"
             check(new_context_lengths.dtype == torch.int32, f"{what} have data type of int32_t.")
             check(new_context_lengths.device == self._lengths.device, f"{what} reside on GPU.")
@@ -205,16 +140,17 @@ class HybridCacheManager:
         self.policy.set_active_batch_size(new_active_batch_size)
 
     def get_kv_cache_all_empty(self) -> bool:
-        """Return whether nothing was reused and no prefill has been committed yet."""
+        """Return whether all sequences are empty: nothing was reused and no prefill has been committed yet."""
         return self.policy.get_kv_cache_all_empty()
 
     def compact_batch(self, batch_mapping: Tensor, old_batch: int, new_batch: int) -> None:
         """Move KV, lengths and states of the survivors: `batch_mapping` [old batch] int32 on the device."""
+        _check_vector("compactBatch: batchMapping", batch_mapping)
         fits = batch_mapping.dtype == torch.int32 and batch_mapping.dim() == 1 and batch_mapping.device == self._lengths.device
         check(fits, "compactBatch: batchMapping shall be an INT32 tensor [oldBatch] on the device of the cache.")
         before = self.policy.get_kv_cache_lengths()
         moves = self.policy.compact_batch(batch_mapping.tolist(), old_batch, new_batch)
-        _move_rows(self._lengths, moves.lengths)
+        move_rows_of(self._lengths, moves.lengths)
         self._lengths[new_batch:old_batch] = 0
         self.get_kv_cache_manager().move_rows(moves.kv, before)
         self.get_mamba_cache_manager().move_rows(moves.states)
@@ -226,11 +162,15 @@ class HybridCacheManager:
         captured = self.policy.capture_kv_cache(batch_idx, sequence_length)
         return Captured(Kind.KV, captured.position, self.get_kv_cache_manager().capture(batch_idx, sequence_length))
 
-    def restore_kv_cache(self, saved: Captured[Tensor], batch_idx: int) -> None:
-        """Overwrite a slot's first tokens by a capture; what lies behind them, and the lengths, stay."""
-        self.policy.check_restore(saved, Kind.KV, batch_idx)
-        self.get_kv_cache_manager().restore(saved, batch_idx, saved.position)
-        self.policy.restore_kv_cache(saved, batch_idx)
+    def restore_kv_cache(self, saved: Sequence[Tensor], batch_idx: int) -> None:
+        """Overwrite a slot's first tokens by a capture, or by plain tensors [2, heads, n, headDim], one per attention layer.
+
+        What lies behind the tokens, and the lengths, stay.
+        """
+        capture = _known("restoreKVCache", Kind.KV, saved, _tokens_of(saved))
+        self.policy.check_restore(capture, Kind.KV, batch_idx)
+        self.get_kv_cache_manager().restore(capture, batch_idx, capture.position)
+        self.policy.restore_kv_cache(capture, batch_idx)
 
     def capture_recurrent_states(self, batch_idx: int) -> Captured[Tensor]:
         """Return copies [1, heads, headDim, stateSize] of a slot's states, one per Mamba layer."""
@@ -242,17 +182,21 @@ class HybridCacheManager:
         captured = self.policy.capture_conv_states(batch_idx)
         return Captured(captured.kind, captured.position, _rows(self.get_mamba_cache_manager().conv, batch_idx))
 
-    def restore_recurrent_states(self, saved: Captured[Tensor], batch_idx: int) -> None:
-        """Overwrite a slot's recurrent states by a capture."""
-        self.policy.check_restore(saved, Kind.RECURRENT, batch_idx)
-        _overwrite("restoreRecurrentStates", saved, [s[batch_idx, None] for s in self.get_mamba_cache_manager().recurrent])
-        self.policy.restore_recurrent_states(saved, batch_idx)
+    def restore_recurrent_states(self, saved: Sequence[Tensor], batch_idx: int, position: int | None = None) -> None:
+        """Overwrite a slot's recurrent states by a capture, or by plain tensors that stand for `position` tokens."""
+        capture = _known("restoreRecurrentStates", Kind.RECURRENT, saved, position)
+        self.policy.check_restore(capture, Kind.RECURRENT, batch_idx)
+        states = self.get_mamba_cache_manager().recurrent
+        overwrite("restoreRecurrentStates", capture, [state[batch_idx, None] for state in states])
+        self.policy.restore_recurrent_states(capture, batch_idx)
 
-    def restore_conv_states(self, saved: Captured[Tensor], batch_idx: int) -> None:
-        """Overwrite a slot's conv states by a capture."""
-        self.policy.check_restore(saved, Kind.CONV, batch_idx)
-        _overwrite("restoreConvStates", saved, [s[batch_idx, None] for s in self.get_mamba_cache_manager().conv])
-        self.policy.restore_conv_states(saved, batch_idx)
+    def restore_conv_states(self, saved: Sequence[Tensor], batch_idx: int, position: int | None = None) -> None:
+        """Overwrite a slot's conv states by a capture, or by plain tensors that stand for `position` tokens."""
+        capture = _known("restoreConvStates", Kind.CONV, saved, position)
+        self.policy.check_restore(capture, Kind.CONV, batch_idx)
+        states = self.get_mamba_cache_manager().conv
+        overwrite("restoreConvStates", capture, [state[batch_idx, None] for state in states])
+        self.policy.restore_conv_states(capture, batch_idx)
 
     def zero_recurrent_states(self, batch_idx: int) -> None:
         """Begin a slot anew: zero its recurrent and conv states."""
@@ -265,23 +209,34 @@ class HybridCacheManager:
         self.get_mamba_cache_manager().clear_states()
 
 
+def _check_vector(what: str, given: object) -> None:
+    fits = isinstance(given, Tensor) and given.dim() == 1
+    check(fits, f"{what} tensor shall have one dimension." if isinstance(given, Tensor) else f"{what} shall be a tensor.")
+
+
+def _known(name: str, kind: Kind, saved: Sequence[Tensor], position: int | None) -> Captured[Tensor]:
+    """Return a capture with its position: its own, or the one that is known of plain tensors.
+
+    Raises CacheError, in the name of `name`, for plain tensors of which none is known, and for a position that contradicts the
+    capture's.
+    """
+    if isinstance(saved, Captured):
+        same = position is None or position == saved.position
+        check(same, f"{name}: saved is of position {saved.position}, not {position}.")
+        return saved
+    check(all(isinstance(layer, Tensor) for layer in saved), f"{name}: saved is neither a capture nor a list of tensors.")
+    check(position is not None and position >= 0, f"{name}: saved is not a capture; pass the position that it belongs to.")
+    assert position is not None
+    return Captured(kind, Position(position), tuple(saved))
+
+
+def _tokens_of(saved: Sequence[Tensor]) -> int | None:
+    """Return how many tokens plain KV tensors [2, heads, n, headDim] hold, None where they do not say."""
+    if isinstance(saved, Captured):
+        return None
+    lengths = {layer.shape[2] if layer.dim() == 4 else None for layer in saved if isinstance(layer, Tensor)}
+    return lengths.pop() if len(lengths) == 1 else None
+
+
 def _rows(states: Sequence[Tensor], batch_idx: int) -> tuple[Tensor, ...]:
     return tuple(state[batch_idx, None].clone() for state in states)
-
-
-def _move_rows(tensor: Tensor, moves: Sequence[RowMove]) -> None:
-    """Move whole rows as one permutation: all are read before one is written."""
-    if moves:
-        sources, targets = zip(*moves, strict=True)
-        tensor[list(targets)] = tensor[list(sources)]
-
-
-def _overwrite(name: str, saved: Iterable[Tensor], targets: Sequence[Tensor]) -> None:
-    """Copy captures over views of rows; shapes and types are compared before anything is copied."""
-    pairs = list(zip(saved, targets, strict=True))
-    for layer, (source, target) in enumerate(pairs):
-        fits = source.shape == target.shape and source.dtype == target.dtype
-        found, wanted = f"{[*source.shape]} {source.dtype}", f"{[*target.shape]} {target.dtype}"
-        check(fits, f"{name}: saved layer {layer} is {found}; the cache needs {wanted}.")
-    for source, target in pairs:
-        target.copy_(source)

@@ -13,6 +13,7 @@ from reference_impl.tensorrt_edge.config import (
     MambaConfig,
 )
 from reference_impl.tensorrt_edge.policy import HybridCachePolicy
+from reference_impl.tensorrt_edge.spec import DIFFERENCES
 from suites.support.tensorrt_edge import LONGEST, ROWS, A, M, config, refused
 
 
@@ -234,6 +235,17 @@ def test_the_cache_is_empty_until_a_prefill_is_committed() -> None:
     assert not cache.get_kv_cache_all_empty()
     cache.set_active_batch_size(0)
     assert not cache.get_kv_cache_all_empty()
+
+
+def test_a_cache_that_holds_reused_tokens_is_not_empty() -> None:
+    """Although no prefill has been committed: the document says both, and `DIFFERENCES` which of them holds here."""
+    cache = uniform()
+    cache.reset_for_new_sequences([0])
+    assert cache.get_kv_cache_all_empty()
+    cache.commit_sequence_length([4])
+    cache.reset_for_new_sequences([4])
+    assert not cache.get_kv_cache_all_empty()
+    assert "not empty" in DIFFERENCES["all empty"]
 
 
 @pytest.mark.parametrize("size", [-1, ROWS + 1])

@@ -143,12 +143,18 @@ def test_getters_refuse_the_wrong_kind_of_layer() -> None:
         assert str(caught.value) == text
 
 
-def test_head_dim_groups_point_to_the_tensors() -> None:
-    groups = HybridCacheManager(config((A, A, A), (64, 128, 64)))
+@DEVICES
+def test_head_dim_groups_point_to_the_tensors(device: str) -> None:
+    """In Python, and on the device of the cache, where a kernel reads pointer, KV heads and longest sequence."""
+    groups = HybridCacheManager(config((A, A, A), (64, 128, 64)), device)
     views = groups.get_kv_head_dim_groups()
     assert [(view.head_dim, view.num_layers, view.max_kv_heads) for view in views] == [(64, 2, 3), (128, 1, 2)]
     pointers = [info.data for view in views for info in view.layer_infos]
     assert pointers == [groups.get_combined_kv_cache(layer).data_ptr() for layer in (0, 2, 1)]
+    assert all(view.device_layer_infos.device == groups.get_combined_kv_cache(0).device for view in views)
+    assert torch.cat([view.device_layer_infos for view in views]).tolist() == [
+        [info.data, info.num_kv_heads, info.max_sequence_length] for view in views for info in view.layer_infos
+    ]
 
 
 def test_the_default_constructor_allocates_nothing() -> None:
@@ -363,6 +369,44 @@ def test_a_capture_of_another_shape_or_type_is_refused_and_writes_nothing() -> N
         with pytest.raises(CacheError, match="saved layer"):
             cache.restore_kv_cache(wrong, 0)
     assert same(tensors(cache)["kv0"], before)
+
+
+@DEVICES
+def test_plain_tensors_are_restored_where_their_position_is_known(device: str) -> None:
+    """The document's signature has a list of tensors: KV says its own length, states are told theirs."""
+    cache = begun(device, [4, 6])
+    kv, recurrent, conv = cache.capture_kv_cache(1, 5), cache.capture_recurrent_states(1), cache.capture_conv_states(1)
+    right = [cache.get_combined_kv_cache(0)[1, :, :, :5].clone(), cache.get_recurrent_state(1)[1].clone()]
+    cache.restore_kv_cache(list(kv), 0)
+    assert same(cache.get_combined_kv_cache(0)[0, :, :, :5], right[0])
+    cache.restore_recurrent_states(list(recurrent), 0, position=6)
+    cache.restore_conv_states(list(conv), 0, position=6)
+    assert same(cache.get_recurrent_state(1)[0], right[1])
+    with pytest.raises(CacheError, match="slot 0 has KV length 5; its recurrent states are of position 6"):
+        cache.reset_for_new_sequences(host([5]))
+
+
+def test_every_refusal_is_a_cache_error() -> None:
+    """Never an assertion or an error of torch's, and nothing has changed."""
+    cache, empty = begun("cpu", [4, 6]), HybridCacheManager()
+    states = cache.capture_recurrent_states(1)
+    before = {name: tensor.clone() for name, tensor in tensors(cache).items()}
+    for call, says in (
+        (empty.get_kv_cache_manager, "getKVCacheManager: the cache was built without a configuration"),
+        (empty.get_mamba_cache_manager, "getMambaCacheManager: the cache was built without a configuration"),
+        (lambda: empty.restore_kv_cache([], 0), "restoreKVCache"),
+        (lambda: cache.restore_recurrent_states(list(states), 0), "pass the position that it belongs to"),
+        (lambda: cache.restore_recurrent_states(states, 0, position=5), "saved is of position 6, not 5"),
+        (lambda: cache.restore_recurrent_states([1, 2], 0, position=5), "neither a capture nor a list of tensors"),
+        (lambda: cache.restore_kv_cache([tensor[0] for tensor in cache.capture_kv_cache(1, 5)], 0), "pass the position"),
+        (lambda: cache.reset_for_new_sequences([0, 0]), "reuseKVCacheLengths shall be a tensor"),
+        (lambda: cache.reset_for_new_sequences(torch.tensor(3, dtype=torch.int32)), "shall have one dimension"),
+        (lambda: cache.commit_sequence_length([1, 1]), "newContextLengths shall be a tensor"),
+        (lambda: cache.compact_batch([0, -1], 2, 1), "batchMapping shall be a tensor"),
+    ):
+        with pytest.raises(CacheError, match=says):
+            call()
+    assert all(same(tensor, before[name]) for name, tensor in tensors(cache).items()) and lengths(cache) == [4, 6]
 
 
 class Model:
