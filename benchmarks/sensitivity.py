@@ -31,7 +31,7 @@ from benchmarks.sensitivity_result import CONDITIONS, Distance, Found, Outcome
 from harness._util.errors import EngineMissing, UsageError
 from harness.engines.answers import Answer, Ask
 from harness.engines.fault_tools import wrap
-from harness.engines.toy.oracle import measured
+from harness.engines.toy.noise import floors
 from harness.engines.toy.problems.fixture import PROMPT, STOP
 from harness.engines.toy.service import ToyService
 from harness.history.events import StepBegin
@@ -153,7 +153,7 @@ class Bench:
         self.right = self._logits(cold, probe, None)
         cold.close()
         self.service, self.probe = self._open(checkpoint, device, caching=True)
-        self.noise = measured(self.service.engine.tensors.model)
+        self.noise = floors(self.service.engine.tensors.model).logits
 
     def measure(self, damage: Damage | None, condition: str) -> Outcome:
         """Damage the cache and return what it did."""

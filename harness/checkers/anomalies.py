@@ -116,16 +116,16 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "the engine does what the reference does, free choices apart",
         "the engine follows another policy than the one it declares",
     ),
+    Anomaly(
+        "silent-divergence",
+        "a device that reads the right pages computes the logits of the model's definition",
+        "wrong answers although every block table is right: a kernel, a copy or a state of the device is at fault",
+    ),
     Anomaly("died", "an engine carries out every operation that a trace may ask for", "the server goes down"),
     Anomaly("hung", "an engine answers every operation within its deadline", "the server answers nobody any more"),
 )
 
 DISAGREEMENTS: tuple[Anomaly, ...] = (
-    Anomaly(
-        "silent-divergence",
-        "logits that differ from a cold run's follow from a read that the ledger calls wrong",
-        "nothing of the engine yet: the ledger misses a fault, or the device has one of its own",
-    ),
     Anomaly(
         "unfelt-fault",
         "a read that the ledger calls wrong changes the logits, unless it is of a class that cannot",
@@ -137,8 +137,8 @@ DISAGREEMENTS: tuple[Anomaly, ...] = (
 COMPARISONS: tuple[Anomaly, ...] = (
     Anomaly(
         "cached-divergence",
-        "logits and final states are those of a cold, unsplit run, within a multiple of the measured noise",
-        "another answer with the cache than without it",
+        "logits and final states, of cold and of cached runs, are those of the model's definition in float64, within rounding",
+        "another answer with the cache than without it, or a wrong one either way",
     ),
     Anomaly(
         "unequal-bits",

@@ -23,26 +23,46 @@ class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Measured(msgspec.Struct, kw_only=True):
-    """What comparing logits came to. `floor`, `tolerance` and `largest` are differences in logits.
+    """What comparing one quantity came to, of everything computed in one dtype.
 
-    Of `rows` compared, `restored_rows` were of requests that had hit something, and `beyond` differed by more than the
-    tolerance; of `asked` tokens of requests that were looked up, `restored` were not computed.
+    `what` is "logits" or the part of a layer type's state. `floor`, `tolerance` and `ceiling` are the largest that applied and
+    `least` the smallest tolerance, each model having its own; `largest` is the largest difference, and `share` the largest
+    share of its own tolerance that a difference came to. Of `rows` compared, `restored_rows` were of requests that had hit
+    something; `beyond` differed by more than the tolerance, `nan` of them as NaN and `infinite` as infinity. Of `asked` tokens
+    of requests that were looked up, `restored` were not computed.
     """
 
+    dtype: str
+    what: str = "logits"
     floor: float = 0.0
     tolerance: float = 0.0
+    least: float = 0.0
+    ceiling: float = 0.0
     largest: float = 0.0
+    share: float = 0.0
     rows: int = 0
     restored_rows: int = 0
     beyond: int = 0
+    nan: int = 0
+    infinite: int = 0
     asked: int = 0
     restored: int = 0
 
     def add(self, other: Measured) -> None:
-        """Add another run's: counts add up, of differences the largest stays."""
-        for field in self.__struct_fields__:
+        """Add another run's of the same quantity and dtype: counts add up, of differences the largest stays."""
+        least = min(self.least or other.least, other.least or self.least)
+        for field in self.__struct_fields__[2:]:
             mine, its = getattr(self, field), getattr(other, field)
             setattr(self, field, mine + its if isinstance(mine, int) else max(mine, its))
+        self.least = least
+
+
+def merge_measured(measured: list[Measured]) -> list[Measured]:
+    """Return one entry for each dtype and quantity, in the order in which they were met."""
+    merged: dict[tuple[str, str], Measured] = {}
+    for entry in measured:
+        merged.setdefault((entry.dtype, entry.what), Measured(dtype=entry.dtype, what=entry.what)).add(entry)
+    return list(merged.values())
 
 
 class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -54,7 +74,7 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     acceptable: int = 0
     crashed: str = ""
     not_applicable: str = ""
-    measured: Measured | None = None
+    measured: list[Measured] = []
 
 
 def merge_tallies(tallies: list[Tally]) -> list[Tally]:
@@ -68,7 +88,5 @@ def merge_tallies(tallies: list[Tally]) -> list[Tally]:
         into.crashed = into.crashed or tally.crashed
         if not tally.not_applicable:
             into.not_applicable = ""
-        if tally.measured is not None:
-            into.measured = into.measured or Measured()
-            into.measured.add(tally.measured)
+        into.measured = merge_measured([*into.measured, *tally.measured])
     return list(merged.values())

@@ -36,7 +36,7 @@ class Checker:
     def __init__(self) -> None:
         self.opportunities = 0
         self.acceptable = 0
-        self.measured: Measured | None = None
+        self.measured: list[Measured] = []
 
     def not_applicable(self, header: Header) -> str:
         """Return why the rule does not apply to this engine; empty if it does."""

@@ -1,9 +1,9 @@
 """Compares two detectors, the ledger and the tensors: each must find what the other finds.
 
-An engine that computes reports how its logits compare with a cold run's (`compare`). If they differ although every read of the
-request was right, then the ledger missed a fault, or the device has a fault of its own: `silent-divergence`. If the ledger
-calls a read wrong and the logits of the same step are right, then either the wrong page held equal content, in one of the ways
-listed here, or the ledger is wrong: `unfelt-fault`. Both are failures of the harness, not of the engine.
+An engine that computes reports how its logits compare with those of the model's definition (`compare`). If they differ although
+every read of the request was right, then the device computes something else than the model: `silent-divergence`, a fault of the
+engine. If the ledger calls a read wrong and the logits of the same step are right, then either the wrong page held equal
+content, in one of the ways listed here, or the ledger is wrong: `unfelt-fault`, a failure of the harness.
 
 A wrong read leaves the logits unchanged if it is of one of these classes:
 
@@ -19,7 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 from harness.checkers.diagnose import span_of
-from harness.checkers.finding import Finding, Measured
+from harness.checkers.divergence import divergence, sighted
+from harness.checkers.finding import Finding, Measured, merge_measured
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.events import Compare, Drop, Group, Header, Hit, Read
 from harness.ledger.ledger import Ledger
@@ -35,15 +36,15 @@ GivenBack = dict[tuple[int, int, str], set[int]]
 
 
 class TensorsAgree(Checker):
-    """Logits differ from a cold run's if, and only if, the ledger knows why."""
+    """Logits differ from those of the definition if, and only if, the ledger knows why."""
 
     name = "tensors"
-    summary = "logits differ from those of a cold, unsplit run if and only if the ledger found a wrong read"
+    summary = "logits are those of the model's definition, and differ where the ledger finds a wrong read"
     anomalies = (SILENT, UNFELT)
 
     def __init__(self) -> None:
         super().__init__()
-        self.measured: Measured = Measured()
+        self._asked = self._restored = 0
         self._felt: dict[tuple[int, str], str] = {}
         self._given_back: GivenBack = {}
         self._told: set[str] = set()
@@ -64,8 +65,8 @@ class TensorsAgree(Checker):
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Count what is restored."""
-        self.measured.restored += event.resume
-        self.measured.asked += len(ledger.requests[event.r].tokens)
+        self._restored += event.resume
+        self._asked += len(ledger.requests[event.r].tokens)
         return None
 
     def note_invalid_read(self, ledger: Ledger, event: Read) -> None:
@@ -73,26 +74,24 @@ class TensorsAgree(Checker):
         if not unfelt(ledger, event, self._given_back):
             self._felt.setdefault((event.step, event.r), f"group {event.group} ({ledger.groups[event.group].kind})")
 
+    def close(self, ledger: Ledger) -> Found:
+        """Complete what was measured by what was restored."""
+        for measured in self.measured[:1]:
+            measured.asked, measured.restored = self._asked, self._restored
+        return None
+
     def on_compare(self, ledger: Ledger, event: Compare) -> Found:
         request, where = ledger.requests[event.r], self._felt.pop((event.step, event.r), "")
         restored = request.hit is not None and request.hit.resume > 0
         rows = event.stop - event.start
         self.opportunities += rows
-        self.measured.add(
-            Measured(
-                floor=event.floor,
-                tolerance=event.tolerance,
-                largest=event.largest,
-                rows=rows,
-                restored_rows=rows if restored else 0,
-                beyond=event.beyond,
-            )
-        )
+        self.measured = merge_measured([*self.measured, measured(event, rows if restored else 0)])
+        sighted(event)
         if event.r in self._told:
             return None
         if event.beyond and not request.tainted:
             self._told.add(event.r)
-            return (_silent(event, restored=restored),)
+            return (_silent(event, request.hit.resume if request.hit else 0),)
         if where and not event.beyond and event.tolerance <= RESOLUTION:
             self._told.add(event.r)
             return (_unfelt(event, where),)
@@ -141,13 +140,29 @@ def _computes_alike(ledger: Ledger, node: int, other: int) -> bool:
     return len({(weights, adapter, version) for _, (weights, _, adapter, version) in identities}) == 1
 
 
-def _silent(event: Compare, *, restored: bool) -> Finding:
-    how = "after a hit" if restored else "without a hit"
+def measured(event: Compare, restored_rows: int) -> Measured:
+    """Return what one comparison adds to those of its dtype."""
+    return Measured(
+        dtype=event.dtype,
+        floor=event.floor,
+        tolerance=event.tolerance,
+        least=event.tolerance,
+        ceiling=event.ceiling,
+        largest=event.largest,
+        share=event.largest / event.tolerance if event.tolerance else 0.0,
+        rows=event.stop - event.start,
+        restored_rows=restored_rows,
+        beyond=event.beyond,
+        nan=event.nan,
+        infinite=event.infinite,
+    )
+
+
+def _silent(event: Compare, resume: int) -> Finding:
+    how = f"after a hit of {resume} tokens" if resume else "without a hit"
     sentence = (
         f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}, {how}. "
-        f"The ledger finds every page that it ever read right; however {event.beyond} of its logit rows "
-        f"differ from a cold run's by more than the tolerance {event.tolerance:.1e} "
-        f"(largest finite difference {event.largest:.1e}, noise floor {event.floor:.1e}): a contradiction."
+        f"Its block tables name the right pages wherever it reads; however {divergence(event)}: a contradiction."
     )
     return Finding(anomaly=SILENT, r=event.r, sentence=sentence)
 
@@ -156,7 +171,7 @@ def _unfelt(event: Compare, where: str) -> Finding:
     sentence = (
         f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}. "
         f"The ledger says that what it read of {where} was wrong, in a way that changes results; "
-        f"however its logits are those of a cold run within the tolerance "
+        f"however its logits are those of the definition within the tolerance "
         f"{event.tolerance:.1e} (largest difference {event.largest:.1e}): a contradiction."
     )
     return Finding(anomaly=UNFELT, r=event.r, sentence=sentence)

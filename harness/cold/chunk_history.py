@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from harness.cold.noise import State, states_of
 from harness.cold.record import ComputedChunk, RequestLifetime
+from harness.cold.states import State, states_of
 from harness.engines.toy.model import Model
+from reference_impl.toy_model.kernels import Kernels
 from reference_impl.toy_model.paged import Chunk, step
 
 Chain = tuple[tuple[int, int], ...]
@@ -55,10 +56,14 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def again(model: Model, pieces: Sequence[ComputedChunk], chain: Chain) -> tuple[list[Tensor], State]:
-    """Compute a text cold in the pieces of a chain; return the logits of its last `pieces`, and the last states."""
+def again(model: Model, kernels: Kernels, pieces: Sequence[ComputedChunk], chain: Chain) -> tuple[list[Tensor], State]:
+    """Compute a text cold in the pieces of a chain, by an engine's own kernels.
+
+    Returns the logits of its last `pieces`, and the last states.
+    """
     last = pieces[-1]
     tokens, weights = list(last.tokens), model.version(last.version)
     pools, (tables,) = model.fresh(last.stop)
-    logits = [step(pools, [Chunk(tokens[start:stop], start, tables, outputs=stop - start)], weights) for start, stop in chain]
+    chunks = [Chunk(tokens[start:stop], start, tables, outputs=stop - start) for start, stop in chain]
+    logits = [step(pools, [chunk], weights, kernels=kernels) for chunk in chunks]
     return logits[len(chain) - len(pieces) :], states_of(pools, tables, last.stop)

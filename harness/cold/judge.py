@@ -1,4 +1,4 @@
-"""Judges one trace of an arm: every position against a cold, unsplit run, and bit by bit where chunks are alike.
+"""Judges one trace of an arm: every position against the model's definition, and bit by bit where chunks are alike.
 
 Tokens are compared as the choices that logits make: the likeliest token at every position that is sampled from. What a request
 generates is scripted, so one wrong choice does not hide later ones.
@@ -12,15 +12,20 @@ import torch
 from torch import Tensor
 
 from harness._util.errors import UsageError
-from harness.checkers.finding import Finding, Measured, Tally
+from harness.checkers.divergence import divergence
+from harness.checkers.finding import Finding, Measured, Tally, merge_measured
+from harness.checkers.tensors import measured
 from harness.cold.arms import arm_of
 from harness.cold.chunk_history import ChunkHistory, again
-from harness.cold.noise import Floors, State, cold, floors, furthest
 from harness.cold.record import ComputedChunk, Recorder, RequestLifetime
+from harness.cold.states import by_layer
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
+from harness.engines.toy.culprit import first_wrong
 from harness.engines.toy.engine import ToyEngine
 from harness.engines.toy.model import Model
+from harness.engines.toy.noise import Floors, distance, floors
+from harness.engines.toy.oracle import Answer, Text, answers, compared
 from harness.run.execute import drive
 from harness.trace.format import Trace
 from harness.verdict.arm_row import ArmRow
@@ -38,7 +43,7 @@ def judged(trace: Trace, engine: Engine, spec: EngineSpec, *, keep: bool = True)
     recorder, result = _run(trace, engine, keep=keep)
     arm = arm_of(trace.header.name)
     judge = _Judge(trace, recorder)
-    judge.against_cold()
+    judge.against_definition()
     if arm is not None and arm.again:
         judge.against_itself(_run(trace, spec.open(trace.header), keep=False)[0])
     else:
@@ -49,7 +54,13 @@ def judged(trace: Trace, engine: Engine, spec: EngineSpec, *, keep: bool = True)
     unanswered = recorder.happened.unanswered
     why = why or (f"{', '.join(unanswered)} never computed the whole prompt" if unanswered else "")
     row.missing = [f"{trace.header.name}@{trace.header.layout.name}, {row.precision}: {why}"] if why else []
-    tally = Tally(checker=NAME, opportunities=row.rows, findings=len(judge.findings), measured=_measured(row))
+    tally = Tally(
+        checker=NAME,
+        opportunities=row.rows,
+        findings=len(judge.findings),
+        measured=judge.measured,
+        crashed=judge.floors.blind,
+    )
     return Compared(
         trace=trace,
         history=result.history,
@@ -74,98 +85,115 @@ def _run(trace: Trace, engine: Engine, *, keep: bool) -> tuple[Recorder, Result]
 class _Judge:
     def __init__(self, trace: Trace, recorder: Recorder) -> None:
         name, _, where = trace.header.name.partition("/")
-        self.model: Model = recorder.engine.tensors.model
+        tensors = recorder.engine.tensors
+        self.model: Model = tensors.model
+        self.pools, self.kernels = tensors.pools, tensors.kernels
         self.lives, self.happened = recorder.lives, recorder.happened
         self.floors: Floors = floors(self.model)
-        logits, states = self.floors
         self.row = ArmRow(
             arm=name,
             where=where,
             precision=self.model.precision,
             traces=1,
-            floor=logits.floor,
-            tolerance=logits.tolerance,
-            state_floor=states.floor,
-            state_tolerance=states.tolerance,
             asked=dict.fromkeys(self.happened.restored, self.happened.asked),
             restored=dict(self.happened.restored),
         )
         self.findings: list[Finding] = []
-        self._held: dict[tuple[tuple[int, ...], int], tuple[Tensor, State]] = {}
+        self.measured: list[Measured] = []
 
-    # --- an unsplit run -----------------------------------------------------------------------------------------------
+    # --- the definition -----------------------------------------------------------------------------------------------
 
-    def against_cold(self) -> None:
-        """Compare every row and every life's last state with the dense model."""
+    def against_definition(self) -> None:
+        """Compare every row and every life's last state with what the definition says of the same tokens."""
+        after: dict[Text, int] = {}
+        for life in self.lives:
+            after |= {
+                _text(piece): piece.stop for piece in life.pieces if _text(piece) not in after and not _whole(life, piece)
+            }
+        ends = {_text(life.pieces[-1]): life.pieces[-1].known for life in self.lives}
+        said = answers(self.model, after | ends)
         for life in self.lives:
             for piece in life.pieces:
-                self._piece(life, piece)
-            self._state(life)
+                self._piece(life, piece, said[_text(life.pieces[-1] if _whole(life, piece) else piece)])
+            self._state(life, said)
         self.happened.restored_rows = self.row.restored_rows
+        for entry in self.measured[:1]:
+            entry.asked = max(self.row.asked.values(), default=0)
+            entry.restored = min(self.row.restored.values(), default=0)
 
-    def _piece(self, life: RequestLifetime, piece: ComputedChunk) -> None:
-        row, tolerance = self.row, self.floors.logits.tolerance
-        right = self._cold(life, piece)[piece.start : piece.stop]
-        differences = (piece.logits - right).abs().amax(-1)
-        numbers = differences.tolist()
-        beyond = sum(not x <= tolerance for x in numbers)
-        largest = max((x for x in numbers if math.isfinite(x)), default=0.0)
+    def _piece(self, life: RequestLifetime, piece: ComputedChunk, answer: Answer) -> None:
+        row, right = self.row, answer.logits[piece.start : piece.stop]
+        event = compared(piece.logits, right, self.model.precision, self.floors.logits)
+        entry = measured(event, event.stop if life.resume else 0)
+        self.measured = merge_measured([*self.measured, entry])
         near, hard = self._flips(life, piece, right)
-        row.rows += len(numbers)
-        row.restored_rows += len(numbers) if life.resume else 0
-        row.beyond += beyond
-        row.largest = max(row.largest, largest)
+        row.rows += entry.rows
+        row.restored_rows += entry.restored_rows
+        row.beyond += entry.beyond
+        row.no_number += entry.nan + entry.infinite
+        row.largest, row.share = max(row.largest, entry.largest), max(row.share, entry.share)
         row.near, row.hard = row.near + near, row.hard + hard
-        if beyond:
+        if event.beyond:
+            event.at += piece.start
+            event.first = first_wrong(self.model, self.floors, piece.place, piece.tokens, piece.start, piece.version)
             self._find(
                 DIVERGED,
                 life,
                 piece,
-                f"its logits must be those of a cold, unsplit run within {tolerance:.1e} (noise floor {row.floor:.1e}); "
-                f"however {beyond} of {len(numbers)} rows differ by more (largest finite difference {largest:.1e}), "
-                f"{near + hard} sampled tokens change, {hard} of them by more than a near-tie",
+                f"{divergence(event)}; {near + hard} sampled tokens change, {hard} of them by more than a near-tie",
             )
 
     def _flips(self, life: RequestLifetime, piece: ComputedChunk, right: Tensor) -> tuple[int, int]:
-        """Return how many tokens are chosen otherwise: near-ties of the cold run, and others."""
+        """Return how many tokens are chosen otherwise: near-ties of the definition's logits, and others."""
         first = max(life.prompt - 1 - piece.start, 0)
-        ours, cold_rows = piece.logits[first:], right[first:]
+        ours, exact = piece.logits[first:].cpu(), right[first:]
         self.row.sampled += len(ours)
-        changed = ours.argmax(-1) != cold_rows.argmax(-1)
+        changed = ours.argmax(-1) != exact.argmax(-1)
         if not bool(changed.any()):
             return 0, 0
-        best = cold_rows[changed].topk(2).values
+        best = exact[changed].topk(2).values
         near = int(((best[:, 0] - best[:, 1]) <= 2 * self.floors.logits.tolerance).sum())
         return near, int(changed.sum()) - near
 
-    def _cold(self, life: RequestLifetime, piece: ComputedChunk) -> Tensor:
-        """Return the dense logits of what a piece was given; one run serves all pieces without wrong drafts."""
-        whole = life.pieces[-1]
-        same = whole.version == piece.version and whole.tokens[: piece.stop] == piece.tokens
-        return self._right(whole.tokens if same else piece.tokens, piece.version)[0]
-
-    def _right(self, tokens: tuple[int, ...], version: int) -> tuple[Tensor, State]:
-        if (tokens, version) not in self._held:
-            self._held[tokens, version] = cold(self.model, list(tokens), version)
-        return self._held[tokens, version]
-
-    def _state(self, life: RequestLifetime) -> None:
-        piece, (floor, tolerance) = life.pieces[-1], self.floors.states
-        if not piece.states:
-            return
-        _, right = self._right(piece.tokens[: piece.known], piece.version)
-        distance = furthest(piece.states, right)
-        self.row.states += 1
-        self.row.state_largest = max(self.row.state_largest, distance if math.isfinite(distance) else 0.0)
-        if not distance <= tolerance:
-            self.row.states_beyond += 1
+    def _state(self, life: RequestLifetime, said: dict[Text, Answer]) -> None:
+        """Compare the state after a life's last known token, layer by layer; the first that is wrong is told."""
+        piece = life.pieces[-1]
+        parts = by_layer(self.pools, piece.states)
+        self.row.states += bool(parts)
+        wrong = [part for part in sorted(parts) if self._part(piece, *part, parts[part], said[_text(piece)])]
+        self.row.states_beyond += bool(wrong)
+        if wrong:
+            layer, part = wrong[0]
+            noise = self.floors.layers[layer][part]
+            off = distance(parts[wrong[0]], said[_text(piece)].kept[layer][part])
+            how = f"is off by {off:.1e}" if math.isfinite(off) else "holds NaN or infinity"
             self._find(
                 DIVERGED,
                 life,
                 piece,
-                f"its recurrent state must be that of a cold, unsplit run within {tolerance:.1e} (noise floor {floor:.1e}); "
-                f"however it differs by {distance:.1e}",
+                f"after {piece.known} tokens the {part} of layer {layer} ({self.model.config.layer_types[layer]}) must be "
+                f"that of the definition within {noise.tolerance:.1e} (noise floor {noise.floor:.1e}); however it {how}",
             )
+
+    def _part(self, piece: ComputedChunk, layer: int, part: str, ours: Tensor, answer: Answer) -> bool:
+        """Compare one part of one layer's state; return whether it is wrong."""
+        noise, off = self.floors.layers[layer][part], distance(ours, answer.kept[layer][part])
+        finite, share = (off, off / noise.tolerance) if math.isfinite(off) else (0.0, 0.0)
+        entry = Measured(
+            dtype=self.model.precision,
+            what=f"{part} of {self.model.config.layer_types[layer]}",
+            **noise._asdict(),
+            least=noise.tolerance,
+            largest=finite,
+            share=share,
+            rows=1,
+            beyond=int(not off <= noise.tolerance),
+        )
+        self.measured = merge_measured([*self.measured, entry])
+        row = self.row
+        row.state_largest, row.state_share = max(row.state_largest, finite), max(row.state_share, share)
+        row.no_number += not math.isfinite(off)
+        return entry.beyond > 0
 
     # --- the same chunks ----------------------------------------------------------------------------------------------
 
@@ -175,7 +203,7 @@ class _Judge:
         for life in self.lives:
             chain = chunk_history.chain(life)
             if chain is not None and life.resume:
-                logits, states = again(self.model, life.pieces, chain)
+                logits, states = again(self.model, self.kernels, life.pieces, chain)
                 self._bits(life, logits, states, "a cold run in the same chunks")
 
     def against_itself(self, other: Recorder) -> None:
@@ -191,12 +219,8 @@ class _Judge:
             row.bits_held += len(piece.logits) if same else 0
             if not same:
                 apart = float((piece.logits - its).abs().max())
-                self._find(
-                    UNEQUAL,
-                    life,
-                    piece,
-                    f"its logits must be those of {of}, bit by bit; however they differ by up to {apart:.1e}",
-                )
+                how = "one holds NaN or infinity" if not math.isfinite(apart) else f"they differ by up to {apart:.1e}"
+                self._find(UNEQUAL, life, piece, f"its logits must be those of {of}, bit by bit; however {how}")
         last = life.pieces[-1]
         pairs = [(a, b) for one, two in zip(last.states, states, strict=True) for a, b in zip(one, two, strict=True)]
         if not all(torch.equal(a, b) for a, b in pairs):
@@ -213,14 +237,11 @@ class _Judge:
         self.findings.append(Finding(anomaly=anomaly, checker=NAME, r=life.r, sentence=sentence, op=piece.op))
 
 
-def _measured(row: ArmRow) -> Measured:
-    return Measured(
-        floor=row.floor,
-        tolerance=row.tolerance,
-        largest=row.largest,
-        rows=row.rows,
-        restored_rows=row.restored_rows,
-        beyond=row.beyond,
-        asked=max(row.asked.values(), default=0),
-        restored=min(row.restored.values(), default=0),
-    )
+def _text(piece: ComputedChunk) -> Text:
+    return piece.tokens, piece.version
+
+
+def _whole(life: RequestLifetime, piece: ComputedChunk) -> bool:
+    """Whether a piece's tokens are those that its life ended with, so that one run of the definition serves both."""
+    last = life.pieces[-1]
+    return last.version == piece.version and last.tokens[: piece.stop] == piece.tokens

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from harness.checkers.finding import Finding
 from harness.cold.arms import Happened
-from harness.cold.noise import State, states_of
+from harness.cold.states import State, states_of
 from harness.engines.fault_tools import wrap
+from harness.engines.toy.culprit import Place
 from harness.history.events import Aborted, Compare, Event, Hit, Preempted, StepBegin, StepEnd, Submitted
 from harness.history.restored import restored
 from harness.trace.format import Op
@@ -26,7 +27,8 @@ class ComputedChunk:
     """Tokens [start, stop) of a request, the last `drafts` of them guesses, computed in one step.
 
     `tokens` are the model's from 0 to `stop`; `logits` [stop - start, vocab]. `states` are those after the known tokens,
-    `alone` says that nobody else ran in the step, `op` is the operation of the trace that it ran in.
+    `place` is where the step kept what it computed on its way, `alone` says that nobody else ran in the step, `op` is the
+    operation of the trace that it ran in.
     """
 
     step: int
@@ -38,6 +40,7 @@ class ComputedChunk:
     version: int
     logits: Tensor
     states: State
+    place: Place
     op: int = -1
 
     @property
@@ -72,7 +75,8 @@ class Recorder:
         self._pieces: dict[int, list[tuple[str, ComputedChunk]]] = {}
         self._outstanding, self._op = 0, -1
         wrap(engine.tensors, "execute", self._execute)
-        wrap(engine.oracle, "compare", _left_out)
+        wrap(engine.oracle, "prepare", _left_out)
+        wrap(engine.oracle, "compare", _not_compared)
 
     def __call__(self, index: int, op: Op, events: Sequence[Event]) -> Finding | None:
         """Take in what one operation made happen; nothing is judged yet."""
@@ -148,10 +152,17 @@ class Recorder:
                     version=tensors.version,
                     logits=logits[run.r],
                     states=states_of(tensors.pools, tensors.tables(run), run.known),
+                    place=tensors.places[run.r],
                 )
                 self._pieces.setdefault(begin.step, []).append((run.r, piece))
         return logits
 
 
-def _left_out(original: Any, r: str, start: int, tokens: Sequence[int], logits: Tensor, version: int, step: int) -> Compare:
+def _left_out(*_: Any) -> None:
+    """Do nothing."""
+
+
+def _not_compared(
+    original: Any, r: str, start: int, tokens: Sequence[int], logits: Tensor, version: int, step: int, place: Place | None
+) -> Compare:
     return Compare(step=step, r=r, start=start, stop=start)

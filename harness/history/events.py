@@ -374,11 +374,33 @@ class Version(_Event, tag="version", gc=False):
     adapter: str = ""
 
 
-class Compare(_Event, tag="compare", gc=False):
-    """The device put its logits of tokens [start, stop) of r beside those of a cold, unsplit run.
+class Culprit(msgspec.Struct, kw_only=True, gc=False):
+    """The first thing of a step that is wrong: a `part` of a layer of a group.
 
-    `beyond` of these rows differ by more than `tolerance`, or are no numbers; `largest` is the largest difference that is a
-    number, `floor` the largest between right computations, as it was measured. All three in logits.
+    `key` and `value` (of a position), `memory` and `conv` (the state after so many tokens) were read from the block; `output`
+    was computed from right inputs. `off` is the difference to the definition; where it is no number, `holds` says what there
+    is.
+    """
+
+    layer: int
+    layer_type: str
+    group: int
+    part: str
+    position: int
+    block: int
+    off: float = 0.0
+    holds: str = ""
+
+
+class Compare(_Event, tag="compare", gc=False):
+    """The device put its logits of tokens [start, stop) of r beside those of a computation that shares nothing with it.
+
+    `beyond` of these rows differ by more than `tolerance`, or hold NaN (`nan` of them) or infinity (`infinite`); `largest` is
+    the largest difference that is a number, `floor` the largest that rounding alone causes, `ceiling` the most that the
+    tolerance may be. All in logits, which the device computes in `dtype`.
+
+    Of rows beyond, the first is of position `at`; its likeliest token is `chose` (-1: no number) and ought to be `right`.
+    `first` is the first layer of the step that is wrong.
     """
 
     r: str
@@ -388,6 +410,14 @@ class Compare(_Event, tag="compare", gc=False):
     largest: float = 0.0
     floor: float = 0.0
     tolerance: float = 0.0
+    ceiling: float = 0.0
+    dtype: str = ""
+    nan: int = 0
+    infinite: int = 0
+    at: int = -1
+    chose: int = -1
+    right: int = -1
+    first: Culprit | None = None
 
 
 class Died(_Event, tag="died", gc=False):

@@ -6,13 +6,15 @@ import msgspec
 
 
 class ArmRow(msgspec.Struct, kw_only=True):
-    """An arm at a place. Floors, tolerances and largest differences are absolute: in logits and, `state_`, in recurrent states.
+    """An arm at a place. `largest` and `state_largest` are differences to the definition, in logits and in recurrent states.
 
-    Of `rows` of logits, `restored_rows` were computed after a hit and `beyond` lie beyond the tolerance, as do
-    `states_beyond` of `states` last states of requests. `sampled` rows chose a token; where the cold run chose another, its two
-    likeliest were apart by at most twice the tolerance (`near`) or by more (`hard`). `bits` rows had to be equal bit by bit to
-    a cold run in the same chunks, `bits_held` were. By group kind, of `asked` tokens looked up `restored` were not computed.
-    `missing` are the traces in which the arm's mechanism did not happen, with what did not.
+    `share` and `state_share` are the largest share of its own tolerance that a difference came to; each model, layer and part
+    of a state has a tolerance of its own. Of `rows` of logits, `restored_rows` were computed after a hit and `beyond` lie
+    beyond the tolerance, as do `states_beyond` of `states` last states of requests; `no_number` rows and states hold NaN or
+    infinity. `sampled` rows chose a token; where the cold run chose another, its two likeliest were apart by at most twice the
+    tolerance (`near`) or by more (`hard`). `bits` rows had to be equal bit by bit to a cold run in the same chunks, `bits_held`
+    were. By group kind, of `asked` tokens looked up `restored` were not computed. `missing` are the traces in which the arm's
+    mechanism did not happen, with what did not.
     """
 
     arm: str
@@ -31,12 +33,11 @@ class ArmRow(msgspec.Struct, kw_only=True):
     bits_held: int = 0
     asked: dict[str, int] = {}
     restored: dict[str, int] = {}
-    floor: float = 0.0
-    tolerance: float = 0.0
     largest: float = 0.0
-    state_floor: float = 0.0
-    state_tolerance: float = 0.0
+    share: float = 0.0
     state_largest: float = 0.0
+    state_share: float = 0.0
+    no_number: int = 0
     failed: int = 0
     missing: list[str] = []
 

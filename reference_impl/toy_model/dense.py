@@ -1,7 +1,7 @@
-"""The model without a cache: the cold oracle.
+"""The model without a cache: fast, differentiable, in any dtype, for training and for a cold run's speed.
 
 Every token attends over all tokens before it and every recurrence starts at the first token; nothing is kept, split, paged or
-reused. What a paged execution says is right if it says what this says.
+reused. It shares its kernels with the paged execution, so it is no judge of them: `definition` is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from reference_impl.toy_model import attention, recurrent
 from reference_impl.toy_model.attention import Weights
 from reference_impl.toy_model.config import ToyConfig
 from reference_impl.toy_model.norms import rms_norm
-from reference_impl.toy_model.recurrent_state import RecurrentState
 
 
 def forward(
@@ -25,32 +24,20 @@ def forward(
     For training on chosen paths: `hidden` [B, T, T] are keys that full attention must do without, `forget` [B, T] the tokens
     before which recurrent memories are dropped.
     """
-    return _forward(tokens, w, config, hidden, forget)[0]
-
-
-def forward_and_states(tokens: Tensor, w: Weights, config: ToyConfig) -> tuple[Tensor, dict[int, RecurrentState]]:
-    """Return the logits [B, T, vocab] of `tokens` [B, T] and, by recurrent layer, the state after the last token."""
-    return _forward(tokens, w, config, None, None)
-
-
-def _forward(
-    tokens: Tensor, w: Weights, config: ToyConfig, hidden: Tensor | None, forget: Tensor | None
-) -> tuple[Tensor, dict[int, RecurrentState]]:
     x = w["model.embed_tokens.weight"][tokens]
-    states: dict[int, RecurrentState] = {}
     for index, layer_type in enumerate(config.layer_types):
         name = f"model.layers.{index}"
         normed = rms_norm(x, w[f"{name}.input_layernorm.weight"], config.rms_norm_eps)
         if recurrent.is_recurrent(layer_type):
             state = recurrent.empty_state(layer_type, x.shape[0], config, x)
-            mixed, states[index] = recurrent.run(layer_type, normed, state, w, name, config, forget=forget)
+            mixed, _ = recurrent.run(layer_type, normed, state, w, name, config, forget=forget)
         elif layer_type == "full_attention":
             mixed = _attention(normed, w, f"{name}.self_attn", config, 0, hidden)
         else:
             mixed = _attention(normed, w, f"{name}.self_attn", config, config.sliding_window, None)
         x = x + mixed
         x = x + feed_forward(rms_norm(x, w[f"{name}.post_attention_layernorm.weight"], config.rms_norm_eps), w, f"{name}.mlp")
-    return unembed(x, w, config), states
+    return unembed(x, w, config)
 
 
 def feed_forward(x: Tensor, w: Weights, name: str) -> Tensor:

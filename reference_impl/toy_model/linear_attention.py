@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reference_impl.toy_model import gated_delta
 from reference_impl.toy_model.attention import Weights
-from reference_impl.toy_model.causal_conv import causal_conv, conv_state_after
+from reference_impl.toy_model.causal_conv import conv_state_after
 from reference_impl.toy_model.config import ToyConfig
+from reference_impl.toy_model.kernels import PLAIN, Kernels
 from reference_impl.toy_model.norms import gated_rms_norm, widened
 from reference_impl.toy_model.recurrent_state import RecurrentState, counted
 
@@ -36,6 +36,7 @@ def linear_attention(
     config: ToyConfig,
     forget: Tensor | None = None,
     lengths: Tensor | None = None,
+    kernels: Kernels = PLAIN,
 ) -> tuple[Tensor, RecurrentState]:
     """Run the layer over `x` [B, T, hidden] from `state`; return the outputs and the state after the last token.
 
@@ -47,7 +48,7 @@ def linear_attention(
         real = counted(x.shape[1], lengths)[..., None]
         x = torch.where(real, x, 0)
     mixed = x @ w[f"{name}.in_proj_qkv.weight"].T
-    convolved = causal_conv(mixed, w[f"{name}.conv1d.weight"], state.conv)
+    convolved = kernels.conv(mixed, w[f"{name}.conv1d.weight"], state.conv)
     keys = c.linear_num_key_heads * c.linear_key_head_dim
     q, k, v = convolved.split([keys, keys, convolved.shape[-1] - 2 * keys], dim=-1)
     q, k = (y.unflatten(-1, (-1, c.linear_key_head_dim)) for y in (q, k))
@@ -60,9 +61,9 @@ def linear_attention(
     if lengths is not None:
         g, beta = torch.where(real, g, 0), torch.where(real, beta, 0)
     if x.shape[1] == 1:
-        out, memory = gated_delta.recurrent(q, k, v, g, beta, state.memory)
+        out, memory = kernels.delta_by_token(q, k, v, g, beta, state.memory)
     else:
-        out, memory = gated_delta.chunked(q, k, v, g, beta, state.memory, c.chunk_size)
+        out, memory = kernels.delta_by_chunk(q, k, v, g, beta, state.memory, c.chunk_size)
     z = (x @ w[f"{name}.in_proj_z.weight"].T).unflatten(-1, (-1, c.linear_value_head_dim))
     out = gated_rms_norm(out, z, w[f"{name}.norm.weight"], c.rms_norm_eps)
     after = RecurrentState(conv_state_after(mixed, state.conv, lengths), memory)

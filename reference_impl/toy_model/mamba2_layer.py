@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reference_impl.toy_model import mamba2
 from reference_impl.toy_model.attention import Weights
-from reference_impl.toy_model.causal_conv import causal_conv, conv_state_after
+from reference_impl.toy_model.causal_conv import conv_state_after
 from reference_impl.toy_model.config import ToyConfig
+from reference_impl.toy_model.kernels import PLAIN, Kernels
 from reference_impl.toy_model.norms import rms_norm_of_gated, widened
 from reference_impl.toy_model.recurrent_state import RecurrentState, counted
 
@@ -35,6 +35,7 @@ def mamba2_layer(
     config: ToyConfig,
     forget: Tensor | None = None,
     lengths: Tensor | None = None,
+    kernels: Kernels = PLAIN,
 ) -> tuple[Tensor, RecurrentState]:
     """Run the layer over `x` [B, T, hidden] from `state`; return the outputs and the state after the last token.
 
@@ -47,7 +48,7 @@ def mamba2_layer(
         x = torch.where(real, x, 0)
     sizes = [c.mamba_inner_dim, c.mamba_conv_dim, c.mamba_num_heads]
     gate, mixed, dt = (x @ w[f"{name}.in_proj.weight"].T).split(sizes, dim=-1)
-    convolved = causal_conv(mixed, w[f"{name}.conv1d.weight"], state.conv, w[f"{name}.conv1d.bias"])
+    convolved = kernels.conv(mixed, w[f"{name}.conv1d.weight"], state.conv, w[f"{name}.conv1d.bias"])
     shared = c.mamba_num_groups * c.mamba_state_dim
     values, b_in, c_out = convolved.split([c.mamba_inner_dim, shared, shared], dim=-1)
     values = values.unflatten(-1, (-1, c.mamba_head_dim))
@@ -59,9 +60,9 @@ def mamba2_layer(
     if forget is not None:
         g = g - 30.0 * forget[..., None]
     if x.shape[1] == 1:
-        out, memory = mamba2.recurrent(values, dt, g, b_in, c_out, state.memory)
+        out, memory = kernels.mamba2_by_token(values, dt, g, b_in, c_out, state.memory)
     else:
-        out, memory = mamba2.chunked(values, dt, g, b_in, c_out, state.memory, c.chunk_size)
+        out, memory = kernels.mamba2_by_chunk(values, dt, g, b_in, c_out, state.memory, c.chunk_size)
     out = (out + w[f"{name}.D"][:, None] * widened(values)).flatten(-2)
     out = rms_norm_of_gated(out, gate, w[f"{name}.norm.weight"], c.mamba_num_groups, c.rms_norm_eps)
     after = RecurrentState(conv_state_after(mixed, state.conv, lengths), memory)

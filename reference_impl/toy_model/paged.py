@@ -23,26 +23,40 @@ from torch import Tensor
 from reference_impl.toy_model import attention, recurrent
 from reference_impl.toy_model.attention import Weights
 from reference_impl.toy_model.dense import feed_forward, unembed
+from reference_impl.toy_model.kernels import PLAIN, Kernels
 from reference_impl.toy_model.norms import rms_norm
 from reference_impl.toy_model.paged_plan import NOWHERE, Bucket, Chunk, Plan, plan
 from reference_impl.toy_model.paged_pools import PagedGroup, Pools, Shelf, move
 from reference_impl.toy_model.recurrent_state import RecurrentState
+from reference_impl.toy_model.watch import Read, Watch
 
 __all__ = ["Chunk", "PagedGroup", "Pools", "Shelf", "move", "step"]
 
 
-def step(pools: Pools, chunks: Sequence[Chunk], w: Weights, *, pad_rows: int = 1) -> Tensor:
+def step(
+    pools: Pools,
+    chunks: Sequence[Chunk],
+    w: Weights,
+    *,
+    pad_rows: int = 1,
+    kernels: Kernels = PLAIN,
+    watch: Watch | None = None,
+) -> Tensor:
     """Run the chunks and return the logits wanted of them [sum of outputs, vocab], in the order of the chunks.
 
-    Rows of equal length run together; with `pad_rows` their number is filled up to a multiple of it.
+    Rows of equal length run together; with `pad_rows` their number is filled up to a multiple of it. `watch` is filled with
+    what the step reads and computes on its way.
     """
     with torch.inference_mode():
-        return _Step(pools, plan(pools, chunks, pad_rows), w).run()
+        return _Step(pools, plan(pools, chunks, pad_rows, kernels), w, kernels, watch).run()
 
 
 class _Step:
-    def __init__(self, pools: Pools, plan: Plan, w: Weights) -> None:
-        self.pools, self.plan, self.w, self.config = pools, plan, w, pools.config
+    def __init__(self, pools: Pools, plan: Plan, w: Weights, kernels: Kernels, watch: Watch | None) -> None:
+        self.pools, self.plan, self.w, self.config, self.kernels = pools, plan, w, pools.config, kernels
+        self.watch = watch
+        if watch is not None:
+            watch.buckets, watch.places = plan.buckets, plan.places
         self.sent = plan.parcel.send(pools.device)
         self.states = {
             (g, bucket.first): self._read_states(g, bucket) for bucket in plan.buckets for g in sorted(bucket.states)
@@ -61,7 +75,13 @@ class _Step:
             x = x + mix(normed, name, g, index)
             normed = rms_norm(x, w[f"{name}.post_attention_layernorm.weight"], config.rms_norm_eps)
             x = x + feed_forward(normed, w, f"{name}.mlp")
+            if self.watch is not None:
+                self.watch.outputs.append(x)
         return unembed(x[self.sent[self.plan.wanted]], w, config)
+
+    def _watched(self, g: int, index: int, bucket: Bucket, read: Read) -> None:
+        if self.watch is not None:
+            self.watch.reads[self.pools.groups[g].layers[index], bucket.first] = read
 
     def _rows(self, x: Tensor, bucket: Bucket) -> Tensor:
         """Return a bucket's part [rows, length, ...] of what lies flat."""
@@ -86,9 +106,10 @@ class _Step:
             rows, begin = self._rows(x, bucket), 0
             conv, memory = self.states[g, bucket.first]
             state = RecurrentState(conv[index], memory[index])
+            self._watched(g, index, bucket, Read(state._asdict()))
             for cut, save in zip(bucket.cuts, bucket.states[g].saves, strict=True):
                 piece = rows[:, begin:cut]
-                out, state = recurrent.run(self.pools.kinds[g], piece, state, self.w, name, self.config)
+                out, state = recurrent.run(self.pools.kinds[g], piece, state, self.w, name, self.config, kernels=self.kernels)
                 self._save(g, index, state, *(self.sent[handle] for handle in save))
                 outputs.append(out)
                 begin = cut
@@ -112,7 +133,7 @@ class _Step:
 
     def _attention(self, x: Tensor, name: str, g: int, index: int) -> Tensor:
         name = f"{name}.self_attn"
-        query, key, value, gate = attention.project(x, self.sent[self.plan.positions], self.w, name, self.config)
+        query, key, value, gate = attention.project(x, self.sent[self.plan.angles], self.w, name, self.config)
         sources, places = (self.sent[handle] for handle in self.plan.writes[g])
         kept = self.pools.views[g][0][index].flatten(0, 1)
         kept.index_copy_(0, places, torch.stack([key, value], dim=1).index_select(0, sources))
@@ -121,6 +142,8 @@ class _Step:
             visible, nowhere = self.visible[g, bucket.first]
             read = kept.index_select(0, self.sent[bucket.keys[g].places].flatten()).unflatten(0, nowhere.shape)
             read.masked_fill_(nowhere[..., None, None, None], 0)
-            attended = attention.attend(self._rows(query, bucket), read[:, :, 0], read[:, :, 1], visible)
+            key, value = read.unbind(2)
+            self._watched(g, index, bucket, Read({"key": key, "value": value}, self.sent[bucket.keys[g].positions]))
+            attended = self.kernels.attend(self._rows(query, bucket), key, value, visible)
             outputs.append(attended.flatten(0, 1))
         return attention.output(torch.cat(outputs), gate, self.w, name)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from reference_impl.toy_model import recurrent
+from reference_impl.toy_model.kernels import PLAIN, Kernels
 from reference_impl.toy_model.paged_pools import Pools, sent
 
 Handle = int
@@ -102,29 +103,31 @@ class Bucket:
 
 @dataclass
 class Plan:
-    """A step: flat `tokens` and `positions`, the flat rows `wanted` as logits, in the order of the chunks.
+    """A step: flat `tokens`, `positions` and rotary `angles`, the flat rows `wanted` as logits, in the order of the chunks.
 
-    `writes[g]` are the flat tokens that attention group g keeps, and their places; `claims` the pages written, in the
-    worker's order.
+    `places` are the bucket and the row in it of each chunk. `writes[g]` are the flat tokens that attention group g keeps, and
+    their places; `claims` the pages written, in the worker's order.
     """
 
     parcel: Parcel
     tokens: Handle
     positions: Handle
+    angles: Handle
     wanted: Handle
+    places: list[tuple[int, int]]
     buckets: list[Bucket]
     writes: dict[int, tuple[Handle, Handle]]
     claims: list[tuple[int, list[int]]]
 
 
-def plan(pools: Pools, chunks: Sequence[Chunk], pad_rows: int = 1) -> Plan:
+def plan(pools: Pools, chunks: Sequence[Chunk], pad_rows: int = 1, kernels: Kernels = PLAIN) -> Plan:
     """Lay a step out. Buckets are filled up to a multiple of `pad_rows` rows; the added ones read poison and write nothing."""
-    return _Planner(pools, chunks).plan(pad_rows)
+    return _Planner(pools, chunks, kernels).plan(pad_rows)
 
 
 class _Planner:
-    def __init__(self, pools: Pools, chunks: Sequence[Chunk]) -> None:
-        self.pools, self.chunks, self.parcel = pools, chunks, Parcel()
+    def __init__(self, pools: Pools, chunks: Sequence[Chunk], kernels: Kernels) -> None:
+        self.pools, self.chunks, self.parcel, self.kernels = pools, chunks, Parcel(), kernels
         kinds = [recurrent.is_recurrent(kind) for kind in pools.kinds]
         self.recurrent = [g for g, is_recurrent in enumerate(kinds) if is_recurrent]
         self.attention = [g for g, is_recurrent in enumerate(kinds) if not is_recurrent]
@@ -138,25 +141,26 @@ class _Planner:
             shapes.setdefault((len(chunk.tokens), self._cuts(chunk)), []).append(index)
         buckets: list[Bucket] = []
         laid: list[Chunk] = []
-        row_of: dict[int, int] = {}
+        place_of: dict[int, tuple[int, int]] = {}
         first = 0
         for (length, cuts), members in sorted(shapes.items()):
             padding = Chunk([0] * length, 0, [[]] * len(self.pools.groups))
             inside = [self.chunks[index] for index in members] + [padding] * (-len(members) % pad_rows)
             buckets.append(self._bucket(inside, first, length, cuts))
-            row_of |= {index: first + row * length for row, index in enumerate(members)}
+            place_of |= {index: (len(buckets) - 1, row) for row, index in enumerate(members)}
             laid += inside
             first += len(inside) * length
-        wanted = [
-            torch.arange(chunk.outputs) + (row_of[index] + len(chunk.tokens) - chunk.outputs)
-            for index, chunk in enumerate(self.chunks)
-        ]
+        places = [place_of[index] for index in range(len(self.chunks))]
+        ends = [buckets[number].first + (row + 1) * buckets[number].length for number, row in places]
+        wanted = [torch.arange(end - chunk.outputs, end) for end, chunk in zip(ends, self.chunks, strict=True)]
         put = self.parcel.put
         return Plan(
             parcel=self.parcel,
             tokens=put(torch.tensor([token for chunk in laid for token in chunk.tokens])),
             positions=put(torch.cat([torch.arange(chunk.start, chunk.stop) for chunk in laid])),
+            angles=put(torch.cat([self.kernels.positions(chunk) for chunk in laid])),
             wanted=put(torch.cat(wanted)),
+            places=places,
             buckets=buckets,
             writes={g: self._writes(g) for g in self.attention},
             claims=self.claims,

@@ -7,6 +7,7 @@ from torch import Tensor
 from reference_impl.toy_model import linear_attention, mamba2_layer
 from reference_impl.toy_model.attention import Weights
 from reference_impl.toy_model.config import LayerType, ToyConfig
+from reference_impl.toy_model.kernels import PLAIN, Kernels
 from reference_impl.toy_model.recurrent_state import RecurrentState
 
 __all__ = ["RecurrentState", "empty_state", "is_recurrent", "run"]
@@ -34,6 +35,7 @@ def run(
     *,
     lengths: Tensor | None = None,
     forget: Tensor | None = None,
+    kernels: Kernels = PLAIN,
 ) -> tuple[Tensor, RecurrentState]:
     """Run a recurrent layer over the normalised `x` [B, T, hidden]; return the outputs and the state after the last token.
 
@@ -41,5 +43,5 @@ def run(
     not given): the state is the one after them and the outputs behind them mean nothing. `forget`: see `linear_attention`.
     """
     if layer_type == "mamba2":
-        return mamba2_layer.mamba2_layer(x, state, w, f"{layer_name}.mamba", config, forget, lengths)
-    return linear_attention.linear_attention(x, state, w, f"{layer_name}.linear_attn", config, forget, lengths)
+        return mamba2_layer.mamba2_layer(x, state, w, f"{layer_name}.mamba", config, forget, lengths, kernels)
+    return linear_attention.linear_attention(x, state, w, f"{layer_name}.linear_attn", config, forget, lengths, kernels)

@@ -15,11 +15,13 @@ from harness.cli.suites import SUITES
 from harness.cold.arms import ARMS, BY_NAME, EVERYWHERE, Happened
 from harness.cold.chunk_history import again
 from harness.cold.judge import judged
-from harness.cold.noise import cold, floors, furthest, states_of
 from harness.cold.record import Recorder, RequestLifetime
+from harness.cold.states import by_layer, states_of
 from harness.cold.stories import STORIES, write
 from harness.cold.suite import streams, traces
 from harness.engines.registry import parse
+from harness.engines.toy.noise import distance, floors
+from harness.engines.toy.oracle import answers
 from harness.policies.vllm.policy import cold_configurations
 from harness.run.execute import drive
 from harness.run.runner import Runner
@@ -58,7 +60,8 @@ def test_precisions_have_floors_of_their_own_and_repeat_every_bit(dtype: str) ->
     result = compared(told("preempted", "replay"), f"toy:dtype={dtype}")
     exact = compared(told("preempted", "replay"))
     assert result.row.verdict == exact.row.verdict == "pass"
-    assert result.row.tolerance == 4 * result.row.floor > 1000 * exact.row.tolerance
+    noise, fixed = result.tallies[0].measured[0], exact.tallies[0].measured[0]
+    assert noise.dtype == dtype and noise.tolerance == 4 * noise.floor > 1000 * fixed.tolerance
     assert result.row.bits == result.row.bits_held > 0
 
 
@@ -100,15 +103,18 @@ def test_each_arm_says_what_did_not_happen(arm: str, happened: Happened, why: st
     assert why in BY_NAME[arm].missing(happened)
 
 
-def test_dense_states_are_those_of_one_paged_chunk() -> None:
+def test_states_of_the_definition_are_those_of_one_paged_chunk() -> None:
     model = parse("toy").open(told("hit", "replay").header).tensors.model  # type: ignore[attr-defined]
-    tokens = list(range(40))
-    logits, states = cold(model, tokens, 0)
+    tokens = tuple(range(40))
+    logits, kept = answers(model, {(tokens, 0): 40})[tokens, 0]
     pools, (tables,) = model.fresh(len(tokens))
     paged = step(pools, [Chunk(tokens, 0, tables, outputs=len(tokens))], model.weights)
-    assert float((paged - logits).abs().max()) < 1e-12
-    assert furthest(states_of(pools, tables, len(tokens)), states) < 1e-12
-    assert furthest(states_of(pools, tables, len(tokens)), cold(model, tokens[:-1], 0)[1]) > 1e-3
+    assert distance(paged, logits) < 1e-12
+    states = by_layer(pools, states_of(pools, tables, len(tokens)))
+    assert set(states) == {(0, "conv"), (0, "memory")}
+    assert all(distance(part, kept[layer][name]) < 1e-12 for (layer, name), part in states.items())
+    earlier = answers(model, {(tokens, 0): 39})[tokens, 0].kept
+    assert all(distance(part, earlier[layer][name]) > 1e-3 for (layer, name), part in states.items())
 
 
 def test_bits_depend_on_the_chunks_in_which_a_text_was_computed() -> None:
@@ -117,10 +123,11 @@ def test_bits_depend_on_the_chunks_in_which_a_text_was_computed() -> None:
     recorder = Recorder(engine)
     drive(trace, engine, (), beside=recorder, keep=False)
     life: RequestLifetime = max((life for life in recorder.lives if not life.resume), key=lambda life: life.pieces[-1].stop)
+    kernels = engine.tensors.kernels  # type: ignore[attr-defined]
     own = tuple((piece.start, piece.stop) for piece in life.pieces)
     last = life.pieces[-1]
-    same = again(engine.tensors.model, life.pieces, own)[0]  # type: ignore[attr-defined]
-    other = again(engine.tensors.model, [last], ((0, 7), (7, last.start), (last.start, last.stop)))[0]  # type: ignore[attr-defined]
+    same = again(engine.tensors.model, kernels, life.pieces, own)[0]  # type: ignore[attr-defined]
+    other = again(engine.tensors.model, kernels, [last], ((0, 7), (7, last.start), (last.start, last.stop)))[0]  # type: ignore[attr-defined]
     assert all(torch.equal(piece.logits, logits) for piece, logits in zip(life.pieces, same, strict=True))
     assert not torch.equal(last.logits, other[-1])
 
@@ -134,9 +141,9 @@ def test_step_that_names_a_request_long_gone_is_compared_like_any_other() -> Non
 
 def test_floor_is_above_nothing_and_far_below_a_fault() -> None:
     noise = floors(parse("toy").open(told("hit", "replay").header).tensors.model)  # type: ignore[attr-defined]
-    assert 0 < noise.logits.floor < 1e-12 and 0 < noise.states.floor < 1e-12
+    assert 0 < noise.logits.floor < 1e-12 and all(0 < state.floor < 1e-12 for _, state in noise.states())
     fault = compared(told("hit", "prefix-end"), "toy:mutant=conv-state-lost").row
-    assert fault.verdict == "FAIL" and fault.largest > 1e6 * fault.tolerance and fault.beyond > 0
+    assert fault.verdict == "FAIL" and fault.share > 1e6 and fault.beyond > 0
 
 
 def test_rows_add_counts_and_keep_the_largest_difference() -> None:

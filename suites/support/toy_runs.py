@@ -21,7 +21,6 @@ def story(layout: str, options: dict[str, Any], name: str) -> Trace:
 
 
 def measured_in(result: Result) -> Measured:
-    """Return what the checker of tensors measured in a run."""
-    found = next(tally.measured for tally in result.tallies if tally.checker == "tensors")
-    assert found is not None
+    """Return what the checker of tensors measured of logits in a run."""
+    (found,) = next(tally.measured for tally in result.tallies if tally.checker == "tensors")
     return found

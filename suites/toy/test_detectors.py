@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.checkers.finding import Finding
+from harness.checkers.finding import Finding, Tally
 from harness.checkers.protocol import Panel
 from harness.checkers.tensors import SILENT, UNFELT, TensorsAgree, unfelt
 from harness.cli import invoke
@@ -15,6 +15,7 @@ from harness.history.notation import parse as history_of
 from harness.ledger.ledger import Ledger
 from harness.run.execute import drive
 from harness.trace.format import Trace
+from harness.verdict.summary import Failure, Report, SuiteReport
 from suites.support.toy_runs import DENSE, measured_in, story
 
 pytestmark = pytest.mark.toy
@@ -61,23 +62,41 @@ def test_page_given_back_while_a_step_reads_it_is_the_ledgers_alone_to_find() ->
     assert not {finding.anomaly for finding in result.findings} & {SILENT, UNFELT}
 
 
-def test_disagreement_exits_as_a_failure_of_the_harness(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fault_of_the_device_fails_the_engine_and_names_the_layer(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--engine", "toy:mutant=conv-state-lost", "--layout", "full-mamba", "--suite", "scheduler", "--fail-fast"]
-    assert invoke(["run", *arguments]) == 3
-    told = capsys.readouterr().out
-    assert "silent-divergence" in told and "HARNESS FAILS" in told
+    assert invoke(["run", *arguments]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "silent-divergence" in told and "HARNESS FAILS" not in told
+    assert "the first that is wrong is the convolution's state after 16 tokens" in told
+    assert "that layer 0 (linear_attention, group 0) read (block 0), which is off by" in told
+
+
+def test_read_that_the_ledger_wrongly_calls_wrong_is_a_failure_of_the_harness() -> None:
+    finding = judged(NULL_READ)[0]
+    failure = Failure(id="x", finding=finding, trace=STORIES["conv-state-lost"], shrunk=STORIES["conv-state-lost"])
+    assert Report(engine="toy", suites=[SuiteReport(name="scheduler", failures=[failure])]).exit_code == 3
 
 
 def judged(text: str, **compared: float) -> list[Finding]:
     """Judge a history whose device reports the same comparison for every run."""
+    found, tally = _judged(text, compared)
+    assert not tally.crashed, tally.crashed
+    return found
+
+
+def tallied(text: str, **compared: float) -> Tally:
+    """Return what the checker said of itself."""
+    return _judged(text, compared)[1]
+
+
+def _judged(text: str, compared: dict[str, float]) -> tuple[list[Finding], Tally]:
     history = history_of(text)
     history.header.capabilities.append("compare")
     panel = Panel(history.header, [TensorsAgree()])
     found: list[Finding] = []
     for event in _with_comparisons(history.events, compared):
         found += panel.observe(event)
-    assert not panel.tallies["tensors"].crashed, panel.tallies["tensors"].crashed
-    return found
+    return found, panel.tallies["tensors"]
 
 
 def _with_comparisons(events: list[Event], compared: dict[str, float]) -> list[Event]:
@@ -107,6 +126,7 @@ def test_wrong_read_and_wrong_logits_agree() -> None:
 def test_wrong_logits_after_right_reads_are_silent_divergence() -> None:
     (finding,) = judged(CLEAN, beyond=1, largest=0.5)
     assert finding.anomaly == SILENT
+    assert "differ from those of the definition by up to 5.0e-01" in finding.sentence
     assert finding.sentence.startswith("Let r1 ") and finding.sentence.endswith(": a contradiction.")
 
 
@@ -117,7 +137,17 @@ def test_right_logits_after_a_read_of_poison_are_an_unfelt_fault() -> None:
 
 
 def test_coarse_comparison_accuses_nobody() -> None:
-    assert judged(NULL_READ, tolerance=1e-3) == []
+    assert judged(NULL_READ, tolerance=1e-3, ceiling=1.0) == []
+
+
+def test_tolerance_above_its_ceiling_is_no_pass() -> None:
+    tally = tallied(CLEAN, tolerance=1e-3, ceiling=1e-4)
+    assert "exceed its ceiling" in tally.crashed
+    assert tallied(CLEAN, tolerance=1e-4, ceiling=1e-4).crashed == ""
+
+
+def test_tolerance_that_is_no_number_is_no_pass() -> None:
+    assert tallied(CLEAN, tolerance=float("nan"), ceiling=1e-4).crashed
 
 
 def classes(text: str) -> list[str]:

@@ -10,7 +10,8 @@ from harness._util.errors import UsageError
 from harness.engines.registry import parse
 from harness.engines.toy.holdings import Holdings
 from harness.engines.toy.model import made_for
-from harness.engines.toy.oracle import FLOAT64_TOLERANCE, Oracle, measured
+from harness.engines.toy.noise import FLOAT64_TOLERANCE, floors
+from harness.engines.toy.oracle import Oracle
 from harness.engines.toy.spelling import Spelling
 from harness.history.events import Compare, Drop, Group, Header, Pool, Publish, Submitted, Take, Unpublish
 from harness.run.execute import drive
@@ -116,17 +117,21 @@ def test_gpu_asked_for_and_absent_is_said(monkeypatch: pytest.MonkeyPatch) -> No
 def test_comparison_ends_at_the_first_draft_that_the_request_does_not_go_on_with() -> None:
     model = made_for([Group(0, "full", 4)], seed=0, precision="float64", device="cpu")
     oracle = Oracle(model, lambda r, n: [i % 7 for i in range(n)])
-    cold = oracle._rows("r", 6, 0)[3:6]
+    oracle.prepare([("r", 6)], 0)
+    cold = oracle._cold["r", 0][3:6]
     event = oracle.compare("r", 3, [3, 4, 99], cold, 0, step=1)
     assert (event.start, event.stop, event.beyond) == (3, 5, 0)
     assert oracle.compare("r", 3, [3, 4, 5], cold + 1e-6, 0, step=1).beyond == 3
-    assert oracle.compare("r", 3, [3, 4, 5], cold * float("nan"), 0, step=1).beyond == 3
+    poisoned = oracle.compare("r", 3, [3, 4, 5], cold * float("nan"), 0, step=1)
+    assert (poisoned.beyond, poisoned.nan, poisoned.infinite, poisoned.chose) == (3, 3, 0, -1)
+    overflown = oracle.compare("r", 3, [3, 4, 5], cold / 0.0, 0, step=1)
+    assert (overflown.beyond, overflown.nan, overflown.infinite) == (3, 0, 3)
 
 
 def test_noise_is_measured_once_for_each_model() -> None:
     model = made_for([Group(0, "full", 4)], seed=5, precision="float32", device="cpu")
-    assert measured(model) is measured(model)
-    assert measured(model).floor > 0
+    assert floors(model) is floors(model)
+    assert floors(model).logits.floor > 0
 
 
 def test_identity_that_changes_results_changes_the_tokens_and_a_salt_does_not() -> None:

@@ -15,6 +15,7 @@ from harness.trace.format import Submit, Trace, TraceHeader
 from harness.trace.scenarios.shape import Shape
 from harness.verdict.result import Result
 from suites.support.paged_by_hand import BLOCKS, DELTA, FULL, MAMBA, WINDOW, Hand
+from suites.support.toy_runs import measured_in
 
 pytestmark = pytest.mark.toy
 TOKENS = 40
@@ -73,8 +74,7 @@ def twice(policy: str, engine: str) -> Result:
 def test_cached_computes_what_cold_does(policy: str) -> None:
     result = twice(policy, "toy")
     assert result.findings == [] and result.activity.hits > 0
-    measured = next(tally.measured for tally in result.tallies if tally.checker == "tensors")
-    assert measured is not None
+    measured = measured_in(result)
     assert measured.restored_rows > 0 and measured.beyond == 0
 
 

@@ -103,7 +103,7 @@ def test_published_checkpoint_generates_what_it_finds_likeliest(published: tuple
 def test_paged_execution_of_the_published_checkpoint_is_transformers(published: tuple[Any, Any], size: int) -> None:
     """Chunks on and off the grid of the delta rule: the logits of prompt and answer, within float32's rounding."""
     from harness.engines.toy.model import loaded
-    from harness.engines.toy.oracle import measured
+    from harness.engines.toy.noise import floors
     from harness.history.events import Group
 
     theirs, tokenizer = published
@@ -119,7 +119,7 @@ def test_paged_execution_of_the_published_checkpoint_is_transformers(published: 
         rows.append(step(pools, [Chunk(chunk, start, tables, outputs=len(chunk))], model.weights))
     with torch.no_grad():
         expected = theirs(tokens).logits[0]
-    assert float((torch.cat(rows) - expected).abs().max()) <= measured(model).tolerance < 1e-3
+    assert float((torch.cat(rows) - expected).abs().max()) <= floors(model).logits.tolerance < 1e-3
 
 
 def test_blocks_of_real_engines_fill(published: tuple[Any, Any]) -> None:

@@ -39,12 +39,13 @@ class ToyEngine(Computed):
     def compute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]) -> None:
         """Run the tensors, and compare what comes out of them."""
         spelt = {run.r: self._spelling.spell(run.r, tokens[run.r]) for run in begin.runs if run.r not in withdrawn}
-        logits = self.tensors.execute(begin, withdrawn, spelt)
-        for run in begin.runs:
-            if run.r in logits and not self.tensors.orphaned(begin.step, run.r):
-                new, version = spelt[run.r][run.start : run.stop], self.tensors.version
-                compared = self.oracle.compare(run.r, run.start, new, logits[run.r], version, begin.step)
-                self.engine.events.append(compared)
+        logits, version = self.tensors.execute(begin, withdrawn, spelt), self.tensors.version
+        runs = [run for run in begin.runs if run.r in logits and not self.tensors.orphaned(begin.step, run.r)]
+        self.oracle.prepare([(run.r, run.stop) for run in runs], version)
+        for run in runs:
+            new, place = spelt[run.r][run.start : run.stop], self.tensors.places.get(run.r)
+            compared = self.oracle.compare(run.r, run.start, new, logits[run.r], version, begin.step, place)
+            self.engine.events.append(compared)
 
     def follow(self, events: list[Event]) -> None:
         """Take in what the engine says; of a prompt, how it is spelt in the model's tokens."""

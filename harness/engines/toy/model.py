@@ -34,7 +34,7 @@ CHANGE = 0.05
 
 @dataclass(frozen=True)
 class Model:
-    """A model on a device, the groups that its layers form, and its precision by name."""
+    """A model on a device, the groups that its layers form, and its precision by name; `sha256` or `seed` say which it is."""
 
     config: ToyConfig
     weights: dict[str, Tensor]
@@ -42,6 +42,7 @@ class Model:
     precision: str
     device: str
     sha256: str = ""
+    seed: int = 0
     _versions: dict[int, dict[str, Tensor]] = field(default_factory=dict, compare=False, repr=False)
 
     def version(self, number: int) -> dict[str, Tensor]:
@@ -98,7 +99,7 @@ def made_for(groups: Sequence[Group], *, seed: int, precision: str, device: str)
     )
     weights = random_weights(config, seed, PRECISIONS[precision][0])
     layers = {group.id: tuple(i for i, other in enumerate(order) if other is group) for group in groups}
-    return Model(config, _on(weights, device), _paged(groups, layers), precision, device)
+    return Model(config, _on(weights, device), _paged(groups, layers), precision, device, seed=seed)
 
 
 def loaded(folder: Path, groups: Sequence[Group], *, precision: str, device: str) -> Model:

@@ -1,42 +1,57 @@
-"""The cold oracle: what the dense model says of the same tokens, unsplit and without a cache, and how far apart is too far.
+"""The cold oracle: what the definition of the model says of the same tokens, in float64, without a cache.
 
-Tests of caches often compare with a run that was split like the cached one, and share its fault. Here the comparison is with
-one forward pass over the whole text. How much two right computations may differ is measured before anything is judged: the
-same texts are computed cold in several ways (in one chunk, in chunks of several sizes, token by token, in company), and the
-largest difference to the dense model is the noise floor. Beyond is what exceeds a multiple of it; in float64 the bound is
-fixed, and the floor lies far below it.
+Tests of caches often compare with a run of the same kernels that was split like the cached one, and share its faults. Here
+nothing is shared: `reference_impl.toy_model.definition` is written apart from all that an engine computes with, and how far a
+right computation may be from it is measured on the definition alone (`harness.engines.toy.noise`). So a kernel that is wrong
+in every run is found as well, and no fault can widen its own tolerance.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from harness.engines.toy.culprit import Place, first_wrong, no_number
 from harness.engines.toy.model import Model
+from harness.engines.toy.noise import Noise, floors
 from harness.history.events import Compare
-from reference_impl.toy_model import dense
-from reference_impl.toy_model.paged import Chunk, step
+from reference_impl.toy_model.definition import Computed, compute
 
-FACTOR = 4.0
-"""The tolerance as a multiple of the noise floor."""
-FLOAT64_TOLERANCE = 1e-10
-CHUNKINGS = (192, 64, 50, 37, 16, 7, 1)
-_LENGTH = 192
 _AHEAD = 64
+_TOGETHER = 64
+"""Texts of one run of the definition; more would only need more memory."""
 
-T = TypeVar("T")
+Text = tuple[tuple[int, ...], int]
+"""Tokens of the model, and the version of its weights."""
 
 
-class Noise(NamedTuple):
-    """How far two right computations are apart, in logits, and how far they may be."""
+class Answer(NamedTuple):
+    """What the definition says of one text: its logits [T, vocab], and by layer what is kept after some tokens."""
 
-    floor: float
-    tolerance: float
+    logits: Tensor
+    kept: list[dict[str, Tensor]]
+
+
+def answers(model: Model, after: Mapping[Text, int]) -> dict[Text, Answer]:
+    """Return what the definition says of texts, many at a time, the states after as many tokens as stands with each."""
+    said: dict[Text, Answer] = {}
+    for version in {version for _, version in after}:
+        ours = sorted((text for text in after if text[1] == version), key=lambda text: len(text[0]))
+        for first in range(0, len(ours), _TOGETHER):
+            some = ours[first : first + _TOGETHER]
+            texts, ends = [text for text, _ in some], [after[text] for text in some]
+            computed = compute(texts, model.version(version), model.config, after=ends)
+            said |= {text: _row(computed, row, len(text[0])) for row, text in enumerate(some)}
+    return said
+
+
+def _row(computed: Computed, row: int, length: int) -> Answer:
+    kept = [{name: part[row] for name, part in layer.items()} for layer in computed.kept]
+    return Answer(computed.logits[row, :length], kept)
 
 
 class Oracle:
@@ -44,80 +59,54 @@ class Oracle:
 
     def __init__(self, model: Model, truth: Callable[[str, int], Sequence[int]]) -> None:
         self.model, self._truth = model, truth
-        self.noise = measured(model)
+        self.floors = floors(model)
         self._cold: dict[tuple[str, int], Tensor] = {}
 
-    def compare(self, r: str, start: int, tokens: Sequence[int], logits: Tensor, version: int, step: int) -> Compare:
-        """Compare the logits [n, vocab] of tokens [start, start + n) of r with the cold ones, as far as the tokens are r's own.
+    def prepare(self, wanted: Iterable[tuple[str, int]], version: int) -> None:
+        """Compute what is missing of requests up to so many tokens, side by side."""
+        missing = [(r, count) for r, count in wanted if len(self._cold.get((r, version), ())) < count]
+        texts = {r: (tuple(self._truth(r, count + _AHEAD)), version) for r, count in missing}
+        said = answers(self.model, {text: len(text[0]) for text in texts.values()})
+        self._cold |= {(r, version): said[text].logits for r, text in texts.items()}
 
-        `tokens` are what was computed; behind the first draft that r does not go on with nothing is compared.
+    def compare(
+        self,
+        r: str,
+        start: int,
+        tokens: Sequence[int],
+        logits: Tensor,
+        version: int,
+        step: int,
+        place: Place | None = None,
+    ) -> Compare:
+        """Compare the logits [n, vocab] of tokens [start, start + n) of r with the right ones.
+
+        `tokens` are what was computed; from the first draft on that r does not go on with nothing is compared. With `place`,
+        where the step kept what it computed on its way, the first wrong layer is looked for.
         """
         stop = start + len(tokens)
-        truth = self._truth(r, stop)[start:stop]
-        right = next((i for i, (a, b) in enumerate(zip(tokens, truth, strict=True)) if a != b), len(tokens))
-        differences = (logits[:right] - self._rows(r, start + right, version)[start : start + right]).abs().amax(-1)
-        numbers = [float(x) for x in differences.tolist()]
-        finite = [x for x in numbers if math.isfinite(x)]
-        return Compare(
-            step=step,
-            r=r,
-            start=start,
-            stop=start + right,
-            beyond=sum(not x <= self.noise.tolerance for x in numbers),
-            largest=max(finite, default=0.0),
-            floor=self.noise.floor,
-            tolerance=self.noise.tolerance,
-        )
-
-    def _rows(self, r: str, count: int, version: int) -> Tensor:
-        held = self._cold.get((r, version))
-        if held is None or len(held) < count:
-            held = self._cold[r, version] = self._forward(self._truth(r, count + _AHEAD), version)
-        return held
-
-    def _forward(self, tokens: Sequence[int], version: int) -> Tensor:
-        with torch.inference_mode():
-            text = torch.tensor([tokens], device=self.model.device)
-            return dense.forward(text, self.model.version(version), self.model.config)[0]
+        truth = self._truth(r, stop)[:stop]
+        right = next((i for i, (a, b) in enumerate(zip(tokens, truth[start:], strict=True)) if a != b), len(tokens))
+        stop = start + right
+        self.prepare([(r, stop)], version)
+        event = compared(logits[:right], self._cold[r, version][start:stop], self.model.precision, self.floors.logits)
+        event.step, event.r, event.start, event.stop = step, r, start, stop
+        if event.beyond:
+            event.at += start
+            event.first = first_wrong(self.model, self.floors, place, truth[:stop], start, version) if place else None
+        return event
 
 
-def tolerated(model: Model, floor: float) -> Noise:
-    """Return the noise of a model that has a floor."""
-    return Noise(floor, max(FACTOR * floor, FLOAT64_TOLERANCE if model.precision == "float64" else 0.0))
-
-
-def once(measure: Callable[[Model], T]) -> Callable[[Model], T]:
-    """Measure once for each model, precision, device and grouping."""
-    known: dict[tuple[object, ...], T] = {}
-
-    def remembered(model: Model) -> T:
-        key = (model.config, model.groups, model.precision, model.device, model.sha256)
-        if key not in known:
-            known[key] = measure(model)
-        return known[key]
-
-    return wraps(measure)(remembered)
-
-
-@once
-def measured(model: Model) -> Noise:
-    """Return the noise of a model's logits."""
-    return tolerated(model, max(_distance(model, size) for size in CHUNKINGS))
-
-
-def _distance(model: Model, size: int) -> float:
-    """Return the largest difference between two texts computed side by side in chunks of a size, and the dense model."""
-    generator = torch.Generator().manual_seed(0)
-    texts = torch.randint(model.config.vocab_size, (2, _LENGTH), generator=generator)
-    pools, tables = model.fresh(_LENGTH, len(texts))
-    largest = 0.0
-    with torch.inference_mode():
-        cold = dense.forward(texts.to(model.device), model.weights, model.config)
-    for start in range(0, _LENGTH, size):
-        stop = min(start + size, _LENGTH)
-        chunks = [
-            Chunk(text[start:stop].tolist(), start, t, outputs=stop - start) for text, t in zip(texts, tables, strict=True)
-        ]
-        logits = step(pools, chunks, model.weights).unflatten(0, (2, -1))
-        largest = max(largest, float((logits - cold[:, start:stop]).abs().max()))
-    return largest
+def compared(ours: Tensor, exact: Tensor, dtype: str, noise: Noise) -> Compare:
+    """Return what comparing logits [n, vocab] with exact ones comes to, `at` counted from the first of them."""
+    rows = ours.to("cpu", torch.float64)
+    numbers: list[float] = (rows - exact).abs().amax(-1).tolist()
+    event = Compare(r="", start=0, stop=len(numbers), dtype=dtype, **noise._asdict())
+    event.largest = max((x for x in numbers if math.isfinite(x)), default=0.0)
+    beyond = [i for i, x in enumerate(numbers) if not x <= noise.tolerance]
+    if beyond:
+        names = [no_number(x) for x in numbers]
+        event.beyond, event.nan, event.infinite = len(beyond), names.count("NaN"), names.count("infinity")
+        event.at, event.right = beyond[0], int(exact[beyond[0]].argmax())
+        event.chose = -1 if names[event.at] else int(rows[event.at].argmax())
+    return event

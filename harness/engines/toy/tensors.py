@@ -11,11 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
+from harness.engines.toy.culprit import Place
 from harness.engines.toy.holdings import Holdings, Page
 from harness.engines.toy.model import Model
 from harness.history.events import Aborted, Event, Finished, Header, Move, Preempted, Run, StepBegin, Version
+from reference_impl.toy_model.kernels import Kernels
 from reference_impl.toy_model.paged import Chunk, Pools, Shelf, move, step
 from reference_impl.toy_model.paged_plan import NULL
+from reference_impl.toy_model.watch import Watch
 
 UNKNOWN = 0
 """The model's token that stands for one that the request ended without."""
@@ -29,7 +32,9 @@ class Tensors:
 
     def __init__(self, header: Header, model: Model, *, every_position: bool = False, pad_rows: int = 1) -> None:
         self.model, self.every_position, self.pad_rows = model, every_position, pad_rows
-        self.weights = model.weights
+        self.weights, self.kernels = model.weights, Kernels()
+        self.places: dict[str, Place] = {}
+        """With `every_position`: where the last step kept what it computed on its way, by request."""
         self.version = 0
         self._first, pages, null = laid_out(header)
         self.pools = model.pools(pages, null=null)
@@ -73,7 +78,9 @@ class Tensors:
         chunks = [self._chunk(run, tokens[run.r]) for run in runs]
         logits: dict[str, Tensor] = {}
         if chunks:
-            rows = step(self.pools, chunks, self.weights, pad_rows=self.pad_rows)
+            watch = Watch() if self.every_position else None
+            rows = step(self.pools, chunks, self.weights, pad_rows=self.pad_rows, kernels=self.kernels, watch=watch)
+            self.places = {run.r: Place(watch, index) for index, run in enumerate(runs)} if watch is not None else {}
             parts = rows.split([chunk.outputs for chunk in chunks])
             logits = {run.r: part for run, part in zip(runs, parts, strict=True)}
         self._move(begin.stores)

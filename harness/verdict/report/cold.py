@@ -1,4 +1,4 @@
-"""The table of cold against cached: one row for each arm and place, with the tolerance beside the largest difference."""
+"""The table of cold against cached: one row for each arm and place, with largest differences as shares of their tolerance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 from harness.verdict.arm_row import ArmRow
 from harness.verdict.report.tables import new_table, print_table
 
-COLUMNS = ("arm", "where", "rows", "restored", "floor", "tolerance", "largest", "states", "bits", "flips", "verdict")
+COLUMNS = ("arm", "where", "rows", "restored", "largest", "states", "bits", "flips", "verdict")
 COLOURS = {"pass": "green", "FAIL": "bold red"}
 
 
@@ -34,11 +34,13 @@ def _configurations(row: ArmRow) -> list[str | Text]:
         row.where,
         f"{row.rows:,}",
         shares[0] if alike else "/".join(share.rstrip("%") for share in shares) + "%",
-        f"{row.floor:.0e}",
-        f"{row.tolerance:.0e}",
-        f"{row.largest:.0e}",
-        f"{row.state_largest:.0e}/{row.state_tolerance:.0e}" if row.states else "-",
+        _difference(row.largest, row.share),
+        _difference(row.state_largest, row.state_share) if row.states else "-",
         f"{row.bits_held:,}/{row.bits:,}" if row.bits else "-",
         f"{row.near}/{row.hard}",
         Text(row.verdict, style=COLOURS.get(row.verdict, "yellow")),
     ]
+
+
+def _difference(largest: float, share: float) -> str:
+    return f"{largest:.0e}/{share:.0%}" if share < 1 else f"{largest:.0e}/beyond"

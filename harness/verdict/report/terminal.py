@@ -96,7 +96,7 @@ def print_tallies(tallies: list[Tally], out: Console) -> None:
         note = note or (f"crashed: {tally.crashed}" if tally.crashed else "")
         note = note or ("had nothing to judge" if not tally.opportunities else "")
         note = note or (f"{tally.acceptable:,} acceptable" if tally.acceptable else "")
-        note = note or (_told_measured(tally.measured) if tally.measured else "")
+        note = note or "\n".join(map(_told_measured, tally.measured))
         numbers = ("-", "-") if tally.not_applicable else (f"{tally.opportunities:,}", f"{tally.findings:,}")
         table.add_row(tally.checker, *numbers, note)
     print_table(table, out)
@@ -104,12 +104,16 @@ def print_tallies(tallies: list[Tally], out: Console) -> None:
 
 
 def _told_measured(measured: Measured) -> str:
-    """Return what comparing logits came to, in one line."""
-    m, share = measured, measured.restored / measured.asked if measured.asked else 0.0
-    return (
-        f"noise floor {m.floor:.1e}, tolerance {m.tolerance:.1e}, largest difference {m.largest:.1e}; {m.beyond:,} of "
-        f"{m.rows:,} rows beyond, {m.restored_rows:,} compared after a hit; {share:.0%} of tokens restored"
+    """Return what comparing one quantity in one dtype came to, in one line."""
+    m = measured
+    tolerance = f"{m.tolerance:.1e}" if m.least == m.tolerance else f"{m.least:.1e} to {m.tolerance:.1e}"
+    bad = [f"{count:,} of them {name}" for name, count in (("NaN", m.nan), ("infinity", m.infinite)) if count]
+    told = (
+        f"{m.dtype} {m.what}: noise floor {m.floor:.1e}, tolerance {tolerance}, largest difference {m.largest:.1e} "
+        f"({m.share:.1g} of its tolerance); {m.beyond:,} of {m.rows:,} beyond{', ' * bool(bad)}{', '.join(bad)}"
     )
+    hits = f", {m.restored_rows:,} after a hit; {m.restored / m.asked:.0%} of tokens restored" if m.asked else ""
+    return told + hits
 
 
 def print_activity(activity: Activity, out: Console) -> None:
