@@ -45,6 +45,14 @@ FELT = {
     "device-skips-copies": "tier/prefix-end",
     "device-rows-grow": "preempted/prefix-end",
     "conv-state-lost": "hit/prefix-end",
+    "tail-gate-read-past-the-end": "off/prefix-end",
+    "last-gate-left-out-of-the-state": "off/prefix-end",
+    "value-sum-not-reset": "off/replay",
+    "unwritten-values-times-zero": "hit/together",
+    "state-restored-in-bf16": "hit/prefix-end",
+    "rotary-positions-restart-at-a-hit": "hit/prefix-end",
+    "convolution-begins-anew-in-every-chunk": "off/prefix-end",
+    "only-the-first-row-goes-on": "hit/together",
 }
 """The faults that touch state, and where each is shown."""
 
