@@ -9,6 +9,7 @@ import pytest
 
 from harness._util.errors import UsageError
 from harness.engines.answers import Answer, Ask, BackendError
+from harness.score.pairs import NEAR_TIE
 from suites.support.random_checkpoint import random_checkpoint
 from suites.support.toy_questions import ENDS, asks, tokens
 
@@ -117,3 +118,15 @@ def test_what_cannot_run_is_said_in_one_line(folder: Path, tmp_path: Path) -> No
         from harness.engines.toy.service import ToyService
 
         ToyService(folder, pages=20).answer(asks()[:1])
+
+
+def test_choice_between_logits_that_are_no_numbers_is_no_near_tie() -> None:
+    """Where NaN decided, another token is a hard divergence and nothing that rounding could excuse."""
+    import torch
+
+    from harness.engines.toy.greedy import NO_TIE, Choice, _choices
+
+    rows = torch.tensor([[1.0, 3.0, 2.5], [float("nan"), 1.0, 2.0], [float("inf"), 1.0, 0.0]])
+    even, poisoned, overflown = _choices({"r": rows})["r"]
+    assert even == Choice(1, 0.5)
+    assert poisoned.margin == overflown.margin == NO_TIE > NEAR_TIE

@@ -15,9 +15,12 @@ from harness.engines.toy.computed import Computed
 from harness.engines.toy.model import Model
 from harness.history.events import StepBegin
 
+NO_TIE = 1e9
+"""The margin of logits that hold NaN or infinity: more than any near-tie, which would excuse another token."""
+
 
 class Choice(NamedTuple):
-    """The likeliest token after a position, and how far (in logits) it is ahead of the next one; 0 if that is no number."""
+    """The likeliest token after a position, and how many logits it is ahead of the next one; `NO_TIE` if that is no number."""
 
     token: int
     margin: float
@@ -62,7 +65,7 @@ def _choices(logits: Mapping[str, object]) -> dict[str, list[Choice]]:
         return {}
     rows: list[torch.Tensor] = list(logits.values())
     values, tokens = torch.cat(rows).topk(2)
-    margins = (values[:, 0] - values[:, 1]).nan_to_num().tolist()
+    margins = (values[:, 0] - values[:, 1]).nan_to_num(nan=NO_TIE, posinf=NO_TIE).tolist()
     choices = [Choice(token, margin) for token, margin in zip(tokens[:, 0].tolist(), margins, strict=True)]
     out, at = {}, 0
     for r, row in zip(logits, rows, strict=True):
