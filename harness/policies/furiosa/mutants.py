@@ -173,4 +173,51 @@ def _manager(engine: Driver) -> Any:
     return _adapter(engine).manager
 
 
+@fault(
+    name="furiosa-newest-idle-evicted",
+    mirrors="sgl-project/sglang-omni#1724 (review: the heap's order under a negated key)",
+    anomaly="wrong-victim",
+    checker="eviction",
+    group="N",
+)
+def newest_idle_evicted(engine: Driver) -> None:
+    """Both pools evict what became idle last."""
+    for pool in (_manager(engine).global_pool, _manager(engine).sliding_pool):
+        wrap(pool, "take", _from_the_other_end(pool))
+
+
+def _from_the_other_end(pool: Any) -> Any:
+    def take(original: Any) -> Any:
+        for block_id in reversed(list(pool._idle)):
+            pool._idle.move_to_end(block_id)
+        block = original()
+        for block_id in reversed(list(pool._idle)):
+            pool._idle.move_to_end(block_id)
+        return block
+
+    return take
+
+
+@fault(
+    name="furiosa-entries-end-with-their-last-user",
+    mirrors="inference-sim/inference-sim#1057, #1079 (hashes deleted as blocks are freed)",
+    anomaly="needless-eviction",
+    checker="eviction",
+    group="N",
+)
+def entries_end_with_their_last_user(engine: Driver) -> None:
+    """A leaf that no request runs through any more is removed from the tree, whatever room there is."""
+    tree = _manager(engine).tree
+
+    def end(original: Any, last: Any) -> None:
+        original(last)
+        entry = last
+        while entry.parent is not None and not entry.users and not entry.children and entry.global_block is not None:
+            parent = entry.parent
+            tree.remove(entry)
+            entry = parent
+
+    wrap(tree, "end", end)
+
+
 MUTANTS = declared(globals())

@@ -146,6 +146,67 @@ def objects_survive_reset(engine: Any) -> None:
     wrap(_connector(engine).server, "clear", lambda original: True)
 
 
+@fault(
+    name="lmcache-watermark-of-another-total",
+    mirrors="LMCache/LMCache#2951 (sizes of one group counted for all)",
+    anomaly="needless-eviction",
+    checker="eviction",
+    group="M",
+)
+@_where_there_is_a_store
+def watermark_of_another_total(engine: Any) -> None:
+    """The share in use is taken of the pages of one group, so the watermark is reached while most pages are free."""
+    server = _connector(engine).server
+    parts = 2 * len(server.groups.kernel_groups)
+
+    def tick(original: Any) -> Any:
+        total = server.l1.num_pages
+        server.l1.memory_usage = lambda: (total - len(server.l1._free), total // parts)
+        try:
+            return original()
+        finally:
+            del server.l1.memory_usage
+
+    wrap(server.eviction, "tick", tick)
+
+
+@fault(
+    name="lmcache-newest-evicted",
+    mirrors="sgl-project/sglang-omni#1724 (review: the heap's order under a negated key)",
+    anomaly="wrong-victim",
+    checker="eviction",
+    group="N",
+)
+@_where_there_is_a_store
+def newest_evicted(engine: Any) -> None:
+    """Eviction begins with the keys that were of use last."""
+    policy = _connector(engine).server.eviction.policy
+
+    def get_eviction_actions(original: Any, ratio: float, is_eligible: Any) -> Any:
+        order = list(policy._order)
+        for key in reversed(order):
+            policy._order.move_to_end(key)
+        chosen = original(ratio, is_eligible)
+        for key in order:
+            policy._order.move_to_end(key)
+        return chosen
+
+    wrap(policy, "get_eviction_actions", get_eviction_actions)
+
+
+@fault(
+    name="lmcache-use-does-not-renew",
+    mirrors="LMCache/LMCache#1116 (recency renewed by some uses alone); ml-explore/mlx-lm#1495",
+    anomaly="wrong-victim",
+    checker="eviction",
+    group="N",
+)
+@_where_there_is_a_store
+def use_does_not_renew(engine: Any) -> None:
+    """Keys that were looked up and loaded keep the age of their store."""
+    wrap(_connector(engine).server.eviction.policy, "on_keys_accessed", lambda original, keys: None)
+
+
 def _connector(engine: Any) -> Any:
     return engine.adapter.connector.lmcache
 

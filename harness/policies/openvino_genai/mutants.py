@@ -150,4 +150,69 @@ def _cache(engine: Driver) -> Any:
     return _adapter(engine).scheduler.cache
 
 
+@fault(
+    name="openvino-newest-overwritten",
+    mirrors="sgl-project/sglang-omni#1724 (review: the heap's order under a negated key)",
+    anomaly="wrong-victim",
+    checker="eviction",
+    group="N",
+)
+def newest_overwritten(engine: Driver) -> None:
+    """The heap of ages gives out the youngest block of the store."""
+    for manager in _cache(engine).managers.values():
+        wrap(manager.pool, "_oldest", _youngest(manager.pool))
+
+
+def _youngest(pool: Any) -> Any:
+    def oldest(original: Any) -> Any:
+        return pool._store.pop(max(pool._store.values(), key=lambda block: block.timestamp).block_id)
+
+    return oldest
+
+
+@fault(
+    name="openvino-restored-but-not-renewed",
+    mirrors="ml-explore/mlx-lm#1495; antonellof/ferrox#14 (first in, first out under the name of LRU)",
+    anomaly="wrong-victim",
+    checker="eviction",
+    group="N",
+)
+def restored_but_not_renewed(engine: Driver) -> None:
+    """A block that was restored keeps the age that it had."""
+    for manager in _cache(engine).managers.values():
+        wrap(manager.pool, "share", _without_a_stamp)
+
+
+def _without_a_stamp(original: Any, block: Any) -> None:
+    before = block.timestamp
+    original(block)
+    block.timestamp = before
+
+
+@fault(
+    name="openvino-store-overwritten-first",
+    mirrors="vLLM before its free queue put blocks without a hash in front",
+    anomaly="needless-eviction",
+    checker="eviction",
+    group="N",
+)
+def store_overwritten_first(engine: Driver) -> None:
+    """Blocks of the store are overwritten while unused ones wait."""
+    for manager in _cache(engine).managers.values():
+        wrap(manager.pool, "allocate", _from_the_store(manager.pool))
+
+
+def _from_the_store(pool: Any) -> Any:
+    def allocate(original: Any, owner: str) -> Any:
+        if not pool._store:
+            return original(owner)
+        unused = list(pool._unused)
+        pool._unused.clear()
+        block = original(owner)
+        pool._unused.extend(unused)
+        return block
+
+    return allocate
+
+
 MUTANTS = declared(globals())
