@@ -136,7 +136,7 @@ def _nobody_got(ledger: Ledger, one: Ended) -> bool:
 
 
 def _prefix(ledger: Ledger, one: Ended) -> str:
-    of = f"the first {one.key.length} tokens of {one.key.r}"
+    of = f"the first {one.key.length} tokens of {one.key.r}" if one.key.length > 1 else f"the first token of {one.key.r}"
     return f"{of} in group {one.key.group}" if len(ledger.groups) > 1 else of
 
 
