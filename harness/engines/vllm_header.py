@@ -43,8 +43,7 @@ def describe(
     if "recurrent" not in kinds or not rules.caching:
         not_applicable["no-fabricated-snapshots"] = _why(rules, "no recurrent group")
     if not rules.retention.groups or not rules.caching:
-        reason = _why(rules, "no group that retention prunes")
-        not_applicable |= {"replay-boundary-retained": reason, "interval-sparsity": reason}
+        not_applicable["interval-sparsity"] = _why(rules, "no group that retention prunes")
     return Header(
         engine=engine,
         height=trace.height,

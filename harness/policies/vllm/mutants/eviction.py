@@ -219,4 +219,21 @@ def tier_sized_in_anothers_pages(engine: Driver) -> None:
     wrap(tier, "store", store)
 
 
+@mutant(
+    name="keys-put-off-for-good",
+    mirrors="vLLM's delay_cache_blocks, for blocks that a connector has yet to load; vllm-project/vllm#33270 (0 % hits)",
+    anomaly="lost-replay-boundary",
+    checker="replay-boundary-retained",
+    group="N",
+    engines=REFERENCE,
+)
+def keys_put_off_for_good(engine: Driver) -> None:
+    """Keys of a request that loads nothing are put off until its load has ended, which never comes."""
+
+    def allocate_slots(original: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(*args, **{**kwargs, "delay_cache_blocks": True})
+
+    wrap(core(engine), "allocate_slots", allocate_slots)
+
+
 MUTANTS = declared(globals())
