@@ -77,8 +77,9 @@ def spared_instead(ledger: Ledger, pool: int, eviction: Eviction, victims: list[
         if any(key.usable for key in record.keys) and not (order != "lru" and _asked_for(ledger, record)):
             return worst, page, "was certainly not used after the other one was"
     if order == "lru":
-        tied = {page: record for page, record in _upto(idle, latest) if record.released == latest}
-        return _longer_stays(ledger, [one for one in victims if one.times.released == latest], tied)
+        together = [one for one in victims if one.times.released == latest and _by_request(one.record)]
+        tied = {page: r for page, r in _upto(idle, latest) if r.released == latest and _by_request(r)}
+        return _longer_stays(ledger, together, tied)
     return _longer_stays(ledger, victims, ledger.records[pool]) if order == "lru-leaves" else None
 
 
@@ -98,6 +99,11 @@ def _upto(idle: dict[int, PageRecord], latest: int) -> Iterator[tuple[int, PageR
         if record.released > latest:
             return
         yield page, record
+
+
+def _by_request(record: PageRecord) -> bool:
+    """Whether a request let the page go, its table from the end on; copies that are over give theirs back as it comes."""
+    return ":" not in record.released_by
 
 
 def _asked_for(ledger: Ledger, record: PageRecord) -> bool:

@@ -31,10 +31,10 @@ class Eviction(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the engine says of how keys of a pool end for want of room.
 
     `order` says who goes first, of pages that are kept for a key alone. `lru`: whose last holder let go longest ago, and of
-    full attention's that went together a longer prefix first. `lru-used`: who was used longest ago, where the engine counts
-    a use at some time between the last take and the last release. `lru-leaves`: so too, and nobody before a longer prefix of
-    its own. `lru-restored`: who was hit longest ago, or else handed out longest ago. `fifo`: whose key is oldest. `random`:
-    anybody.
+    full attention's that a request let go together a longer prefix first. `lru-used`: who was used longest ago, where the
+    engine counts a use at some time between the last take and the last release. `lru-leaves`: so too, and nobody before a
+    longer prefix of its own. `lru-restored`: who was hit longest ago, or else handed out longest ago. `fifo`: whose key is
+    oldest. `random`: anybody.
 
     `free_first`: pages without a key are handed out before any key ends; otherwise both wait in one queue. `watermark`: the
     share of the pool in use from which keys end ahead of need; 1: never. `together`: a key goes when that of the same

@@ -53,6 +53,7 @@ class Holdings:
             elif count == 1:
                 del record.holders[holder], record.held_for[holder]
                 if not record.holders:
+                    record.released_by = holder
                     self._released(event.pool, page, record)
 
     def _released(self, pool: int, page: int, record: PageRecord) -> None:

@@ -97,8 +97,8 @@ class PageRecord(Content):
 
     The others are the numbers of operations, −1 if there was none: `taken` when it was last taken by a first holder,
     `restored` if a key named it then or it was fetched from another tier, `released` when it was last given up by the last
-    holder, or lost its last key while nobody held it, `keyed` when it was last keyed, `asked_for` when the device last keyed
-    the prefix that it keeps a copy of, or a request ended that begins with it: that may count as a use.
+    holder (`released_by`), or lost its last key while nobody held it, `keyed` when it was last keyed, `asked_for` when the
+    device last keyed the prefix that it keeps a copy of, or a request ended that begins with it: that may count as a use.
     """
 
     holders: dict[str, int] = field(default_factory=dict)
@@ -107,6 +107,7 @@ class PageRecord(Content):
     taken: int = -1
     restored: int = -1
     released: int = -1
+    released_by: str = ""
     keyed: int = -1
     asked_for: int = -1
 
