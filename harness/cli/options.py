@@ -120,7 +120,9 @@ def engine_of(text: str, policy: str = "", device: str = "", isolate: Isolate | 
     """
     from harness._util.names import nearest
     from harness.engines import policy as policy_registry
-    from harness.engines.registry import GROUP, parse
+    from harness.engines.faults import misfit
+    from harness.engines.mutant import DEFAULT_POLICY
+    from harness.engines.registry import GROUP, MUTANT, parse
 
     try:
         spec = parse(f"{text}{',' if ':' in text else ':'}device={device}" if device else text)
@@ -131,6 +133,10 @@ def engine_of(text: str, policy: str = "", device: str = "", isolate: Isolate | 
         raise UsageError(f"--policy: no policy is called {policy!r}{nearest(policy, policies)}")
     if policy and not spec.kind.follows(policy):
         raise UsageError(f"--policy: engine {spec.kind.name} follows {', '.join(spec.kind.policies or ())}, not {policy}")
+    if fault := spec.options.get(MUTANT):
+        why = misfit(fault, spec.kind, policy or DEFAULT_POLICY)
+        if policy and why:
+            raise UsageError(f"--engine: {why}")
     return _held(spec, isolate or Isolate())
 
 
@@ -156,11 +162,20 @@ def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
     return spec.isolated(isolation)
 
 
-def configurations_of(policy: str, layouts: Sequence[str], options: Sequence[str]) -> tuple[list[Configuration], bool]:
-    """Return the configurations of a policy to run on, and whether the user named them.
+class Chosen(NamedTuple):
+    """The configurations to run on. `named`: the user named their layouts; `exact`: and each of them is what was asked for."""
 
-    Options without a layout apply to the layouts of a default run; those that refuse them are left out and told, since an
-    option such as a retention interval has no effect on some layouts.
+    configurations: list[Configuration]
+    named: bool = False
+    exact: bool = False
+
+
+def configurations_of(policy: str, layouts: Sequence[str], options: Sequence[str]) -> Chosen:
+    """Return the configurations of a policy to run on.
+
+    A layout alone stands for the kinds of retention that it has; what an engine refuses of these is left out and told. Options
+    without a layout apply to the layouts of a default run; those that refuse them are left out and told, since an option such
+    as a retention interval has no effect on some layouts.
     """
     from harness.engines import policy as policies
     from harness.trace.configurations import Configuration
@@ -170,14 +185,13 @@ def configurations_of(policy: str, layouts: Sequence[str], options: Sequence[str
     if layouts:
         named = [load(name) for name in dict.fromkeys(layouts)]
         if chosen or kind.variants is None:
-            return [Configuration(layout, chosen, policy, kind.least_pages) for layout in named], True
-        return [configuration for layout in named for configuration in kind.variants(layout)], True
+            exact = [Configuration(layout, chosen, policy, kind.least_pages) for layout in named]
+            return Chosen(exact, named=True, exact=True)
+        return Chosen([configuration for layout in named for configuration in kind.variants(layout)], named=True)
     if not chosen:
-        return kind.configurations(), False
-    return [
-        Configuration(layout, chosen, policy, kind.least_pages)
-        for layout in {c.layout.name: c.layout for c in kind.configurations()}.values()
-    ], False
+        return Chosen(kind.configurations())
+    known = {configuration.layout.name: configuration.layout for configuration in kind.configurations()}
+    return Chosen([Configuration(layout, chosen, policy, kind.least_pages) for layout in known.values()])
 
 
 def exported_of(policy: str, options: Sequence[str]) -> list[Exported]:

@@ -118,7 +118,7 @@ def run(
     spec = engine_of(engine, policy, device or "", isolate)
     said = [*options, *([f"retention_interval={retention_interval}"] if retention_interval is not None else [])]
     exported = exported_of(policy, said)
-    configurations, chosen = configurations_of(policy, layouts, [*said, *(one.setting for one in exported)])
+    configurations, named, exact = configurations_of(policy, layouts, [*said, *(one.setting for one in exported)])
     if junit:
         store.ready(junit, "--junit")
     if folder:
@@ -133,7 +133,8 @@ def run(
         seconds=seconds,
         expected=expectations_of(expected, strict_expected),
         policy=policy,
-        chosen_configurations=chosen,
+        chosen_configurations=named,
+        exact_configurations=exact,
         fail_fast=fail_fast,
         on_trace=progress.tell,
         on_failure=kept.take,

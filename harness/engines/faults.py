@@ -22,7 +22,7 @@ GROUP = "cachewitness.mutants"
 
 def all_mutants() -> dict[str, Mutant]:
     """Return every mutant by name: those of each policy, then those that belong to none."""
-    return _by_name(mutant for name in policies.names() for mutant in policies.get(name).mutants()) | _of_devices()
+    return _by_name(mutant for kind in policies.loadable() for mutant in kind.mutants()) | _of_devices()
 
 
 def fitting(policy: str) -> dict[str, Mutant]:
@@ -42,22 +42,37 @@ def _by_name(mutants: Iterable[Mutant]) -> dict[str, Mutant]:
     return {mutant.name: mutant for mutant in mutants}
 
 
+def misfit(name: str, kind: EngineKind, policy: str) -> str:
+    """Return why a fault cannot be planted into an engine of a kind that follows a policy; empty if it can.
+
+    Raises UsageError if there is no such fault.
+    """
+    followed = policies.get(policy)
+    called = [followed.name, *filter(None, [followed.plants_as])]
+    mutant = _named(name, kind, policy)
+    listed, planted = kind.name in mutant.engines, bool(set(called) & set(mutant.engines))
+    if planted if kind.is_reference else listed or (planted and kind.policies is None):
+        return ""
+    return f"mutant {name!r} fits {', '.join(mutant.engines)}, not {', '.join(called)}"
+
+
 def plant(name: str, kind: EngineKind, engine: Any, header: TraceHeader) -> None:
     """Plant a fault into an engine of a kind, just opened for a trace; at a height where there is nothing to plant, do nothing.
 
     Raises UsageError if there is no such fault, or if it does not fit that engine.
     """
-    mutants = fitting(header.policy) | dict(kind.faults())
+    if why := misfit(name, kind, header.policy):
+        raise UsageError(f"--engine: {why}")
+    mutant = _named(name, kind, header.policy)
+    target = engine if kind.name in mutant.engines else getattr(engine, "engine", engine)
+    if mutant.height in ("manager", header.height):
+        mutant.plant(target)
+
+
+def _named(name: str, kind: EngineKind, policy: str) -> Mutant:
+    mutants = fitting(policy) | dict(kind.faults())
     if name not in mutants:
         mutants |= all_mutants()
     if name not in mutants:
         raise UsageError(f"--engine: no mutant is called {name!r}{nearest(name, mutants, 'ls mutants')}")
-    mutant, target = mutants[name], engine
-    if kind.name not in mutant.engines:
-        policy = policies.get(header.policy)
-        called = [policy.name, *filter(None, [policy.plants_as])]
-        if kind.policies is not None or not set(called) & set(mutant.engines):
-            raise UsageError(f"--engine: mutant {name!r} fits {', '.join(mutant.engines)}, not {', '.join(called)}")
-        target = getattr(engine, "engine", engine)
-    if mutant.height in ("manager", header.height):
-        mutant.plant(target)
+    return mutants[name]

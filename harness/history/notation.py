@@ -91,6 +91,8 @@ def parse(text: str, where: str = "history", name: str = "") -> History:
             reader.line(line.partition("#")[0].strip())
         except UsageError as error:
             raise UsageError(f"{where}:{number}: {error}") from None
+        except ValueError:  # Python reads no number of thousands of digits
+            raise UsageError(f"{where}:{number}: a number is too long to be read") from None
     if not reader.pools or not reader.groups:
         raise UsageError(f"{where}: a history starts with its pools and groups")
     header = Header("story", "manager", reader.pools, reader.groups, reader.rules, trace=name)

@@ -67,7 +67,9 @@ class Runner:
     expected: Expectations = field(default_factory=Expectations)
     policy: str = "vllm"
     chosen_configurations: bool = False
-    """The user named the configuration: what the engine refuses of it is an error, not something left out."""
+    """The user named the layouts, so that no suite takes others."""
+    exact_configurations: bool = False
+    """The user named the configurations: what the engine refuses of them is an error, not something left out."""
     fail_fast: bool = False
     """Stop at the first failure that is not expected."""
     on_trace: Callable[[str, Trace], None] | None = None
@@ -195,7 +197,7 @@ class Runner:
                 arm = trace.header.name.partition("/")[0]
                 self._skip(f"{suite.name}: arm {arm} on {stream.configuration.name}", str(error))
                 return None
-            if self.chosen_configurations:
+            if self.exact_configurations:
                 raise
             self._skip(f"configuration {stream.configuration.name}", str(error))
             return None

@@ -36,10 +36,13 @@ def ready(path: Path, option: str) -> None:
 
     Raises UsageError if its folder is missing or it is a folder itself.
     """
-    if path.is_dir():
-        raise UsageError(f"{option}: {path} is a folder; name a file")
-    if not path.parent.is_dir():
-        raise UsageError(f"{option}: {path.parent} is no folder; make it first")
+    try:
+        if path.is_dir():
+            raise UsageError(f"{option}: {path} is a folder; name a file")
+        if not path.parent.is_dir():
+            raise UsageError(f"{option}: {path.parent} is no folder; make it first")
+    except OSError as error:
+        raise UsageError(f"{option}: {path} cannot be a file ({error.strerror})") from None
 
 
 def ready_folder(path: Path, option: str) -> None:

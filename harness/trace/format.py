@@ -163,7 +163,8 @@ class Trace(msgspec.Struct, frozen=True):
         return Trace(self.header, list(ops))
 
 
-_SEGMENT = re.compile(r"^(?P<name>[^\s:\[\]]+)(\[(?P<start>\d+)\])?:(?P<count>\d+)$")
+_SEGMENT = re.compile(r"^(?P<name>[^\s:\[\]]+)(\[(?P<start>[0-9]+)\])?:(?P<count>[0-9]+)$")
+_DIGITS_MAX = 9
 SEGMENT_TOKENS_MAX = 1 << 16
 
 
@@ -188,9 +189,10 @@ class Vocabulary:
             match = _SEGMENT.match(term)
             if match is None:
                 raise UsageError(f"prompt segment {term!r} is not of the form text:count or text[start]:count")
-            start, count = int(match["start"] or 0), int(match["count"])
-            if start + count > SEGMENT_TOKENS_MAX:
+            first, many = match["start"] or "0", match["count"]
+            if max(len(first), len(many)) > _DIGITS_MAX or int(first) + int(many) > SEGMENT_TOKENS_MAX:
                 raise UsageError(f"prompt segment {term!r} reaches beyond {SEGMENT_TOKENS_MAX} tokens")
+            start, count = int(first), int(many)
             base = self.token(match["name"], start)
             out.extend(range(base, base + count))
         return out

@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 
 from harness._util.errors import EngineMissing, UsageError
+from harness.engines.faults import misfit
 from harness.engines.kind import Answer
-from harness.engines.registry import EngineSpec
+from harness.engines.registry import MUTANT, EngineSpec
 from harness.run.execute import drive
 from harness.trace.format import Op, Trace
 from harness.vectors.case import CannotAsk
@@ -60,6 +61,10 @@ def consume(file: File, spec: EngineSpec) -> Consumed:
     policy, kind = file.info.policy, file.info.kind
     if not spec.kind.follows(policy):
         out.not_run[f"engine {spec.kind.name} follows {', '.join(spec.kind.policies or ())}, not {policy}"] += len(file.vectors)
+        return out
+    fault = spec.options.get(MUTANT)
+    if fault and (why := misfit(fault, spec.kind, policy)):
+        out.not_run[why] += len(file.vectors)
         return out
     answers: Mapping[str, Answer] = {} if spec.kind.answers is None else spec.kind.answers(policy, spec.options)
     if kind != "lifecycle" and kind not in answers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 import msgspec
@@ -114,10 +115,9 @@ def find(paths: Iterable[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in paths:
-        if path.is_dir():
-            found += sorted(path.rglob("*.json"))
-        elif path.exists():
-            found.append(path)
-        else:
-            raise UsageError(f"{path}: there is no such file or folder")
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            raise UsageError(f"{path}: there is no such file or folder ({error.strerror})") from None
+        found += sorted(path.rglob("*.json")) if S_ISDIR(mode) else [path]
     return list(dict.fromkeys(found))

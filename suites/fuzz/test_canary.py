@@ -13,6 +13,7 @@ from harness.fuzz.campaign import Plan
 from harness.fuzz.canary import CANARIES, OPERATIONS_MAX, SOUGHT, planted, run_canary
 from harness.fuzz.draw import Restriction
 from harness.trace import layouts
+from harness.trace.format import Height
 from harness.verdict.result import EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS
 
 BOTH = Plan("vllm", ("manager", "scheduler"), Restriction(), seed=0)
@@ -43,6 +44,22 @@ def test_only_what_the_configurations_express_is_planted() -> None:
         assert canary is not None and canary.reported and canary.mutant not in needing
     uncached = Restriction([layouts.load("full")], {"enable_caching": False})
     assert run_canary(Plan("vllm", ("manager",), uncached, seed=0)) is None
+
+
+@pytest.mark.parametrize(
+    ("layout", "heights", "fault"),
+    [
+        ("full", ("manager", "scheduler"), "freed-while-in-flight"),
+        ("full-mamba", ("manager", "scheduler"), "replay-boundary-masked"),
+        ("gemma-3-27b", ("manager",), "window-freed-early"),
+    ],
+)
+def test_a_fault_that_changes_nothing_is_not_chosen(
+    layout: str, heights: tuple[Height, ...], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault that the kinds of groups allow and these lengths never show; planted, it would be missed on a sound harness."""
+    monkeypatch.setattr(canary, "CANARIES", {fault: CANARIES[fault]})
+    assert run_canary(Plan("vllm", heights, Restriction([layouts.load(layout)], {}), seed=0)) is None
 
 
 def test_a_blind_harness_fails_loudly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

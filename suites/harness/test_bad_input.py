@@ -40,6 +40,8 @@ TRACES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "a negative length": ({}, [{**SUBMIT, "prompt": "x:-5"}], 2, "$.prompt"),
     "no length at all": ({}, [{**SUBMIT, "prompt": ""}], 2, "`$.prompt`"),
     "a length beyond all": ({}, [{**SUBMIT, "prompt": "x:99999999999999999999"}], 2, "$.prompt"),
+    "a length of 5,000 digits": ({}, [{**SUBMIT, "prompt": "x:" + "9" * 5_000}], 2, "$.prompt"),
+    "a start of 5,000 digits": ({}, [{**SUBMIT, "prompt": "x[" + "9" * 5_000 + "]:1"}], 2, "$.prompt"),
     "a negative number of tokens": ({}, [SUBMIT, {"op": "step", "run": [["a", -3]]}], 3, "`$.run`"),
     "a request twice in a step": ({}, [SUBMIT, {"op": "step", "run": [["a", 3], ["a", 3]]}], 3, "`$.run`"),
     "a negative budget": ({}, [SUBMIT, {"op": "step", "budget": -3}], 3, "`$.budget`"),

@@ -141,6 +141,17 @@ def test_an_option_applies_where_it_can_and_is_told_where_it_cannot(capsys: pyte
     assert "configuration full[retention_interval=16]: layout 'full': option" in " ".join(out.split())
 
 
+def test_a_layout_is_run_where_the_engine_can_and_is_told_where_it_cannot(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a layout's kinds of retention a release may lack some; only a configuration that was spelt out has to fit."""
+    asked = ("run", "--engine", "reference:release=0.22", "--suite", "invariants", "--layout", "full-mamba")
+    code, out, _ = _run(capsys, *asked)
+    assert (
+        code == 0 and "configuration full-mamba[retention_interval=0]: layout 'full-mamba': option 'retention_interval'" in out
+    )
+    code, out, err = _run(capsys, *asked, "--option", "retention_interval=0")
+    assert (code, out) == (4, "") and "came with release 0.23" in err
+
+
 def test_a_checker_that_crashes_makes_the_verdict_unknown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,6 +207,7 @@ BAD = {
     "group 3: full block 4 pool 9": "group 3 lies in pool 9, which no line before declares",
     "rules: kindness 4": "no rule is called 'kindness 4'",
     "zero 9/1": "pool 9 has no page 1",
+    "take r1 | " + "9" * 5_000: "a number is too long",
     "reset maybe": "is not of the form `reset ok",
 }
 

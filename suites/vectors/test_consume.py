@@ -158,6 +158,13 @@ def _wrong(tmp_path: Path, change: Any) -> Path:
     return path
 
 
+def test_a_fault_is_asked_of_the_policies_that_it_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder of every policy's vectors can be consumed with one policy's fault; the others are told as not run."""
+    both = (str(VLLM / "lookup.json"), str(VLLM.parent / "furiosa" / "lifecycle.json"))
+    code, out, err = _run(capsys, *both, "--engine", "reference:mutant=last-token-hit")
+    assert (code, err) == (1, "") and ": mutant 'last-token-hit' fits reference, not furiosa" in out
+
+
 def test_a_wrong_expected_value_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that was filled wrongly is no less a failure than a wrong engine."""
     path = _wrong(tmp_path, lambda vectors: vectors["sizing/one-group"]["expected"]["values"].update(alignment=17))
