@@ -82,9 +82,9 @@ def _checkers() -> Rows:
 
 
 def _anomalies() -> Rows:
-    from harness.checkers.anomalies import CATALOGUE
+    from harness.checkers.anomalies import BY_NAME
 
-    return [{"name": a.name, "invariant": a.invariant, "implies": a.implies} for a in CATALOGUE]
+    return [{"name": a.name, "invariant": a.invariant, "implies": a.implies} for a in BY_NAME.values()]
 
 
 def _mutants() -> Rows:
