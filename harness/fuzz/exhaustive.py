@@ -71,6 +71,10 @@ class Coverage:
         return self.failure is None and not self.interrupted and all(one.complete for one in self.covered)
 
 
+BOUND_MAX = 64
+"""A search within a wider bound would not end."""
+
+
 def bound_of(text: str) -> Bound:
     """Read `requests=2,blocks=3,pages=7`; what is not named stays as it is by default.
 
@@ -81,10 +85,9 @@ def bound_of(text: str) -> Bound:
         name, equals, value = part.partition("=")
         if name not in Bound.__dataclass_fields__:
             raise UsageError(f"--bound: there is no bound {name!r}{nearest(name, list(Bound.__dataclass_fields__))}")
-        if not equals or not value.isdigit() or int(value) < (2 if name == "pages" else 1):
-            raise UsageError(
-                f"--bound: {part!r} is not of the form {name}=N with a whole number N that leaves room for something"
-            )
+        least, digits = 2 if name == "pages" else 1, value.isascii() and value.isdigit() and len(value) < 5
+        if not equals or not digits or not least <= int(value) <= BOUND_MAX:
+            raise UsageError(f"--bound: {part!r} is not of the form {name}=N with a whole number N from {least} to {BOUND_MAX}")
         given[name] = int(value)
     return Bound(**given)
 

@@ -117,7 +117,10 @@ class Server:
 
 
 def _checked(url: str, option: str) -> str:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise UsageError(f"{option}: {url!r} is no address ({error})") from None
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise UsageError(f"{option}: {url!r} is not of the form http://HOST:PORT")
     return url.rstrip("/").removesuffix("/v1")

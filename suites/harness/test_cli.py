@@ -66,6 +66,8 @@ USAGE = {
     "a margin that is no number": (("score", "--margin", "nan"), "nan is not a finite number"),
     "a name of 5,000 letters": (("run", "--engine", "r" * 5_000), "characters) known are"),
     "drafts that are no number": (("run", "--layout", "full", "--option", "num_speculative_tokens="), "whole number"),
+    "a bound beyond all": (("fuzz", "--exhaustive", "--bound", "pages=99999999999"), "from 2 to 64"),
+    "an address that is none": (("score", "--base-url", "http://[", "--limit", "1"), "is no address"),
     "a fault like no other": (("run", "--engine", "reference:mutant=zzzz"), "(`cachewitness ls mutants` lists all)"),
     "a seed that is no number": (("run", "--seed", "x"), "--seed"),
     "a report into no folder": (("run", "--junit", "nowhere/x.xml"), "nowhere is no folder"),
