@@ -8,7 +8,7 @@ it. All of that breaks silently, by one convenient import.
     suites.support                           the only part of suites that test modules import
     reference_impl.<system>                  the standard library, reference_impl.primitives and itself (see `BUILDS_ON`)
     toy_model/*                              torch and safetensors as well
-    tensors.py                               torch as well
+    tensors.py, sub_managers.py              torch as well
     harness.<room>                           rooms in front of it in `FLOW`, and itself
     harness.policies.<policy>                loaded by entry point, imported by nobody else (see `BUILDS_ON`)
     harness.ledger, harness.checkers         nothing of reference_impl, harness.engines, harness.mutants, harness.policies,
@@ -157,7 +157,7 @@ def _open_to_policy(module: Module, name: str) -> bool:
         return True
     system = module.path.parts[1]
     if top in ("torch", "safetensors"):
-        return system == "toy_model" or (top == "torch" and module.path.name == "tensors.py")
+        return system == "toy_model" or (top == "torch" and module.path.name in ("tensors.py", "sub_managers.py"))
     own = f"reference_impl.{system}"
     return any(_within(name, package) for package in ("reference_impl.primitives", own, BUILDS_ON.get(own, own)))
 
