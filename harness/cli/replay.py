@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,10 +135,13 @@ def _missing(spec: EngineSpec, asked: Trace, file: Path) -> str:
 
     Raises UsageError, naming the file unless an option of the command is at fault, for a configuration that the engine refuses.
     """
+    from harness.engines.failure import EngineFailure
+
     try:
         engine = spec.open(asked.header)
         header = engine.describe()
-        engine.close()
+        with suppress(EngineFailure):  # running the trace will tell
+            engine.close()
     except UsageError as error:
         raise UsageError(f"{error}" if str(error).startswith("--") else f"{file}:1: {error}") from None
     for need in asked.header.needs:

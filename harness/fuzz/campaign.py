@@ -31,7 +31,7 @@ from harness.trace.format import Height, Trace
 from harness.trace.generate import Seeded, write
 from harness.verdict.expected import Entry, Expectations
 from harness.verdict.result import Result
-from harness.verdict.summary import Failure, NotRun, Report, SuiteReport
+from harness.verdict.summary import UNFINISHED, Failure, NotRun, Report, SuiteReport
 
 LENGTHS = (30, 60, 60, 120)
 """In operations, of traces; long ones fill pools, short ones leave more to other configurations."""
@@ -175,8 +175,9 @@ class Campaign:
         expected = entry.reason if entry else ""
         failure = Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op, expected=expected)
         self._suites[trace.header.height].failures.append(failure)
-        self._tell(failure, final=False)
         if entry is None:
+            failure.why_long = UNFINISHED
+            self._tell(failure, final=False)
             shrink(failure, self.engine)
         self._tell(failure, final=True)
 

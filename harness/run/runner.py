@@ -29,7 +29,7 @@ from harness.verdict.arm_row import merge_rows
 from harness.verdict.compared import Compared
 from harness.verdict.expected import Expectations
 from harness.verdict.result import Result
-from harness.verdict.summary import Failure, NotRun, Report, SuiteReport
+from harness.verdict.summary import UNFINISHED, Failure, NotRun, Report, SuiteReport
 
 RANDOM_TRACES = 12
 """Random traces for each configuration when the user gives no time."""
@@ -79,7 +79,8 @@ class Runner:
     def run(self, suites: list[Suite]) -> Report:
         """Run the suites and return the report, which holds what there is so far if the user interrupts the run.
 
-        Raises UsageError if a configuration that the user named does not fit the engine, or none does.
+        Raises UsageError if a configuration that the user named does not fit the engine, or none does, or the engine cannot be
+        used any more. After a failure that ends the run, and the report says so.
         """
         started = time.perf_counter()
         self._report = Report(engine=self.engine.text, held=self.engine.held, seed=self.seed)
@@ -90,6 +91,10 @@ class Runner:
             self._refuse_if_nothing_fits()
         except KeyboardInterrupt:
             self._report.interrupted = True
+        except UsageError as error:
+            if self._report.outcome != "fail":
+                raise
+            self._skip("the rest of the run", str(error))
         self._report.not_run = list(self._left_out.values())
         self._report.seconds = time.perf_counter() - started
         self._conclude(suites)
@@ -234,9 +239,10 @@ class Runner:
         failure = Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op, expected=expected)
         failure.engine = engine.text if engine.text != self.engine.text else ""
         report.failures.append(failure)
-        self._tell(failure, final=False)
         if entry is None and finding.anomaly not in self._shrunk and len(self._shrunk) < FAILURES_SHRUNK:
             self._shrunk.add(finding.anomaly)
+            failure.why_long = UNFINISHED
+            self._tell(failure, final=False)
             failure.replace(*smallest(trace, engine, finding, partial(self._rerun, suite, finding.anomaly)))
         elif entry is None and len(trace.ops) > SHORT:
             failure.why_long = f"not shrunk, since {len(self._shrunk)} others were"

@@ -25,6 +25,10 @@ from harness.verdict.result import (
 DISAGREEMENT_NAMES = {anomaly.name for anomaly in DISAGREEMENTS}
 
 
+UNFINISHED = "interrupted before it was shrunk"
+"""Why the trace of a failure is long if nothing came after it."""
+
+
 class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A trace that failed: its id, the finding, and the smallest trace that fails alike.
 

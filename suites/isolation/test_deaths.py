@@ -99,6 +99,12 @@ def test_a_death_while_closing_is_a_finding() -> None:
     assert finding.anomaly == "died" and finding.sentence.startswith("Let go of the engine after the last operation")
 
 
+def test_a_replay_finds_a_death_while_closing(capsys: pytest.CaptureFixture[str]) -> None:
+    traces.save(TRACE, Path("trace.jsonl"))
+    assert invoke(["replay", "trace.jsonl", "--engine", "mortal:how=raise,at=close"]) == 1
+    assert "Let go of the engine" in capsys.readouterr().out
+
+
 def test_one_child_serves_many_traces_and_is_replaced_when_it_died() -> None:
     calm, first = engine("exit-0", at="reset"), started()
     for _ in range(3):

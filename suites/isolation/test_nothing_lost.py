@@ -10,13 +10,17 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from harness._util.errors import EngineBroken
 from harness.cli import invoke
-from harness.engines.registry import parse
+from harness.engines.kind import EngineKind
+from harness.engines.protocol import Engine
+from harness.engines.registry import EngineSpec, parse
 from harness.fuzz.campaign import Campaign, Plan
 from harness.fuzz.draw import Restriction
 from harness.run.runner import Runner
@@ -24,6 +28,7 @@ from harness.run.store import Keeper
 from harness.run.suites import SUITES
 from harness.trace import format as traces
 from harness.trace.configurations import Configuration
+from harness.trace.format import TraceHeader
 from harness.trace.layouts import load
 from harness.verdict.summary import Failure
 
@@ -113,7 +118,29 @@ def test_a_failure_is_on_disk_before_it_is_shrunk(tmp_path: Path) -> None:
     ((failure, final),) = seen
     assert not final and report.interrupted and report.exit_code == 130
     assert [kept.id for kept in report.suites[0].failures] == [failure.id] and report.suites[0].tallies
+    assert failure.why_long == "interrupted before it was shrunk"
     assert traces.load(Path(keeper.stored[failure.id].trace)).ops == failure.trace.ops
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_a_failure_outranks_an_engine_that_cannot_be_used_any_more(failing: bool) -> None:
+    """What was found is told, and that the rest was not run; without a failure the error is all there is to tell."""
+    opened = count()
+
+    def open_engine(header: TraceHeader, _: Mapping[str, str]) -> Engine:
+        if next(opened) > 400:
+            raise ValueError("boom")
+        return parse(LEAK if failing else "reference").open(header)
+
+    kind = EngineKind(name="flaky", summary="", heights=("manager",), open=open_engine)
+    runner = Runner(EngineSpec(kind, {}, "flaky"), [Configuration(load("full"))], seconds=60)
+    if not failing:
+        with pytest.raises(EngineBroken, match=r"it raised ValueError: boom \(test_nothing_lost.py:"):
+            runner.run(RANDOM)
+        return
+    report = runner.run(RANDOM)
+    assert report.exit_code == 1 and report.failures
+    assert next(entry.why for entry in report.not_run if entry.what == "the rest of the run").count("ValueError: boom") == 1
 
 
 def test_a_campaign_keeps_what_it_was_shrinking(tmp_path: Path) -> None:
