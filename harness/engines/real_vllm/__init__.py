@@ -1,1 +1,1 @@
-"""The engine `vllm`: the installed vLLM's own cache manager, in process on CPU."""
+"""The engine `vllm`: the installed vLLM's own cache manager, on CPU."""

@@ -1,4 +1,4 @@
-"""The engine `vllm`: the installed vLLM's own cache manager, in process on CPU, under the harness's scheduler and worker.
+"""The engine `vllm`: the installed vLLM's own cache manager, on CPU, under the harness's scheduler and worker.
 
 `vllm:source=PATH` takes the vLLM in that folder (a checkout, or a wheel unpacked without its compiled parts). Everything
 that decides what is cached, hit, kept and evicted, and where a chunk ends, is vLLM's code; what is ours is the order of
@@ -250,7 +250,7 @@ def _faults() -> Mapping[str, Mutant]:
 
 ENGINE = EngineKind(
     name="vllm",
-    summary="the installed vLLM's own KVCacheManager, in process on CPU",
+    summary="the installed vLLM's own KVCacheManager, on CPU",
     heights=("manager",),
     open=open_engine,
     answers=answer_vectors,
