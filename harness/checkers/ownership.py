@@ -11,7 +11,7 @@ from harness.checkers.wording import count as counted
 from harness.history.attention_span import first_needed
 from harness.history.events import Aborted, Counts, Drop, Finished, Group, Preempted, StepEnd, Take, Write
 from harness.ledger.ledger import Ledger
-from harness.ledger.records import PageRecord, Span
+from harness.ledger.records import PageRecord, PoolRecords, Span
 from harness.ledger.requests import RequestRecord
 
 
@@ -88,17 +88,11 @@ class Ownership(Checker):
         return None
 
     def on_counts(self, ledger: Ledger, event: Counts) -> Found:
-        """Compare the engine's counts with the holders in the ledger."""
+        """Compare the engine's counts with the holders in the ledger: as they are now, or when the operation is over."""
         self.opportunities += 1
-        records, held = ledger.records[event.pool], ledger.holdings.held[event.pool]
-        if event.free + event.held + event.cached != records.capacity:
-            return (_wrong_sum(event, records.capacity),)
-        for page, count in event.refs:
-            record = records.get(page)
-            holders = record.holders if record is not None else {}
-            if count != sum(holders.values()):
-                return (_miscounted(page, count, holders, event.step),)
-        return (_wrong_held(event, held, len(ledger.holdings.idle[event.pool])),) if event.held != held else None
+        if _miscounts(ledger, event):
+            self.doubts.append(lambda ledger: _miscounts(ledger, event))
+        return None
 
     def on_end(self, ledger: Ledger, event: Finished | Aborted | Preempted) -> Found:
         """Remember who has to give everything back, and the last step in flight: until it ends an engine may wait with that."""
@@ -121,6 +115,25 @@ class Ownership(Checker):
         return [_leak(ledger, r) for r in over if ledger.holdings.pages_of.get(r)]
 
 
+def _miscounts(ledger: Ledger, event: Counts) -> Finding | None:
+    """Compare the engine's counts with the holders in the ledger."""
+    found, records, held = None, ledger.records[event.pool], ledger.holdings.held[event.pool]
+    if event.free + event.held + event.cached != records.capacity or min(event.free, event.held, event.cached) < 0:
+        found = _wrong_sum(event, records.capacity)
+    elif wrong := next((page for page, count in event.refs if count != _references(records, page)), None):
+        found = _miscounted(wrong, dict(event.refs)[wrong], records[wrong].holders, event.step)
+    elif event.held != held:
+        found = _wrong_held(event, held, len(ledger.holdings.idle[event.pool]))
+    if found is not None:
+        found.seq = event.seq
+    return found
+
+
+def _references(records: PoolRecords, page: int) -> int:
+    record = records.get(page)
+    return sum(record.holders.values()) if record is not None else 0
+
+
 def _leak(ledger: Ledger, r: str) -> Finding:
     pages = [page for records in ledger.records.values() for page, record in sorted(records.items()) if r in record.holders]
     sentence = (
@@ -134,8 +147,9 @@ def _counted(event: Counts) -> str:
 
 
 def _wrong_sum(event: Counts, total: int) -> Finding:
-    twice = event.free + event.held + event.cached > total
-    what = "counts a page twice" if twice else "has lost a page"
+    negative = min(event.free, event.held, event.cached) < 0
+    twice = negative or event.free + event.held + event.cached > total
+    what = "counts fewer pages than none" if negative else "counts a page twice" if twice else "has lost a page"
     sentence = (
         f"Let pool {event.pool} have {total} pages. The engine, which reports {_counted(event)}, {what}: a contradiction."
     )

@@ -1,6 +1,7 @@
 """What a checker is: handlers that see (ledger, event) and return contradictions.
 
-A handler is called *before* the ledger takes the event in. Every checker counts its opportunities: the occasions on which
+A handler is called *before* the ledger takes the event in. What may come in any order within an operation is judged when the
+operation is over: a handler leaves a doubt, which is asked then. Every checker counts its opportunities: the occasions on which
 it really had something to judge. A checker that crashes is removed from the run and makes the verdict unknown; findings of
 the others stand.
 
@@ -14,12 +15,14 @@ from typing import Any, ClassVar
 
 from harness.checkers.diagnose import diagnose
 from harness.checkers.finding import Finding, Measured, Tally
-from harness.history.events import Event, Header, Read, StepEnd
+from harness.history.events import Event, Header, Read
 from harness.ledger.collection import Collector
 from harness.ledger.ledger import Ledger
 
 Found = Iterable[Finding] | None
 Handler = Callable[[Ledger, Any], Found]
+Doubt = Callable[[Ledger], Finding | None]
+"""Asked when the operation is over: the finding, with the event that it is about, if it stands then."""
 
 
 class Checker:
@@ -37,6 +40,7 @@ class Checker:
         self.opportunities = 0
         self.acceptable = 0
         self.measured: list[Measured] = []
+        self.doubts: list[Doubt] = []
 
     def not_applicable(self, header: Header) -> str:
         """Return why the rule does not apply to this engine; empty if it does."""
@@ -48,6 +52,11 @@ class Checker:
 
     def note_invalid_read(self, ledger: Ledger, event: Read) -> None:
         """Take note of an invalid read, whoever answers for it; valid reads are not shown here."""
+
+    def operation_over(self, ledger: Ledger) -> Found:
+        """Judge what is in doubt: the engine has said all that it has to say of the operation."""
+        doubts, self.doubts = self.doubts, []
+        return [finding for doubt in doubts if (finding := doubt(ledger)) is not None]
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
         """Forget prefixes whose nodes stand for nothing now, and requests that the ledger does not know any more."""
@@ -86,10 +95,27 @@ class Panel:
         if kind is Read and ledger.before(event).invalid:  # type: ignore[arg-type]
             findings = [*findings, *self._judge_invalid_read(event)]  # type: ignore[arg-type]
         ledger.apply(event)
-        if kind is StepEnd and self.collector.due:
+        return findings
+
+    def reconsider(self) -> None:
+        """Let go of doubts that have no ground any more, where an operation may be over."""
+        for checker in self._active:
+            if checker.doubts:
+                checker.doubts = [doubt for doubt in checker.doubts if doubt(self.ledger) is not None]
+
+    def operation_over(self) -> list[Finding]:
+        """Let every checker judge what it left in doubt, forget what is over, and return what was found."""
+        findings: list[Finding] = []
+        for checker in [checker for checker in self._active if checker.doubts]:
+            try:
+                found = checker.operation_over(self.ledger) or ()
+                findings += [self._signed(finding, checker, finding.seq) for finding in found]
+            except Exception as error:
+                self._crashed(checker, f"{type(error).__name__}: {error} (at the end of an operation)")
+        if self.collector.due:
             gone = self.collector.collect()
             for checker in self._active:
-                checker.forget(ledger, gone)
+                checker.forget(self.ledger, gone)
         return findings
 
     def _judge_invalid_read(self, read: Read) -> Sequence[Finding]:
@@ -132,7 +158,7 @@ class Panel:
                 self._crashed(checker, f"{type(error).__name__}: {error} (at the end)")
         for checker in self._active:
             tally = self.tallies[checker.name]
-            tally.opportunities, tally.acceptable = checker.opportunities, checker.acceptable
+            tally.opportunities, tally.acceptable = max(checker.opportunities, tally.findings), checker.acceptable
             tally.measured = checker.measured
         return findings
 

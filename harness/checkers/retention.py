@@ -6,7 +6,7 @@ shared-prefix boundaries count), so no mask of any engine is consulted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from math import lcm
 
 from harness.checkers.finding import Finding
@@ -70,34 +70,34 @@ class ReplayBoundaryRetained(Checker):
         }
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
-        """When a prompt is complete, look for the keys that its replay needs."""
+        """When a prompt is complete, note the keys that its replay needs; they may come until the operation is over."""
         begun = ledger.open_steps.get(event.step)
-        found = []
         for run in begun.runs if begun else ():
             if run.r in event.withdrawn or (event.step, run.r) in ledger.requests.ended_in_flight:
                 continue
             request = ledger.requests[run.r]
-            if run.start < request.prompt_tokens <= run.stop and (finding := self._judge(ledger, request, event)):
-                found.append(finding)
-            if run.start < self._shared_prefix_boundaries.get(run.r, 0) <= run.known and (
-                finding := self._shared_prefix_boundary(ledger, request)
-            ):
-                found.append(finding)
-        return found
+            if run.start < request.prompt_tokens <= run.stop:
+                self._expect_replay_boundary(ledger, request, event)
+            if run.start < self._shared_prefix_boundaries.get(run.r, 0) <= run.known:
+                self._expect_shared_prefix_boundary(ledger, request, event)
+        return None
 
-    def _shared_prefix_boundary(self, ledger: Ledger, request: RequestRecord) -> Finding | None:
-        """Judge the states at a request's shared-prefix boundary, once it is past: those that were written are kept."""
-        length = self._shared_prefix_boundaries[request.r]
+    def _expect_shared_prefix_boundary(self, ledger: Ledger, request: RequestRecord, event: StepEnd) -> None:
+        """Expect the states at a request's shared-prefix boundary, once it is past: those that were written are kept."""
+        r, length = request.r, self._shared_prefix_boundaries[request.r]
+        node = request.nodes[length]
         for group in ledger.local:
             written = group.kind == "recurrent" and length in request.states.get(group.id, ())
-            if not written or group.id not in ledger.header.rules.retention.groups:
-                continue
-            self.opportunities += 1
-            node = request.nodes[length]
-            self._owed.setdefault((group.id, node), (request.r, _lost_shared_prefix_boundary))
-            if _dropped_by_retention(ledger, group.id, node):
-                return _lost_shared_prefix_boundary(request.r, length, group.id, "no key for it was kept")
-        return None
+            if written and group.id in ledger.header.rules.retention.groups:
+                self.opportunities += 1
+                self._owed.setdefault((group.id, node), (r, _lost_shared_prefix_boundary))
+                lost = _lost_shared_prefix_boundary(r, length, group.id, "no key for it was kept")
+                self._expect([(group.id, node)], lost, event)
+
+    def _expect(self, places: Sequence[tuple[int, int]], lost: Finding, event: StepEnd | Unpublish) -> None:
+        """Report a loss unless each (group, prefix) has a key, or had one that went lawfully, when the operation is over."""
+        lost.seq = event.seq
+        self.doubts.append(lambda ledger: lost if any(_dropped_by_retention(ledger, *place) for place in places) else None)
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
         """Allow a kept boundary to go for want of room, with a reset or with new weights, but not by retention."""
@@ -109,22 +109,28 @@ class ReplayBoundaryRetained(Checker):
                 continue
             if owed := self._owed.get((event.group, key.node)):
                 r, lost = owed
-                return (lost(r, key.length, event.group, f"retention dropped it in step {event.step}"),)
+                why = f"retention dropped it in step {event.step}"
+                self._expect([(event.group, key.node)], lost(r, key.length, event.group, why), event)
         return None
 
-    def _judge(self, ledger: Ledger, request: RequestRecord, event: StepEnd) -> Finding | None:
+    def _expect_replay_boundary(self, ledger: Ledger, request: RequestRecord, event: StepEnd) -> None:
         boundary, needed = replay_needs(ledger, request)
         if boundary <= request.resume or not _states_written(ledger, request, boundary):
-            return None
+            return
         self.opportunities += 1
+        r, resume = request.r, request.resume
         for group, node in needed:
-            length = ledger.trie.depth[node]
-            self._owed[group, node] = request.r, _lost
-            if length <= request.resume or _matched_beyond(ledger, request, group, length):
-                continue
-            if _dropped_by_retention(ledger, group, node):
-                return _lost(request.r, boundary, group, f"no key for its first {length} tokens was kept")
-        return None
+            self._owed[group, node] = r, _lost
+        needed = [(group, node) for group, node in needed if ledger.trie.depth[node] > resume]
+
+        def judge(ledger: Ledger) -> Finding | None:
+            for group, node in needed:
+                length = ledger.trie.depth[node]
+                if _dropped_by_retention(ledger, group, node) and not _matched_beyond(ledger, request, group, length):
+                    return _lost(r, boundary, group, f"no key for its first {length} tokens was kept", event.seq)
+            return None
+
+        self.doubts.append(judge)
 
 
 class IntervalSparsity(Checker):
@@ -166,13 +172,25 @@ class IntervalSparsity(Checker):
         return None
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
-        """Expect a key of a governed group on the interval or at a reachable boundary of its publisher."""
+        """Expect a key of a governed group on the interval or at a reachable boundary of its publisher.
+
+        What is reachable may be known only when the operation is over, if the look-up is reported after the key.
+        """
         retention = ledger.header.rules.retention
-        if retention.interval is None or event.group not in retention.groups:
+        interval = retention.interval
+        if interval is None or event.group not in retention.groups:
             return None
         self.opportunities += 1
         request, group = ledger.requests[event.r], ledger.groups[event.group]
-        if _on_interval(ledger, group, event.length, retention.interval) or _kept_aside(ledger, request, event):
+        if _on_interval(ledger, group, event.length, interval) or _kept_aside(ledger, request, event):
+            return None
+        if self._over_dense(ledger, event, interval) is not None:
+            self.doubts.append(lambda ledger: self._over_dense(ledger, event, interval))
+        return None
+
+    def _over_dense(self, ledger: Ledger, event: Publish, interval: int) -> Finding | None:
+        request, group = ledger.requests[event.r], ledger.groups[event.group]
+        if _fetched(ledger, request, event):
             return None
         boundaries = self._reachable(ledger, request, group)
         if any(event.length in needed_lengths(group, boundary) for boundary in boundaries):
@@ -181,10 +199,10 @@ class IntervalSparsity(Checker):
             return None
         sentence = (
             f"Let {event.r} have a prompt of {count(request.prompt_tokens, 'token')} under a retention interval of "
-            f"{retention.interval}, which keeps {kept(retention.interval, boundaries)}; however a key for its first "
+            f"{interval}, which keeps {kept(interval, boundaries)}; however a key for its first "
             f"{count(event.length, 'token')} was kept in group {event.group} ({group.kind}): a contradiction."
         )
-        return (Finding(anomaly="over-dense-retention", r=event.r, sentence=sentence),)
+        return Finding(anomaly="over-dense-retention", r=event.r, sentence=sentence, seq=event.seq)
 
     def _reachable(self, ledger: Ledger, request: RequestRecord, group: Group) -> set[int]:
         """Return the boundaries, in tokens, at which the request itself, a longer one or a sibling can be resumed."""
@@ -256,16 +274,17 @@ def _kept_aside(ledger: Ledger, request: RequestRecord, event: Publish) -> bool:
     It may have lost the key since the page was hit there, if bringing it back took time.
     """
     node = request.nodes[event.length] if event.length < len(request.nodes) else None
-    return any(
-        node in ledger.keys.published[other] or (request.hit is not None and _fetched(request.hit, event, other))
-        for other in ledger.stored[event.group]
-    )
+    there = any(node in ledger.keys.published[other] for other in ledger.stored[event.group])
+    return there or _fetched(ledger, request, event)
 
 
-def _fetched(hit: Hit, event: Publish, other: int) -> bool:
-    """Whether the page that is keyed was fetched from another group's pages by a hit."""
-    columns = zip(hit.pages[event.group], hit.pages[other], strict=False)
-    return any(page == event.page and place >= 0 for page, place in columns)
+def _fetched(ledger: Ledger, request: RequestRecord, event: Publish) -> bool:
+    """Whether the page that is keyed was fetched from the pages of another tier by the request's hit."""
+    if request.hit is None:
+        return False
+    pages = request.hit.pages
+    columns = [zip(pages[event.group], pages[other], strict=False) for other in ledger.stored[event.group]]
+    return any(page == event.page and place >= 0 for pairs in columns for page, place in pairs)
 
 
 def _matched_beyond(ledger: Ledger, request: RequestRecord, owner: int, length: int) -> bool:
@@ -284,12 +303,12 @@ def _states_written(ledger: Ledger, request: RequestRecord, boundary: int) -> bo
     return all(boundary in request.states.get(group.id, ()) for group in ledger.local if group.kind == "recurrent")
 
 
-def _lost(r: str, boundary: int, group: int, why: str) -> Finding:
+def _lost(r: str, boundary: int, group: int, why: str, seq: int = -1) -> Finding:
     sentence = (
         f"Let {r} be prefilled. Everything that a replay needs to resume at {boundary} was written; however in group {group} "
         f"{why}: a contradiction."
     )
-    return Finding(anomaly="lost-replay-boundary", r=r, sentence=sentence)
+    return Finding(anomaly="lost-replay-boundary", r=r, sentence=sentence, seq=seq)
 
 
 def _lost_shared_prefix_boundary(r: str, length: int, group: int, why: str) -> Finding:

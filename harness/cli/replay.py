@@ -54,6 +54,7 @@ def replay(
     from harness.history import validate
     from harness.history.events import save
     from harness.run import store
+    from harness.run.execute import attempt
     from harness.verdict.report import terminal
     from harness.verdict.report.counterexample import witness
     from harness.verdict.result import EXIT_NOTHING_CHECKED
@@ -70,20 +71,21 @@ def replay(
         click.echo(f"cachewitness: {file}: not run: {missing}", err=True)
         return EXIT_NOTHING_CHECKED
     run = _runner(spec, differential=differential, cold=cold)
-    result = run(asked)
+    result, bad = attempt(lambda: run(asked))
     if shrinking and result.findings:
         asked, file = _smaller(asked, run, result.findings[0].anomaly, file)
-        result = run(asked)
+        result, bad = attempt(lambda: run(asked))
     if recorded:
         save(result.history, recorded)
     out = terminal.console()
     if not quiet:
         terminal.print_activity(result.activity, out)
         terminal.print_tallies(result.tallies, out)
+    terminal.print_bad_events([bad] if bad else [], out)
     for finding in result.findings[:1]:
         command = store.replay_command(file, engine, differential=differential, cold=cold)
         terminal.print_lines([*witness(finding, asked, replay=command), ""], out)
-    code = exit_code(result)
+    code = exit_code(result, bad)
     terminal.print_verdict(code, out, reasons=reasons(result), passed="no contradiction in this trace")
     return code
 
@@ -94,8 +96,11 @@ def reasons(result: Result) -> list[str]:
     return [f"{found[0]}, the first of {len(found)} findings"] if len(found) > 1 else found
 
 
-def exit_code(result: Result) -> int:
-    """Return the exit code of one judged trace: nothing was checked if no checker at all had an opportunity."""
+def exit_code(result: Result, bad: str = "") -> int:
+    """Return the exit code of one judged trace: nothing was checked if no checker at all had an opportunity.
+
+    `bad` is what was wrong with the engine's events, if they stopped the trace.
+    """
     from harness.checkers.anomalies import DISAGREEMENTS
     from harness.verdict import result as verdict
 
@@ -103,6 +108,8 @@ def exit_code(result: Result) -> int:
         return verdict.EXIT_INTERNAL
     if result.outcome == "fail":
         return verdict.EXIT_FAIL
+    if bad:
+        return verdict.EXIT_USAGE
     if result.outcome == "unknown":
         return verdict.EXIT_UNKNOWN
     return verdict.EXIT_PASS if any(tally.opportunities for tally in result.tallies) else verdict.EXIT_NOTHING_CHECKED
@@ -136,10 +143,11 @@ def _missing(spec: EngineSpec, asked: Trace, file: Path) -> str:
     Raises UsageError, naming the file unless an option of the command is at fault, for a configuration that the engine refuses.
     """
     from harness.engines.failure import EngineFailure
+    from harness.run.execute import described
 
     try:
         engine = spec.open(asked.header)
-        header = engine.describe()
+        header = described(engine)
         with suppress(EngineFailure):  # running the trace will tell
             engine.close()
     except UsageError as error:
@@ -163,12 +171,13 @@ def _runner(spec: EngineSpec, *, differential: bool, cold: bool) -> Callable[[Tr
 
 def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str, file: Path) -> tuple[Trace, Path]:
     """Shrink a failing trace and write it beside the original, `.shrunk` in its name."""
+    from harness.run.execute import attempt
     from harness.trace.format import save
     from harness.trace.shrink import shrink
 
     def fails(candidate: Trace) -> int:
         try:
-            findings = run(candidate).findings
+            findings = attempt(lambda: run(candidate))[0].findings
         except UsageError:
             return -1
         return next((finding.op for finding in findings if finding.anomaly == anomaly), -1)

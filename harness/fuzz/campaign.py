@@ -22,7 +22,7 @@ from harness.engines import policy as policies
 from harness.engines.registry import EngineSpec
 from harness.fuzz.draw import Restriction, draw
 from harness.fuzz.watch import Watch
-from harness.run.execute import drive
+from harness.run.execute import attempt, described, drive
 from harness.run.smaller import smallest
 from harness.trace import format as traces
 from harness.trace.capabilities import lacking, within
@@ -127,8 +127,8 @@ class Campaign:
 
     @property
     def failed(self) -> bool:
-        """Whether a trace failed that was not expected to."""
-        return any(suite.outcome == "fail" for suite in self._suites.values())
+        """Whether a trace failed that was not expected to, or was stopped by events that cannot be followed."""
+        return any(suite.outcome in ("fail", "bad events") for suite in self._suites.values())
 
     def _one(self, number: int) -> None:
         """Run one trace; note why if it is left out."""
@@ -141,14 +141,16 @@ class Campaign:
         except UsageError as error:
             self._leave_out("configurations", str(error))
             return
-        header = engine.describe()
+        header = described(engine)
         self.report.startup_seconds = max(self.report.startup_seconds, time.perf_counter() - began)
         self._versions.add(header.engine_version)
         for need in lacking(trace, header.capabilities):
             self._leave_out(f"{need} in a trace", header.not_applicable.get(need, "the engine cannot"))
         trace = within(trace, header.capabilities)
         watch = Watch(header, self.marks)
-        result = drive(trace, engine, [*fresh(), watch], keep=False)
+        result, bad = attempt(lambda: drive(trace, engine, [*fresh(), watch], keep=False))
+        if bad:
+            self._suites[trace.header.height].bad_events.append(bad)
         self._count(trace, result, time.perf_counter() - began)
         if spent := getattr(engine, "engine_seconds", 0.0):
             self.report.engine_seconds = (self.report.engine_seconds or 0.0) + spent
@@ -211,7 +213,7 @@ def shrink(failure: Failure, engine: EngineSpec) -> None:
         def alike(found: Finding) -> bool:
             return found.anomaly == anomaly
 
-        result = drive(candidate, engine.open(candidate.header), until=alike, keep=False)
+        result, _ = attempt(lambda: drive(candidate, engine.open(candidate.header), until=alike, keep=False))
         return next(filter(alike, result.findings), None)
 
     failure.replace(*smallest(failure.trace, engine, failure.finding, rerun))

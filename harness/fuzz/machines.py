@@ -42,8 +42,9 @@ from harness.checkers.finding import Finding
 from harness.engines.registry import EngineSpec, parse
 from harness.fuzz.campaign import heights_of
 from harness.fuzz.draw import Restriction, draw
+from harness.history.intake import BadEvents
 from harness.history.worker import Worker
-from harness.run.execute import Applicable, Observer, applied, drive
+from harness.run.execute import Applicable, Observer, applied, attempt, drive
 from harness.run.store import DEFAULT_FOLDER, replay_command
 from harness.trace import format as traces
 from harness.trace.format import (
@@ -279,7 +280,11 @@ class Machine(RuleBasedStateMachine):
         wanted = self._applicable.filter(op)
         self._ops.append(op)
         index = len(self._ops) - 1
-        events = applied(self._engine, wanted, index, self._observer) if wanted else None
+        try:
+            events = applied(self._engine, wanted, index, self._observer) if wanted else None
+        except BadEvents:
+            self._judged = True  # nothing that comes behind can be judged
+            raise
         if events is not None:
             self._observer.see(self._worker.extend(events), index)
 
@@ -317,7 +322,7 @@ class Machine(RuleBasedStateMachine):
         def alike(finding: Finding) -> bool:
             return finding.anomaly == anomaly
 
-        result = drive(trace, self.engine.open(trace.header), until=alike, keep=False)
+        result, _ = attempt(lambda: drive(trace, self.engine.open(trace.header), until=alike, keep=False))
         return next(filter(alike, result.findings), None)
 
     def _fails_at(self, anomaly: str, trace: Trace) -> int:

@@ -53,6 +53,7 @@ def print_campaign(
     terminal.print_tallies(report.tallies(), out)
     _print_marks(campaign.marks, out)
     _print_list("not run", [f"{entry.what}: {entry.why} ({entry.count} times)" for entry in report.not_run], out)
+    terminal.print_bad_events(report.bad_events, out)
     terminal.print_expected(report, out)
     for failure in shown(report):
         terminal.print_witness(failure, stored.get(failure.id), out)

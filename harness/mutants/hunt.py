@@ -11,7 +11,7 @@ from harness.checkers.finding import Finding
 from harness.engines.mutant import Mutant
 from harness.engines.registry import parse
 from harness.mutants.workloads import workloads
-from harness.run.execute import drive
+from harness.run.execute import attempt, drive
 from harness.trace.format import Trace
 from harness.verdict.result import Result
 
@@ -41,10 +41,15 @@ def named(mutant: Mutant, finding: Finding) -> bool:
 def judged(mutant: Mutant, trace: Trace, *, faulty: bool = True, whole: bool = False) -> Result:
     """Run a trace on the engine with or without the fault; with it, until what it named is found unless `whole`.
 
-    The differential is not asked. Raises UsageError if the engine refuses the trace.
+    The differential is not asked. What a fault makes of the events it reports, if they cannot be followed, is no finding.
+
+    Raises UsageError if the engine refuses the trace, Stopped if the engine without the fault reports such events.
     """
     spec = parse(f"{mutant.engine}:mutant={mutant.name}" if faulty else mutant.engine)
-    return drive(trace, spec.open(trace.header), until=partial(named, mutant) if faulty and not whole else None, keep=False)
+    engine, until = spec.open(trace.header), partial(named, mutant) if faulty and not whole else None
+    if not faulty:
+        return drive(trace, engine, keep=False)
+    return attempt(lambda: drive(trace, engine, until=until, keep=False))[0]
 
 
 def killed(mutant: Mutant, trace: Trace) -> Finding | None:

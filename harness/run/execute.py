@@ -7,6 +7,7 @@ every event as it happens. So a run can stop at the first contradiction and name
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 
 import msgspec
 
@@ -16,7 +17,22 @@ from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Panel
 from harness.engines.failure import EngineFailure, told
 from harness.engines.protocol import Engine
-from harness.history.events import Died, Event, Finished, Header, History, Hit, Preempted, Read, Submitted, Unpublish
+from harness.history.events import (
+    Aborted,
+    Died,
+    Event,
+    Finished,
+    Header,
+    History,
+    Hit,
+    Preempted,
+    Read,
+    ResetDone,
+    Submitted,
+    Unpublish,
+    Version,
+)
+from harness.history.intake import BadEvents, Intake, taken_in
 from harness.history.worker import Worker
 from harness.trace.format import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace, UpdateWeights
 from harness.verdict.result import Activity, Result
@@ -24,7 +40,20 @@ from harness.verdict.result import Activity, Result
 Beside = Callable[[int, Op, list[Event]], Finding | None]
 """Told the index of an operation in the trace, what of it was carried out, and the engine's events of it."""
 
+_MAY_BEGIN = (Submitted, Finished, Aborted, Preempted, ResetDone, Version)
+"""Events with which an operation may begin."""
 _COUNTED = frozenset((Hit, Unpublish, Preempted, Read))
+
+
+class Stopped(BadEvents):
+    """A trace was stopped by events that cannot be followed. `result` is what came of it until then."""
+
+    def __init__(self, message: str, result: Result) -> None:
+        super().__init__(message, result)
+        self.result = result
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Applicable:
@@ -76,15 +105,27 @@ class Observer:
         self._recurrent = {group.id for group in header.groups if group.kind == "recurrent"}
         self._keep = keep
         self._seq = 0
-        self._last: Event | None = None
+
+    @cached_property
+    def intake(self) -> Intake:
+        """Where the events of a live engine come in."""
+        return Intake(self.history.header)
 
     def see(self, events: Iterable[Event], op: int) -> None:
-        """Take in what one operation made happen; an event that an engine reports twice in a row is two events."""
-        observe, keep, seq, last = self.panel.observe, self._keep, self._seq, self._last
+        """Take in all that one operation made happen."""
+        self.take(events, op)
+        self.operation_over(op)
+
+    def operation_over(self, op: int) -> None:
+        """Judge what can be judged only when the engine has said all of an operation."""
+        for finding in self.panel.operation_over():
+            finding.op = op
+            self.findings.append(finding)
+
+    def take(self, events: Iterable[Event], op: int) -> None:
+        """Take in a part of what one operation made happen."""
+        observe, keep, seq = self.panel.observe, self._keep, self._seq
         for event in events:
-            if event is last:
-                event = msgspec.structs.replace(event)
-            last = event
             event.seq = seq
             seq += 1
             found = observe(event)
@@ -98,7 +139,7 @@ class Observer:
             if keep:
                 self.history.events.append(event)
                 self.history.op_of.append(op)
-        self._seq, self._last = seq, last
+        self._seq = seq
 
     @property
     def seen(self) -> int:
@@ -153,31 +194,55 @@ def drive(
     `beside` receives the events of each operation that was carried out and may return findings (the differential does).
     `until` ends the run with the operation that raised a finding of that kind; `keep=False` drops the history. An exception
     in the engine is a finding (`died`); a UsageError (an option that the engine refuses) passes through.
+
+    Raises Stopped, which has the result until then, if the engine reports what cannot be followed.
     """
-    header = engine.describe()
+    header = described(engine)
     worker, observer, applicable = Worker(header), Observer(header, checkers, keep=keep), Applicable()
-    for index, asked in enumerate(trace.ops):
-        op = applicable.filter(asked)
-        if op is None:
-            continue
-        events = applied(engine, op, index, observer)
-        if events is None:
-            break
-        observer.see(worker.extend(events), index)
-        if beside and (finding := beside(index, op, events)):
-            finding.seq, finding.op = observer.seen - 1, index
-            observer.findings.append(finding)
-        if until and any(map(until, observer.findings)):
-            break
+    try:
+        for index, asked in enumerate(trace.ops):
+            op = applicable.filter(asked)
+            if op is None:
+                continue
+            events = applied(engine, op, index, observer)
+            if events is None:
+                break
+            observer.see(worker.extend(events), index)
+            if beside and (finding := beside(index, op, events)):
+                finding.seq, finding.op = observer.seen - 1, index
+                observer.findings.append(finding)
+            if until and any(map(until, observer.findings)):
+                break
+        else:
+            observer.intake.rest()
+    except BadEvents as bad:
+        _close(engine, observer, len(trace.ops) - 1)
+        raise Stopped(f"trace {trace.header.name}: {bad}", observer.close(trace)) from None
     _close(engine, observer, len(trace.ops) - 1)
     return observer.close(trace)
 
 
+def attempt(run: Callable[[], Result]) -> tuple[Result, str]:
+    """Run a trace; return its result and, if events that cannot be followed stopped it, the line that says so."""
+    try:
+        return run(), ""
+    except Stopped as stopped:
+        return stopped.result, str(stopped)
+
+
+def described(engine: Engine) -> Header:
+    """Return what an engine says of itself. Raises BadEvents if that is no header, or does not fit together."""
+    return taken_in(engine.describe())
+
+
 def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Event] | None:
-    """Let the engine carry out one operation; None, with a `died` finding, if it raised. UsageError passes through."""
+    """Let the engine carry out one operation; None, with a `died` finding, if it raised.
+
+    UsageError passes through; BadEvents is raised for events that cannot be followed.
+    """
     observer.activity.operations += 1
     try:
-        return engine.apply(op)
+        answer = engine.apply(op)
     except UsageError:
         raise
     except Exception as error:
@@ -185,6 +250,7 @@ def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Even
         what = f"operation {index + 1} ({type(op).__name__.lower()}{' ' + r if r else ''})"
         _fail(observer, index, f"Let the engine carry out {what}", error, r)
         return None
+    return observer.intake.take(answer, op, index)
 
 
 def _close(engine: Engine, observer: Observer, last: int) -> None:
@@ -213,10 +279,19 @@ def check(history: History, checkers: Iterable[Checker] | None = None) -> Result
 
 
 def judge(header: Header, events: Iterable[Event], checkers: Iterable[Checker] | None = None) -> Result:
-    """Judge what happened on an engine, event by event; none of them is kept."""
-    observer = Observer(header, checkers, keep=False)
+    """Judge what happened on an engine, event by event; none of them is kept.
+
+    Where an operation ends is not written in a history. It may be over where something happens to a request; it is over when
+    the first event of a later step comes.
+    """
+    observer, latest = Observer(header, checkers, keep=False), 0
     for event in events:
-        observer.see([event], -1)
+        if event.step > latest:
+            observer.operation_over(-1)
+            latest = event.step
+        elif isinstance(event, _MAY_BEGIN):
+            observer.panel.reconsider()
+        observer.take([event], -1)
         if isinstance(event, Died):
             asked = f"Let the engine carry out operation {event.operation + 1}, which every engine must bear"
             anomaly = "hung" if event.hung else "died"
@@ -224,6 +299,7 @@ def judge(header: Header, events: Iterable[Event], checkers: Iterable[Checker] |
             observer.findings.append(_ended(event.operation, says, anomaly, observer.seen - 1))
         elif isinstance(event, Submitted | Finished):
             observer.activity.operations += 1
+    observer.operation_over(-1)
     return observer.close(None)
 
 

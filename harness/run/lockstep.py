@@ -37,7 +37,7 @@ from harness.history.events import (
     StepBegin,
     Take,
 )
-from harness.run.execute import drive
+from harness.run.execute import Stopped, described, drive
 from harness.run.follower import Follower
 from harness.run.prefixes import Keys, Prefixes
 from harness.trace.format import Op, Trace
@@ -77,7 +77,7 @@ def lockstep(
     `until`, `keep` and whatever else is given are as in `harness.run.execute.drive`. Raises UsageError if the reference cannot
     follow, or refuses the trace's configuration in the engine's release.
     """
-    header = engine.describe()
+    header = described(engine)
     reference, tally = Follower(trace, header), Tally(checker=NAME)
     facts = _Facts(header)
 
@@ -92,7 +92,11 @@ def lockstep(
         cause, sentence = difference
         return Finding(anomaly="divergence", checker=NAME, cause=cause, sentence=sentence)
 
-    result = drive(trace, engine, until=until, beside=compare, keep=keep, **driven)
+    try:
+        result = drive(trace, engine, until=until, beside=compare, keep=keep, **driven)
+    except Stopped as stopped:
+        stopped.result.tallies.append(tally)
+        raise
     result.tallies.append(tally)
     return result
 

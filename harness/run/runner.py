@@ -17,7 +17,7 @@ from harness.engines import policy as policies
 from harness.engines.policy import PolicyKind
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
-from harness.run.execute import drive
+from harness.run.execute import attempt, described, drive
 from harness.run.lockstep import NAME as DIFFERENTIAL
 from harness.run.lockstep import incomparable, lockstep
 from harness.run.smaller import smallest
@@ -134,7 +134,7 @@ class Runner:
                 if trace is None or (deadline and rounds and time.perf_counter() > deadline):
                     streams.remove(stream)
                     continue
-                result = self._trace(suite, stream, trace)
+                result = self._trace(suite, stream, trace, report)
                 if result is not None:
                     report.traces += 1
                     report.activity.add(result.activity)
@@ -188,7 +188,7 @@ class Runner:
         if refusals and not inapplicable and not any(suite.traces for suite in self._report.suites):
             raise UsageError(refusals[-1])
 
-    def _trace(self, suite: Suite, stream: Stream, trace: Trace) -> Result | None:
+    def _trace(self, suite: Suite, stream: Stream, trace: Trace, report: SuiteReport) -> Result | None:
         """Run one trace; None if the engine cannot."""
         if self.on_trace:
             self.on_trace(suite.name, trace)
@@ -206,7 +206,7 @@ class Runner:
                 raise
             self._skip(f"configuration {stream.configuration.name}", str(error))
             return None
-        header = engine.describe()
+        header = described(engine)
         self._report.startup_seconds = max(self._report.startup_seconds, time.perf_counter() - began)
         self._report.engine_version = header.engine_version
         if suite.paired and (why := header.not_applicable.get(DIFFERENTIAL)):
@@ -217,7 +217,8 @@ class Runner:
                 why = header.not_applicable.get(need, f"engine {self.engine.kind.name} cannot {need}")
                 self._skip(f"{suite.name}: traces that need {need}", why)
                 return None
-        result = _judged(suite, trace, engine, stream.engine)
+        result, bad = attempt(lambda: _judged(suite, trace, engine, stream.engine))
+        report.bad_events += [bad] if bad else []
         spent = getattr(engine, "engine_seconds", None)
         if spent is not None:
             self._report.engine_seconds = (self._report.engine_seconds or 0.0) + spent
@@ -256,7 +257,7 @@ class Runner:
         def alike(finding: Finding) -> bool:
             return finding.anomaly == anomaly
 
-        result = _judged(suite, trace, engine.open(trace.header), engine, until=alike)
+        result, _ = attempt(lambda: _judged(suite, trace, engine.open(trace.header), engine, until=alike))
         return next(filter(alike, result.findings), None)
 
     def _conclude(self, suites: list[Suite]) -> None:

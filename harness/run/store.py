@@ -18,7 +18,7 @@ from harness._util import files
 from harness._util.errors import UsageError
 from harness.engines.registry import EngineSpec, parse
 from harness.history import events as history
-from harness.run.execute import drive
+from harness.run.execute import attempt, drive
 from harness.run.lockstep import NAME as DIFFERENTIAL
 from harness.run.lockstep import lockstep
 from harness.trace import format as trace
@@ -127,7 +127,7 @@ def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) ->
         before, happened = folder / f"{stem}{WHOLE}", folder / f"{stem}{HISTORY}"
         trace.save(failure.trace, before)
         run = lockstep if paired else drive
-        result = run(failure.shrunk, engine.open(failure.shrunk.header))
+        result, _ = attempt(lambda: run(failure.shrunk, engine.open(failure.shrunk.header)))
         history.save(result.history, happened)
         stored.whole_trace, stored.history = str(before), str(happened)
     return stored

@@ -1,7 +1,7 @@
 """Verdicts: the outcome of a run.
 
-`fail` outweighs `unknown`, `unknown` outweighs `pass`: a checker that crashed has cleared nothing, and findings of the other
-checkers stand.
+`fail` outweighs `bad events`, that `unknown`, and that `pass`: events that cannot be followed, and a checker that crashed, have
+cleared nothing, and findings beside them stand.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from harness.checkers.finding import Finding, Tally
 from harness.history.events import History
 from harness.trace.format import Trace
 
-Outcome = Literal["pass", "unknown", "fail"]
+Outcome = Literal["pass", "unknown", "bad events", "fail"]
 
 EXIT_PASS = 0
 EXIT_FAIL = 1
@@ -66,7 +66,7 @@ class Result(msgspec.Struct, kw_only=True):
 
 def merge(outcomes: list[Outcome]) -> Outcome:
     """Return the worst of several outcomes; pass if there are none."""
-    for outcome in ("fail", "unknown"):
+    for outcome in ("fail", "bad events", "unknown"):
         if outcome in outcomes:
             return outcome
     return "pass"

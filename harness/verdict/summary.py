@@ -59,7 +59,10 @@ class NotRun(msgspec.Struct):
 
 
 class SuiteReport(msgspec.Struct, kw_only=True):
-    """What came of one suite; `arms` are the lines of cold against cached."""
+    """What came of one suite; `arms` are the lines of cold against cached.
+
+    `bad_events` has a line for each trace that was stopped because the engine reported what cannot be followed.
+    """
 
     name: str
     traces: int = 0
@@ -68,13 +71,16 @@ class SuiteReport(msgspec.Struct, kw_only=True):
     tallies: list[Tally] = []
     failures: list[Failure] = []
     crashed: list[str] = []
+    bad_events: list[str] = []
     arms: list[ArmRow] = []
 
     @property
     def outcome(self) -> Outcome:
-        """Return fail for a failure that was not expected, unknown for a crashed checker, else pass."""
+        """Return fail for a failure that was not expected, then what kept it from being judged, else pass."""
         if any(not failure.expected for failure in self.failures):
             return "fail"
+        if self.bad_events:
+            return "bad events"
         return "unknown" if self.crashed else "pass"
 
 
@@ -122,7 +128,7 @@ class Report(msgspec.Struct, kw_only=True):
             return EXIT_INTERNAL
         if self.outcome == "fail":
             return EXIT_FAIL
-        if self.broken_list:
+        if self.broken_list or self.outcome == "bad events":
             return EXIT_USAGE
         if self.outcome == "unknown":
             return EXIT_UNKNOWN
@@ -144,6 +150,11 @@ class Report(msgspec.Struct, kw_only=True):
     def disagreements(self) -> list[Failure]:
         """Return the failures that are the harness's own: two of its detectors disagree."""
         return [failure for failure in self.failures if failure.finding.anomaly in DISAGREEMENT_NAMES and not failure.expected]
+
+    @property
+    def bad_events(self) -> list[str]:
+        """Return what was said of the traces that were stopped because of what the engine reported."""
+        return [line for suite in self.suites for line in suite.bad_events]
 
     def tallies(self) -> list[Tally]:
         """Return the checkers' tallies over all suites."""

@@ -59,15 +59,18 @@ class OldWeights:
     """An engine that keeps everything it has when new weights come, and says that it does not."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._engine, self._step = engine, 0
 
     def describe(self) -> Header:
         return self._engine.describe()
 
     def apply(self, op: Op) -> list[Event]:
         if isinstance(op, UpdateWeights):
-            return [ResetDone(ok=True), Version(weights=op.version)]
-        return self._engine.apply(op)
+            step = self._step
+            return [ResetDone(ok=True, step=step), Version(weights=op.version, adapter=op.adapter, step=step)]
+        events = self._engine.apply(op)
+        self._step = max([self._step, *(event.step for event in events)])
+        return events
 
     def close(self) -> None:
         self._engine.close()

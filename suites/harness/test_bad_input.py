@@ -78,7 +78,6 @@ HISTORIES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "a negative length": ({}, [SUBMITTED, {"e": "publish", "group": 0, "page": 1, "r": "a", "length": -4}], 3, "`$.length`"),
     "a negative length of a key": ({}, [{"e": "unpublish", "group": 0, "page": 1, "length": -4}], 2, "`$.length`"),
     "a negative hit": ({}, [SUBMITTED, {"e": "hit", "r": "a", "reported": -1, "resume": 0, "pages": [[]]}], 3, "`$.reported`"),
-    "a negative count": ({}, [{"e": "counts", "pool": 0, "free": -5, "held": 0, "cached": 0}], 2, "`$.free`"),
     "less asked than nothing": ({}, [SUBMITTED, {**BEGUN, "asked": [["a", -4]]}], 3, "`$.asked`"),
     "a negative image": ({}, [{**SUBMITTED, "media": [{"at": -1, "length": 1, "hash": "c"}]}], 2, "`$.media`"),
     "an end before its request": ({}, [{"e": "finish", "r": "a"}, SUBMITTED], 2, "`$.r`"),

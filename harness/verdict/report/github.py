@@ -20,6 +20,8 @@ def commands(report: Report, stored: Mapping[str, Stored]) -> Iterator[str]:
                 yield f"::error title={_property(f'{failure.finding.anomaly} in {failure.id}')}::{_data(text)}"
         for crash in suite.crashed:
             yield f"::error title=a checker crashed::{_data(crash)}"
+        for line in suite.bad_events[:1]:
+            yield f"::error title=the engine reports events that cannot be followed::{_data(line)}"
     for what in report.vacuous:
         yield f"::error title=nothing checked::{_data(what)}"
 

@@ -37,7 +37,10 @@ class FailureEntry(msgspec.Struct, kw_only=True):
 
 
 class SuiteEntry(msgspec.Struct, kw_only=True):
-    """One suite: what happened and what was judged; `arms` are the lines of cold against cached."""
+    """One suite: what happened and what was judged; `arms` are the lines of cold against cached.
+
+    `bad_events` has a line for each trace that was stopped because the engine reported what cannot be followed.
+    """
 
     name: str
     verdict: Outcome
@@ -47,6 +50,7 @@ class SuiteEntry(msgspec.Struct, kw_only=True):
     checkers: list[Tally]
     failures: list[FailureEntry]
     crashed: list[str]
+    bad_events: list[str]
     arms: list[ArmRow]
 
 
@@ -109,6 +113,7 @@ def document(report: Report, stored: Mapping[str, Stored], configurations: Seque
                 checkers=suite.tallies,
                 failures=[_entry(failure, stored.get(failure.id)) for failure in suite.failures],
                 crashed=suite.crashed,
+                bad_events=suite.bad_events,
                 arms=suite.arms,
             )
             for suite in report.suites

@@ -38,6 +38,9 @@ def _suite(root: ElementTree.Element, suite: SuiteReport, stored: Mapping[str, S
             _checker(element, suite.name, tally)
     for failure in suite.failures:
         _failure(element, suite.name, failure, stored.get(failure.id))
+    for line in suite.bad_events:
+        case = ElementTree.SubElement(element, "testcase", classname=suite.name, name="events of the engine")
+        _say(case, "error", line)
     _count(element)
 
 

@@ -67,6 +67,7 @@ def print_report(
         print_tallies(report.tallies(), out)
         print_arms([row for suite in report.suites for row in suite.arms], out)
         _print_rest(report, out)
+    print_bad_events(report.bad_events, out)
     for failure in shown(report):
         print_witness(failure, stored.get(failure.id), out)
     _print_further(report, out)
@@ -86,6 +87,13 @@ def print_lines(lines: Iterable[str], out: Console) -> None:
     for line in lines:
         style = "bold red" if line.startswith(("FAIL", "> ")) else "bold" if line.startswith("replay: ") else ""
         out.print(Text(line, style=style), soft_wrap=True)
+
+
+def print_bad_events(lines: list[str], out: Console) -> None:
+    """Print what the engine reported wrongly: of several traces the first."""
+    if lines:
+        more = f" (and in {len(lines) - 1} further traces)" if len(lines) > 1 else ""
+        out.print(Text(f"bad events: {lines[0]}{more}\n", style="bold"), soft_wrap=True)
 
 
 def print_tallies(tallies: list[Tally], out: Console) -> None:
@@ -197,7 +205,7 @@ def _print_suites(suites: list[SuiteReport], out: Console) -> None:
     for suite in suites:
         a = suite.activity
         counts = (suite.traces, a.operations, a.hits, a.from_tier, a.restored, a.evictions, a.preemptions)
-        colour = {"pass": "green", "fail": "bold red", "unknown": "yellow"}[suite.outcome]
+        colour = {"pass": "green", "fail": "bold red", "bad events": "red", "unknown": "yellow"}[suite.outcome]
         verdict = suite.outcome if suite.traces else "not run"
         table.add_row(
             suite.name, *(f"{n:,}" for n in counts), f"{suite.seconds:.1f}", Text(verdict, style=colour if suite.traces else "")
@@ -254,6 +262,9 @@ def reasons(report: Report) -> list[str]:
         return known and ["nothing else found", *known]
     if report.exit_code == EXIT_FAIL:
         return _found(report) + known
+    if report.bad_events and report.exit_code == EXIT_USAGE:
+        traces = sum(suite.traces for suite in report.suites)
+        return [f"the engine reports events that cannot be followed, in {len(report.bad_events)} of {traces} traces"]
     if report.exit_code == EXIT_USAGE:
         return ["the list of expected failures is out of date", *report.broken_list]
     if report.exit_code == EXIT_NOTHING_CHECKED:

@@ -1,0 +1,335 @@
+"""Whether the events of a history can be followed: they name what exists, and come when they can (docs/formats.md).
+
+Nothing here says whether the engine was right. An event that fails this is a mistake of whoever wrote it down: the checkers
+cannot tell what it means, so nothing is judged from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from harness.history.attention_span import columns
+from harness.history.events import (
+    Aborted,
+    Accept,
+    Compare,
+    Copy,
+    Counts,
+    Drop,
+    Event,
+    Finished,
+    Header,
+    Hit,
+    Move,
+    Preempted,
+    Publish,
+    Read,
+    ResetDone,
+    Run,
+    StepBegin,
+    StepEnd,
+    Submitted,
+    Take,
+    Unpublish,
+    Write,
+    Zero,
+)
+from harness.history.nonsense import (
+    NO_REQUEST,
+    Nonsense,
+    at_least_nothing,
+    check_header,
+    check_tokens,
+    listed,
+    media_problem,
+    name_problem,
+)
+
+NO_COLUMN = -1
+"""What stands for a column that a table does not have."""
+IN_FLIGHT_MAX = 64
+"""So many steps may be in flight at once."""
+
+
+class WellFormedness:
+    """Follows a history event by event, keeping no more than is needed to know what exists.
+
+    Raises Nonsense for a header whose groups or pools do not fit together.
+    """
+
+    def __init__(self, header: Header) -> None:
+        check_header(header)
+        self._groups = header.groups
+        self._pools = {pool.id: pool.pages for pool in header.pools}
+        self._tiers = {pool.tier for pool in header.pools}
+        self.tokens: dict[str, int] = {}
+        """How many tokens each request has."""
+        self.ended: set[str] = set()
+        """Requests that are over."""
+        self.begun = 0
+        """The step that began last."""
+        self._ended_step = 0
+        self._ahead = 0
+        """The latest step that has events and has not begun."""
+        self._keyed = 0
+        """The step that has not begun and will write what keys were published for."""
+        self._in_flight: dict[int, dict[str, tuple[int, int]]] = {}
+        """Steps that have not ended, the oldest first; of each, by request, where its run ends and how many drafts it has."""
+        self._under_way: set[int] = set()
+        self._rules: dict[type, Callable[[Any], None]] = {
+            Take: self._holding,
+            Drop: self._holding,
+            Read: self._access,
+            Write: self._access,
+            Copy: lambda e: self._moves(e.moves, "moves"),
+            Zero: lambda e: self._check_pages(e.pages, e.pool, "pages"),
+            Publish: self._publish,
+            Unpublish: self._unpublish,
+            Hit: self._hit,
+            Counts: self._counts,
+            Submitted: self._submit,
+            StepBegin: self._step_begin,
+            StepEnd: self._step_end,
+            Accept: self._accept,
+            Preempted: lambda e: self._live(e.r, "r"),
+            Aborted: self._end,
+            Finished: self._end,
+            Compare: self._compare,
+            ResetDone: lambda e: self._tier(e.tier),
+        }
+
+    def follow(self, event: Event) -> None:
+        """Take one event in. Raises Nonsense if it refers to something that does not exist, or cannot come now."""
+        step = event.step
+        if step != self._ahead and not self._ended_step <= step <= self.begun:
+            self._check_step(event)
+        rule = self._rules.get(type(event))
+        if rule is not None:
+            rule(event)
+
+    def rest(self) -> None:
+        """Judge the end of the history. Raises Nonsense if no step ever ended of those that began."""
+        if self._in_flight and not self._ended_step:
+            raise Nonsense(f"{len(self._in_flight)} steps begin and none of them ends; write `step_end` when a step has run")
+
+    def operation_over(self) -> None:
+        """Note that an operation is over. Raises Nonsense if it published keys for a step that did not begin in it."""
+        if self._keyed:
+            raise Nonsense(
+                f"step {self._keyed} has keys, and did not begin by the end of the operation - at `$.step`; the last step that "
+                f"began is {self.begun}"
+            )
+
+    # --- when --------------------------------------------------------------------------------------------------------------
+
+    def _check_step(self, event: Event) -> None:
+        """Refuse an event of a step that is long over; note one of a step that has not begun."""
+        step = event.step
+        if step < self._ended_step:
+            raise Nonsense(f"step {step} - at `$.step`; step {self._ended_step} has ended, and no earlier step has events then")
+        self._ahead = max(step, self._ahead)
+
+    def _step_begin(self, event: StepBegin) -> None:
+        step = event.step
+        if step in self._in_flight:
+            raise Nonsense(f"step {step} has begun already - at `$.step`; it ends before it begins again")
+        if step <= self.begun:
+            raise Nonsense(f"step {step} - at `$.step`; number the steps upwards from 1: the last one was {self.begun}")
+        if len(self._in_flight) == IN_FLIGHT_MAX:
+            oldest = next(iter(self._in_flight))
+            raise Nonsense(f"step {step} - at `$.step`; {IN_FLIGHT_MAX} steps are in flight, and step {oldest} has not ended")
+        if step < self._ahead or self._keyed not in (0, step):
+            expected = self._keyed or self._ahead
+            raise Nonsense(
+                f"step {step} - at `$.step`; events of step {expected} came already, so step {expected} begins first"
+            )
+        self.begun, self._ahead, self._keyed = step, 0, 0
+        for r, tokens in event.asked:
+            self._check_known(r, "asked")
+            at_least_nothing(tokens, "asked")
+        runs: dict[str, tuple[int, int]] = {}
+        for run in event.runs:
+            if run.r in runs:
+                raise Nonsense(f"request {run.r!r} twice - at `$.runs`; a step computes one chunk of each")
+            self._check_run(run)
+            runs[run.r] = run.stop, len(run.drafts)
+        self._in_flight[step] = runs
+        self._moves(event.copies, "copies")
+        self._moves(event.stores, "stores")
+        self._transfers(event)
+        for pool, pages in event.zeros:
+            self._check_pages(pages, pool, "zeros")
+
+    def _check_run(self, run: Run) -> None:
+        self._live(run.r, "runs")
+        known = self.tokens[run.r]
+        if run.drafts:
+            if not run.start < run.known <= known:
+                raise Nonsense(f"drafts from {run.known} on - at `$.runs`; {run.r!r} has {known} tokens here")
+            check_tokens(run.drafts)
+            self._tables(run.scratch, "runs")
+        elif not 0 <= run.start < run.stop or run.stop > known + self._may_come(run.r):
+            raise Nonsense(f"tokens [{run.start}, {run.stop}) of {run.r!r} - at `$.runs`; it has {known} tokens here")
+        self._columns(run.tables, "runs")
+
+    def _may_come(self, r: str) -> int:
+        """Return how many tokens the steps in flight may add to a request."""
+        return sum(1 + runs[r][1] for runs in self._in_flight.values() if r in runs)
+
+    def _step_end(self, event: StepEnd) -> None:
+        if event.step not in self._in_flight:
+            raise Nonsense(f"step {event.step} has not begun - at `$.step`")
+        oldest = next(iter(self._in_flight))
+        if event.step != oldest:
+            raise Nonsense(
+                f"step {event.step} - at `$.step`; steps end in the order in which they began, and {oldest} is first"
+            )
+        del self._in_flight[event.step]
+        self._ended_step = event.step
+        for r in event.withdrawn:
+            self._check_known(r, "withdrawn")
+
+    def _transfers(self, event: StepBegin) -> None:
+        for number, move in event.begun:
+            if number in self._under_way:
+                raise Nonsense(f"copy {number} has begun already - at `$.begun`; give every copy a number of its own")
+            self._moves([move], "begun")
+            self._under_way.add(number)
+        for field, numbers in (("ended", event.ended), ("failed", event.failed)):
+            for number in numbers:
+                if number not in self._under_way:
+                    raise Nonsense(f"copy {number} is not under way - at `$.{field}`")
+                self._under_way.remove(number)
+
+    # --- requests ------------------------------------------------------------------------------------------------------------
+
+    def _submit(self, event: Submitted) -> None:
+        problem = name_problem(event.r, self.tokens) or media_problem(event.media)
+        if problem:
+            raise Nonsense(problem)
+        if not event.tokens:
+            raise Nonsense("no tokens - at `$.tokens`; a request has at least one")
+        self.tokens[event.r] = len(event.tokens)
+        check_tokens(event.tokens)
+
+    def _accept(self, event: Accept) -> None:
+        self._live(event.r, "r")
+        before, known = event.upto - len(event.tokens), self.tokens[event.r]
+        if not 0 < before <= known:
+            raise Nonsense(f"{event.upto} - at `$.upto`; {event.r!r} has {known} tokens here and gets {len(event.tokens)}")
+        self.tokens[event.r] = event.upto
+        check_tokens(event.tokens)
+
+    def _end(self, event: Aborted | Finished) -> None:
+        self._live(event.r, "r")
+        self.ended.add(event.r)
+
+    def _live(self, r: str, field: str) -> None:
+        self._check_known(r, field)
+        if r in self.ended:
+            raise Nonsense(f"request {r!r} has ended - at `$.{field}`; nothing happens to it any more but what it gives back")
+
+    def _check_known(self, r: str, field: str) -> None:
+        if r not in self.tokens:
+            raise Nonsense(f"request {r!r} was never submitted - at `$.{field}`; name a request that a `submit` named before")
+
+    def _compare(self, event: Compare) -> None:
+        self._check_known(event.r, "r")
+        if not 0 <= event.start <= event.stop:
+            raise Nonsense(f"tokens [{event.start}, {event.stop}) - at `$.start`")
+
+    # --- claims --------------------------------------------------------------------------------------------------------------
+
+    def _publish(self, event: Publish) -> None:
+        self._check_known(event.r, "r")
+        pool = self._pool_of(event.group)
+        self._check_page(event.page, pool, "page")
+        if event.companions:
+            self._check_pages(event.companions, pool, "companions")
+        at_least_nothing(event.length, "length")
+        if event.step > self.begun:
+            self._keyed = self._keyed or event.step
+
+    def _unpublish(self, event: Unpublish) -> None:
+        self._check_page(event.page, self._pool_of(event.group), "page")
+        at_least_nothing(event.length, "length")
+
+    def _counts(self, event: Counts) -> None:
+        self._check_pages([page for page, _ in event.refs], event.pool, "refs")
+
+    def _hit(self, event: Hit) -> None:
+        self._live(event.r, "r")
+        self._tier(event.tier)
+        if event.reported < 0 or event.resume < 0:
+            raise Nonsense("less than nothing - at `$.reported` or `$.resume`")
+        self._columns(event.pages, "pages")
+        if event.resume and not any(event.pages):
+            raise Nonsense(f"no page in any group - at `$.pages`; {event.r!r} resumes at {event.resume}, over its tables there")
+
+    # --- pages ---------------------------------------------------------------------------------------------------------------
+
+    def _holding(self, event: Take | Drop) -> None:
+        self._check_pool(event.group, event.pool)
+        self._check_pages(event.pages, event.pool, "pages")
+        if event.holder not in self.tokens and not event.holder.startswith(NO_REQUEST):
+            self._check_known(event.holder, "holder")
+
+    def _access(self, event: Read | Write) -> None:
+        self._check_pool(event.group, event.pool)
+        self._check_known(event.r, "r")
+        group, run = self._groups[event.group], self._in_flight.get(event.step, {}).get(event.r)
+        tokens = max(self.tokens[event.r], run[0] if run else 0)
+        if not 0 <= event.start <= event.stop <= tokens:
+            raise Nonsense(f"tokens [{event.start}, {event.stop}) - at `$.start`; {event.r!r} has {tokens} tokens here")
+        first, last = columns(group, event.start, event.stop)
+        wanted = 1 if group.kind == "recurrent" else last - first
+        if len(event.pages) != wanted:
+            span = f"tokens [{event.start}, {event.stop}) of group {event.group}"
+            raise Nonsense(f"{len(event.pages)} pages - at `$.pages`; {span} take {wanted}")
+        self._check_pages(event.pages, event.pool, "pages", NO_COLUMN)
+
+    def _moves(self, moves: list[Move], field: str) -> None:
+        for move in moves:
+            self._check_page(move.src, move.src_pool, field)
+            self._check_page(move.dst, move.dst_pool, field)
+
+    def _tier(self, tier: str) -> None:
+        if tier not in self._tiers:
+            raise Nonsense(f"tier {tier!r} does not exist - at `$.tier`; the header has {', '.join(sorted(self._tiers))}")
+
+    def _check_pool(self, group: int, pool: int) -> None:
+        if self._pool_of(group) != pool:
+            raise Nonsense(f"pool {pool} - at `$.pool`; group {group} lies in pool {self._groups[group].pool}")
+
+    def _pool_of(self, group: int) -> int:
+        if not 0 <= group < len(self._groups):
+            raise Nonsense(f"group {group} does not exist - at `$.group`; the header has groups 0 to {len(self._groups) - 1}")
+        return self._groups[group].pool
+
+    def _columns(self, tables: list[list[int]], field: str) -> None:
+        self._tables(tables, field, NO_COLUMN)
+
+    def _tables(self, tables: list[list[int]], field: str, least: int = 0) -> None:
+        if len(tables) != len(self._groups):
+            raise Nonsense(f"{len(tables)} tables - at `$.{field}`; the header has {len(self._groups)} groups")
+        for group, pages in zip(self._groups, tables, strict=True):
+            if pages:
+                self._check_pages(pages, group.pool, field, least)
+
+    def _check_pages(self, pages: list[int], pool: int, field: str, least: int = 0) -> None:
+        count = self._pools.get(pool)
+        if count is None:
+            raise self._no_pool(pool, field)
+        if pages and not (min(pages) >= least and max(pages) < count):
+            raise self._no_page(next(page for page in pages if not least <= page < count), pool, field)
+
+    def _check_page(self, page: int, pool: int, field: str) -> None:
+        if not 0 <= page < self._pools.get(pool, -1):
+            raise self._no_page(page, pool, field) if pool in self._pools else self._no_pool(pool, field)
+
+    def _no_page(self, page: int, pool: int, field: str) -> Nonsense:
+        return Nonsense(f"page {page} does not exist - at `$.{field}`; pool {pool} has pages 0 to {self._pools[pool] - 1}")
+
+    def _no_pool(self, pool: int, field: str) -> Nonsense:
+        return Nonsense(f"pool {pool} does not exist - at `$.{field}`; the header has {listed(self._pools)}")
