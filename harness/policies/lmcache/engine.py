@@ -18,6 +18,7 @@ import msgspec
 from harness._util.errors import UsageError
 from harness.engines.adapter import Host
 from harness.engines.driver import Driver
+from harness.engines.observe import ObservedManager
 from harness.engines.scheduler_adapter import NewRequest, SchedulerAdapter
 from harness.engines.vllm_header import describe, with_tier
 from harness.history.events import Eviction, TierRules
@@ -259,10 +260,10 @@ def assemble(header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name
     rules = msgspec.structs.replace(reference_vllm.rules(header, config), tier=tier)
     queue = reference_vllm.FREE_LISTS[options_of(config).free_list]
     described = describe(header, name, own.release, rules, config.options, queue)
-    caching = config.options.enable_caching
-    front = ObservedFront(observable_manager(config), lmcache, tiered=caching)
-    if not caching:
-        return Driver(described, SchedulerAdapter(config, front, new_request))
+    manager = observable_manager(config)
+    if not config.options.enable_caching:
+        return Driver(described, SchedulerAdapter(config, ObservedManager(manager), new_request))
+    front = ObservedFront(manager, lmcache)
     connector = Connector(lmcache, front, len(header.layout.groups))
     eviction = Eviction("lru-used", watermark=own.trigger_watermark)
     return Driver(with_tier(described, own.tier_pages, eviction), LMCacheAdapter(config, front, new_request, connector))

@@ -105,8 +105,8 @@ class ObservedStore:
 class ObservedFront(ObservedManager):
     """The observed manager of the device's cache, which knows what is loaded beyond its hits."""
 
-    def __init__(self, manager: Any, connector: LMCacheMPConnector, *, tiered: bool) -> None:
-        super().__init__(manager, tiered=tiered)
+    def __init__(self, manager: Any, connector: LMCacheMPConnector) -> None:
+        super().__init__(manager, tiered=True)
         self._connector = connector
         self._sizes = [single.block_size for single in self._managers]
         self._external: dict[str, int] = {}
