@@ -72,7 +72,7 @@ class Intake:
         Raises BadEvents if it is no list of events, or an event of it cannot be followed.
         """
         if not isinstance(answer, list | tuple):
-            raise self._bad(op, index, f"apply() returned {_kind(answer)}; return a list of events, empty if nothing happened")
+            raise self.bad(op, index, f"apply() returned {_kind(answer)}; return a list of events, empty if nothing happened")
         try:
             events: list[Event] = _EVENTS.decode(_ENCODER.encode(answer))
         except _UNWRITABLE:
@@ -84,12 +84,12 @@ class Intake:
                     raise Nonsense("the harness writes this event down itself, from the tables of `step_begin`; leave it out")
                 follow(event)
             except Nonsense as problem:
-                raise self._bad(op, index, str(problem), number, event) from None
+                raise self.bad(op, index, str(problem), number, event) from None
         try:
             self._answers(op, events)
             self._sense.operation_over()
         except Nonsense as problem:
-            raise self._bad(op, index, str(problem)) from None
+            raise self.bad(op, index, str(problem)) from None
         return events
 
     def rest(self) -> None:
@@ -134,10 +134,11 @@ class Intake:
             try:
                 _EVENT.decode(_ENCODER.encode(event))
             except _UNWRITABLE as problem:
-                return self._bad(op, index, f"{problem}{_field(event)}", number, event)
-        return self._bad(op, index, "the list of events changes while it is read; return one that stays as it is")
+                return self.bad(op, index, f"{problem}{_field(event)}", number, event)
+        return self.bad(op, index, "the list of events changes while it is read; return one that stays as it is")
 
-    def _bad(self, op: Op, index: int, problem: str, number: int = -1, event: Any = None) -> BadEvents:
+    def bad(self, op: Op, index: int, problem: str, number: int = -1, event: Any = None) -> BadEvents:
+        """Return the line that says what is wrong with an operation's events, of one of them if it is named by its number."""
         asked = " ".join(filter(None, (type(op).__name__.lower(), getattr(op, "r", ""))))
         which = f", event {number + 1} ({_kind(event)})" if number >= 0 else ""
         return BadEvents(f"engine {self._engine}, operation {index + 1} ({asked}){which}: {problem}; {_FORMAT}")

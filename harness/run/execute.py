@@ -243,6 +243,8 @@ def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Even
     observer.activity.operations += 1
     try:
         answer = engine.apply(op)
+    except BadEvents as bad:
+        raise observer.intake.bad(op, index, str(bad)) from None
     except UsageError:
         raise
     except Exception as error:

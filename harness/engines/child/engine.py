@@ -36,6 +36,7 @@ from harness.engines.child.messages import (
 from harness.engines.child.process import LINE_MAX, Ended, Overlong, Process, Silent, Unasked
 from harness.engines.failure import EngineFailure
 from harness.history.events import Event, Header
+from harness.history.intake import BadEvents
 from harness.trace.format import Op, TraceHeader
 
 HURRY, HURRIED_MIN = 30, 1.0
@@ -99,7 +100,7 @@ class Child:
         if isinstance(answer, Raised):
             raise EngineFailure("died", f"raised {answer.error}{self._limit(answer.error)}", self.output())
         if isinstance(answer, Refused):
-            raise (EngineMissing if answer.missing else UsageError)(answer.message)
+            raise (EngineMissing if answer.missing else BadEvents if answer.bad_events else UsageError)(answer.message)
         return answer
 
     def _asked(self, line: bytes, seconds: float) -> Answer:

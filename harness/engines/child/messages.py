@@ -6,9 +6,11 @@ another, and to `close`; every question has one answer. docs/engines.md is the m
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from harness.history.events import Event, Header
+from harness.history.events import Header
 from harness.trace.format import Op, TraceHeader
 
 PROTOCOL = "cachewitness.engine"
@@ -48,9 +50,12 @@ class Opened(msgspec.Struct, frozen=True, tag_field="is", tag="opened"):
 
 
 class Happened(msgspec.Struct, frozen=True, tag_field="is", tag="happened", omit_defaults=True):
-    """What happened in an operation, in order. `engine_seconds` were spent in the engine's own code since it was opened."""
+    """What happened in an operation, in order. `engine_seconds` were spent in the engine's own code since it was opened.
 
-    events: list[Event]
+    `events` are whatever the engine says; they are taken in as input where they are judged (`harness.history.intake`).
+    """
+
+    events: Any
     engine_seconds: float | None = None
 
 
@@ -59,10 +64,14 @@ class Closed(msgspec.Struct, frozen=True, tag_field="is", tag="closed"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag_field="is", tag="refused", omit_defaults=True):
-    """What was asked does not fit the engine, which is told in one line. `missing`: something has to be installed first."""
+    """What was asked does not fit the engine, which is told in one line. `missing`: something has to be installed first.
+
+    `bad_events`: it was done, and what the engine says of it cannot be written down.
+    """
 
     message: str
     missing: bool = False
+    bad_events: bool = False
 
 
 class Raised(msgspec.Struct, frozen=True, tag_field="is", tag="raised"):

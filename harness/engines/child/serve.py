@@ -66,7 +66,8 @@ class _Server:
         try:
             line = self._encoder.encode(answer)
         except (TypeError, ValueError, RecursionError) as error:
-            line = self._encoder.encode(Refused(f"what the engine returned is not made of events: {told(error)}"))
+            said = f"what the engine returned is not made of events: {told(error)}"
+            line = self._encoder.encode(Refused(said, bad_events=isinstance(answer, Happened)))
         self._answers.write(line + b"\n")
         self._answers.flush()
 
