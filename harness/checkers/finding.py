@@ -66,7 +66,10 @@ def merge_measured(measured: list[Measured]) -> list[Measured]:
 
 
 class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a checker did in a run: how often it had something to judge, what it found, why it could not judge."""
+    """What a checker did in a run: how often it had something to judge, what it found, why it could not judge.
+
+    `missing` are the events that it looks at and that never came, if it had nothing to judge.
+    """
 
     checker: str
     opportunities: int = 0
@@ -75,13 +78,22 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     crashed: str = ""
     not_applicable: str = ""
     measured: list[Measured] = []
+    missing: list[str] = []
+
+
+def idle(tally: Tally) -> str:
+    """Say of a checker without opportunities what it lacked."""
+    lacked = " or ".join(f"`{name}`" for name in tally.missing)
+    return "had nothing to judge" + (f": it looks at {lacked}, and none came" if lacked else "")
 
 
 def merge_tallies(tallies: list[Tally]) -> list[Tally]:
     """Add up the tallies of several runs, by checker; not applicable only if it never applied."""
     merged: dict[str, Tally] = {}
     for tally in tallies:
-        into = merged.setdefault(tally.checker, Tally(checker=tally.checker, not_applicable=tally.not_applicable))
+        fresh = Tally(checker=tally.checker, not_applicable=tally.not_applicable, missing=tally.missing)
+        into = merged.setdefault(tally.checker, fresh)
+        into.missing = [name for name in into.missing if name in tally.missing]
         into.opportunities += tally.opportunities
         into.findings += tally.findings
         into.acceptable += tally.acceptable

@@ -74,6 +74,8 @@ class Panel:
         self.collector = Collector(self.ledger)
         self.tallies: dict[str, Tally] = {}
         self._active: list[Checker] = []
+        self._seen: set[type] = set()
+        """The kinds of events that came."""
         self._handlers: dict[type, list[tuple[Checker, Handler]]] = {}
         self._answering: dict[str, Checker] = {}
         """Per anomaly of an invalid read: the checker whose finding it is."""
@@ -90,6 +92,7 @@ class Panel:
     def observe(self, event: Event) -> Sequence[Finding]:
         """Show the event to every checker that looks at its kind, then move the ledger; return what was found."""
         ledger, kind = self.ledger, type(event)
+        self._seen.add(kind)
         entries = self._handlers.get(kind)
         findings: Sequence[Finding] = self._ask(entries, event) if entries else ()
         if kind is Read and ledger.before(event).invalid:  # type: ignore[arg-type]
@@ -160,6 +163,9 @@ class Panel:
             tally = self.tallies[checker.name]
             tally.opportunities, tally.acceptable = max(checker.opportunities, tally.findings), checker.acceptable
             tally.measured = checker.measured
+            if not tally.opportunities:
+                kinds: list[Any] = [kind for kind in checker.handlers() if kind not in self._seen]
+                tally.missing = [kind.__struct_config__.tag for kind in kinds]
         return findings
 
     def _signed(self, finding: Finding, checker: Checker, seq: int) -> Finding:

@@ -17,7 +17,7 @@ import msgspec
 
 from harness._util.errors import EngineBroken, UsageError
 from harness.checkers import fresh
-from harness.checkers.finding import Finding, merge_tallies
+from harness.checkers.finding import Finding, idle, merge_tallies
 from harness.engines import policy as policies
 from harness.engines.registry import EngineSpec
 from harness.fuzz.draw import Restriction, draw
@@ -199,7 +199,7 @@ class Campaign:
             if tally.not_applicable:
                 report.not_applicable[tally.checker] = tally.not_applicable
             elif not tally.opportunities and not tally.crashed:
-                report.vacuous.append(f"checker {tally.checker} had nothing to judge")
+                report.vacuous.append(f"checker {tally.checker} {idle(tally)}")
         if not self.traces:
             report.vacuous.append("no trace ran")
         report.take_in(self.expected)

@@ -12,16 +12,18 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from harness._util.errors import EngineBroken, UsageError
-from harness.checkers.finding import Finding, Tally, merge_tallies
+from harness.checkers.finding import Finding, Tally, idle, merge_tallies
 from harness.engines import policy as policies
 from harness.engines.policy import PolicyKind
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
+from harness.history.events import Header
 from harness.run.execute import attempt, described, drive
 from harness.run.lockstep import NAME as DIFFERENTIAL
 from harness.run.lockstep import incomparable, lockstep
 from harness.run.smaller import smallest
 from harness.run.suites import Stream, Suite
+from harness.trace.capabilities import lacking, within
 from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
 from harness.trace.shrink import SHORT
@@ -217,12 +219,21 @@ class Runner:
                 why = header.not_applicable.get(need, f"engine {self.engine.kind.name} cannot {need}")
                 self._skip(f"{suite.name}: traces that need {need}", why)
                 return None
-        result, bad = attempt(lambda: _judged(suite, trace, engine, stream.engine))
+        asked = self._within(suite, trace, header)
+        result, bad = attempt(lambda: _judged(suite, asked, engine, stream.engine))
         report.bad_events += [bad] if bad else []
         spent = getattr(engine, "engine_seconds", None)
         if spent is not None:
             self._report.engine_seconds = (self._report.engine_seconds or 0.0) + spent
         return result
+
+    def _within(self, suite: Suite, trace: Trace, header: Header) -> Trace:
+        """Return the trace without what the engine does not declare, and list what that is."""
+        missing = lacking(trace, header.capabilities)
+        for need in missing:
+            why = header.not_applicable.get(need, f"engine {self.engine.kind.name} does not declare it")
+            self._skip(f"{suite.name}: {need} in traces", why)
+        return within(trace, header.capabilities) if missing else trace
 
     def _skip(self, what: str, why: str) -> None:
         entry = self._left_out.setdefault((what, why), NotRun(what, why, 0))
@@ -266,7 +277,7 @@ class Runner:
             if tally.not_applicable:
                 report.not_applicable[tally.checker] = tally.not_applicable
             elif tally.opportunities == 0 and not tally.crashed:
-                report.vacuous.append(f"checker {tally.checker} had nothing to judge")
+                report.vacuous.append(f"checker {tally.checker} {idle(tally)}")
         left_out = {what for what, _ in self._left_out}
         arms = [row for suite in report.suites for row in suite.arms]
         report.vacuous += [f"arm {row.arm}: {why}" for row in arms for why in row.missing]

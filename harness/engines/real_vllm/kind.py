@@ -19,6 +19,7 @@ import msgspec
 
 from harness._util.errors import UsageError
 from harness.engines import policy as policies
+from harness.engines.drift import drift, takes
 from harness.engines.driver import Driver
 from harness.engines.kind import Answer, EngineKind
 from harness.engines.manager_adapter import ManagerAdapter, NewRequest
@@ -31,16 +32,15 @@ from harness.engines.real_vllm.build import (
     default_interval,
     has_retention_field,
     manager,
-    parameters,
     request_maker,
 )
 from harness.engines.real_vllm.patch import ACTIVE
-from harness.engines.real_vllm.source import Source, load
+from harness.engines.real_vllm.source import KNOWN, Source, load
 from harness.engines.real_vllm.split import chunk_split
 from harness.engines.registry import EngineSpec
 from harness.engines.vllm_header import describe, retention
-from harness.history.events import Header, Rules
-from harness.trace.format import Submit, TraceHeader
+from harness.history.events import Event, Header, Rules
+from harness.trace.format import Op, Submit, TraceHeader
 from reference_impl.vllm.config import ConfigError
 from reference_impl.vllm.options import RETENTION_VARIABLE
 from reference_impl.vllm.spec import NEWEST, RELEASES
@@ -116,6 +116,13 @@ class VllmManager(Driver):
     def engine_seconds(self) -> float:
         """Seconds spent inside vLLM's own code since it was built."""
         return self._timed.engine_seconds
+
+    def apply(self, op: Op) -> list[Event]:
+        """Carry out one operation; see `Driver.apply`. Raises Drift if this vLLM lacks what the adapter asks it for."""
+        try:
+            return super().apply(op)
+        except (AttributeError, TypeError) as error:
+            raise drift(error, "vLLM", self.header.engine_version, f"vLLM {KNOWN}") or error from None
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
@@ -219,14 +226,18 @@ def _interval(header: TraceHeader, options: Options, source: Source) -> int | No
 
 def _pins_shared_prefix_boundaries(source: Source) -> bool:
     """Whether shared-prefix boundaries are kept: masks take reachable boundaries since 0.26, the prompt's end before."""
+    if (known := RELEASES.get(_release_name(source))) is not None:
+        return known.pin_shared_prefix_boundary
     mask = source.part("v1.core.single_type_kv_cache_manager", "MambaManager").reachable_block_mask
-    return "reachable_boundaries" in parameters(mask)
+    return takes(mask, "reachable_boundaries")
 
 
 def _lowers_boundaries(source: Source) -> bool:
     """Whether EAGLE has replay boundaries of its own: managers are told them since 0.30."""
+    if (known := RELEASES.get(_release_name(source))) is not None:
+        return known.eagle_replay_boundaries
     cache_blocks = source.part("v1.core.single_type_kv_cache_manager", "SingleTypeKVCacheManager").cache_blocks
-    return "replay_boundaries" in parameters(cache_blocks)
+    return takes(cache_blocks, "replay_boundaries")
 
 
 def _set_variable(name: str, value: str | None) -> None:

@@ -20,6 +20,8 @@ from typing import Any
 from harness._util.errors import EngineMissing, UsageError
 
 REQUIREMENTS = "ci/vllm_requirements.txt"
+KNOWN = "0.24 to 0.33"
+"""The releases that the adapter was written for."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Source:
         try:
             return getattr(importlib.import_module(f"vllm.{module}"), name)
         except (ImportError, AttributeError):
-            raise UsageError(f"vLLM {self.version}: vllm.{module} has no {name}; this adapter knows 0.24 to 0.33") from None
+            raise UsageError(f"vLLM {self.version}: vllm.{module} has no {name}; this adapter knows {KNOWN}") from None
 
 
 @functools.cache
@@ -86,7 +88,7 @@ def _what_to_install(name: str, path: str) -> str:
     if name == "vllm":
         return "vllm is not installed; pip install vllm, or name an unpacked wheel: --engine vllm:source=PATH"
     if name.startswith("vllm."):
-        return f"{path or 'the installed vllm'} has no module {name}; this adapter knows 0.24 to 0.33"
+        return f"{path or 'the installed vllm'} has no module {name}; this adapter knows {KNOWN}"
     return f"vllm needs the package {name}, which is missing; pip install --no-deps -r {REQUIREMENTS}, torch==2.13.0 first"
 
 

@@ -13,9 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness._util.errors import UsageError
+from harness.engines.drift import takes
 from harness.engines.manager_adapter import Split
-from harness.engines.real_vllm.build import base_block_size, parameters
-from harness.engines.real_vllm.source import Source
+from harness.engines.real_vllm.build import base_block_size
+from harness.engines.real_vllm.source import KNOWN, Source
 from harness.trace.format import TraceHeader
 from reference_impl.vllm.config import Options
 
@@ -32,8 +33,8 @@ def chunk_split(source: Source, header: TraceHeader, options: Options, core: Any
     scheduler = source.part("v1.core.sched.scheduler", "Scheduler")
     rule = getattr(scheduler, RULE, None)
     if rule is None:
-        raise UsageError(f"vLLM {source.version}: its Scheduler has no {RULE}; this adapter knows 0.24 to 0.33")
-    hinted = "num_uncached_common_prefix_tokens" in parameters(rule)
+        raise UsageError(f"vLLM {source.version}: its Scheduler has no {RULE}; this adapter knows {KNOWN}")
+    hinted = takes(rule, "num_uncached_common_prefix_tokens")
     stand_in = _stand_in(header, options, core, sizes)
 
     def split(request: Any, tokens: int, hit: int) -> int:

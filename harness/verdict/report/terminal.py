@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from harness.checkers.finding import Measured, Tally
+from harness.checkers.finding import Measured, Tally, idle
 from harness.verdict.report.cold import print_arms
 from harness.verdict.report.counterexample import witness_of, wrapped
 from harness.verdict.report.tables import new_table, print_table
@@ -102,7 +102,7 @@ def print_tallies(tallies: list[Tally], out: Console) -> None:
     for tally in tallies:
         note = f"not applicable: {tally.not_applicable}" if tally.not_applicable else ""
         note = note or (f"crashed: {tally.crashed}" if tally.crashed else "")
-        note = note or ("had nothing to judge" if not tally.opportunities else "")
+        note = note or (idle(tally) if not tally.opportunities else "")
         note = note or (f"{tally.acceptable:,} acceptable" if tally.acceptable else "")
         note = note or "\n".join(map(_told_measured, tally.measured))
         numbers = ("-", "-") if tally.not_applicable else (f"{tally.opportunities:,}", f"{tally.findings:,}")

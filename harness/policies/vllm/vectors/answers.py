@@ -8,12 +8,12 @@ Source of the interface: vLLM 0.33.0, `v1/core/kv_cache_manager.py`, `block_pool
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from harness._util.errors import UsageError
+from harness.engines.drift import takes
 from harness.engines.driver import Driver
 from harness.engines.fault_tools import adapter, core
 from harness.engines.kind import Answer
@@ -176,8 +176,8 @@ def _plant(manager: Any, writer: Any, group: int, block_size: int, length: int) 
 
 def _named(owner: Any, method: str, **offered: Any) -> Any:
     """Call a method with those of the arguments that its class knows; the object's own may be a patched one."""
-    known = inspect.signature(getattr(type(owner), method)).parameters
-    return getattr(owner, method)(**{name: value for name, value in offered.items() if name in known})
+    known = getattr(type(owner), method)
+    return getattr(owner, method)(**{name: value for name, value in offered.items() if takes(known, name)})
 
 
 def _reference(options: Mapping[str, str]) -> Mapping[str, Answer]:

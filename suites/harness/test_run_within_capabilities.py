@@ -1,0 +1,57 @@
+"""`run` asks an engine for what it declares, and says of a rule that had nothing to judge which events never came."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from harness.checkers.finding import idle, merge_tallies
+from harness.engines.kind import EngineKind
+from harness.engines.registry import EngineSpec
+from harness.engines.registry import parse as reference
+from harness.history.events import Event, Header
+from harness.history.notation import parse
+from harness.run import execute
+from harness.run.runner import Runner
+from harness.run.suites import SUITES
+from harness.trace.configurations import Configuration
+from harness.trace.format import Op, Submit, TraceHeader
+from harness.trace.layouts import load
+
+
+class Modest:
+    """The reference, which declares less, and refuses what it did not declare."""
+
+    def __init__(self, header: TraceHeader) -> None:
+        self._engine = reference("reference").open(header)
+
+    def describe(self) -> Header:
+        header = self._engine.describe()
+        return replace(header, capabilities=[name for name in header.capabilities if name != "media"])
+
+    def apply(self, op: Op) -> list[Event]:
+        assert not (isinstance(op, Submit) and op.media), "asked for what was not declared"
+        return self._engine.apply(op)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+ONE = "pool 0: 4 pages, null 0\ngroup 0: full block 4\nsubmit r1 a:5\ntake r1 | 1 2\n"
+STEP = "step 1: r1 0..5 | 1 2\n"
+
+
+def test_what_is_not_declared_is_not_asked_for_and_listed() -> None:
+    kind = EngineKind("modest", "for a test", ("manager",), lambda header, options: Modest(header))
+    manager = [suite for suite in SUITES if suite.name == "invariants" and suite.height == "manager"]
+    report = Runner(EngineSpec(kind, {}, "modest"), [Configuration(load("full"))]).run(manager)
+    assert report.exit_code == 0, report.failures
+    assert any("media in traces" in entry.what for entry in report.not_run)
+
+
+def test_a_rule_without_its_events_says_which() -> None:
+    """Over several histories, the events that came in none of them."""
+    whole = f"{ONE}hit r1 0 |\n{STEP}"
+    one, other = (execute.check(parse(text)).tallies for text in (ONE + STEP, whole))
+    told = {tally.checker: idle(tally) for tally in merge_tallies([*one, *other])}
+    assert told["commit-order"] == "had nothing to judge: it looks at `publish`, and none came"
+    assert "`hit`" in idle(next(tally for tally in one if tally.checker == "commit-order"))
