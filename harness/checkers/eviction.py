@@ -9,8 +9,8 @@ from __future__ import annotations
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.victims import Ended, spared_instead
-from harness.history.events import Copy, Counts, Event, Eviction, Header, Pool, StepBegin, Unpublish
-from harness.ledger.ledger import OPERATION_ENDS, Ledger
+from harness.history.events import Copy, Counts, Eviction, Header, Pool, StepBegin, Unpublish
+from harness.ledger.ledger import Ledger
 from harness.ledger.records import PageRecord
 
 
@@ -40,7 +40,12 @@ class EvictionOrder(Checker):
         return "the engine does not declare how keys end for want of room (`eviction` of a pool)"
 
     def handlers(self) -> dict[type, Handler]:
-        return {Unpublish: self.on_unpublish, Copy: self.on_copy, **dict.fromkeys(OPERATION_ENDS, self.on_operation_end)}
+        return {
+            Unpublish: self.on_unpublish,
+            Copy: self.on_copy,
+            Counts: self.on_counts,
+            StepBegin: self.on_step_begin,
+        }
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
         """Note keys that end for the sake of others, and how their pages stand before that."""
@@ -58,14 +63,22 @@ class EvictionOrder(Checker):
             self._failed.update((move.src_pool, move.src) for move in event.moves)
         return None
 
-    def on_operation_end(self, ledger: Ledger, event: Event) -> Found:
-        """Judge what the operation that is over did to keys; if it kept pages for their keys, that was an opportunity."""
-        if type(event) is Counts:
-            self.opportunities += event.cached > 0
-        elif type(event) is StepBegin:
-            self._failed.clear()
-        if not self._ended:
-            return None
+    def on_counts(self, ledger: Ledger, event: Counts) -> Found:
+        """Judge the operation that is over; if it kept pages for their keys, that was an opportunity."""
+        if event.cached:
+            self.opportunities += 1
+        return self._judge_operation(ledger) if self._ended else None
+
+    def on_step_begin(self, ledger: Ledger, event: StepBegin) -> Found:
+        """Judge the operation that is over; of copies that failed nothing is to be excused any more."""
+        self._failed.clear()
+        return self._judge_operation(ledger) if self._ended else None
+
+    def close(self, ledger: Ledger) -> Found:
+        """Judge the last operation."""
+        return self._judge_operation(ledger)
+
+    def _judge_operation(self, ledger: Ledger) -> list[Finding]:
         ended, self._ended = [one for one in self._ended if not self._excused(ledger, one)], []
         found = []
         for pool in ledger.header.pools:
@@ -91,7 +104,7 @@ class EvictionOrder(Checker):
         lost = [one for one in ended if one.key.node not in ledger.keys.published[one.key.group]]
         idle = [one for one in lost if not one.holders]
         lost = [one for one in lost if not one.holders or not one.record.holders]
-        if lost and eviction.free_first:
+        if lost and eviction.free_first and _any_free(ledger, pool.id):
             spare = _spare(ledger, pool.id)
             used = ledger.records[pool.id].capacity - len(spare)
             if spare and used < eviction.watermark * ledger.records[pool.id].capacity:
@@ -116,11 +129,13 @@ def _given_to_others(one: Ended) -> str:
     return next((r for r in one.record.holders if r not in one.holders and ":" not in r), "")
 
 
+def _any_free(ledger: Ledger, pool: int) -> bool:
+    return ledger.records[pool].capacity > ledger.holdings.held[pool] + len(ledger.holdings.idle[pool])
+
+
 def _spare(ledger: Ledger, pool: int) -> list[int]:
     """Return the pages that nobody held and no key named, from before the operation that is over to its end."""
     records, holdings = ledger.records[pool], ledger.holdings
-    if records.capacity == holdings.held[pool] + len(holdings.idle[pool]):
-        return []
     untouched = [page for page in range(records.pages) if page not in records and page not in records.null]
     return untouched + [page for page, record in records.usable.items() if _free_before(record, holdings.operation)]
 

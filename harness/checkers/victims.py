@@ -28,6 +28,9 @@ class Times(NamedTuple):
     asked_for: int
 
 
+NOBODY: frozenset[str] = frozenset()
+
+
 class Ended(NamedTuple):
     """A key that ended in an operation, and how its page stood before: who held it, and when it was used."""
 
@@ -41,7 +44,7 @@ class Ended(NamedTuple):
     def of(key: Key, pool: int, record: PageRecord) -> Ended:
         """Return what is to be known of a key that is about to end."""
         times = Times(record.taken, record.restored, record.released, record.keyed, record.asked_for)
-        return Ended(key, pool, record, frozenset(record.holders), times)
+        return Ended(key, pool, record, frozenset(record.holders) if record.holders else NOBODY, times)
 
 
 def _used(times: Times | PageRecord) -> int:
@@ -116,10 +119,11 @@ def _longer_stays(ledger: Ledger, victims: Iterable[Ended], others: dict[int, Pa
     """Return a victim and a page that keeps a longer prefix, which nobody can hit without the victim: full attention alone."""
     parent = ledger.trie.parent
     gone = {(one.key.group, one.key.node): one for one in victims if ledger.groups[one.key.group].kind == "full"}
+    shortest = min((one.key.length for one in gone.values()), default=0)
     seen: set[tuple[int, int]] = set()
     for page, record in others.items() if gone else ():
         for key in record.keys:
-            node = parent[key.node] if key.usable and key.node >= 0 else -1
+            node = parent[key.node] if key.length > shortest and key.usable and key.node >= 0 else -1
             while node >= 0 and (key.group, node) not in seen:
                 if (key.group, node) in gone:
                     return gone[key.group, node], page, "keeps a longer prefix, which goes first"

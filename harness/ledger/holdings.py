@@ -1,7 +1,7 @@
 """Who holds which page, and for which group; how many pages are held, and which are idle: kept for a key alone.
 
-Time is counted in operations of the engine, which its events do not name: whatever happens to pages between two events of
-another kind is one (`Ledger`). A page that nobody holds and no key names is poisoned: whoever gets it next must write it before
+Time is counted in operations of the engine, which no event begins: one ends where the engine counts its pages, and where a step
+begins. A page that nobody holds and no key names is poisoned: whoever gets it next must write it before
 it reads it.
 """
 

@@ -55,20 +55,6 @@ from harness.ledger.reads import invalid_columns
 from harness.ledger.records import Key, KeyState, PageRecord, records_of
 from harness.ledger.requests import Requests
 
-OPERATION_ENDS = (
-    Aborted,
-    Counts,
-    Finished,
-    Hit,
-    Preempted,
-    ResetDone,
-    StepBegin,
-    StepEnd,
-    Submitted,
-    Version,
-)
-"""Events before which an operation of the engine is over, if it did anything to pages or keys."""
-
 _INVALIDATED = ("withdrawn", "reset", "outdated")
 
 
@@ -120,6 +106,7 @@ class Ledger:
             Hit: self._hit,
             Submitted: self.requests.submit,
             Accept: self.requests.accept,
+            Counts: self._counts,
             StepBegin: self._step_begin,
             StepEnd: self._step_end,
             Preempted: self._preempt,
@@ -128,18 +115,6 @@ class Ledger:
             ResetDone: self._reset,
             Version: self._version,
         }
-        self._apply |= {kind: self._next_operation(self._apply.get(kind)) for kind in OPERATION_ENDS}
-
-    def _next_operation(self, handler: Callable[[Any], None] | None) -> Callable[[Any], None]:
-        """Return a handler after which pages are in another operation."""
-        holdings = self.holdings
-
-        def apply(event: Any) -> None:
-            if handler is not None:
-                handler(event)
-            holdings.operation += 1
-
-        return apply
 
     def record(self, group: int, page: int) -> PageRecord | None:
         """Return the record of a page of a group; None for a null page or a column that does not exist."""
@@ -258,7 +233,11 @@ class Ledger:
 
     # --- life ---------------------------------------------------------------------------------------------------------------
 
+    def _counts(self, event: Counts) -> None:
+        self.holdings.operation += 1
+
     def _step_begin(self, event: StepBegin) -> None:
+        self.holdings.operation += 1
         self.requests.begin_step(event)
         for record in self._asked_again:
             record.asked_for = self.holdings.operation
