@@ -13,24 +13,16 @@ import msgspec
 
 from harness._util.errors import UsageError
 from harness.history.events import (
-    Copy,
-    Died,
     Event,
     Header,
-    Read,
     ResetDone,
-    StepBegin,
     Submitted,
     Version,
-    Write,
-    Zero,
 )
 from harness.history.nonsense import Nonsense
 from harness.history.well_formed import WellFormedness
 from harness.trace.format import Abort, Finish, Op, Reset, Step, Submit, UpdateWeights, length_of
 
-NOT_THE_ENGINES = (Read, Write, Copy, Zero, Died)
-"""Events that the harness writes down, from the tables of `step_begin` and from what the engine raises."""
 _UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, AttributeError, msgspec.MsgspecError)
 _ENCODER = msgspec.msgpack.Encoder()
 _EVENTS, _EVENT = msgspec.msgpack.Decoder(list[Event]), msgspec.msgpack.Decoder(Event)
@@ -64,7 +56,7 @@ class Intake:
 
     def __init__(self, header: Header) -> None:
         self._engine, self._tiers = header.engine, {pool.tier for pool in header.pools}
-        self._sense = WellFormedness(header)
+        self._sense = WellFormedness(header, live=True)
 
     def take(self, answer: Any, op: Op, index: int) -> list[Event]:
         """Return what the engine reported of an operation, read anew; `index` is the operation's in the trace.
@@ -77,17 +69,21 @@ class Intake:
             events: list[Event] = _EVENTS.decode(_ENCODER.encode(answer))
         except _UNWRITABLE:
             raise self._unreadable(answer, op, index) from None
-        follow = self._sense.follow
-        for number, event in enumerate(events):
-            try:
-                if type(event) in NOT_THE_ENGINES:
-                    raise Nonsense("the harness writes this event down itself, from the tables of `step_begin`; leave it out")
-                follow(event)
-            except Nonsense as problem:
-                raise self.bad(op, index, str(problem), number, event) from None
+        sense, event = self._sense, None
+        begun, submitted = sense.begun, len(sense.tokens)
         try:
-            self._answers(op, events)
-            self._sense.operation_over()
+            for event in events:
+                sense.follow(event)
+        except Nonsense as problem:
+            raise self.bad(op, index, str(problem), _place(events, event), event) from None
+        try:
+            if not isinstance(op, Step):
+                self._answers(op, events)
+            elif len(sense.tokens) > submitted:
+                _check_nobody_came(events)
+            elif sense.begun == begun and self._wanted(op):
+                raise Nonsense("no `step_begin`; report every step, also one in which nobody runs")
+            sense.operation_over()
         except Nonsense as problem:
             raise self.bad(op, index, str(problem)) from None
         return events
@@ -103,13 +99,10 @@ class Intake:
 
     def _answers(self, op: Op, events: list[Event]) -> None:
         """Raise Nonsense if events do not answer the operation that was asked for."""
-        submits = [event for event in events if type(event) is Submitted]
         if isinstance(op, Submit):
-            check_submit(op, submits)
-        elif submits:
-            raise Nonsense(f"request {submits[0].r!r} was not asked for - at `$.r`; a `submit` answers a submit alone")
-        if isinstance(op, Step) and self._wanted(op) and not any(type(event) is StepBegin for event in events):
-            raise Nonsense("no `step_begin`; report every step, also one in which nobody runs")
+            check_submit(op, [event for event in events if type(event) is Submitted])
+        else:
+            _check_nobody_came(events)
         if isinstance(op, Finish | Abort) and op.r in self._sense.tokens and op.r not in self._sense.ended:
             raise Nonsense(f"{op.r!r} does not end; report `finish` or `abort` of it")
         if isinstance(op, UpdateWeights):
@@ -156,6 +149,16 @@ def check_submit(op: Submit, submits: list[Submitted]) -> None:
             )
     if len(event.tokens) != length_of(op.prompt):
         raise Nonsense(f"{len(event.tokens)} tokens of {op.r!r} - at `$.tokens`; the prompt has {length_of(op.prompt)}")
+
+
+def _check_nobody_came(events: list[Event]) -> None:
+    for event in events:
+        if type(event) is Submitted:
+            raise Nonsense(f"request {event.r!r} was not asked for - at `$.r`; a `submit` answers a submit alone")
+
+
+def _place(events: list[Event], event: Event | None) -> int:
+    return next(number for number, other in enumerate(events) if other is event)
 
 
 def _field(event: Any) -> str:

@@ -16,6 +16,7 @@ from harness.history.events import (
     Compare,
     Copy,
     Counts,
+    Died,
     Drop,
     Event,
     Finished,
@@ -55,10 +56,12 @@ IN_FLIGHT_MAX = 64
 class WellFormedness:
     """Follows a history event by event, keeping no more than is needed to know what exists.
 
+    `live`: the events come from an engine, and the harness adds its own later: `read`, `write`, `copy`, `zero` and `died`.
+
     Raises Nonsense for a header whose groups or pools do not fit together.
     """
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: Header, *, live: bool = False) -> None:
         check_header(header)
         self._groups = header.groups
         self._pools = {pool.id: pool.pages for pool in header.pools}
@@ -92,12 +95,14 @@ class WellFormedness:
             StepBegin: self._step_begin,
             StepEnd: self._step_end,
             Accept: self._accept,
-            Preempted: lambda e: self._live(e.r, "r"),
+            Preempted: self._preempt,
             Aborted: self._end,
             Finished: self._end,
             Compare: self._compare,
             ResetDone: lambda e: self._tier(e.tier),
         }
+        if live:
+            self._rules |= dict.fromkeys((Read, Write, Copy, Zero, Died), _not_the_engines)
 
     def follow(self, event: Event) -> None:
         """Take one event in. Raises Nonsense if it refers to something that does not exist, or cannot come now."""
@@ -155,21 +160,22 @@ class WellFormedness:
             self._check_run(run)
             runs[run.r] = run.stop, len(run.drafts)
         self._in_flight[step] = runs
-        self._moves(event.copies, "copies")
-        self._moves(event.stores, "stores")
-        self._transfers(event)
+        for moves, field in ((event.copies, "copies"), (event.stores, "stores")):
+            if moves:
+                self._moves(moves, field)
+        if event.begun or event.ended or event.failed:
+            self._transfers(event)
         for pool, pages in event.zeros:
             self._check_pages(pages, pool, "zeros")
 
     def _check_run(self, run: Run) -> None:
-        self._live(run.r, "runs")
-        known = self.tokens[run.r]
+        known = self._live(run.r, "runs")
         if run.drafts:
             if not run.start < run.known <= known:
                 raise Nonsense(f"drafts from {run.known} on - at `$.runs`; {run.r!r} has {known} tokens here")
             check_tokens(run.drafts)
             self._tables(run.scratch, "runs")
-        elif not 0 <= run.start < run.stop or run.stop > known + self._may_come(run.r):
+        elif not 0 <= run.start < run.stop or (run.stop > known and run.stop > known + self._may_come(run.r)):
             raise Nonsense(f"tokens [{run.start}, {run.stop}) of {run.r!r} - at `$.runs`; it has {known} tokens here")
         self._columns(run.tables, "runs")
 
@@ -214,21 +220,28 @@ class WellFormedness:
         check_tokens(event.tokens)
 
     def _accept(self, event: Accept) -> None:
-        self._live(event.r, "r")
-        before, known = event.upto - len(event.tokens), self.tokens[event.r]
+        known = self._live(event.r, "r")
+        before = event.upto - len(event.tokens)
         if not 0 < before <= known:
             raise Nonsense(f"{event.upto} - at `$.upto`; {event.r!r} has {known} tokens here and gets {len(event.tokens)}")
         self.tokens[event.r] = event.upto
         check_tokens(event.tokens)
 
+    def _preempt(self, event: Preempted) -> None:
+        self._live(event.r, "r")
+
     def _end(self, event: Aborted | Finished) -> None:
         self._live(event.r, "r")
         self.ended.add(event.r)
 
-    def _live(self, r: str, field: str) -> None:
-        self._check_known(r, field)
-        if r in self.ended:
-            raise Nonsense(f"request {r!r} has ended - at `$.{field}`; nothing happens to it any more but what it gives back")
+    def _live(self, r: str, field: str) -> int:
+        """Return how many tokens a request has that was submitted and has not ended."""
+        known = self.tokens.get(r)
+        if known is None:
+            self._check_known(r, field)
+        elif r not in self.ended:
+            return known
+        raise Nonsense(f"request {r!r} has ended - at `$.{field}`; nothing happens to it any more but what it gives back")
 
     def _check_known(self, r: str, field: str) -> None:
         if r not in self.tokens:
@@ -242,21 +255,25 @@ class WellFormedness:
     # --- claims --------------------------------------------------------------------------------------------------------------
 
     def _publish(self, event: Publish) -> None:
-        self._check_known(event.r, "r")
+        if event.r not in self.tokens:
+            self._check_known(event.r, "r")
         pool = self._pool_of(event.group)
         self._check_page(event.page, pool, "page")
         if event.companions:
             self._check_pages(event.companions, pool, "companions")
-        at_least_nothing(event.length, "length")
+        if event.length < 0:
+            at_least_nothing(event.length, "length")
         if event.step > self.begun:
             self._keyed = self._keyed or event.step
 
     def _unpublish(self, event: Unpublish) -> None:
         self._check_page(event.page, self._pool_of(event.group), "page")
-        at_least_nothing(event.length, "length")
+        if event.length < 0:
+            at_least_nothing(event.length, "length")
 
     def _counts(self, event: Counts) -> None:
-        self._check_pages([page for page, _ in event.refs], event.pool, "refs")
+        if event.refs or event.pool not in self._pools:
+            self._check_pages([page for page, _ in event.refs], event.pool, "refs")
 
     def _hit(self, event: Hit) -> None:
         self._live(event.r, "r")
@@ -314,7 +331,7 @@ class WellFormedness:
         if len(tables) != len(self._groups):
             raise Nonsense(f"{len(tables)} tables - at `$.{field}`; the header has {len(self._groups)} groups")
         for group, pages in zip(self._groups, tables, strict=True):
-            if pages:
+            if pages and not (min(pages) >= least and max(pages) < self._pools[group.pool]):
                 self._check_pages(pages, group.pool, field, least)
 
     def _check_pages(self, pages: list[int], pool: int, field: str, least: int = 0) -> None:
@@ -325,7 +342,7 @@ class WellFormedness:
             raise self._no_page(next(page for page in pages if not least <= page < count), pool, field)
 
     def _check_page(self, page: int, pool: int, field: str) -> None:
-        if not 0 <= page < self._pools.get(pool, -1):
+        if not 0 <= page < self._pools.get(pool, 0):
             raise self._no_page(page, pool, field) if pool in self._pools else self._no_pool(pool, field)
 
     def _no_page(self, page: int, pool: int, field: str) -> Nonsense:
@@ -333,3 +350,7 @@ class WellFormedness:
 
     def _no_pool(self, pool: int, field: str) -> Nonsense:
         return Nonsense(f"pool {pool} does not exist - at `$.{field}`; the header has {listed(self._pools)}")
+
+
+def _not_the_engines(event: Event) -> None:
+    raise Nonsense("the harness writes this event down itself, from the tables of `step_begin`; leave it out")
