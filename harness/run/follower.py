@@ -11,12 +11,14 @@ followed; the difference then shows in the keys or the counts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import zip_longest
 
 from harness._util.errors import UsageError
 from harness.engines import policy as policies
+from harness.engines.cache_state import ABSENT
 from harness.engines.policy import PolicyKind
-from harness.history.events import Event, Header, Hit, Publish, StepBegin, Take, Unpublish
+from harness.history.events import Drop, Event, Header, Hit, Publish, StepBegin, Take, Unpublish
 from harness.trace.format import Op, Trace
 
 Page = tuple[int, int]
@@ -35,7 +37,9 @@ class Follower:
             raise UsageError(f"the reference of {kind.name} cannot follow an engine's free choices")
         release = release_of(kind, engine.engine_version)
         self.reference = kind.open(trace.header, {"release": release} if release else {})
-        self._pools = [group.pool for group in self.reference.describe().groups]
+        self._groups = self.reference.describe().groups
+        self._pools = [group.pool for group in self._groups]
+        self._aside = {group.of: group.id for group in self._groups if group.of >= 0}
         self._ours: dict[Page, int] = {}
         """The reference's page for each of the engine's, where they differ."""
         self._theirs: dict[Page, int] = {}
@@ -51,10 +55,7 @@ class Follower:
         self._taken = [_taken(event) for event in theirs if isinstance(event, Take | StepBegin)]
         self._seen = self._paired = 0
         self._hit = {event.r: self._columns(event) for event in theirs if isinstance(event, Hit)}
-        taking = [event for event in theirs if isinstance(event, Take | StepBegin)]
-        evicted = [event for event in theirs if isinstance(event, Unpublish) and event.reason == "evict"]
-        self._given_up = [place for event in taking for place in self._handed_out(event)]
-        self._given_up += [(self._pools[event.group], event.page) for event in evicted]
+        self._given_up = [*self._handed_out(theirs), *self._let_go(theirs)]
         self._named = {(event.group, event.r, event.length) for event in theirs if isinstance(event, Publish)}
         ours = self.reference.apply(op)
         self._pair(ours)
@@ -100,16 +101,37 @@ class Follower:
 
     # --- which page is which -------------------------------------------------------------------------------------------
 
-    def _handed_out(self, event: Take | StepBegin) -> list[Page]:
-        """Return the pages that were taken by this event and not hit: they came out of the pool."""
-        if isinstance(event, StepBegin):
-            return _taken(event)
-        holders = [event.holder] if event.holder in self._hit else self._hit
-        hit = {place for r in holders for place in self._hit[r]}
-        return [place for place in _taken(event) if place not in hit]
+    def _handed_out(self, theirs: Sequence[Event]) -> list[Page]:
+        """Return the pages that came out of the engine's pools, in order: what was taken and not hit, and places of stores."""
+        out: list[Page] = []
+        for event in theirs:
+            if isinstance(event, Take):
+                holders = [event.holder] if event.holder in self._hit else self._hit
+                hit = {place for r in holders for place in self._hit[r]}
+                out += [place for place in _taken(event) if place not in hit]
+            elif isinstance(event, StepBegin):
+                out += [place for place in _taken(event) if place not in out]
+        return out
+
+    def _let_go(self, theirs: Sequence[Event]) -> Iterator[Page]:
+        """Yield the pages whose key was evicted, then those that were let go with a key that ended before it was seen."""
+        keyed = set()
+        for event in theirs:
+            if isinstance(event, Unpublish) and event.reason == "evict":
+                yield self._pools[event.group], event.page
+            elif isinstance(event, Publish):
+                keyed.add((self._pools[event.group], event.page))
+        for event in theirs:
+            if isinstance(event, Drop):
+                yield from ((event.pool, page) for page in event.pages if (event.pool, page) not in keyed)
 
     def _columns(self, hit: Hit) -> list[Page]:
-        return [(pool, page) for pool, pages in zip(self._pools, hit.pages, strict=False) for page in pages]
+        """Return the pages that a hit found on the device; a column that is fetched from another tier gets a page anew."""
+        found = []
+        for group, pages in zip(self._groups, hit.pages, strict=False):
+            fetched = next(iter(hit.pages[self._aside.get(group.id, len(hit.pages)) :]), [])
+            found += [(group.pool, page) for page, place in zip_longest(pages, fetched, fillvalue=ABSENT) if place == ABSENT]
+        return found
 
     def _catch_up(self) -> None:
         """Take note of the pages that the reference has taken so far in the operation under way."""

@@ -9,7 +9,7 @@ import click
 from msgspec.structs import replace
 
 from harness.engines.mutant import Mutant
-from harness.engines.policy import PolicyKind, Rule, Serving, served_plainly
+from harness.engines.policy import Choices, PolicyKind, Rule, Serving, served_plainly
 from harness.engines.protocol import Engine
 from harness.policies.furiosa import EXPECTED_LENGTH, NOT_APPLICABLE
 from harness.trace import layouts
@@ -61,6 +61,12 @@ def serve(layout: Layout, serving: Serving) -> TraceHeader:
     return served_plainly("furiosa", layout, serving, default_ratio="per_token")
 
 
+def _steer(engine: Any, choices: Choices) -> None:
+    from harness.policies.furiosa.choices import steer
+
+    steer(engine, choices)
+
+
 def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     from harness.policies.furiosa.engine import open_engine
 
@@ -94,6 +100,7 @@ POLICY = PolicyKind(
     rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in RULES.values()],
     axes=AXES,
     open=_open,
+    steer=_steer,
     configurations=configurations,
     cold_configurations=cold_configurations,
     serve=serve,

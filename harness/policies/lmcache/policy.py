@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from harness.engines.mutant import Mutant
-from harness.engines.policy import PolicyKind, Rule, Serving
+from harness.engines.policy import Choices, PolicyKind, Rule, Serving
 from harness.engines.protocol import Engine
 from harness.policies.vllm import RETENTION_INTERVAL
 from harness.policies.vllm import policy as of_vllm
@@ -82,6 +82,12 @@ def serve(layout: Layout, serving: Serving) -> TraceHeader:
     return msgspec.structs.replace(header, policy=NAME, options=options)
 
 
+def _steer(engine: Any, choices: Choices) -> None:
+    from harness.policies.lmcache.choices import steer
+
+    steer(engine, choices)
+
+
 def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     from harness.policies.lmcache.engine import open_engine
 
@@ -115,6 +121,7 @@ POLICY = PolicyKind(
     rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in spec.RULES.values()],
     axes=spec.AXES,
     open=_open,
+    steer=_steer,
     configurations=configurations,
     cold_configurations=cold_configurations,
     serve=serve,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
 from harness.engines.mutant import Mutant
-from harness.engines.policy import PolicyKind, Rule, Serving, served_plainly
+from harness.engines.policy import Choices, PolicyKind, Rule, Serving, served_plainly
 from harness.engines.protocol import Engine
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
@@ -50,6 +51,12 @@ def serve(layout: Layout, serving: Serving) -> TraceHeader:
     return served_plainly("openvino_genai", layout, serving)
 
 
+def _steer(engine: Any, choices: Choices) -> None:
+    from harness.policies.openvino_genai.choices import steer
+
+    steer(engine, choices)
+
+
 def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     from harness.policies.openvino_genai.engine import open_engine
 
@@ -83,6 +90,7 @@ POLICY = PolicyKind(
     rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in spec.RULES.values()],
     axes=spec.AXES,
     open=_open,
+    steer=_steer,
     configurations=configurations,
     cold_configurations=cold_configurations,
     serve=serve,

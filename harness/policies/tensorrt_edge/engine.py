@@ -27,6 +27,8 @@ from reference_impl.tensorrt_edge.policy import HybridCachePolicy
 from reference_impl.tensorrt_edge.runtime import Runtime, RuntimeOptions
 
 NAME = "tensorrt_edge"
+CORRECTED = f"corrected {spec.PINNED_RELEASE}"
+"""What the reference calls itself where no release is asked for: it compacts as no release does."""
 
 ALIASES = {
     "max_num_seqs": "max_batch_size",
@@ -107,7 +109,7 @@ def _kind(group: GroupSpec) -> LayerType:
     return LayerType.MAMBA if group.kind == "recurrent" else LayerType.ATTENTION
 
 
-def describe(header: TraceHeader, options: Mapping[str, Any]) -> Header:
+def describe(header: TraceHeader, options: Mapping[str, Any], version: str = CORRECTED) -> Header:
     """Return the history's header: a pool of rows for each group and, if anything is captured, a pool of places for each."""
     layout, places = header.layout, _places(options)
     length, count_of = options["max_sequence_length"], len(layout.groups)
@@ -128,7 +130,7 @@ def describe(header: TraceHeader, options: Mapping[str, Any]) -> Header:
         not_applicable["progress"] = "a static batch ends with its slowest request; others wait for it"
     return Header(
         engine="reference",
-        engine_version=spec.PINNED_RELEASE,
+        engine_version=version,
         height=header.height,
         pools=pools,
         groups=groups,
@@ -152,13 +154,13 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     if release and release not in spec.RELEASES:
         raise UsageError(f"--engine: release {release!r} is unknown; known are {', '.join(spec.RELEASES)}")
     defaults = {"compaction": "in_place"} if release else {}
-    return assemble(msgspec.structs.replace(header, options={**defaults, **header.options}))
+    return assemble(msgspec.structs.replace(header, options={**defaults, **header.options}), release or CORRECTED)
 
 
-def assemble(header: TraceHeader) -> Driver:
+def assemble(header: TraceHeader, version: str = CORRECTED) -> Driver:
     """Put a runtime under the harness's operations."""
     options = checked(header)
     cache = HybridCachePolicy(configure(header.layout, options), in_place=options["compaction"] == "in_place")
     own = RuntimeOptions(_places(options), options["joining"], options["survivors"], options["replay_last_token"])
-    described = describe(header, options)
+    described = describe(header, options, version)
     return Driver(described, Rows(described, Runtime(cache, own), options["max_num_batched_tokens"]))

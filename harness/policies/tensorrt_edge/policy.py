@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from harness.engines.mutant import Mutant
-from harness.engines.policy import PolicyKind, Rule, Serving, served_plainly
+from harness.engines.policy import Choices, PolicyKind, Rule, Serving, served_plainly
 from harness.engines.protocol import Engine
 from harness.policies.tensorrt_edge import NOT_APPLICABLE
 from harness.trace import layouts
@@ -59,6 +59,12 @@ def serve(layout: Layout, serving: Serving) -> TraceHeader:
     return served_plainly(NAME, layout, replace(serving, tier_pages=0), system_prompts=places)
 
 
+def _steer(engine: Any, choices: Choices) -> None:
+    from harness.policies.tensorrt_edge.choices import steer
+
+    steer(engine, choices)
+
+
 def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     from harness.policies.tensorrt_edge.engine import open_engine
 
@@ -92,6 +98,7 @@ POLICY = PolicyKind(
     rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in spec.RULES.values()],
     axes=spec.AXES,
     open=_open,
+    steer=_steer,
     configurations=configurations,
     cold_configurations=cold_configurations,
     serve=serve,
