@@ -1,8 +1,8 @@
 """What Furiosa's policy leaves to an engine: which free block is handed out, and of each pool which idle block goes.
 
-Of the global pool the leaf of any branch may go. Where the block that has been idle longest is no leaf, because a branch ends in
-the block that another one begins in, it goes with all that lies below, which is no choice. A sliding block may go anywhere, and
-leaves a hole.
+Of the global pool the leaf of any branch may go. Where the block that has been idle longest is no leaf, because a branch ends
+in the block that another one begins in, it goes with all that lies below, which is no choice. A sliding block may go anywhere,
+and leaves a hole.
 """
 
 from __future__ import annotations

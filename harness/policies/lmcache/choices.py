@@ -19,7 +19,7 @@ from reference_impl.lmcache.l1 import L1Manager, MemoryObj, PageId
 def steer(engine: Any, choices: Choices) -> None:
     """Have the free choices of a reference engine made by somebody else."""
     of_vllm.steer(engine, choices)
-    if (connector := getattr(engine, "connector", None)) is not None:
+    if (connector := getattr(engine.adapter, "connector", None)) is not None:
         server = connector.lmcache.server
         _pages(server.l1, choices)
         _objects(server.l1, server.eviction.policy, choices)
