@@ -46,6 +46,12 @@ if TYPE_CHECKING:
 @click.option("--seconds", type=Finite(min=0), default=0, help="Stop after so many seconds; 0: when something fails.")
 @click.option("--operations", type=click.IntRange(min=0), default=0, help="Stop after so many operations.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of everything that is drawn.")
+@click.option(
+    "--lockstep/--no-lockstep",
+    "beside",
+    default=True,
+    help="Run the reference in lock-step beside the engine, where it can follow; on by default.",
+)
 @expected_options
 @click.option("--exhaustive", is_flag=True, help="Run every trace within a bound instead of random traces.")
 @click.option(
@@ -63,6 +69,7 @@ def fuzz(
     seconds: float,
     operations: int,
     seed: int,
+    beside: bool,
     expected: Path | None,
     strict_expected: bool,
     exhaustive: bool,
@@ -97,13 +104,13 @@ def fuzz(
     canary = run_canary(plan if policy == POLICY else _plan(engine_of("reference"), POLICY, (), (), seed))
     progress = _Progress()
     kept = store.Keeper(spec, store.DEFAULT_FOLDER)
-    campaign = Campaign(spec, plan, progress.tell, expectations_of(expected, strict_expected), kept.take)
+    campaign = Campaign(spec, plan, progress.tell, expectations_of(expected, strict_expected), kept.take, beside=beside)
     campaign.report.environment = [one.origin for one in exported]
     try:
         campaign.run(seconds, operations)
     finally:
         progress.clear()
-    again = told.command(engine, policy, layouts, options, campaign.operations, seed, str(expected or ""))
+    again = told.command(engine, policy, layouts, options, campaign.operations, seed, str(expected or ""), beside=beside)
     told.print_campaign(campaign, canary, kept.stored, again, terminal.console())
     return finish(told.exit_code(campaign, canary), {}, kept.problems)
 

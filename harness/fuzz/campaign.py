@@ -22,7 +22,10 @@ from harness.engines import policy as policies
 from harness.engines.registry import EngineSpec
 from harness.fuzz.draw import Restriction, draw
 from harness.fuzz.watch import Watch
+from harness.history.events import Header
 from harness.run.execute import attempt, described, drive
+from harness.run.lockstep import NAME as DIFFERENTIAL
+from harness.run.lockstep import incomparable, lockstep, refused
 from harness.run.smaller import smallest
 from harness.trace import format as traces
 from harness.trace.capabilities import lacking, within
@@ -82,6 +85,8 @@ class Campaign:
     expected: Expectations = field(default_factory=Expectations)
     on_failure: Callable[[Failure, bool], None] | None = None
     """Told of a failure when it was met, and again when it is as small as it gets."""
+    beside: bool = False
+    """Run the reference in lock-step beside the engine, where that can be done."""
     marks: Counter[str] = field(default_factory=Counter)
     operations: int = 0
     traces: int = 0
@@ -90,6 +95,7 @@ class Campaign:
         self.report = Report(engine=self.engine.text, held=self.engine.held, seed=self.plan.seed)
         self._suites = {height: SuiteReport(name=f"fuzz-{height}") for height in self.plan.heights}
         self._left_out: dict[tuple[str, str], NotRun] = {}
+        self._apart = incomparable(self.engine, self.plan.policy) if self.beside else ""
         self._digest = sha256()
         self._versions: set[str] = set()
 
@@ -148,15 +154,26 @@ class Campaign:
             self._leave_out(f"{need} in a trace", header.not_applicable.get(need, "the engine cannot"))
         trace = within(trace, header.capabilities)
         watch = Watch(header, self.marks)
-        result, bad = attempt(lambda: drive(trace, engine, [*fresh(), watch], keep=False))
+        run = lockstep if self._paired(trace, header) else drive
+        result, bad = attempt(lambda: run(trace, engine, checkers=[*fresh(), watch], keep=False))
         if bad:
             self._suites[trace.header.height].bad_events.append(bad)
         self._count(trace, result, time.perf_counter() - began)
         if spent := getattr(engine, "engine_seconds", 0.0):
             self.report.engine_seconds = (self.report.engine_seconds or 0.0) + spent
         name = f"fuzz:{trace.header.name}@{configuration.name}"
-        if weighed := self.expected.weigh(name, result.findings):
+        findings = sorted(result.findings, key=lambda finding: finding.checker == DIFFERENTIAL)  # a rule says more
+        if weighed := self.expected.weigh(name, findings):
             self._fail(name, trace, *weighed)
+
+    def _paired(self, trace: Trace, header: Header) -> bool:
+        """Whether the reference runs beside the engine in a trace; note why if it was asked for and cannot."""
+        if not self.beside:
+            return False
+        why = self._apart or header.not_applicable.get(DIFFERENTIAL, "") or refused(trace, header)
+        if why:
+            self._leave_out("lock-step with the reference", why)
+        return not why
 
     def _leave_out(self, what: str, why: str) -> None:
         self._left_out.setdefault((what, why), NotRun(what, why, 0)).count += 1
@@ -213,7 +230,8 @@ def shrink(failure: Failure, engine: EngineSpec) -> None:
         def alike(found: Finding) -> bool:
             return found.anomaly == anomaly
 
-        result, _ = attempt(lambda: drive(candidate, engine.open(candidate.header), until=alike, keep=False))
+        run = lockstep if failure.finding.checker == DIFFERENTIAL else drive
+        result, _ = attempt(lambda: run(candidate, engine.open(candidate.header), until=alike, keep=False))
         return next(filter(alike, result.findings), None)
 
     failure.replace(*smallest(failure.trace, engine, failure.finding, rerun))

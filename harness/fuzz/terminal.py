@@ -125,6 +125,8 @@ def command(
     operations: int,
     seed: int,
     expected: str = "",
+    *,
+    beside: bool = True,
 ) -> str:
     """Return the command that runs a campaign of so many operations again, ready to be pasted into a shell."""
     words = ["cachewitness fuzz", f"--engine {quote(engine)}"]
@@ -133,7 +135,8 @@ def command(
     words += [f"--layout {quote(name)}" for name in layouts]
     words += [f"--option {quote(text)}" for text in options]
     words += [f"--operations {operations}", f"--seed {seed}"]
-    return " ".join(words + ([f"--expected {quote(expected)}"] if expected else []))
+    words += [f"--expected {quote(expected)}"] if expected else []
+    return " ".join(words + ([] if beside else ["--no-lockstep"]))
 
 
 def _print_marks(seen: Counter[str], out: Console) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from harness._util.errors import UsageError
 from harness.checkers.finding import Finding, Tally
 from harness.engines import policy as policies
 from harness.engines.cache_state import ABSENT
@@ -67,6 +68,15 @@ def incomparable(spec: EngineSpec, policy: str) -> str:
     if spec.kind.is_reference:
         return f"{spec.kind.name} is what it compares with; plant a fault ({spec.kind.name}:mutant=NAME) or name another engine"
     return f"engine {spec.kind.name} says that it does not follow the policy of a reference (replays=False)"
+
+
+def refused(trace: Trace, engine: Header) -> str:
+    """Return why the reference of an engine's release cannot run a trace; empty if it can. `engine` is its header."""
+    try:
+        Follower(trace, engine)
+    except UsageError as error:
+        return f"the reference refuses the configuration: {error}"
+    return ""
 
 
 def lockstep(

@@ -20,7 +20,7 @@ from harness.engines.registry import EngineSpec
 from harness.history.events import Header
 from harness.run.execute import attempt, described, drive
 from harness.run.lockstep import NAME as DIFFERENTIAL
-from harness.run.lockstep import incomparable, lockstep
+from harness.run.lockstep import incomparable, lockstep, refused
 from harness.run.smaller import smallest
 from harness.run.suites import Stream, Suite
 from harness.trace.capabilities import lacking, within
@@ -211,7 +211,7 @@ class Runner:
         header = described(engine)
         self._report.startup_seconds = max(self._report.startup_seconds, time.perf_counter() - began)
         self._report.engine_version = header.engine_version
-        if suite.paired and (why := header.not_applicable.get(DIFFERENTIAL)):
+        if suite.paired and (why := header.not_applicable.get(DIFFERENTIAL) or refused(trace, header)):
             self._skip(f"suite {suite.name}", why)
             return None
         for need in trace.header.needs:

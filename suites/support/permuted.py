@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
 
 from harness.engines import policy as policies
 from harness.engines.protocol import Engine
@@ -43,9 +46,11 @@ class Drawn:
 
 
 def permuted(header: TraceHeader, seed: int) -> tuple[Engine, Drawn]:
-    """Return the reference that a trace asks for, and who makes its free choices."""
+    """Return the reference that a trace asks for, and who makes its free choices; it declares no order of eviction."""
     kind, drawn = policies.get(header.policy), Drawn(seed)
     assert kind.steer is not None
-    engine = kind.open(header, {})
+    engine: Any = kind.open(header, {})
+    pools = [msgspec.structs.replace(pool, eviction=None) for pool in engine.header.pools]
+    engine.header = msgspec.structs.replace(engine.header, pools=pools)
     kind.steer(engine, drawn)
     return engine, drawn

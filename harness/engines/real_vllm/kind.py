@@ -64,6 +64,10 @@ TIMED = (
 )
 
 
+IN_STEP = ("0.26",)
+"""The older releases that the reference was run beside: equal blocks of full attention and sliding windows decide alike."""
+
+
 class TimedManager:
     """A manager whose calls are timed; `engine_seconds` is the time spent inside them."""
 
@@ -136,12 +140,12 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     source = load(options.get("source", ""))
     ACTIVE.undo()
     engine = _assemble(header, _read_options(header, source), source)
-    engine.header = _limited(engine.header, options, source)
+    engine.header = _limited(header, engine.header, options, source)
     engine.startup_seconds = perf_counter() - begun
     return engine
 
 
-def _limited(header: Header, options: Mapping[str, str], source: Source) -> Header:
+def _limited(trace: TraceHeader, header: Header, options: Mapping[str, str], source: Source) -> Header:
     """Return the header less what this vLLM is not asked to do, with the reasons."""
     capabilities, limits = header.capabilities, dict(header.not_applicable)
     if options.get("withdraw", "no") == "no":
@@ -149,9 +153,22 @@ def _limited(header: Header, options: Mapping[str, str], source: Source) -> Head
         limits["withdraw"] = (
             "vLLM keeps the keys of a withdrawn step (vllm-project/vllm#43569, #57580); vllm:withdraw=yes shows it"
         )
-    if _release_name(source) != NEWEST:
-        limits["differential"] = f"the reference looks up and cuts chunks as vLLM {NEWEST} does; this is {source.version!r}"
+    if why := _out_of_step(trace, _release_name(source)):
+        limits["differential"] = f"{why}; this is {source.version!r}"
     return msgspec.structs.replace(header, capabilities=capabilities, not_applicable=limits)
+
+
+def _out_of_step(trace: TraceHeader, release: str) -> str:
+    """Return why the reference of a release is not compared with vLLM on a configuration; empty if it is."""
+    if release == NEWEST:
+        return ""
+    if release not in IN_STEP:
+        return f"the reference was compared with vLLM {', '.join((*IN_STEP, NEWEST))} alone"
+    groups = trace.layout.groups
+    plain = all(group.kind in ("full", "sliding") for group in groups) and len({group.block_size for group in groups}) == 1
+    if not plain or trace.options.get("use_eagle"):
+        return f"states, unequal blocks and speculation are looked up and cut as vLLM {NEWEST} does"
+    return ""
 
 
 def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmManager:
