@@ -106,8 +106,8 @@ class Follower:
         out: list[Page] = []
         for event in theirs:
             if isinstance(event, Take):
-                holders = [event.holder] if event.holder in self._hit else self._hit
-                hit = {place for r in holders for place in self._hit[r]}
+                copying = event.holder.startswith(("copy:", "store:"))
+                hit = {place for r in (self._hit if copying else [event.holder]) for place in self._hit.get(r, ())}
                 out += [place for place in _taken(event) if place not in hit]
             elif isinstance(event, StepBegin):
                 out += [place for place in _taken(event) if place not in out]
