@@ -96,6 +96,8 @@ class Driven(Protocol):
     """A request ends when it has so many tokens."""
     depth: int = 0
     """How many steps may have been scheduled and not run when an operation is over."""
+    cancels: bool = False
+    """Whether a request can be let go when its step was scheduled and has not run; else it is when the step has run."""
     samples: bool = False
     """Whether the policy asks the sampler by itself, in `complete`, and reports by `Host` what was generated and who ended."""
 

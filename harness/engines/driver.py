@@ -209,8 +209,17 @@ class Driver:
             if op.run and not asked:
                 return  # everybody asked for has ended by itself
         self._begin(op, asked)
+        if self.adapter.cancels:
+            self._cancel(op.cancel)
         while len(self.in_flight) > self.adapter.depth:
             self._run_oldest()
+        self._cancel(op.cancel)
+
+    def _cancel(self, names: Sequence[str]) -> None:
+        """Let requests go whose clients went away since the step was scheduled, if they have not ended."""
+        for r in names:
+            if self._known(r):
+                self._end(r, finished=False)
 
     def _begin(self, op: Step, asked: Asked | None) -> None:
         step = self.diff.step = self.diff.step + 1

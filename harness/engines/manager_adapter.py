@@ -45,6 +45,8 @@ class ManagerAdapter(Driven):
     `scheduler_reserve_full_isl`).
     """
 
+    cancels = True
+
     def __init__(
         self,
         manager: ObservedManager,
@@ -128,7 +130,8 @@ class ManagerAdapter(Driven):
         if self._retained:
             self.manager.block_pool.free_blocks(self._retained)
         for r, (_, stop) in scheduled.chunks.items():
-            self.placed[r].request.num_computed_tokens = stop
+            if r in self.placed:
+                self.placed[r].request.num_computed_tokens = stop
 
     def _zeros(self) -> list[int]:
         """Drain the new blocks; a configuration whose pages need no zeroing leaves them as they are."""

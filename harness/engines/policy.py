@@ -22,8 +22,8 @@ from harness.engines.mutant import DEFAULT_POLICY, Mutant
 from harness.engines.protocol import Engine
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Layout, TraceHeader
-from harness.trace.generate import Source
 from harness.trace.scenarios.shape import LeastPages
+from harness.trace.source import Source
 
 GROUP = "cachewitness.policies"
 

@@ -30,7 +30,7 @@ NewRequest = Callable[[Submit, list[int]], Request]
 class SchedulerAdapter(Driven):
     """Has the reference's scheduler decide, over an observed manager. It samples by itself when a step has run."""
 
-    samples = True
+    samples = cancels = True
 
     def __init__(self, config: KVCacheConfig, manager: ObservedManager, new_request: NewRequest) -> None:
         self.config, self.manager, self.new_request = config, manager, new_request

@@ -31,13 +31,16 @@ from harness.trace import format as traces
 from harness.trace.capabilities import lacking, within
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
-from harness.trace.generate import Seeded, write
+from harness.trace.generate import write, write_gallery
+from harness.trace.source import Seeded
 from harness.verdict.expected import Entry, Expectations
 from harness.verdict.result import Result
 from harness.verdict.summary import UNFINISHED, Failure, NotRun, Report, SuiteReport
 
 LENGTHS = (30, 60, 60, 120)
 """In operations, of traces; long ones fill pools, short ones leave more to other configurations."""
+GALLERIES = 1
+"""So many of a hundred traces are galleries of images, which are long."""
 REFUSED_MAX = 200
 """After so many refusals, and no trace that ran, a campaign gives up."""
 
@@ -60,9 +63,11 @@ class Plan:
         source = Seeded(f"{self.stream}/{self.seed}/{number}")
         height = source.choice(self.heights)
         configuration = draw(source, self.policy, height, self.chosen)
-        withdraw = source.chance(20)
-        name = f"fuzz-{self.seed}-{number}"
-        trace = write(configuration.shape(height), source, withdraw=withdraw, operations=source.choice(LENGTHS), name=name)
+        shape, name = configuration.shape(height), f"fuzz-{self.seed}-{number}"
+        if source.chance(GALLERIES):
+            trace = write_gallery(shape, source, name=name)
+        else:
+            trace = write(shape, source, withdraw=source.chance(20), operations=source.choice(LENGTHS), name=name)
         return configuration, Trace(msgspec.structs.replace(trace.header, seed=self.seed), trace.ops)
 
 

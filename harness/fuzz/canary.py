@@ -24,7 +24,7 @@ from harness.fuzz.scope import CONFIGURATIONS, Bound, Scope
 from harness.run.execute import drive
 from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
-from harness.trace.generate import Seeded
+from harness.trace.source import Seeded
 
 POLICY = "vllm"
 OPERATIONS_MAX = 12_000

@@ -17,7 +17,7 @@ from harness._util.errors import UsageError
 from harness.engines import policy as policies
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Layout, TraceHeader
-from harness.trace.generate import Source
+from harness.trace.source import Source
 
 _PAGES = 512
 """A pool in which every configuration can be tried, whatever the pool it is run with."""

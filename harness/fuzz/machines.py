@@ -62,7 +62,7 @@ from harness.trace.format import (
     UpdateWeights,
     length_of,
 )
-from harness.trace.generate import cut
+from harness.trace.prompts import cut
 from harness.trace.scenarios.shape import Shape, image
 from harness.trace.shrink import shrink
 from harness.verdict.report.counterexample import witness

@@ -114,7 +114,7 @@ def _stranger(op: Op, known: set[str]) -> str:
         return problem
     named = [(op.r, "r")] if isinstance(op, Finish | Abort | Preempt) else []
     if isinstance(op, Step):
-        named = [*((r, "run") for r, _ in op.run), *((r, "withdraw") for r in op.withdraw)]
+        named = [*((r, "run") for r, _ in op.run), *((r, "withdraw") for r in op.withdraw), *((r, "cancel") for r in op.cancel)]
     strange = [f"request {r!r} was never submitted - at `$.{field}`" for r, field in named if r not in known]
     return strange[0] if strange else ""
 

@@ -87,11 +87,14 @@ class Applicable:
 
     def _step(self, op: Step) -> Op | None:
         live = self._live
-        if all(r in live for r, _ in op.run) and all(r in live for r in op.withdraw):
-            return op
         run = [(r, n) for r, n in op.run if r in live]
-        gone = msgspec.structs.replace(op, run=run, withdraw=[r for r in op.withdraw if r in live])
-        return gone if run or not op.run else None
+        if op.run and not run:
+            return None
+        if len(run) < len(op.run) or not live.issuperset(op.withdraw) or not live.issuperset(op.cancel):
+            withdraw, cancel = ([r for r in named if r in live] for named in (op.withdraw, op.cancel))
+            op = msgspec.structs.replace(op, run=run, withdraw=withdraw, cancel=cancel)
+        live.difference_update(op.cancel)
+        return op
 
 
 class Observer:

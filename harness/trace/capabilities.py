@@ -1,7 +1,7 @@
 """Reduces a trace to the capabilities that an engine declares.
 
 An operation that needs an undeclared capability is left out, so an engine with few capabilities can still be fuzzed. Where
-abort is not declared, an aborted request finishes instead.
+abort is not declared, an aborted request finishes instead; where `cancel` is not, it is aborted after the step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from harness.trace.format import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace, UpdateWeights
 
 _OF_OPERATION = {Abort: "abort", Preempt: "preempt", Reset: "reset", UpdateWeights: "update_weights"}
-_OF_FIELD = {Submit: ("salt", "adapter", "media"), Step: ("withdraw",)}
+_OF_FIELD = {Submit: ("salt", "adapter", "media"), Step: ("withdraw", "cancel")}
 
 
 def lacking(trace: Trace, capabilities: Collection[str]) -> list[str]:
@@ -42,3 +42,5 @@ def _within(op: Op, capabilities: Collection[str]) -> Iterator[Op]:
         yield Finish(op.r)
     elif isinstance(op, Submit | Step):
         yield replace(op, **{name: type(getattr(op, name))() for name in missing})
+        if isinstance(op, Step) and "cancel" in missing:
+            yield from (kept for r in op.cancel for kept in _within(Abort(r), capabilities))

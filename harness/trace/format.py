@@ -84,13 +84,16 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag=
 
     At manager height `run` says which requests compute how many tokens; at scheduler height the engine's scheduler decides
     within `budget` tokens (0: its own limit). Requests in `withdraw` are scheduled with the others and taken back before
-    anything runs. Where copies from and to another tier take time, `fail` says which of them fail with this step: places among
-    those under way and those that begin with the step, counted from 0, loads in front of stores, each as they began.
+    anything runs. The clients of requests in `cancel` go away when the step was scheduled and has not run.
+
+    Where copies from and to another tier take time, `fail` says which of them fail with this step: places among those under way
+    and those that begin with the step, counted from 0, loads in front of stores, each as they began.
     """
 
     run: list[tuple[str, int]] = []
     budget: int = 0
     withdraw: list[str] = []
+    cancel: list[str] = []
     fail: list[int] = []
 
 

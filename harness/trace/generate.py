@@ -1,71 +1,60 @@
 """Random traces that prefer boundaries.
 
 Bugs of caches sit at the edges of blocks, chunks, windows and retention intervals, so lengths are drawn as a multiple of one
-of them plus −1, 0 or +1: of whole prompts, of what they share, of chunks. Prompts are repeated, shortened, and continued after
-what was generated; pools are so small that pages are evicted and reused. The generator never looks at an engine: a trace is
-fixed before it runs, and the same seed gives the same trace everywhere (in one version of this file).
+of them plus −1, 0 or +1: of whole prompts, of what they share, of chunks. Prompts are repeated, shortened, continued after
+what was generated, and changed in one place or part (`near_misses`); pools are so small that pages are evicted and reused. The
+generator never looks at an engine: a trace is fixed before it runs, and the same seed gives the same trace everywhere (in one
+version of this file).
+
+Every second trace is of a *swarm*: some kinds of operations are left out of it and others are frequent, since some faults show
+only where something does not happen (Groce et al., Swarm Testing, ISSTA 2012). Some traces have many live requests, and a few
+are a gallery: many images of one length behind the same tokens.
 
 All draws go through `Source`, so that another source of choices (a property-based tester's, say) can write the same traces.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable
 
 import msgspec
 
-from harness.trace.format import ResetTier, Trace, length_of
-from harness.trace.scenarios.shape import Script, Shape, image
-
-T = TypeVar("T")
-
-
-class Source(Protocol):
-    """Where choices come from."""
-
-    def integer(self, low: int, high: int) -> int:
-        """Return an integer in [low, high]."""
-
-    def choice(self, options: Sequence[T]) -> T:
-        """Return one of the options."""
-
-    def chance(self, percent: int) -> bool:
-        """Return True in so many of a hundred cases."""
-
-
-class Seeded:
-    """Choices from a seed: a number, or a text that names one of many streams."""
-
-    def __init__(self, seed: int | str) -> None:
-        self._random = random.Random(seed)
-
-    def integer(self, low: int, high: int) -> int:
-        """Return an integer in [low, high]."""
-        return self._random.randint(low, high)
-
-    def choice(self, options: Sequence[T]) -> T:
-        """Return one of the options."""
-        return self._random.choice(options)
-
-    def chance(self, percent: int) -> bool:
-        """Return True in so many of a hundred cases."""
-        return self._random.randrange(100) < percent
-
+from harness.trace.format import Media, ResetTier, Trace
+from harness.trace.near_misses import Said
+from harness.trace.prompts import ADAPTERS, RECENT, Talk, joined
+from harness.trace.scenarios.shape import Script, Shape
+from harness.trace.source import Seeded, Source
 
 OPERATIONS = 60
-_LIVE_MAX = 4
 _BLOCKS_MAX = 7
-_RECENT = 6
-"""From so many of the latest prompts a new one is made."""
 _DECODED_MAX = 12
-_ADAPTERS = ("tuned", "other")
+_CROWDS = (*[4] * 30, *[8] * 6, *[16] * 3, 64)
+"""How many requests may be live at a time; the more, the shorter their prompts."""
+_MANY = 16
+_GALLERIES = (64, 320)
+"""So many images of one length may be in a gallery; 320 of them share 16 bits of a digest as often as not."""
+_WEIGHTS = {
+    "submit": 21,
+    "step": 46,
+    "decode": 4,
+    "finish": 9,
+    "abort": 4,
+    "come back": 4,
+    "preempt": 6,
+    "reset": 3,
+    "load": 3,
+    "chain": 2,
+}
+"""How often each operation is drawn where all are."""
+_SWARM = (0, 0, 1, 1, 3)
+"""By what the weight of an operation is multiplied in a swarm; submits and steps are never left out."""
 _IMPATIENT, _LOST = 12, 10
 """Where copies take time, so many of a hundred requests are aborted a step after they came, and in so many of a hundred
 operations the device loses what the second tier has kept."""
 _FAILING, _UNDER_WAY = 15, 7
 """In so many of a hundred steps copies from or to another tier fail, among the first eight that are under way."""
+_CANCELLING, _CANCELLED = 40, 8
+"""In so many of a hundred traces clients go away while a step is scheduled: in so many of a hundred steps of theirs."""
 _FIFTHS_OF_POOL: dict[str, tuple[int, ...]] = {
     "manager": (3, 4, 5, 5, 6, 7, 8, 10, 12),
     "scheduler": (5, 5, 6, 7, 8, 9, 10, 11, 12),
@@ -89,66 +78,100 @@ def write(shape: Shape, source: Source, *, withdraw: bool, operations: int, name
     script = Script(shape, name, "a random workload that prefers boundaries", "harness/trace/generate.py")
     if withdraw:
         script.needs.append("withdraw")
-    _Workload(script, source, withdraw=withdraw).run(operations)
-    longest = (_BLOCKS_MAX + (3 if shape.height == "scheduler" else 0)) * shape.unit
-    return script.trace(max(shape.pages(longest) * source.choice(_FIFTHS_OF_POOL[shape.height]) // 5 + 1, 4))
+    live_max = source.choice(_CROWDS)
+    workload = _Workload(script, source, live_max, withdraw=withdraw)
+    workload.run(operations if live_max < _MANY else operations + 2 * live_max)
+    longest = workload.longest + (4 if shape.height == "scheduler" else 1) * shape.unit
+    return script.trace(max(shape.pages(longest) * source.choice(_FIFTHS_OF_POOL[shape.height]) * live_max // 20 + 1, 4))
+
+
+def write_gallery(shape: Shape, source: Source, *, name: str) -> Trace:
+    """Write a trace in which many requests differ in one image, all images being of one length; nothing is evicted."""
+    count, at, length = source.choice(_GALLERIES), source.integer(0, shape.unit - 1), source.integer(1, shape.unit)
+    script = Script(shape, name, "many images of one length behind the same tokens", "LMCache/LMCache#4086")
+    prompt = joined(f"A:{shape.unit + source.integer(1, shape.unit)}", f"A:{length}")
+    for first in range(0, count, 4):
+        numbers = range(first, first + 4)
+        names = [f"r{number}" for number in numbers]
+        for number, r in zip(numbers, names, strict=True):
+            script.submit(r, prompt, media=[Media(at, length, f"picture-{number}")])
+        for _ in range(3):
+            script.step(*((r, 2 * shape.unit) for r in names))
+        for r in names:
+            script.finish(r)
+    return script.trace(shape.pages(3 * shape.unit) * (count + 4))
 
 
 class _Workload:
     """Grows a script one random operation at a time; keeps in mind who is live and what was said before."""
 
-    def __init__(self, script: Script, source: Source, *, withdraw: bool) -> None:
+    def __init__(self, script: Script, source: Source, live_max: int, *, withdraw: bool) -> None:
         self._script, self._source, self._withdraw = script, source, withdraw
         self._live: list[str] = []
-        self._said: list[tuple[str, str]] = []
-        """Requests and their prompts, the latest at the end."""
+        self._live_max = live_max
         self._count = 0
         self._versions = 0
-        self._adapters: dict[str, str] = {}
-        """The adapters of requests that have one."""
-        self._adapted = source.choice((4, 4, 40))
-        """So many requests of a hundred have one: few, or in some traces many."""
-        self._longest = (_BLOCKS_MAX - 1) * script.shape.unit
+        self._blocks = _BLOCKS_MAX if live_max < _MANY else 2
+        self.longest = self._blocks * script.shape.unit
+        self._talk = Talk(script.shape, source, max(self._blocks - 1, 1) * script.shape.unit + (live_max >= _MANY))
+        self._cancels = source.chance(_CANCELLING)
+        self._operations: dict[str, Callable[[], object]] = {
+            "submit": self._submit,
+            "step": self._step,
+            "decode": self._decode,
+            "finish": lambda: self._end(self._script.finish),
+            "abort": lambda: self._end(self._script.abort),
+            "come back": self._come_back,
+            "preempt": lambda: self._script.preempt(self._source.choice(self._live)),
+            "reset": self._reset,
+            "load": self._load,
+            "chain": self._chain,
+        }
+        self._weights = self._swarm() if source.chance(50) else dict(_WEIGHTS)
+
+    def _swarm(self) -> dict[str, int]:
+        weights = {name: weight * self._source.choice(_SWARM) for name, weight in _WEIGHTS.items()}
+        return weights | {name: max(weights[name], _WEIGHTS[name]) for name in ("submit", "step")}
 
     def run(self, operations: int) -> None:
         """Write operations, then end every request."""
+        if self._live_max >= _MANY:
+            for _ in range(self._live_max):
+                self._submit()
         while len(self._script.ops) < operations:
             self._one()
         for r in self._live:
             self._script.prefill(r)
             self._script.finish(r)
+        if any(op.cancel for op in self._script.steps()):
+            self._script.needs.append("cancel")
 
     def _one(self) -> None:
-        if self._said and self._script.shape.tier_delay and self._source.chance(_LOST):
+        if self._talk.said and self._script.shape.tier_delay and self._source.chance(_LOST):
             self._lose()
             return
-        draw = self._source.integer(0, 99)
-        if not self._live or (draw < 21 and len(self._live) < _LIVE_MAX):
+        name = self._drawn()
+        crowded = name in ("submit", "chain") and len(self._live) >= self._live_max
+        if not self._live:
             self._submit()
-        elif draw < 67:
-            self._step()
-        elif draw < 71:
-            self._decode()
-        elif draw < 80:
-            self._end(self._script.finish)
-        elif draw < 84:
-            self._end(self._script.abort)
-        elif draw < 88:
-            self._come_back()
-        elif draw < 94:
-            self._script.preempt(self._source.choice(self._live))
-        elif draw < 97:
-            self._reset()
         else:
-            self._load()
+            self._operations["step" if crowded else name]()
+
+    def _drawn(self) -> str:
+        draw = self._source.integer(1, sum(self._weights.values()))
+        for name, weight in self._weights.items():
+            draw -= weight
+            if draw <= 0:
+                return name
+        raise AssertionError("the weights do not add up to their sum")
 
     def _lose(self) -> None:
         """Lose what the device has, and ask for some of it again, so that it comes from the second tier."""
         self._script.reset(running=True, tier="local")
         for _ in range(self._source.integer(1, 3)):
-            if len(self._live) < _LIVE_MAX:
-                before, prompt = self._source.choice(self._said[-_RECENT:])
-                self._submit(prompt if self._source.chance(60) else self._continued(before, prompt, f"r{self._count + 1}"))
+            if len(self._live) < self._live_max:
+                before, said = self._source.choice(self._talk.said[-RECENT:])
+                self._submit(said if self._source.chance(60) else self._continued(before, said))
         if self._live:
             self._step()
 
@@ -163,8 +186,23 @@ class _Workload:
     def _come_back(self) -> None:
         """End a request between two steps, and let it come again at once, perhaps with what it generated."""
         gone = self._end(self._script.abort if self._source.chance(60) else self._script.finish)
-        prompt = next(prompt for r, prompt in reversed(self._said) if r == gone)
-        self._submit(prompt if self._source.chance(50) else self._continued(gone, prompt, f"r{self._count + 1}"), gone)
+        said = next(said for r, said in reversed(self._talk.said) if r == gone)
+        self._submit(said if self._source.chance(50) else self._continued(gone, said))
+
+    def _continued(self, before: str, said: Said) -> Said:
+        return said.with_prompt(self._talk.continued(before, said.prompt, self._next))
+
+    def _chain(self) -> None:
+        """Submit several requests, each beginning with all of the one before it, and run them in one step."""
+        source, unit = self._source, self._script.shape.unit
+        said, asked = Said(f"c{self._count}:{unit + source.integer(0, 1)}"), []
+        for _ in range(min(source.integer(3, 4), self._live_max - len(self._live))):
+            self._submit(said)
+            asked.append(self._live[-1])
+            said = said.with_prompt(f"{said.prompt} {self._next}:{unit + source.integer(-1, 1)}") if unit > 1 else said
+        asked = [r for r in asked if r in self._live]
+        if asked:
+            self._script.step(*((r, 5 * unit + 5) for r in asked))
 
     def _reset(self) -> None:
         """Reset; where there is a second tier, mostly the device's cache alone."""
@@ -175,92 +213,43 @@ class _Workload:
     def _load(self) -> None:
         """Load new weights, or an adapter anew: one that requests had of late, or any; perhaps one of those comes again."""
         self._versions += 1
-        late = [self._adapters[r] for r, _ in self._said[-_RECENT:] if r in self._adapters]
-        adapter = self._source.choice(["", "", *_ADAPTERS, *late])
+        late = [said.adapter for _, said in self._talk.said[-RECENT:] if said.adapter in ADAPTERS]
+        adapter = self._source.choice(["", "", *ADAPTERS, *late])
         self._script.update_weights(self._versions, adapter)
-        had = [(r, prompt) for r, prompt in self._said if self._adapters.get(r, "") == adapter]
-        if had and len(self._live) < _LIVE_MAX and self._source.chance(60):
-            r, prompt = had[-1]
-            self._submit(prompt, r)
+        had = [said for _, said in self._talk.said if said.adapter == adapter]
+        if had and len(self._live) < self._live_max and self._source.chance(60):
+            self._submit(had[-1])
 
-    def _submit(self, prompt: str = "", before: str = "") -> None:
-        source, self._count = self._source, self._count + 1
-        r = f"r{self._count}"
-        if not prompt:
-            prompt, before = self._prompt(r)
-        self._said.append((r, prompt))
-        identity: dict[str, object] = {}
-        if source.chance(12):
-            identity["salt"] = source.choice(["one", "two"])
-        adapter = self._adapters.get(before, "") if source.chance(75) else ""
-        if source.chance(self._adapted):
-            adapter = source.choice(_ADAPTERS)
-        if adapter:
-            identity["adapter"] = self._adapters[r] = adapter
-        if source.chance(10):
-            tokens = length_of(prompt)
-            at = source.integer(0, tokens - 1)
-            length = source.integer(1, tokens - at)
-            identity["media"] = image(at, length, f"{source.choice(['cat', 'dog'])}-{length}")  # one content has one length
-        self._script.submit(r, prompt, **identity)
+    @property
+    def _next(self) -> str:
+        return f"r{self._count + 1}"
+
+    def _submit(self, said: Said | None = None) -> None:
+        r = self._next
+        self._count += 1
+        said = self._talk.say(r, said or self._talk.anything(r))
+        parts = {"salt": said.salt, "adapter": said.adapter, "media": list(said.media)}
+        self._script.submit(r, said.prompt, **{name: part for name, part in parts.items() if part})
         self._live.append(r)
-        if self._script.shape.tier_delay and source.chance(_IMPATIENT):
-            self._script.step((r, length_of(prompt)), fail=self._failing())
+        if self._script.shape.tier_delay and self._source.chance(_IMPATIENT):
+            self._script.step((r, said.length), fail=self._failing())
             self._live.remove(r)
             self._script.abort(r)
-
-    # --- what is said --------------------------------------------------------------------------------------------------
-
-    def _length(self, least: int = 1) -> int:
-        """Draw a length: a multiple of a measure of the layout, one less or one more."""
-        shape, source = self._script.shape, self._source
-        measures = [shape.unit, *(group.block_size for group in shape.layout.groups)]
-        measures += [m for m in (shape.window, shape.interval) if m]
-        measure = source.choice(measures)
-        times = source.integer(1, max(1, self._longest // measure))
-        return max(least, min(times * measure + source.integer(-1, 1), self._longest))
-
-    def _prompt(self, r: str) -> tuple[str, str]:
-        """Say something said before, a part of it, more than it, or something of which others may share the beginning.
-
-        Return it, and the request that said it before.
-        """
-        source, draw = self._source, self._source.integer(0, 99)
-        if self._said and draw < 60:
-            before, prompt = source.choice(self._said[-_RECENT:])
-            if draw < 22:
-                return prompt, before
-            if draw < 32:
-                return cut(prompt, self._length()), before
-            return self._continued(before, prompt, r), before
-        whole = self._length()
-        shared = min(self._length(), whole)
-        rest = f"{r}:{whole - shared}"
-        if source.chance(15):  # the same tokens behind another beginning, at the same or at another place
-            rest = f"{source.choice('AB')}[{source.choice((0, shared))}]:{whole - shared}"
-        return _joined(f"{source.choice('AB')}:{shared}", rest), ""
-
-    def _continued(self, before: str, prompt: str, r: str) -> str:
-        """Go on after a prompt, perhaps with what was generated from it; the whole ends at a boundary as often as not."""
-        source, length = self._source, length_of(prompt)
-        generated = source.integer(1, self._script.shape.unit + 1) if source.chance(40) else 0
-        prompt = _joined(prompt, f"@{before}:{min(generated, self._longest - length)}")
-        left = self._longest - length_of(prompt)
-        if left <= 0:
-            return prompt
-        more = self._length() - length_of(prompt) if source.chance(60) else 0
-        return _joined(prompt, f"{r}:{more if 0 < more <= left else source.integer(1, min(left, self._script.shape.unit + 1))}")
 
     # --- what is run ---------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
         source = self._source
         asked = [r for r in self._live if source.chance(75)] or [source.choice(self._live)]
-        run = [(r, self._length() if source.chance(60) else 1) for r in asked]
+        run = [(r, self._talk.length() if source.chance(60) else 1) for r in asked]
         withdraw = tuple(r for r in asked if self._withdraw and source.chance(6))
         for _ in range(source.integer(1, 3)):
-            self._script.step(*run, withdraw=withdraw, fail=self._failing())
-            withdraw = ()
+            cancel = [r for r, _ in run if self._cancels and r not in withdraw and source.chance(_CANCELLED)]
+            self._script.step(*run, withdraw=withdraw, cancel=cancel, fail=self._failing())
+            withdraw, run = (), [entry for entry in run if entry[0] not in cancel]
+            self._live = [r for r in self._live if r not in cancel]
+            if not run:
+                return
 
     def _failing(self) -> list[int]:
         """Say which copies under way fail with a step, where copies take time."""
@@ -271,22 +260,4 @@ class _Workload:
     def _decode(self) -> None:
         """Let one request, or all of them, generate past a boundary."""
         live = self._live if self._source.chance(40) else [self._source.choice(self._live)]
-        self._script.decode(min(self._length(), _DECODED_MAX), *live)
-
-
-def cut(prompt: str, length: int) -> str:
-    """Return the first tokens of a prompt, or all of it if it has no more."""
-    terms: list[str] = []
-    for term in prompt.split():
-        text, _, count = term.rpartition(":")
-        taken = min(int(count), length)
-        if taken <= 0:
-            break
-        terms.append(f"{text}:{taken}")
-        length -= taken
-    return " ".join(terms)
-
-
-def _joined(*terms: str) -> str:
-    """Return segments as one prompt, without those of no token."""
-    return " ".join(term for term in terms if not term.endswith(":0"))
+        self._script.decode(min(self._talk.length(), _DECODED_MAX), *live)

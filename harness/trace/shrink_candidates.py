@@ -6,7 +6,7 @@ whole blocks (which leaves them where they were on the grid, as most faults need
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import lcm
 
 import msgspec
@@ -49,7 +49,7 @@ def without(ops: list[Op], r: str) -> Iterator[Op]:
         if isinstance(op, Step):
             run = [entry for entry in op.run if entry[0] != r]
             if run or not op.run:
-                yield msgspec.structs.replace(op, run=run, withdraw=[name for name in op.withdraw if name != r])
+                yield msgspec.structs.replace(op, run=run, **_naming(op, lambda name: name != r))
         elif getattr(op, "r", "") != r:
             yield op
 
@@ -64,10 +64,15 @@ def known(ops: list[Op]) -> Iterator[Op]:
             run = [entry for entry in op.run if entry[0] in submitted]
             if op.run and not run:
                 continue
-            op = msgspec.structs.replace(op, run=run, withdraw=[r for r in op.withdraw if r in submitted])
+            op = msgspec.structs.replace(op, run=run, **_naming(op, submitted.__contains__))
         elif isinstance(op, Finish | Abort | Preempt) and op.r not in submitted:
             continue
         yield op
+
+
+def _naming(op: Step, who: Callable[[str], bool]) -> dict[str, list[str]]:
+    """Return whom a step takes back and whom it loses, of those who are still there."""
+    return {"withdraw": [r for r in op.withdraw if who(r)], "cancel": [r for r in op.cancel if who(r)]}
 
 
 def row(ops: list[Op], index: int) -> int:
@@ -79,10 +84,14 @@ def row(ops: list[Op], index: int) -> int:
     last = index
     while last < len(ops):
         op = ops[last]
-        if not isinstance(op, Step) or [r for r, _ in op.run] != asked or (last > index and (op.withdraw or op.fail)):
+        if not isinstance(op, Step) or [r for r, _ in op.run] != asked or (last > index and _special(op)):
             break
         last += 1
     return last - index
+
+
+def _special(op: Step) -> bool:
+    return bool(op.withdraw or op.cancel or op.fail)
 
 
 def merged(steps: list[Op]) -> Step:
@@ -96,7 +105,7 @@ def merged(steps: list[Op]) -> Step:
             run[r] = run.get(r, 0) + tokens
     first = steps[0]
     assert isinstance(first, Step)
-    return Step(run=list(run.items()), budget=budget, withdraw=first.withdraw, fail=first.fail)
+    return Step(run=list(run.items()), budget=budget, withdraw=first.withdraw, cancel=first.cancel, fail=first.fail)
 
 
 def prompted(ops: list[Op]) -> Iterator[list[Op]]:
@@ -177,6 +186,8 @@ def _simpler_step(op: Step, unit: int) -> Iterator[Op]:
             yield msgspec.structs.replace(op, run=[*op.run[:index], (r, less), *op.run[index + 1 :]])
     if op.withdraw:
         yield msgspec.structs.replace(op, withdraw=op.withdraw[1:])
+    if op.cancel:
+        yield msgspec.structs.replace(op, cancel=op.cancel[1:])
     for index in range(len(op.fail)):
         yield msgspec.structs.replace(op, fail=op.fail[:index] + op.fail[index + 1 :])
     if op.budget:

@@ -37,9 +37,9 @@ def test_a_campaign_cut_off_by_the_clock_is_run_again_by_its_operations() -> Non
 def test_the_clean_reference_passes_and_almost_every_mark_is_reached() -> None:
     """In a few thousand operations nothing is found, every rule has something to judge, and the work is not idle."""
     campaign = _campaign(seed=1)
-    campaign.run(operations=6_000)
+    campaign.run(operations=10_000)
     assert campaign.report.exit_code == EXIT_PASS, campaign.report.vacuous
-    assert 6_000 <= campaign.operations < 6_400
+    assert 10_000 <= campaign.operations < 11_200
     assert len([name for name in marks.ALL if not campaign.marks[name]]) <= 5
     assert set(campaign.marks) <= set(marks.ALL)
 
@@ -50,7 +50,7 @@ def test_a_campaign_stops_at_its_first_failure_and_shrinks_it() -> None:
     campaign.run(operations=50_000)
     assert campaign.report.exit_code == EXIT_FAIL and campaign.operations < 5_000
     (failure,) = [failure for suite in campaign.report.suites for failure in suite.failures]
-    assert failure.finding.anomaly == "partial-commit"
+    assert failure.finding.anomaly in ("partial-commit", "uncommitted-hit")  # its key without content, or a hit on it
     assert failure.offending == len(failure.shrunk.ops) - 1 < len(failure.trace.ops)
 
 
@@ -118,7 +118,7 @@ def test_an_engine_is_asked_for_nothing_that_it_says_it_cannot() -> None:
     campaign.run(operations=6_000)
     assert not campaign.failed and asked == {"submit", "step", "finish"}
     left_out = {entry.what.split()[0] for entry in campaign.report.not_run}
-    assert left_out == {"abort", "adapter", "media", "preempt", "reset", "salt", "update_weights", "withdraw"}
+    assert left_out == {"abort", "adapter", "media", "preempt", "reset", "salt", "update_weights", "withdraw", "cancel"}
 
 
 def test_a_campaign_too_short_to_judge_anything_says_so() -> None:

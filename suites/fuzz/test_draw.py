@@ -15,7 +15,7 @@ from harness.policies.vllm.draw import UNIT_MAX
 from harness.trace import layouts
 from harness.trace.configurations import SCHEDULER_OPTIONS, Configuration
 from harness.trace.format import Height
-from harness.trace.generate import Seeded
+from harness.trace.source import Seeded
 
 DRAWS = 400
 

@@ -9,9 +9,24 @@ import pytest
 from harness.trace import format as trace
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
-from harness.trace.format import Abort, Finish, Height, Preempt, Reset, Step, Submit, Trace, UpdateWeights, length_of
-from harness.trace.generate import OPERATIONS, random_trace
+from harness.trace.format import (
+    Abort,
+    Finish,
+    Height,
+    Media,
+    Preempt,
+    Reset,
+    Step,
+    Submit,
+    Trace,
+    UpdateWeights,
+    Vocabulary,
+    length_of,
+)
+from harness.trace.generate import OPERATIONS, random_trace, write_gallery
+from harness.trace.near_misses import Said, near_miss, spliced
 from harness.trace.scenarios.shape import Shape
+from harness.trace.source import Seeded
 
 NAMES = ["full", "full-mamba", "full-swa-mamba", "full-mamba-unequal"]
 SEEDS = range(50)
@@ -93,6 +108,61 @@ def test_a_trace_is_well_formed() -> None:
             elif isinstance(op, Finish | Abort):
                 live.remove(op.r)
             elif isinstance(op, Step):
-                assert {r for r, _ in op.run} | set(op.withdraw) <= live
+                assert {r for r, _ in op.run} | {*op.withdraw, *op.cancel} <= live
+                live -= {*op.cancel}
         assert not live and one.header.pages > 4
         assert len(one.ops) >= OPERATIONS
+
+
+SAID = Said("A:8 r1[3]:4", "one", "tuned", (Media(2, 3, "cat-3"), Media(6, 3, "dog-3")))
+
+
+def test_a_near_miss_differs_in_one_place_or_part() -> None:
+    """One or two neighbouring tokens, the salt and the adapter, or the images: never two of these; all three are drawn."""
+    changed = Counter[str]()
+    for seed in range(300):
+        other, words = near_miss(Seeded(seed), SAID, [8], "x"), Vocabulary()
+        tokens, others = words.tokens(SAID.prompt), words.tokens(other.prompt)
+        places = [at for at, (one, two) in enumerate(zip(tokens, others, strict=True)) if one != two]
+        parts = [places, (SAID.salt, SAID.adapter) != (other.salt, other.adapter), SAID.media != other.media]
+        assert sum(map(bool, parts)) == 1
+        assert not places or (7 <= places[0] <= 9 and places[-1] - places[0] <= 1)
+        ends = [0, *(item.at + item.length for item in other.media)]
+        assert all(end <= item.at for end, item in zip(ends, other.media, strict=False)) and ends[-1] <= other.length
+        changed.update(name for name, part in zip(("tokens", "names", "images"), parts, strict=True) if part)
+    assert all(changed[name] > 30 for name in ("tokens", "names", "images"))
+
+
+def test_names_that_join_to_one_text_are_drawn() -> None:
+    """Salt and adapter change places, or become one name; two tokens change a sum of powers of the base by nothing."""
+    drawn = {(other.salt, other.adapter) for seed in range(300) for other in [near_miss(Seeded(seed), SAID, [], "x")]}
+    assert {("tuned", "one"), ("onetuned", ""), ("", "tunedone"), ("", "tuned"), ("one", "")} <= drawn
+    assert spliced("A:3 B[2]:3", 2, ("x:1", "y:1")) == "A:2 x:1 y:1 B[3]:2"
+
+
+def test_a_gallery_has_many_images_of_one_length() -> None:
+    """Behind the same tokens, at one place; nothing else tells the requests apart."""
+    trace = write_gallery(_shape(), Seeded(1), name="gallery")
+    submitted = [op for op in trace.ops if isinstance(op, Submit)]
+    assert len({op.prompt for op in submitted}) == 1
+    assert len({op.media[0].hash for op in submitted}) == len(submitted) >= 64
+    assert len({(op.media[0].at, op.media[0].length) for op in submitted}) == 1
+
+
+def test_traces_are_of_swarms_and_of_crowds() -> None:
+    """Some have no preemption, some many; at least one has 64 live requests, and clients go away while a step is scheduled."""
+    traces = [random_trace(_shape(), seed, withdraw=False) for seed in range(150)]
+    preempted = [sum(isinstance(op, Preempt) for op in one.ops) for one in traces]
+    assert preempted.count(0) > 20 and max(preempted) >= 8
+    assert max(_live_max(one) for one in traces) == 64
+    cancelled = [any(op.cancel for op in one.ops if isinstance(op, Step)) for one in traces]
+    assert [("cancel" in one.header.needs) for one in traces] == cancelled and sum(cancelled) > 20
+
+
+def _live_max(one: Trace) -> int:
+    live, most = 0, 0
+    for op in one.ops:
+        live += isinstance(op, Submit)
+        live -= len(op.cancel) if isinstance(op, Step) else isinstance(op, Finish | Abort)
+        most = max(most, live)
+    return most

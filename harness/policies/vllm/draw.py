@@ -11,7 +11,7 @@ from math import gcd, lcm
 from typing import Any
 
 from harness.trace.format import GroupSpec, Height, Layout
-from harness.trace.generate import Source
+from harness.trace.source import Source
 
 UNIT_MAX = 48
 """The longest scheduler block that is drawn, in tokens: prompts are some times as long."""

@@ -19,8 +19,8 @@ from harness.policies.vllm import RETENTION_INTERVAL
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Layout, TraceHeader
-from harness.trace.generate import Source
 from harness.trace.scenarios.shape import Shape
+from harness.trace.source import Source
 from harness.vectors.case import Questions
 from reference_impl.vllm.spec import PINNED_RELEASE, RELEASES, REPOSITORY, RULES
 from reference_impl.vllm_extended.spec import RULES as FURTHER_RULES

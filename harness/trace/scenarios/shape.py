@@ -6,7 +6,7 @@ common multiple of the groups' block sizes), at which every group can be resumed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import lcm
 from typing import Any
@@ -105,13 +105,23 @@ class Script:
         self.ops.append(Submit(r=r, prompt=prompt, **identity))
         self._lengths[r] = length_of(prompt)
 
-    def step(self, *run: tuple[str, int], withdraw: tuple[str, ...] = (), fail: Sequence[int] = ()) -> None:
-        """Run one step; at scheduler height the budget is the sum of what is asked. `fail` as in `harness.trace.Step`."""
+    def step(
+        self,
+        *run: tuple[str, int],
+        withdraw: Sequence[str] = (),
+        cancel: Sequence[str] = (),
+        fail: Sequence[int] = (),
+    ) -> None:
+        """Run one step; at scheduler height the budget is the sum of what is asked. The rest is as in `harness.trace.Step`."""
         if self.shape.height == "manager":
-            self.ops.append(Step(run=list(run), withdraw=list(withdraw)))
+            self.ops.append(Step(run=list(run), withdraw=list(withdraw), cancel=list(cancel)))
         else:
             budget = max(sum(n for _, n in run), self.shape.unit)
-            self.ops.append(Step(budget=budget, withdraw=list(withdraw), fail=list(fail)))
+            self.ops.append(Step(budget=budget, withdraw=list(withdraw), cancel=list(cancel), fail=list(fail)))
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps so far."""
+        return (op for op in self.ops if isinstance(op, Step))
 
     def prefill(self, r: str, chunk: int = 0) -> None:
         """Run r until its prompt is computed, `chunk` tokens a step (all at once if 0), and some steps more.

@@ -116,8 +116,9 @@ def compact(op: Op) -> str:
         run = " ".join(f"{r}+{tokens}" for r, tokens in op.run)
         budget = f"budget {op.budget or 'default'}" if not op.run else ""
         withdraw = f"withdraw {' '.join(op.withdraw)}" if op.withdraw else ""
+        cancel = f"cancel {' '.join(op.cancel)}" if op.cancel else ""
         fail = f"fail {' '.join(map(str, op.fail))}" if op.fail else ""
-        return "  ".join(filter(None, (f"{word} {run}{budget}", withdraw, fail)))
+        return "  ".join(filter(None, (f"{word} {run}{budget}", withdraw, cancel, fail)))
     if isinstance(op, Submit):
         extras = [f"{field}={getattr(op, field)}" for field in ("salt", "adapter", "stream") if getattr(op, field)]
         extras += [f"media={item.hash}@{item.at}+{item.length}" for item in op.media]
