@@ -45,9 +45,6 @@ class Said:
         return replace(self, prompt=prompt, media=tuple(item for item in self.media if item.at + item.length <= length))
 
 
-Change = Callable[["Source", Said, str], Said]
-
-
 def near_miss(source: Source, said: Said, edges: Sequence[int], fresh: str) -> Said:
     """Return what differs from something that was said in one place or part; the same if it has none to change.
 
