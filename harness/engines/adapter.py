@@ -17,7 +17,7 @@ from harness.engines.scripted import Sampler
 from harness.history.events import Event, Header, Move, UnpublishReason
 from harness.trace.format import Step, Submit
 
-CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"]
+CAPABILITIES = ["abort", "adapter", "cancel", "media", "preempt", "reset", "salt", "update_weights"]
 """What the driver carries out on any adapter."""
 
 LOCAL, SECOND = "local", "cpu"

@@ -12,6 +12,7 @@ from math import lcm
 from harness.checkers.lookup import held
 from harness.checkers.protocol import Checker, Handler
 from harness.fuzz import marks
+from harness.fuzz.near_pairs import NearPairs
 from harness.history.events import (
     Aborted,
     Accept,
@@ -69,6 +70,12 @@ class Watch(Checker):
         """Per adapter: how prompts began, since it was loaded last and before."""
         self._copies_begun: dict[int, int] = {}
         """Of copies under way: the step that each began with."""
+        self._pairs = NearPairs(self._sizes)
+        self._of_layout = _layout_marks(header)
+        self._fetching = -1
+        """The step in which somebody last hit another tier."""
+        self._depths: dict[tuple[int, str], int] = {}
+        """Per step and request: how many hit one another in it, this one the last of them."""
         self._unlucky: set[str] = set()
         """Who held a page when a copy into it failed."""
 
@@ -111,9 +118,12 @@ class Watch(Checker):
         self._mark("hit with one token left", at == len(request.tokens) - 1)
         self._mark("hit after preemption", event.r in self._preempted)
         self._mark("fetched from tier", event.tier != "local")
+        self._fetching = event.step if event.tier != "local" else self._fetching
         self._mark("hit after a failed load", event.r in self._unlucky)
         self._mark("snapshot restored", any(group.kind == "recurrent" for group in ledger.local))
         self._mark("hit cut short by a group", any(self._more(ledger, group, request, at) for group in ledger.local))
+        for name in self._of_layout:
+            self._mark(name)
         for group, pages in zip(ledger.local, event.pages, strict=False):
             null = ledger.records[group.pool].null
             self._mark("null column skipped", any(page in null or page < 0 for page in pages))
@@ -128,9 +138,15 @@ class Watch(Checker):
             for key in record.keys:
                 if key.state == "pending" and key.r != event.r:
                     self._mark("hit in flight" if key.step in ledger.open_steps else "hit in the same step")
+                    self._chained(event, key.r)
                 publisher = ledger.requests.get(key.r)
                 generated = publisher is not None and key.r != event.r and publisher.prompt_tokens < key.length <= event.resume
                 self._mark("hit on generated tokens", generated)
+
+    def _chained(self, event: Hit, publisher: str) -> None:
+        depth = self._depths.get((event.step, publisher), 1) + 1
+        self._depths[event.step, event.r] = max(depth, self._depths.get((event.step, event.r), 0))
+        self._mark("third hit of a chain", depth > 2)
 
     def _more(self, ledger: Ledger, group: Group, request: RequestRecord, at: int) -> bool:
         """Whether a group of full attention holds the block behind the hit as well."""
@@ -162,7 +178,9 @@ class Watch(Checker):
         group = ledger.groups[event.group]
         self._mark("withdrawn key ended", event.reason == "withdraw")
         if event.reason == "evict":
-            self._mark(_EVICTED[group.kind] if self._tiers[group.pool] == "local" else "tier evicted")
+            aside = self._tiers[group.pool] != "local"
+            self._mark("tier evicted" if aside else _EVICTED[group.kind])
+            self._mark("tier evicted beside a load", aside and (event.step == self._fetching or any(self._filling(ledger))))
 
     # --- pages --------------------------------------------------------------------------------------------------------------
 
@@ -216,6 +234,9 @@ class Watch(Checker):
         self._mark("decode beside prefill", any(prompts) and not all(prompts))
         for run, prompt in zip(event.runs, prompts, strict=True):
             self._run(ledger, run, prompt)
+            self._mark("run without drafts", self._rules.drafts and not prompt and not run.drafts)
+            self._mark("run with one draft", len(run.drafts) == 1)
+            self._mark("run with all its drafts", run.drafts and len(run.drafts) == self._rules.drafts)
             if run.drafts:
                 self._drafting[event.step, run.r] = run
 
@@ -255,6 +276,12 @@ class Watch(Checker):
             self._mark("prompt one short", size > 2 and tokens % size == size - 1)
             self._mark("prompt one over", size > 2 and tokens % size == 1)
             self._mark("image ends on a boundary", any((item.at + item.length) % size == 0 for item in event.media))
+        for name in self._pairs.marks(event):
+            self._mark(name)
+        live = [request for request in ledger.requests.values() if request.live]
+        self._mark("sixteen live", len(live) >= 15)  # and the one that comes
+        self._mark("sixty-four live", len(live) >= 63)
+        self._mark("prompt and its answer", any(_answered(request, event) for request in ledger.requests.values()))
         self._mark("salt", event.salt)
         self._mark("image", event.media)
         if event.adapter:
@@ -277,6 +304,10 @@ class Watch(Checker):
         self._mark("aborted before it ran", not request.computed)
         self._mark("aborted mid-prefill", 0 < request.computed < request.prompt_tokens)
         self._mark("aborted in flight", _in_flight(ledger, event.r))
+        self._mark(
+            "aborted with keys to come",
+            any(key.r == event.r for step in ledger.open_steps for key in ledger.keys.pending(step)),
+        )
         self._mark("aborted while loading", any(event.r in record.holders for record in self._filling(ledger)))
 
     def on_finish(self, ledger: Ledger, event: Finished) -> None:
@@ -312,3 +343,19 @@ class Watch(Checker):
 
 def _in_flight(ledger: Ledger, r: str) -> bool:
     return any(run.r == r for begun in ledger.open_steps.values() for run in begun.runs)
+
+
+def _answered(request: RequestRecord, event: Submitted) -> bool:
+    return request.prompt_tokens < len(request.tokens) == len(event.tokens) and request.tokens == event.tokens
+
+
+def _layout_marks(header: Header) -> list[str]:
+    """Return the marks that every hit over these groups reaches."""
+    groups = header.local_groups()
+    windows = {group.window for group in groups if group.kind == "sliding"}
+    found = {
+        "hit beside a window shorter than a block": any(g.window and g.window < g.block_size for g in groups),
+        "hit over two groups of full attention": sum(group.kind == "full" for group in groups) > 1,
+        "hit over windows of several lengths": len(windows) > 1,
+    }
+    return [name for name, reached in found.items() if reached]

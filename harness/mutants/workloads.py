@@ -1,7 +1,8 @@
 """The traces that faults are hunted with: what any engine of a policy gets, in the same order for every fault.
 
-First the scenarios on the policy's configurations, and random work on them in between, one trace of each configuration in turn;
-then what the fuzzer draws, without end. The fault decides the policy and the height, and nothing else.
+Traces of the policy's configurations and traces that the fuzzer draws take turns. Of the configurations come the scenarios, and
+random work on them in between, one trace of each configuration after another; when they are used up the fuzzer goes on alone,
+without end. The fault decides the policy and the height, and nothing else.
 """
 
 from __future__ import annotations
@@ -38,6 +39,14 @@ def workloads(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
     if height == "scheduler":
         configurations.sort(key=lambda configuration: configuration.runs_at("manager"))  # what only a scheduler has comes first
     streams = [_of_cell(configuration, height, seed) for configuration in configurations]
+    drawn = _drawn(Plan(mutant.policy, (height,), Restriction([], {}, historic=False), seed, stream="kills"))
+    for trace in _in_turn(streams):
+        yield trace
+        yield next(drawn)
+    yield from drawn
+
+
+def _in_turn(streams: list[Iterator[Trace]]) -> Iterator[Trace]:
     while streams:
         for stream in list(streams):
             trace = next(stream, None)
@@ -45,7 +54,9 @@ def workloads(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
                 streams.remove(stream)
             else:
                 yield trace
-    plan = Plan(mutant.policy, (height,), Restriction([], {}, historic=False), seed, stream="kills")
+
+
+def _drawn(plan: Plan) -> Iterator[Trace]:
     for number in count():
         try:
             yield plan.draw(number)[1]

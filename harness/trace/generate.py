@@ -16,6 +16,7 @@ All draws go through `Source`, so that another source of choices (a property-bas
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 
@@ -86,8 +87,11 @@ def write(shape: Shape, source: Source, *, withdraw: bool, operations: int, name
 
 
 def write_gallery(shape: Shape, source: Source, *, name: str) -> Trace:
-    """Write a trace in which many requests differ in one image, all images being of one length; nothing is evicted."""
+    """Write a trace in which many requests differ in one image, all images being of one length; no tier evicts anything."""
     count, at, length = source.choice(_GALLERIES), source.integer(0, shape.unit - 1), source.integer(1, shape.unit)
+    pages = shape.pages(3 * shape.unit) * (count + 4)
+    if shape.tier_pages:
+        shape = replace(shape, options={**shape.options, "tier_pages": pages})
     script = Script(shape, name, "many images of one length behind the same tokens", "LMCache/LMCache#4086")
     prompt = joined(f"A:{shape.unit + source.integer(1, shape.unit)}", f"A:{length}")
     for first in range(0, count, 4):
@@ -99,7 +103,7 @@ def write_gallery(shape: Shape, source: Source, *, name: str) -> Trace:
             script.step(*((r, 2 * shape.unit) for r in names))
         for r in names:
             script.finish(r)
-    return script.trace(shape.pages(3 * shape.unit) * (count + 4))
+    return script.trace(pages)
 
 
 class _Workload:

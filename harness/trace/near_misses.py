@@ -13,12 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from harness.trace.format import Media, length_of
-
-if TYPE_CHECKING:
-    from harness.trace.source import Source
+from harness.trace.source import Source
 
 BASE = 31
 """The base of the polynomial whose collisions are drawn."""
@@ -50,11 +47,10 @@ def near_miss(source: Source, said: Said, edges: Sequence[int], fresh: str) -> S
 
     `edges` are lengths in tokens around which a token is changed, `fresh` is a text that nobody has used.
     """
-    changes = [*_of_parts(said), *_of_images(source, said)]
     places = [at for edge in edges for at in (edge - 1, edge, edge + 1) if 0 <= at < said.length - 1]
-    if places and (not changes or source.chance(50)):
-        return said.with_prompt(source.choice(_TOKENS)(said.prompt, source.choice(places), fresh))
-    return source.choice(changes) if changes else said
+    tokens = [said.with_prompt(source.choice(_TOKENS)(said.prompt, source.choice(places), fresh))] if places else []
+    kinds = [kind for kind in (tokens, _of_parts(said), _of_images(source, said)) if kind]
+    return source.choice(source.choice(kinds)) if kinds else said
 
 
 # --- parts of an identity ------------------------------------------------------------------------------------------------
@@ -86,7 +82,7 @@ def _one_bit(text: str) -> str:
 def _of_images(source: Source, said: Said) -> list[Said]:
     if not said.media:
         return []
-    index = source.integer(0, len(said.media) - 1)
+    index = max(source.integer(0, len(said.media) - 1), source.integer(0, len(said.media) - 1))
     item, others = said.media[index], [*said.media[:index], *said.media[index + 1 :]]
     changed = [
         Media(item.at - 1, item.length, item.hash),
@@ -118,7 +114,7 @@ def _exchanged(media: tuple[Media, ...]) -> tuple[Media, ...]:
 def images(source: Source, tokens: int, name: Callable[[int], str]) -> tuple[Media, ...]:
     """Draw one image, or several one behind the other, over a prompt of so many tokens. A name is made for each length."""
     at = source.integer(0, tokens - 1)
-    several = source.chance(35)
+    several = source.chance(50)
     length = source.integer(1, max(1, min(tokens - at, tokens // 3))) if several else source.integer(1, tokens - at)
     count = source.integer(2, _IMAGES_MAX) if several else 1
     found: list[Media] = []

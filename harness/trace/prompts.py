@@ -15,7 +15,7 @@ from harness.trace.source import Source
 
 ADAPTERS = ("tuned", "other")
 _TENANT = "tenant-of-a-name-longer-than-a-digest-and-than-a-block-of-sixteen-tokens-"
-_SALTS = ("one", "one", "two", *ADAPTERS, f"{_TENANT}a", f"{_TENANT}b")
+_SALTS = ("one", "one", "two", *ADAPTERS, *[f"{_TENANT}a", f"{_TENANT}b"] * 2)
 RECENT = 6
 """From so many of the latest prompts a new one is made."""
 _INHERITED, _NEAR_MISSES = 70, 30
@@ -89,10 +89,10 @@ class Talk:
     def _anew(self, r: str, prompt: str, adapter: str = "") -> Said:
         """Return a prompt under an identity of its own; one image may be in many prompts, and has one length."""
         source = self._source
-        salt = source.choice(_SALTS) if source.chance(12) else ""
+        salt = source.choice(_SALTS) if source.chance(18) else ""
         adapter = source.choice(ADAPTERS) if source.chance(self._adapted) else adapter
         said = Said(prompt, salt, adapter)
-        if not source.chance(12):
+        if not source.chance(16):
             return said
         content = source.choice(("cat", "dog", r))
         return replace(said, media=images(source, said.length, lambda length: f"{content}-{length}"))

@@ -161,8 +161,20 @@ def one_tree_for_all(engine: Driver) -> None:
     group="L",
 )
 def reset_by_name(engine: Driver) -> None:
-    """A reset reports success and forgets nothing."""
-    wrap(_adapter(engine).scheduler, "reset", lambda original: True)
+    """A reset removes the leaves of the tree and leaves what led to them.
+
+    Remove the entries that nothing hangs below, once, as an eviction does, and report that everything is forgotten.
+    """
+    manager = _manager(engine)
+
+    def reset(original: Any) -> bool:
+        if manager.global_pool.num_held or manager.sliding_pool.num_held:
+            return False
+        for leaf in [entry for entry in manager.tree.entries() if not entry.children]:
+            manager.tree.remove(leaf)
+        return True
+
+    wrap(manager, "reset", reset)
 
 
 def _adapter(engine: Driver) -> Any:

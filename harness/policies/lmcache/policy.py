@@ -95,9 +95,9 @@ def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
 
 def _mutants() -> Sequence[Mutant]:
-    from harness.policies.lmcache.mutants import MUTANTS
+    from harness.policies.lmcache import mutants, near_miss
 
-    return MUTANTS
+    return (*mutants.MUTANTS, *near_miss.MUTANTS)
 
 
 def _questions() -> Questions:

@@ -118,8 +118,21 @@ def salt_and_adapter_left_out(engine: Driver) -> None:
     group="L",
 )
 def keys_survive_new_weights(engine: Driver) -> None:
-    """New weights do not end the keys of the old ones."""
-    wrap(_adapter(engine), "forget", lambda original, reason: reason == "version" or original(reason))
+    """New weights end the keys of states, and those of keys and values stay.
+
+    Clear the cache of states where there is one, as if nothing else could be restored.
+    """
+    cache = _cache(engine)
+
+    def forget(original: Any, reason: str) -> bool:
+        if reason != "version":
+            return bool(original(reason))
+        if cache.la is not None:
+            cache.la.pool.clear_keys()
+        _adapter(engine).diff.settle(reason=reason)
+        return True
+
+    wrap(_adapter(engine), "forget", forget)
 
 
 @fault(

@@ -64,9 +64,9 @@ def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
 
 def _mutants() -> Sequence[Mutant]:
-    from harness.policies.openvino_genai.mutants import MUTANTS
+    from harness.policies.openvino_genai import mutants, near_miss
 
-    return MUTANTS
+    return (*mutants.MUTANTS, *near_miss.MUTANTS)
 
 
 def _questions() -> Questions:

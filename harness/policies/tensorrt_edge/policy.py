@@ -72,9 +72,9 @@ def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
 
 def _mutants() -> Sequence[Mutant]:
-    from harness.policies.tensorrt_edge.mutants import MUTANTS
+    from harness.policies.tensorrt_edge import mutants, near_miss
 
-    return MUTANTS
+    return (*mutants.MUTANTS, *near_miss.MUTANTS)
 
 
 def _questions() -> Questions:

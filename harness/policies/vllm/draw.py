@@ -52,6 +52,8 @@ def _group(source: Source, kind: Any, size: int) -> GroupSpec:
     if kind != "sliding":
         return GroupSpec(kind=kind, block_size=size)
     window = max(source.integer(1, 3) * size + source.integer(-1, 1), 1)
+    if source.chance(20):
+        window = source.integer(1, size)
     return GroupSpec(kind=kind, block_size=size, window=window)
 
 

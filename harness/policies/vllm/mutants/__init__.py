@@ -13,7 +13,9 @@ def all_of_them() -> Sequence[Mutant]:
         drafts,
         eviction,
         identity,
+        in_flight,
         lookup,
+        near_miss,
         ownership,
         publication,
         retention,
@@ -23,4 +25,5 @@ def all_of_them() -> Sequence[Mutant]:
     )
 
     modules = (publication, retention, lookup, ownership, identity, scheduling, drafts, tiers, transfers, eviction)
+    modules += (near_miss, in_flight)
     return [mutant for module in modules for mutant in module.MUTANTS]

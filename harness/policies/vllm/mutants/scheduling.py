@@ -35,17 +35,26 @@ def resumed_request_refused(engine: Driver) -> None:
     engines=BOTH,
 )
 def preemption_crashes(engine: Driver) -> None:
-    """Freeing a request raises after it was preempted once.
+    """What is noted of a request when it first runs is dropped when it is preempted, and asked for when it is freed again.
 
-    Fail when a request that shares blocks is preempted a second time.
+    Note how many tokens a request was first admitted for, and look that up whenever its blocks are given back.
     """
+    first_admitted: dict[str, int] = {}
+    manager = core(engine)
+
+    def allocate_slots(original: Any, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
+        given = original(request, num_new_tokens, *args, **kwargs)
+        if given is not None and not request.num_preemptions:
+            first_admitted.setdefault(request.request_id, num_new_tokens)
+        return given
 
     def free(original: Any, request: Any) -> None:
-        if request.num_preemptions == 1:
-            raise RuntimeError(f"request {request.request_id} has no table")
+        if any(single.req_to_blocks.get(request.request_id) for single in manager.coordinator.single_type_managers):
+            del first_admitted[request.request_id]
         original(request)
 
-    wrap(core(engine), "free", free)
+    wrap(manager, "allocate_slots", allocate_slots)
+    wrap(manager, "free", free)
 
 
 @mutant(

@@ -1,0 +1,74 @@
+"""Faults in the names of LMCache's objects that confuse only what differs in one place or part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+from harness.engines.fault_tools import wrap
+from harness.engines.mutant import declared, mutant
+
+fault = partial(mutant, engines=("lmcache",), height="scheduler", group="I")
+SIXTEEN_BITS = 0xFFFF
+MEDIA_IDS = 1 << 62
+
+
+def _connector(engine: Any) -> Any:
+    """Return LMCache's connector; None without prefix caching, where nothing is behind the scheduler."""
+    connector = getattr(engine.adapter, "connector", None)
+    return None if connector is None else connector.lmcache
+
+
+@fault(name="lmcache-image-ids-of-16-bits", mirrors="LMCache/LMCache#4086", anomaly="cross-identity-hit", checker="identity")
+def image_ids_of_16_bits(engine: Any) -> None:
+    """An image's name is cut to 16 bits, and the one id is repeated over all of its placeholders."""
+    connector = _connector(engine)
+    if connector is None:
+        return
+
+    def on_new_request(original: Any, request_id: str, prompt: Sequence[int], *, media: Any = (), **identity: str) -> None:
+        ids = list(prompt)
+        for item in media:
+            digest = sha256(item.identifier.encode()).digest()
+            name = int.from_bytes(digest[:2], "big")
+            ids[item.offset : item.offset + item.length] = [MEDIA_IDS | name] * item.length
+        original(request_id, ids, **identity)
+
+    wrap(connector, "on_new_request", on_new_request)
+
+
+@fault(
+    name="lmcache-adapter-joined-to-salt",
+    mirrors="vllm-project/vllm#44701, #54342",
+    anomaly="cross-identity-hit",
+    checker="identity",
+)
+def adapter_joined_to_salt(engine: Any) -> None:
+    """A key's one field for a name has the salt and the adapter behind one another, without a separator."""
+    connector = _connector(engine)
+    if connector is not None:
+        start = connector.server.start_session
+        wrap(connector.server, "start_session", lambda original, r, salt="", adapter="": start(r, salt + adapter))
+
+
+@fault(
+    name="lmcache-tokens-of-two-bytes",
+    mirrors="LMCache/LMCache#4086 (16 bits of what is hashed)",
+    anomaly="stale-hit",
+    checker="safety-law",
+)
+def tokens_of_two_bytes(engine: Any) -> None:
+    """Tokens are packed into two bytes each before chunks are hashed; ids of images are not."""
+    connector = _connector(engine)
+    if connector is None:
+        return
+
+    def extend(original: Any, hashes: Any, tokens: Sequence[int], adapter: str = "") -> None:
+        original(hashes, [token if token >= MEDIA_IDS else token & SIXTEEN_BITS for token in tokens], adapter)
+
+    wrap(connector.server.hasher, "extend", extend)
+
+
+MUTANTS = declared(globals())
