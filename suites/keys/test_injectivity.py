@@ -1,7 +1,7 @@
 """Engines are asked for their keys directly: what differs in one place or part has another key, what is equal the same.
 
 A history shows a collision only if somebody hits it. Here requests are submitted and nobody runs, so thousands of near misses
-are compared in seconds, on every engine of this package that shows its keys. The seeded faults in keys show that the probe sees.
+are compared in seconds, on every engine of this package that shows its keys. Seeded faults show that the probe sees.
 """
 
 from __future__ import annotations

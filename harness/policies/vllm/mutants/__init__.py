@@ -25,5 +25,5 @@ def all_of_them() -> Sequence[Mutant]:
     )
 
     modules = (publication, retention, lookup, ownership, identity, scheduling, drafts, tiers, transfers, eviction)
-    modules += (near_miss, in_flight)
-    return [mutant for module in modules for mutant in module.MUTANTS]
+    further = (near_miss, in_flight)
+    return [mutant for module in (*modules, *further) for mutant in module.MUTANTS]
