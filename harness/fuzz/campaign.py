@@ -39,21 +39,23 @@ from harness.verdict.summary import UNFINISHED, Failure, NotRun, Report, SuiteRe
 
 LENGTHS = (30, 60, 60, 120)
 """In operations, of traces; long ones fill pools, short ones leave more to other configurations."""
-GALLERIES = 1
-"""So many of a hundred traces are galleries of images, which are long."""
 REFUSED_MAX = 200
 """After so many refusals, and no trace that ran, a campaign gives up."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the traces of a campaign depend on. `stream` distinguishes campaigns with the same seed."""
+    """What the traces of a campaign depend on. `stream` distinguishes campaigns with the same seed.
+
+    So many of a hundred traces are galleries of images, which are long.
+    """
 
     policy: str
     heights: tuple[Height, ...]
     chosen: Restriction
     seed: int
     stream: str = "campaign"
+    galleries: int = 1
 
     def draw(self, number: int) -> tuple[Configuration, Trace]:
         """Return configuration and trace number so many.
@@ -64,7 +66,7 @@ class Plan:
         height = source.choice(self.heights)
         configuration = draw(source, self.policy, height, self.chosen)
         shape, name = configuration.shape(height), f"fuzz-{self.seed}-{number}"
-        if source.chance(GALLERIES):
+        if source.chance(self.galleries):
             trace = write_gallery(shape, source, name=name)
         else:
             trace = write(shape, source, withdraw=source.chance(20), operations=source.choice(LENGTHS), name=name)

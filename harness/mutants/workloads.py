@@ -22,6 +22,8 @@ from harness.trace.scenarios import SCENARIOS
 
 STORIES_A_RANDOM_TRACE = 4
 """After so many scenarios of a configuration comes a random trace."""
+GALLERIES = 4
+"""So many of a hundred traces that the fuzzer draws here are galleries, without which names cut to some bits are found late."""
 
 
 def height_of(mutant: Mutant) -> Height:
@@ -39,7 +41,9 @@ def workloads(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
     if height == "scheduler":
         configurations.sort(key=lambda configuration: configuration.runs_at("manager"))  # what only a scheduler has comes first
     streams = [_of_cell(configuration, height, seed) for configuration in configurations]
-    drawn = _drawn(Plan(mutant.policy, (height,), Restriction([], {}, historic=False), seed, stream="kills"))
+    drawn = _drawn(
+        Plan(mutant.policy, (height,), Restriction([], {}, historic=False), seed, stream="kills", galleries=GALLERIES)
+    )
     for trace in _in_turn(streams):
         yield trace
         yield next(drawn)

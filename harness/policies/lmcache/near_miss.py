@@ -33,7 +33,8 @@ def image_ids_of_16_bits(engine: Any) -> None:
         for item in media:
             digest = sha256(item.identifier.encode()).digest()
             name = int.from_bytes(digest[:2], "big")
-            ids[item.offset : item.offset + item.length] = [MEDIA_IDS | name] * item.length
+            for at in range(item.offset, min(item.offset + item.length, len(ids))):
+                ids[at] = MEDIA_IDS | name
         original(request_id, ids, **identity)
 
     wrap(connector, "on_new_request", on_new_request)
