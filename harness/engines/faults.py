@@ -15,14 +15,18 @@ from harness._util.names import nearest
 from harness.engines import policy as policies
 from harness.engines.kind import EngineKind
 from harness.engines.mutant import DEFAULT_POLICY, Mutant
+from harness.engines.policy import PolicyKind
 from harness.trace.format import TraceHeader
 
 GROUP = "cachewitness.mutants"
 
 
 def all_mutants() -> dict[str, Mutant]:
-    """Return every mutant by name: those of each policy, then those that belong to none."""
-    return _by_name(mutant for kind in policies.loadable() for mutant in kind.mutants()) | _of_devices()
+    """Return every mutant by name: those of each policy, then those that belong to none.
+
+    Raises UsageError for a policy that cannot be loaded: a list that left it out would be taken for a whole one.
+    """
+    return _of(policies.get(name) for name in policies.names()) | _of_devices()
 
 
 def fitting(policy: str) -> dict[str, Mutant]:
@@ -30,8 +34,11 @@ def fitting(policy: str) -> dict[str, Mutant]:
 
     No other policy is loaded for it. Raises UsageError for a policy that there is not.
     """
-    kinds = [policies.get(name) for name in dict.fromkeys((policy, DEFAULT_POLICY))]
-    return _by_name(mutant for kind in kinds for mutant in kind.mutants()) | _of_devices()
+    return _of(policies.get(name) for name in dict.fromkeys((policy, DEFAULT_POLICY))) | _of_devices()
+
+
+def _of(kinds: Iterable[PolicyKind]) -> dict[str, Mutant]:
+    return _by_name(mutant for kind in kinds for mutant in kind.mutants())
 
 
 def _of_devices() -> dict[str, Mutant]:
@@ -72,7 +79,7 @@ def plant(name: str, kind: EngineKind, engine: Any, header: TraceHeader) -> None
 def _named(name: str, kind: EngineKind, policy: str) -> Mutant:
     mutants = fitting(policy) | dict(kind.faults())
     if name not in mutants:
-        mutants |= all_mutants()
+        mutants |= _of(policies.loadable())
     if name not in mutants:
         raise UsageError(f"--engine: no mutant is called {name!r}{nearest(name, mutants, 'ls mutants')}")
     return mutants[name]
