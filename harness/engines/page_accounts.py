@@ -6,13 +6,21 @@ Both classes keep what was reported last. `WholeAccounts` asks for every key and
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from harness.engines.cache_state import CacheState, Claim, Count, DirtyCacheState, KeyId, Tables
 from harness.history.events import Counts, Event, Publish, Take, Unpublish, UnpublishReason
 
 Call = tuple[int, str, UnpublishReason]
 """The call that has just returned: its step, whom keys are published for, why keys ended in it."""
+
+
+def _beyond(some: Mapping[KeyId, Claim], others: Mapping[KeyId, Claim]) -> Iterator[tuple[KeyId, Claim]]:
+    """Yield what some keys claim and others do not; a claim that is one object on both sides is not looked into."""
+    for key, claim in some.items():
+        other = others.get(key)
+        if other is not claim and other != claim:
+            yield key, claim
 
 
 class WholeAccounts:
@@ -32,13 +40,12 @@ class WholeAccounts:
         now, before = self._state.keys(), self._keys
         if now is before or now == before:
             return
-        lost = {key: claim for key, claim in before.items() if now.get(key) != claim}
+        lost = dict(_beyond(before, now))
         held = self._held(lost, tables) if reason == "evict" else set()
         for (group, page, _), claim in lost.items():
             why: UnpublishReason = "replace" if (self._pools[group], page) in held else reason
             self._ended.append(Unpublish(step=step, group=group, page=page, length=claim.length, reason=why))
-        won = [(key, claim) for key, claim in now.items() if before.get(key) != claim]
-        self._begun = [_publish(step, served, group, page, claim) for (group, page, _), claim in won]
+        self._begun = [_publish(step, served, group, page, claim) for (group, page, _), claim in _beyond(now, before)]
         self._begun.sort(key=lambda event: (event.group, event.length, event.page))
         self._keys = now
 

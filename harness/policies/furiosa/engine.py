@@ -135,6 +135,8 @@ class Furiosa(Adapter):
         self.max_model_len = config.max_request_len
         self._shape: list[Place] = []
         self._keys: dict[KeyId, Claim] = {}
+        self._claims: dict[Place, dict[KeyId, Claim]] = {}
+        """The keys of each entry of the tree, by its place."""
 
     def attach(self, engine: Host) -> None:
         """Take note of the driver, which the manager reports to."""
@@ -217,17 +219,23 @@ class Furiosa(Adapter):
         return self._keys
 
     def _keys_of(self, shape: Sequence[Place]) -> dict[KeyId, Claim]:
+        known, found = self._claims, dict[KeyId, Claim]()
+        self._claims = {place: known.get(place) or self._claims_of(place) for place in shape}
+        for claims in self._claims.values():
+            found.update(claims)
+        return found
+
+    def _claims_of(self, place: Place) -> dict[KeyId, Claim]:
+        start, stop, global_block, sliding_block = place
         size = self.config.layers.block_size
         unit = size if self.config.options.hit_granularity == "block" else 1
-        found: dict[KeyId, Claim] = {}
-        for start, stop, global_block, sliding_block in shape:
-            column, own = start // size * size, (start // unit + 1) * unit
-            assert global_block is not None
-            for length in range(column + unit, stop + 1, unit):
-                found[GLOBAL, global_block, length] = Claim(length)
-            for length in range(own, stop + 1, unit):
-                if sliding_block is not None:
-                    found[SLIDING, sliding_block, length] = Claim(length)
+        column, own = start // size * size, (start // unit + 1) * unit
+        assert global_block is not None
+        found: dict[KeyId, Claim] = {
+            (GLOBAL, global_block, length): Claim(length) for length in range(column + unit, stop + 1, unit)
+        }
+        if sliding_block is not None:
+            found |= {(SLIDING, sliding_block, length): Claim(length) for length in range(own, stop + 1, unit)}
         return found
 
     def counts(self) -> Mapping[int, Count]:
