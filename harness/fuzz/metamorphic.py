@@ -143,7 +143,8 @@ def renamed(trace: Trace, names: Mapping[str, str]) -> Trace:
             return msgspec.structs.replace(op, r=names[op.r], stream=op.stream or f"@{op.r}")
         if isinstance(op, Step):
             run_ = [(names[r], count) for r, count in op.run]
-            return msgspec.structs.replace(op, run=run_, withdraw=[names[r] for r in op.withdraw])
+            who = {"withdraw": [names[r] for r in op.withdraw], "cancel": [names[r] for r in op.cancel]}
+            return msgspec.structs.replace(op, run=run_, **who)
         return msgspec.structs.replace(op, r=names[op.r]) if isinstance(op, Finish | Abort | Preempt) else op
 
     return trace.with_ops(map(one, trace.ops))

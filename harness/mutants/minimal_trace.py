@@ -46,8 +46,9 @@ def smallest(mutant: Mutant, trace: Trace) -> Trace:
 
 
 def _needs(trace: Trace) -> list[str]:
-    asked = any(isinstance(op, traces.Step) and op.withdraw for op in trace.ops)
-    return [need for need in trace.header.needs if need != "withdraw" or asked]
+    steps = [op for op in trace.ops if isinstance(op, traces.Step)]
+    asked = {"withdraw": any(step.withdraw for step in steps), "cancel": any(step.cancel for step in steps)}
+    return [need for need in trace.header.needs if asked.get(need, True)]
 
 
 def kept(mutant: Mutant) -> Trace | None:

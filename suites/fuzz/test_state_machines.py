@@ -39,9 +39,12 @@ EVERYWHERE = [(policy, height) for policy in ENGINE.kind.policies or policies.na
 REFERENCES = [(policy, height) for policy in policies.names() for height in policies.get(policy).heights]
 MUTANTS = {
     "manager": {"window-freed-early": {"premature-release"}, "replay-boundary-masked": {"lost-replay-boundary"}},
-    "scheduler": {"window-freed-by-drafts": {"premature-release"}, "drafts-published": {"partial-commit"}},
+    "scheduler": {
+        "window-freed-by-drafts": {"premature-release"},
+        "drafts-published": {"partial-commit", "fabricated-snapshot"},  # of attention, or of a state
+    },
 }
-"""Faults that can be found as one thing only, and as what."""
+"""Faults, and as what they can be found."""
 
 
 def found(machine: type[Machine]) -> Contradiction:

@@ -142,7 +142,7 @@ def test_captures_without_an_identity_are_found() -> None:
 def eager(engine: Driver) -> None:
     """Keep captures of old weights."""
     rows: Any = engine.adapter
-    rows.renew = lambda: None
+    rows.renew = lambda: True
 
 
 def test_captures_of_old_weights_are_found() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count, islice
 from typing import Any
 
 from harness.engines.protocol import Engine
 from harness.engines.registry import parse
 from harness.history.events import Header
 from harness.trace.configurations import Configuration
-from harness.trace.format import Op, Trace
+from harness.trace.format import Abort, Op, Preempt, Reset, Trace, UpdateWeights
 from harness.trace.generate import random_trace
 from harness.trace.layouts import load
 
@@ -33,8 +34,10 @@ class Mistaken:
 
 
 def lively(seed: int = 3) -> Trace:
-    """Return a trace in which requests hit, are preempted, end early, and after which weights are new."""
-    return random_trace(Configuration(load("full-mamba")).shape("manager"), seed, withdraw=False)
+    """Return the random trace of this number among those in which requests are preempted and end early, and caches end."""
+    shape, wanted = Configuration(load("full-mamba")).shape("manager"), {Abort, Preempt, Reset, UpdateWeights}
+    traces = (random_trace(shape, number, withdraw=False) for number in count())
+    return next(islice((trace for trace in traces if wanted <= set(map(type, trace.ops))), seed, None))
 
 
 def mistaken(trace: Trace, mistake: Mistake) -> Mistaken:

@@ -1,4 +1,4 @@
-"""Faults in OpenVINO's digests and copies that show only in near misses, or between requests of one step."""
+"""Faults in OpenVINO's digests that confuse only what differs in one place or part."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from harness.engines.fault_tools import wrap
 from harness.engines.mutant import declared, mutant
 from reference_impl.openvino_genai.sequence import Identity
 
-fault = partial(mutant, engines=("openvino_genai",))
-identity_confused = partial(fault, anomaly="cross-identity-hit", checker="identity", group="I")
+identity_confused = partial(mutant, engines=("openvino_genai",), anomaly="cross-identity-hit", checker="identity", group="I")
 
 
 def _scheduler(engine: Driver) -> Any:
@@ -62,23 +61,6 @@ def salt_joined_to_adapter(engine: Driver) -> None:
         return tuple(("salt", "".join(map(str, mark[1:]))) if mark[0] == "salt" else mark for mark in marks)
 
     _identified(engine, extra)
-
-
-@fault(
-    name="openvino-copy-source-let-go",
-    mirrors="sgl-project/sglang#31833",
-    anomaly="double-free",
-    checker="ownership",
-    group="H",
-)
-def copy_source_let_go(engine: Driver) -> None:
-    """The source of a copy is given back when the copy is planned, and another request of the step may have it.
-
-    Do not hold the source of a copy until the step has run.
-    """
-    for manager in _scheduler(engine).cache.managers.values():
-        wrap(manager.pool, "pin", lambda original, block: None)
-        wrap(manager.pool, "unpin", lambda original, block: None)
 
 
 MUTANTS = declared(globals())
