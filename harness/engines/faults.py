@@ -58,6 +58,8 @@ def misfit(name: str, kind: EngineKind, policy: str) -> str:
     called = [followed.name, *filter(None, [followed.plants_as])]
     mutant = _named(name, kind, policy)
     listed, planted = kind.name in mutant.engines, bool(set(called) & set(mutant.engines))
+    if kind.computes and listed:
+        return ""  # a fault of a device, which follows any policy
     if planted if kind.is_reference else listed or (planted and kind.policies is None):
         return ""
     return f"mutant {name!r} fits {', '.join(mutant.engines)}, not {', '.join(called)}"
