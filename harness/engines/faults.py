@@ -14,7 +14,7 @@ from harness._util.errors import UsageError
 from harness._util.names import nearest
 from harness.engines import policy as policies
 from harness.engines.kind import EngineKind
-from harness.engines.mutant import DEFAULT_POLICY, Mutant
+from harness.engines.mutant import DEFAULT_POLICY, VLLM_SHAPE, Mutant
 from harness.engines.policy import PolicyKind
 from harness.trace.format import TraceHeader
 
@@ -54,15 +54,17 @@ def misfit(name: str, kind: EngineKind, policy: str) -> str:
 
     Raises UsageError if there is no such fault.
     """
+    return _misfit(_named(name, kind, policy), kind, policy)
+
+
+def _misfit(mutant: Mutant, kind: EngineKind, policy: str) -> str:
+    """Return why the fault does not fit: it names neither the kind of engine nor, if that follows any policy, this one."""
     followed = policies.get(policy)
     called = [followed.name, *filter(None, [followed.plants_as])]
-    mutant = _named(name, kind, policy)
-    listed, planted = kind.name in mutant.engines, bool(set(called) & set(mutant.engines))
-    if kind.computes and listed:
-        return ""  # a fault of a device, which follows any policy
-    if planted if kind.is_reference else listed or (planted and kind.policies is None):
+    named = kind.name in mutant.engines and kind.name != VLLM_SHAPE
+    if named or (kind.policies is None and not set(called).isdisjoint(mutant.engines)):
         return ""
-    return f"mutant {name!r} fits {', '.join(mutant.engines)}, not {', '.join(called)}"
+    return f"mutant {mutant.name!r} fits {', '.join(mutant.engines)}, not {', '.join(called)}"
 
 
 def plant(name: str, kind: EngineKind, engine: Any, header: TraceHeader) -> None:
@@ -70,9 +72,9 @@ def plant(name: str, kind: EngineKind, engine: Any, header: TraceHeader) -> None
 
     Raises UsageError if there is no such fault, or if it does not fit that engine.
     """
-    if why := misfit(name, kind, header.policy):
-        raise UsageError(f"--engine: {why}")
     mutant = _named(name, kind, header.policy)
+    if why := _misfit(mutant, kind, header.policy):
+        raise UsageError(f"--engine: {why}")
     target = engine if kind.name in mutant.engines else getattr(engine, "engine", engine)
     if mutant.height in ("manager", header.height):
         mutant.plant(target)

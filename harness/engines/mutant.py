@@ -17,7 +17,9 @@ from harness.trace.format import Height
 Plant = Callable[[Any], None]
 
 DEFAULT_POLICY = "vllm"
-KINDS = ("reference", "toy", "vllm")
+VLLM_SHAPE = "reference"
+"""What a mutant names that fits every cache of vLLM's shape (`PolicyKind.plants_as`)."""
+KINDS = (VLLM_SHAPE, "toy", "vllm")
 """The kinds of engine that a mutant may name beside policies."""
 
 GROUPS = {

@@ -7,26 +7,24 @@ them.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from harness.engines.fault_tools import wrap
 from harness.engines.mutant import declared, mutant
 from harness.history.events import Run, StepBegin
 
-TOY = ("toy",)
+fault = partial(mutant, anomaly="silent-divergence", checker="tensors", engines=("toy",))
 CHUNK = 16
 """Tokens of a kernel's chunk in the toy model."""
 CTAS = 8
 """Thread blocks that a kernel's rows are dealt out to in turn."""
 
 
-@mutant(
+@fault(
     name="tail-gate-read-past-the-end",
     mirrors="tile-ai/tilelang-ascend#855",
-    anomaly="silent-divergence",
-    checker="tensors",
     group="J",
-    engines=TOY,
 )
 def tail_gate_read_past_the_end(engine: Any) -> None:
     """A scan's last chunk reads its gates past the end of the text.
@@ -50,13 +48,10 @@ def tail_gate_read_past_the_end(engine: Any) -> None:
     wrap(engine.tensors.kernels, "delta_by_chunk", scan)
 
 
-@mutant(
+@fault(
     name="last-gate-left-out-of-the-state",
     mirrors="tile-ai/tilelang-ascend#918",
-    anomaly="silent-divergence",
-    checker="tensors",
     group="J",
-    engines=TOY,
 )
 def last_gate_left_out_of_the_state(engine: Any) -> None:
     """A scan keeps a state that its last token has not let fade; its outputs are right."""
@@ -69,13 +64,10 @@ def last_gate_left_out_of_the_state(engine: Any) -> None:
     wrap(engine.tensors.kernels, "delta_by_chunk", scan)
 
 
-@mutant(
+@fault(
     name="value-sum-not-reset",
     mirrors="flashinfer-ai/flashinfer#5029",
-    anomaly="silent-divergence",
-    checker="tensors",
     group="F",
-    engines=TOY,
 )
 def value_sum_not_reset(engine: Any) -> None:
     """Attention's sum of values starts from that of the row before it in the same thread block.
@@ -94,13 +86,10 @@ def value_sum_not_reset(engine: Any) -> None:
     wrap(engine.tensors.kernels, "attend", attend)
 
 
-@mutant(
+@fault(
     name="unwritten-values-times-zero",
     mirrors="vllm-project/vllm#43990",
-    anomaly="silent-divergence",
-    checker="tensors",
     group="E",
-    engines=TOY,
 )
 def unwritten_values_times_zero(engine: Any) -> None:
     """Attention masks the scores of what was never written, and multiplies its values by zero.
@@ -115,13 +104,10 @@ def unwritten_values_times_zero(engine: Any) -> None:
     wrap(engine.tensors.kernels, "attend", attend)
 
 
-@mutant(
+@fault(
     name="state-restored-in-bf16",
     mirrors="sgl-project/sglang#34820",
-    anomaly="silent-divergence",
-    checker="tensors",
     group="J",
-    engines=TOY,
 )
 def state_restored_in_bf16(engine: Any) -> None:
     """A recurrent memory comes back from the cache in bfloat16, whatever it was computed in.
@@ -140,13 +126,10 @@ def state_restored_in_bf16(engine: Any) -> None:
     wrap(engine.tensors.kernels, "delta_by_token", scan)
 
 
-@mutant(
+@fault(
     name="rotary-positions-restart-at-a-hit",
     mirrors="vllm-project/vllm-metal#144",
-    anomaly="silent-divergence",
-    checker="tensors",
     group="J",
-    engines=TOY,
 )
 def rotary_positions_restart_at_a_hit(engine: Any) -> None:
     """Behind a hit rotary positions are counted from the place where the request resumed, not from its first token."""
@@ -171,13 +154,10 @@ def rotary_positions_restart_at_a_hit(engine: Any) -> None:
     wrap(engine.tensors.kernels, "positions", positions)
 
 
-@mutant(
+@fault(
     name="convolution-begins-anew-in-every-chunk",
     mirrors="kekzl/imp#156",
-    anomaly="silent-divergence",
-    checker="tensors",
     group="J",
-    engines=TOY,
 )
 def convolution_begins_anew_in_every_chunk(engine: Any) -> None:
     """The convolution of a chunk of several tokens takes zeros for the inputs in front of it."""
@@ -188,13 +168,10 @@ def convolution_begins_anew_in_every_chunk(engine: Any) -> None:
     wrap(engine.tensors.kernels, "conv", conv)
 
 
-@mutant(
+@fault(
     name="only-the-first-row-goes-on",
     mirrors="sgl-project/sglang#33450",
-    anomaly="silent-divergence",
-    checker="tensors",
     group="F",
-    engines=TOY,
 )
 def only_the_first_row_goes_on(engine: Any) -> None:
     """Of a batch only the first row goes on from its memory; the others begin with an empty one."""
