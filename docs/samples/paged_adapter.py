@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from harness._util.errors import UsageError
-from harness.engines.adapter import CAPABILITIES, Refused, Scheduled
+from harness.engines import full_attention
+from harness.engines.adapter import Refused, Scheduled
 from harness.engines.cache_state import Claim, Count, KeyId, Tables
 from harness.engines.driver import Driver
 from harness.engines.first_come import FirstCome
 from harness.engines.kind import EngineKind
-from harness.history.events import Eviction, Group, Header, Pool, Rules, UnpublishReason
+from harness.history.events import Eviction, UnpublishReason
 from harness.trace.format import Submit, TraceHeader
 
 Key = tuple[Hashable, ...]  # (salt, adapter), then each token, or the image that is there
@@ -153,26 +154,15 @@ class PagedAdapter(FirstCome):
 
 
 OPTIONS = {"max_model_len": 4096, "max_num_batched_tokens": 2048, "retention_interval": 0}
-NO_STATES = dict.fromkeys(("no-fabricated-snapshots", "replay-boundary-retained", "interval-sparsity"), "no recurrent state")
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build an engine for one trace; what it cannot run is a UsageError, and is left out and told."""
-    group, *more = header.layout.groups
-    if more or group.kind != "full":
-        raise UsageError(f"layout {header.layout.name!r}: this cache has one group, of full attention")
     if unknown := set(header.options) - set(OPTIONS):
         raise UsageError(f"options that this cache does not have: {', '.join(sorted(unknown))}")
-    described = Header(
-        engine="paged",
-        height=header.height,
-        pools=[Pool(id=0, pages=header.pages, eviction=Eviction("lru", free_first=False))],
-        groups=[Group(id=0, kind="full", block_size=group.block_size)],
-        rules=Rules(alignment=group.block_size),  # what it declares of itself is what it is judged by
-        capabilities=CAPABILITIES,
-        not_applicable=NO_STATES,
-    )
-    return Driver(described, PagedAdapter(header.pages, group.block_size, OPTIONS | header.options))
+    described = full_attention.describe(header, "paged", Eviction("lru", free_first=False))
+    size = described.groups[0].block_size
+    return Driver(described, PagedAdapter(header.pages, size, OPTIONS | header.options))
 
 
 ENGINE = EngineKind("paged", "a sample: a paged prefix cache", ("manager", "scheduler"), open_engine, replays=False)

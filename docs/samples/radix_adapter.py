@@ -10,11 +10,12 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness._util.errors import UsageError
-from harness.engines.adapter import CAPABILITIES, Adapter, Asked, Scheduled
+from harness.engines import full_attention
+from harness.engines.adapter import Adapter, Asked, Scheduled
 from harness.engines.cache_state import Claim, Count, KeyId, Tables
 from harness.engines.driver import Driver
 from harness.engines.kind import EngineKind
-from harness.history.events import Eviction, Group, Header, Pool, UnpublishReason
+from harness.history.events import Eviction, UnpublishReason
 from harness.trace.format import Step, Submit, TraceHeader
 
 
@@ -171,24 +172,12 @@ class RadixAdapter(Adapter):
         return self.cache.references[page]
 
 
-NO_STATES = dict.fromkeys(("no-fabricated-snapshots", "replay-boundary-retained", "interval-sparsity"), "no recurrent state")
-
-
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build an engine for one trace."""
-    group, *more = header.layout.groups
-    if more or group.kind != "full" or set(header.options) - {"retention_interval"}:
-        raise UsageError(f"layout {header.layout.name!r}: this cache has one group, of full attention, and no options")
-    places = header.pages * group.block_size
-    described = Header(
-        engine="radix",
-        height=header.height,
-        pools=[Pool(id=0, pages=places, eviction=Eviction("lru-leaves", together=True))],
-        groups=[Group(id=0, kind="full", block_size=1)],
-        capabilities=CAPABILITIES,
-        not_applicable=NO_STATES,
-    )
-    return Driver(described, RadixAdapter(places))
+    if header.options.keys() - {"retention_interval"}:
+        raise UsageError("this cache has no options")
+    described = full_attention.describe(header, "radix", Eviction("lru-leaves", together=True), block_size=1)
+    return Driver(described, RadixAdapter(described.pools[0].pages))
 
 
 ENGINE = EngineKind("radix", "a sample: a radix tree", ("manager",), open_engine, replays=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from harness.engines.adapter import Adapter, Asked, Scheduled
 from harness.trace.format import Step
@@ -18,6 +18,8 @@ class FirstCome(Adapter, Protocol):
 
     budget: int
     """Tokens of a step, unless the trace says fewer."""
+    requests: Mapping[str, Any]
+    """Who has come and not ended, by name, in that order."""
 
     def compute(self, r: str, tokens: int) -> tuple[int, int] | None:
         """Give a request pages for so many more tokens at most, and return which it computes, [start, stop); None: none now.
@@ -27,6 +29,11 @@ class FirstCome(Adapter, Protocol):
 
     def waiting(self) -> Iterable[str]:
         """Return the requests that hold nothing, in the order in which they came."""
+        return [r for r in self.requests if not any(self.tables(r))]
+
+    def running(self) -> list[str]:
+        """Return the requests that hold pages, in the order in which they came."""
+        return [r for r in self.requests if any(self.tables(r))]
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
         """Let those compute whom the trace asks, as far as they get pages; without it, whoever has come, in order."""

@@ -106,8 +106,7 @@ class PolicyKind:
 
     `open(header, options)` builds its engine for a trace, at the height that the trace names; options are those of the engine
     `reference` (`mutant`, `release`), and it raises UsageError for one that does not fit. `configurations` are those of a run
-    in which the user chose nothing, `cold_configurations` those on which tensors are compared, `variants(layout)` those of one
-    layout. `serve` says how a model's layout is run for answering prompts. `not_applicable` maps an invariant to why it is not.
+    in which the user chose nothing, `variants(layout)` those of a layout. `not_applicable` maps an invariant to why it is not.
     """
 
     name: str
@@ -119,8 +118,10 @@ class PolicyKind:
     axes: Mapping[str, str]
     open: Callable[[TraceHeader, Mapping[str, str]], Engine]
     configurations: Callable[[], list[Configuration]]
-    cold_configurations: Callable[[], list[Configuration]]
-    serve: Serve
+    compares: Callable[[], list[Configuration]] | None = None
+    """The configurations on which tensors are compared; None: those of a run."""
+    serves: Serve | None = None
+    """How a model's layout is run for answering prompts; None: without options of its own (`served_plainly`)."""
     variants: Callable[[Layout], list[Configuration]] | None = None
     heights: tuple[Height, ...] = ("manager", "scheduler")
     aliases: tuple[str, ...] = ()
@@ -146,6 +147,14 @@ class PolicyKind:
     """The command that works out its sizes for a model (`cachewitness plan NAME`); None: there is none."""
     draw: Draw | None = None
     """How a fuzzer draws its configurations; None: from its own ones."""
+
+    def cold_configurations(self) -> list[Configuration]:
+        """Return the configurations on which tensors are compared."""
+        return (self.compares or self.configurations)()
+
+    def serve(self, layout: Layout, serving: Serving) -> TraceHeader:
+        """Return the header under which a model's layout answers prompts. Raises UsageError for what the system has not."""
+        return self.serves(layout, serving) if self.serves else served_plainly(self.name, layout, serving)
 
 
 def names() -> list[str]:

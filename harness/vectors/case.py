@@ -50,7 +50,7 @@ class Questions:
 
     cases: Mapping[Kind, Callable[[], list[Case]]]
     flags: Mapping[str, Flag]
-    answers: Callable[[Mapping[str, str]], Mapping[str, Answer]]
+    answers: Callable[[Mapping[str, str]], Mapping[str, Answer]] = lambda options: {}
     answers_of: Callable[[Callable[[TraceHeader], Engine]], Mapping[str, Answer]] | None = None
     """Given how an engine of the policy's shape is opened for a trace: how that engine answers."""
 

@@ -74,8 +74,17 @@ def test_it_is_planned(site: Path, tmp_path: Path) -> None:
 
 
 def test_vectors_are_filled_and_consumed(site: Path, tmp_path: Path) -> None:
-    """Its questions become vectors, whose answers follow from a block of 16 and one token that must be computed."""
+    """Its questions become vectors: of 17 tokens a block of 16 is hit, of 16 none, for one token is computed again."""
     _call(site, tmp_path, "fill", "--policy", POLICY, "--out", "vectors")
-    path = tmp_path / "vectors" / POLICY / "lookup.json"
-    assert [vector["expected"]["resume"] for vector in json.loads(path.read_text())["vectors"]] == [32, 48]
+    path = tmp_path / "vectors" / POLICY / "lifecycle.json"
+    facts = {vector["id"].rsplit("/", 1)[1]: vector["expected"]["facts"] for vector in json.loads(path.read_text())["vectors"]}
+    hits = {tokens: [length for fact in told for (r, length, _) in fact.get("hits", [])] for tokens, told in facts.items()}
+    assert hits == {"16": [0, 0], "17": [0, 16]}, "of the prompt that came first, and of the same prompt again"
     assert "passed: 2 valid" in _call(site, tmp_path, "consume", str(path))
+
+
+def test_it_is_short() -> None:
+    """A policy with all that belongs to it is under 150 lines of code, without docstrings, imports and empty lines."""
+    lines = [line for path in (SAMPLE / POLICY).glob("*.py") for line in path.read_text().splitlines()]
+    code = [line for line in lines if line.strip() and not line.strip().startswith(('"""', "#", "import ", "from "))]
+    assert len(code) < 150

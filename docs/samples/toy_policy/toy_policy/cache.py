@@ -1,21 +1,15 @@
 """The policy: a full block is keyed by all that precedes it; of the pages that nobody holds, those without a key go first."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from harness.trace.format import Media
-
-Identity = tuple[str, ...]
-"""Salt and adapter, then each image as far as a prefix has it."""
-Key = tuple[Identity, tuple[int, ...]]
-"""Identity and tokens of a prefix."""
+Key = tuple[Hashable, ...]
+"""Whose prefix it is, then each token of it, or the image that is there."""
 
 
 @dataclass
 class Request:
-    tokens: list[int]
-    owner: Identity = ()
-    media: Sequence[Media] = ()
+    content: list[Hashable]
     table: list[int] = field(default_factory=list)
     computed: int = 0
 
@@ -27,16 +21,13 @@ class PagedCache:
         self.pages: dict[Key, int] = {}
         self.keys: dict[int, Key] = {}
 
-    def key(self, request: Request, end: int) -> Key:
-        images = (
-            f"{image.hash} at {image.at}, {min(image.length, end - image.at)}" for image in request.media if image.at < end
-        )
-        return (*request.owner, *images), tuple(request.tokens[:end])
+    def key(self, request: Request, blocks: int) -> Key:
+        return tuple(request.content[: 1 + blocks * self.block_size])
 
     def lookup(self, request: Request) -> list[int]:
         """Return the pages of the longest prefix that is cached and leaves a token to compute."""
-        ends = range(self.block_size, len(request.tokens), self.block_size)
-        found = [self.pages.get(self.key(request, end), -1) for end in ends]
+        blocks = range(1, (len(request.content) - 2) // self.block_size + 1)
+        found = [self.pages.get(self.key(request, count), -1) for count in blocks]
         return found[: found.index(-1)] if -1 in found else found
 
     def admit(self, request: Request) -> bool:
@@ -51,18 +42,17 @@ class PagedCache:
 
     def allocate(self, request: Request, tokens: int) -> int:
         """Take pages for so many more tokens, evicting what is in them, and return for how many tokens there is room."""
-        stop = min(request.computed + tokens, len(request.tokens))
+        stop = min(request.computed + tokens, len(request.content) - 1)
         while len(request.table) * self.block_size < stop and self.idle:
             page = min(self.idle, key=lambda page: page in self.keys)
-            if page in self.keys:
-                del self.pages[self.keys.pop(page)]
+            self.pages.pop(self.keys.pop(page, ()), None)
             self._hold(request, page)
         return min(stop, len(request.table) * self.block_size) - request.computed
 
     def commit(self, request: Request, computed: int) -> None:
         """Key the blocks that a step has filled; of two with the same content the first one."""
         for column in range(request.computed // self.block_size, computed // self.block_size):
-            key, page = self.key(request, (column + 1) * self.block_size), request.table[column]
+            key, page = self.key(request, column + 1), request.table[column]
             if self.pages.setdefault(key, page) == page:
                 self.keys[page] = key
         request.computed = computed

@@ -1,6 +1,6 @@
 """Shows the cache to the harness: after each change the witness compares tables, keys and counts with what they were."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from harness.engines.adapter import Refused, Scheduled
 from harness.engines.cache_state import Claim, Count, KeyId, Tables
@@ -20,7 +20,10 @@ class ToyAdapter(FirstCome):
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         if len(tokens) > self.max_model_len:
             raise Refused("the prompt is longer than the pool")
-        self.requests[submit.r] = Request(tokens, (submit.salt, submit.adapter), submit.media)
+        content: list[Hashable] = [(submit.salt, submit.adapter), *tokens]
+        for image in submit.media:
+            content[1 + image.at : 1 + image.at + image.length] = [image.hash] * image.length
+        self.requests[submit.r] = Request(content)
 
     def compute(self, r: str, tokens: int) -> tuple[int, int] | None:
         request = self.requests[r]
@@ -38,7 +41,7 @@ class ToyAdapter(FirstCome):
             self.diff.settle([r], served=r)
 
     def accept(self, r: str, tokens: Sequence[int]) -> None:
-        self.requests[r].tokens += tokens
+        self.requests[r].content += tokens
 
     def end(self, r: str, *, finished: bool) -> None:
         self.preempt(r)
@@ -47,12 +50,6 @@ class ToyAdapter(FirstCome):
     def preempt(self, r: str) -> None:
         self.cache.release(self.requests[r])
         self.diff.settle([r])
-
-    def waiting(self) -> list[str]:
-        return [r for r, request in self.requests.items() if not request.table]
-
-    def running(self) -> list[str]:
-        return [r for r, request in self.requests.items() if request.table]
 
     def forget(self, reason: UnpublishReason) -> bool:
         if not self.running():
@@ -64,7 +61,7 @@ class ToyAdapter(FirstCome):
         return [list(self.requests[r].table)] if r in self.requests else []
 
     def keys(self) -> Mapping[KeyId, Claim]:
-        return {(0, page, key): Claim(len(key[1])) for page, key in self.cache.keys.items()}
+        return {(0, page, key): Claim(len(key) - 1) for page, key in self.cache.keys.items()}
 
     def counts(self) -> Mapping[int, Count]:
         cached = sum(page in self.cache.keys for page in self.cache.idle)
