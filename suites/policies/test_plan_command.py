@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -102,20 +100,6 @@ def test_a_layout_of_ones_own_with_a_mistyped_field_is_refused(tmp_path: Path, c
     assert capsys.readouterr().err.startswith(
         f"cachewitness: {path}: Expected `int`, got `str` - at `$.model.caches[1].kv_heads`"
     )
-
-
-def _printed_in_the_manual() -> list[tuple[str, str]]:
-    text = (data.fixtures().parent / "docs" / "plan.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL)
-    parts = [part for block in blocks for part in re.split(r"^\$ cachewitness ", block, flags=re.MULTILINE)[1:]]
-    return [(command, output.strip()) for command, _, output in (part.partition("\n") for part in parts)]
-
-
-@pytest.mark.parametrize(("command", "output"), _printed_in_the_manual())
-def test_the_manual_shows_what_is_printed(command: str, output: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every command of docs/plan.md prints just what stands below it there."""
-    assert invoke(shlex.split(command)) == 0
-    assert "\n".join(line.rstrip() for line in capsys.readouterr().out.strip().splitlines()) == output
 
 
 def test_the_manual_lists_the_models_and_what_of_them_is_unverified() -> None:

@@ -1,0 +1,75 @@
+"""Every command in a `console` block of the documentation prints what stands below it there."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from suites.support import consoles
+
+PAGES = sorted(path for path in (consoles.ROOT / "docs").rglob("*.md") if "```console" in path.read_text(encoding="utf-8"))
+SESSIONS = [(page, session) for page in PAGES for session in consoles.sessions(page.read_text(encoding="utf-8"))]
+NEEDED = {"": (), "toy": ("torch",)}
+"""What the commands of a block import, by the word behind `console`."""
+
+
+@pytest.mark.parametrize(
+    ("page", "session"), SESSIONS, ids=[f"{page.name}-{s.section.partition(':')[0]}-{s.extra}" for page, s in SESSIONS]
+)
+def test_the_page_shows_what_is_printed(page: Path, session: consoles.Session, tmp_path: Path) -> None:
+    """A section's commands, one after the other in one shell; `…` on the page stands for what differs from run to run."""
+    missing = [name for name in NEEDED[session.extra] if find_spec(name) is None]
+    if missing:
+        pytest.skip(f"needs the extra `{session.extra}`: pip install 'cachewitness[{session.extra}]'")
+    wrong = consoles.run(session, tmp_path)
+    assert not wrong, f"{page.name}, {session.section}:\n" + "\n".join(wrong)
+
+
+def wrongs(block: str, tmp_path: Path) -> list[str]:
+    """Return what is wrong with a page of one block."""
+    (session,) = consoles.sessions(f"# A page\n\n## A section\n\n```console\n{block}```\n")
+    return consoles.run(session, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "$ export A=1\n$ echo $A; echo b >&2\n1\nb\n",
+        "$ printf 'a\\nb\\nc\\nd\\n'\na\n…\nd\n",
+        "$ echo took 0.3 s of 5\ntook … s of 5\n",
+        "$ false\n$ echo $?\n1\n",
+        "$ cat > file <<END\n> a\n>\n> b\n> END\n$ cat file\na\n\nb\n",
+        "$ cachewitness --version\ncachewitness…\n",
+        "$ sleep 1000 &\n",
+    ],
+)
+def test_a_right_page_passes(block: str, tmp_path: Path) -> None:
+    """What is exported stays, what is left out is marked, here-documents go on, what still runs in the end is ended."""
+    assert wrongs(block, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ("$ echo a\nb\n", "--- shown\nb\n--- printed\na\n"),
+        ("$ echo a\n", "--- printed\na\n"),
+        ("$ true\na\n", "--- shown\na\n"),
+        ("$ printf 'a\\nb\\n'\na\n", "--- printed\na\nb\n"),
+        ("$ printf 'a\\nb\\n'\n…\na\n", "--- printed\na\nb\n"),
+        ("$ false\n", "ended with status 1, and no `$ echo $?` follows"),
+        ("$ false\n$ echo $?\n2\n", "--- shown\n2\n--- printed\n1\n"),
+        ("$ exit 0\n$ echo a\na\n", "$ exit 0\n  was not reached"),
+    ],
+)
+def test_a_wrong_page_is_found(block: str, said: str, tmp_path: Path) -> None:
+    """Another output, too much, too little, a status that is not shown, a command that never ran."""
+    (found, *_) = wrongs(block, tmp_path)
+    assert said in found
+
+
+def test_a_block_without_a_command_is_refused() -> None:
+    """It would be a block that nothing tests."""
+    with pytest.raises(ValueError, match=r"begins with a line that begins with '\$ '"):
+        consoles.sessions("```console\ncachewitness --version\n```\n")
