@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from harness.score.tasks import Task
 
 _FILE = click.Path(path_type=Path)
-_ARMS = "off,off-again,miss,hit,replay"
 
 
 @click.command()
@@ -69,10 +68,9 @@ _ARMS = "off,off-again,miss,hit,replay"
 )
 @click.option(
     "--arms",
-    default=_ARMS,
-    show_default=True,
     metavar="LIST",
-    help="The arms to run; also known: tier, preempted, drafts, scarce.",
+    help="The arms to run; default: off,off-again,miss,hit,replay, and tier for a policy whose prefixes lie in a second tier "
+    "(lmcache). Also known: preempted, drafts, scarce.",
 )
 @click.option(
     "--margin",
@@ -114,14 +112,18 @@ def score(**options: Any) -> int:
     Every answer is kept in .cachewitness/score as it comes; a run that was cut short goes on where it ended when the same
     command is given again.
     """
+    from harness.engines import policy as policies
     from harness.engines.answers import BackendError, Opening
     from harness.score import arms, offline
     from harness.score.gate import Rules
     from harness.score.pairs import Unpaired
     from harness.verdict.result import EXIT_UNKNOWN
 
-    chosen, known = arms.named(options["arms"]), expectations_of(options["expected"], options["strict_expected"])
-    rules = Rules(margin=options["margin"] / 100, floor=options["floor"] / 100, min_share=options["min_share"] / 100)
+    tiered = policies.get(options["policy"]).tiered
+    chosen = arms.named(arms.usual(tiered=tiered) if options["arms"] is None else options["arms"])
+    known = expectations_of(options["expected"], options["strict_expected"])
+    shares = {name: options[name] / 100 for name in ("margin", "floor", "min_share")}
+    rules = Rules(tiered=tiered, **shares)
     engine, opener, model = _engine(options)
     offline.prepare(online=options["gsm8k"] == "hub", client=bool(options["base_url"]))
     task = _task(options)

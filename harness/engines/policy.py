@@ -126,6 +126,8 @@ class PolicyKind:
     heights: tuple[Height, ...] = ("manager", "scheduler")
     aliases: tuple[str, ...] = ()
     """Other names of the system, as `cachewitness plan` takes them; in lower case, with underscores."""
+    tiered: bool = False
+    """Its prefixes lie in a second tier, behind an engine's own cache: a score that took nothing from there checked nothing."""
     not_applicable: Mapping[str, str] = field(default_factory=dict)
     checkpoint: str = "toy"
     """The trained model, of those in the fixtures, whose layers the system has caches for."""

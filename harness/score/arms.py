@@ -19,6 +19,8 @@ from harness.score.restored import Need
 Warm = Literal["", "prefix", "replay"]
 
 OFF, AGAIN = "off", "off-again"
+USUAL = (OFF, AGAIN, "miss", "hit", "replay")
+TIER = "tier"
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +57,7 @@ ARMS = {
         Arm(name="hit", summary="the shared prefixes are cached", need="restored", warm="prefix"),
         Arm(name="replay", summary="the very same prompts are cached", need="restored", warm="replay"),
         Arm(
-            name="tier",
+            name=TIER,
             summary="the same prompts, each from a second tier after a reset",
             need="tier",
             tier=True,
@@ -68,6 +70,11 @@ ARMS = {
         Arm(name="scarce", summary="as hit, but too little space to keep it", need="evicted", scarce=True, warm="prefix"),
     )
 }
+
+
+def usual(*, tiered: bool) -> str:
+    """Return the arms of a run in which the user chose none: where the policy keeps its prefixes in a tier, that one too."""
+    return ",".join((*USUAL, TIER) if tiered else USUAL)
 
 
 def named(names: str) -> list[Arm]:

@@ -38,10 +38,14 @@ PRIMARY = "strict-match"
 FLOOR = 0.1
 """The share of right answers under which a model is too weak to judge by."""
 N_MAX = 10_000_000
+UNTOUCHED = "nothing came from the second tier, in which this policy keeps its prefixes; run the arm tier"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verdict depends on. `margin` is the largest loss that is accepted if it cannot be excluded, 0.01 for one point."""
+    """What a verdict depends on. `margin` is the largest loss that is accepted if it cannot be excluded, 0.01 for one point.
+
+    `tiered`: the policy keeps its prefixes in a second tier, so that nothing passes if nothing came from there.
+    """
 
     margin: float = 0.01
     alpha: float = ALPHA
@@ -49,6 +53,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     min_share: float = MIN_SHARE
     near_tie: float = NEAR_TIE
     primary: str = PRIMARY
+    tiered: bool = False
 
 
 class GroupScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +139,16 @@ def judge(
     short = [[*warm, *look.short] for look in seen]
     tested = [index for index, lines in enumerate(short) if not lines]
     adjusted = dict(zip(tested, holm([seen[index].p for index in tested]), strict=True))
-    return noise, [_judge(look, short[i], noise, adjusted.get(i, look.p), rules) for i, look in enumerate(seen)]
+    judged = [_judge(look, short[i], noise, adjusted.get(i, look.p), rules) for i, look in enumerate(seen)]
+    untouched = rules.tiered and not any(arm.restored.from_tier for arm in judged)
+    return noise, [_vacuous(arm) for arm in judged] if untouched else judged
+
+
+def _vacuous(arm: Judged) -> Judged:
+    """Return an arm of a run in which nothing came from the tier that the run is about: it has not passed."""
+    if arm.verdict != "pass":
+        return arm
+    return msgspec.structs.replace(arm, verdict="nothing checked", reasons=[UNTOUCHED])
 
 
 def overall(judged: Sequence[Judged]) -> Verdict:

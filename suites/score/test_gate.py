@@ -70,6 +70,26 @@ def test_an_arm_that_is_the_same_token_for_token_passes_however_few_were_asked()
     assert (judged.verdict, judged.near_ties, judged.hard) == ("pass", 0, [])
 
 
+@pytest.mark.parametrize(("from_tier", "expected"), [(0, "nothing checked"), (90, "pass")], ids=["untouched", "served"])
+def test_where_prefixes_lie_in_a_tier_nothing_passes_that_took_nothing_from_it(from_tier: int, expected: str) -> None:
+    """One arm that took from it is enough for all: what the others show of the engine's own cache is true as well."""
+    hit, replay = scores("hit", always, restored=90), scores("replay", always, restored=90)
+    served = {doc: msgspec.structs.replace(answer, from_tier=from_tier) for doc, answer in replay.answers.items()}
+    others: list[tuple[Scores, Need]] = [(hit, "restored"), (msgspec.structs.replace(replay, answers=served), "restored")]
+    _, judged = judge(COLD, others, AGAIN, Rules(tiered=True))
+    assert [arm.verdict for arm in judged] == [expected, expected]
+    assert (exit_code(judged) == 5) == (not from_tier) and ("run the arm tier" in judged[0].reasons[0]) == (not from_tier)
+
+
+def test_an_arm_that_lost_answers_fails_though_nothing_came_from_the_tier() -> None:
+    """A contradiction outranks what was not checked."""
+    wrong = scores("hit", lambda doc: doc % 3 > 0, restored=90)
+    _, judged = judge(
+        COLD, [(wrong, "restored"), (scores("replay", always, restored=90), "restored")], AGAIN, Rules(tiered=True)
+    )
+    assert [arm.verdict for arm in judged] == ["fail", "nothing checked"] and exit_code(judged) == 1
+
+
 @pytest.mark.parametrize(
     ("restored", "said"), [(0, "restored 0.0%"), (49, "restored 49.0%")], ids=["nothing restored", "too little restored"]
 )

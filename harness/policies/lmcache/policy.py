@@ -127,6 +127,7 @@ POLICY = PolicyKind(
     serves=serve,
     variants=variants,
     heights=("scheduler",),
+    tiered=True,
     plants_as="reference",
     mutants=_mutants,
     questions=_questions,
