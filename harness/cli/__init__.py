@@ -90,7 +90,15 @@ def invoke(argv: Sequence[str]) -> int:
 def _refuse(error: click.ClickException) -> int:
     context = getattr(error, "ctx", None)
     where = f" (see `{context.command_path} --help`)" if context else ""
-    return _say(error.format_message().rstrip(".") + where, EXIT_USAGE)
+    return _say(error.format_message().rstrip(".") + _known_options(error) + where, EXIT_USAGE)
+
+
+def _known_options(error: click.ClickException) -> str:
+    """Return the options that a command has, where one was asked for that it has not."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return ""
+    options = [option for option in error.ctx.command.params if isinstance(option, click.Option)]
+    return f"; known are {', '.join(name for option in options for name in (*option.opts, *option.secondary_opts))}"
 
 
 def _say(message: str, code: int) -> int:

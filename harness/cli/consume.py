@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.options import engine_of, engine_option
+from harness.cli.options import engine_of, engine_option, release_option
 
 if TYPE_CHECKING:
     from harness.vectors.consume import Consumed
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("vectors", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="VECTORS…")
 @engine_option
+@release_option
 @click.option("--quiet", is_flag=True, help="Print only failures and the verdict.")
-def consume(vectors: tuple[Path, ...], engine: str, quiet: bool) -> int:
+def consume(vectors: tuple[Path, ...], engine: str, release: str | None, quiet: bool) -> int:
     """Ask an engine the questions of test vectors, files or folders of them, and compare its answers.
 
     Exits with 1 if an answer is wrong, and with 5 if the engine could be asked nothing.
@@ -28,7 +29,7 @@ def consume(vectors: tuple[Path, ...], engine: str, quiet: bool) -> int:
     from harness.vectors import store
     from harness.verdict import result as verdict
 
-    spec = engine_of(engine)
+    spec = engine_of(engine, release=release)
     files = [(path, store.load(path)) for path in store.find(vectors)]
     passed, asked, failed, unknown = Counter[str](), 0, 0, 0
     for path, file in files:

@@ -18,6 +18,7 @@ from harness.cli.options import (
     isolation_options,
     options_of,
     policy_option,
+    release_option,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 @engine_option
 @isolation_options
 @policy_option
+@release_option
 @click.option(
     "--layout",
     "layouts",
@@ -64,6 +66,7 @@ def fuzz(
     engine: str,
     isolate: Isolate,
     policy: str,
+    release: str | None,
     layouts: tuple[str, ...],
     options: tuple[str, ...],
     seconds: float,
@@ -90,7 +93,7 @@ def fuzz(
             raise UsageError("--expected: an exhaustive search has no list; it ends at its first failure")
         if isolate.asked == "yes":
             raise UsageError("--isolate yes: --exhaustive reads states off an engine in its own process; leave one of them out")
-        return _exhaustive(engine_of(engine, policy), policy, layouts, options, bound, seconds)
+        return _exhaustive(engine_of(engine, policy, release=release), policy, layouts, options, bound, seconds)
     if bound:
         raise UsageError("--bound: belongs to --exhaustive")
     from harness.fuzz import terminal as told
@@ -99,7 +102,7 @@ def fuzz(
     from harness.run import store
     from harness.verdict.report import terminal
 
-    spec = engine_of(engine, policy, isolate=isolate)
+    spec = engine_of(engine, policy, isolate=isolate, release=release)
     plan = _plan(spec, policy, layouts, options, seed)
     canary = run_canary(plan if policy == POLICY else _plan(engine_of("reference"), POLICY, (), (), seed))
     progress = _Progress()
@@ -110,7 +113,7 @@ def fuzz(
         campaign.run(seconds, operations)
     finally:
         progress.clear()
-    again = told.command(engine, policy, layouts, options, campaign.operations, seed, str(expected or ""), beside=beside)
+    again = told.command(spec.text, policy, layouts, options, campaign.operations, seed, str(expected or ""), beside=beside)
     told.print_campaign(campaign, canary, kept.stored, again, terminal.console())
     return finish(told.exit_code(campaign, canary), {}, kept.problems)
 

@@ -54,6 +54,13 @@ policy_option: Callable[[Any], Any] = click.option(
 )
 
 
+release_option: Callable[[Any], Any] = click.option(
+    "--release",
+    metavar="NAME",
+    help="The release of the policy's system whose rules apply (`ls policies`); short for NAME:release=….",
+)
+
+
 def expected_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--expected` and `--strict-expected`, which `expectations_of` reads."""
     strict = "Fail if an entry of --expected is stale: nothing failed as it says, or it fits nothing that ran."
@@ -113,8 +120,10 @@ def isolation_options(command: Callable[..., int]) -> Callable[..., int]:
     return with_options
 
 
-def engine_of(text: str, policy: str = "", device: str = "", isolate: Isolate | None = None) -> EngineSpec:
-    """Return the engine that the user named, able to follow a policy, on a device if one was named beside it.
+def engine_of(
+    text: str, policy: str = "", device: str | None = None, isolate: Isolate | None = None, release: str | None = None
+) -> EngineSpec:
+    """Return the engine that the user named, able to follow a policy, with the device and the release named beside it.
 
     It runs in a process of its own if the user says so in `isolate`, or says nothing there and it is not this package's.
     """
@@ -124,8 +133,12 @@ def engine_of(text: str, policy: str = "", device: str = "", isolate: Isolate | 
     from harness.engines.mutant import DEFAULT_POLICY
     from harness.engines.registry import GROUP, MUTANT, parse
 
+    beside = ",".join(f"{key}={value}" for key, value in (("device", device), ("release", release)) if value is not None)
     try:
-        spec = parse(f"{text}{',' if ':' in text else ':'}device={device}" if device else text)
+        spec = parse(text)
+        if release is not None:
+            _check_release(release, spec, policy)
+        spec = parse(f"{text}{',' if ':' in text else ':'}{beside}") if beside else spec
     except (ImportError, AttributeError) as error:
         raise UsageError(f"--engine: a registered engine cannot be imported ({error}); see entry points of {GROUP}") from None
     policies = policy_registry.names()
@@ -138,6 +151,18 @@ def engine_of(text: str, policy: str = "", device: str = "", isolate: Isolate | 
         if policy and why:
             raise UsageError(f"--engine: {why}")
     return _held(spec, isolate or Isolate())
+
+
+def _check_release(release: str, spec: EngineSpec, policy: str) -> None:
+    from harness.engines import policy as policies
+    from harness.engines.registry import kinds
+
+    if "release" not in spec.kind.options:
+        able = ", ".join(sorted(name for name, kind in kinds().items() if "release" in kind.options))
+        raise UsageError(f"--release: engine {spec.kind.name} has the release that is installed; those with a choice: {able}")
+    known = policies.get(policy).releases if policy in policies.names() else (release,)
+    if release not in known:
+        raise UsageError(f"--release: {release!r} is unknown; known are {', '.join(known)}")
 
 
 def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.errors import UsageError
-from harness.cli.options import engine_of, engine_option, isolation_options
+from harness.cli.options import engine_of, engine_option, isolation_options, release_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(path_type=Path))
 @engine_option
 @isolation_options
+@release_option
 @click.option("--differential", is_flag=True, help="Run the reference beside the engine and compare them.")
 @click.option("--cold", is_flag=True, help="Compare tensors with cold runs, as the suite cold-vs-cached does.")
 @click.option(
@@ -44,6 +45,7 @@ def replay(
     file: Path,
     engine: str,
     isolate: Isolate,
+    release: str | None,
     differential: bool,
     cold: bool,
     shrinking: bool,
@@ -59,7 +61,7 @@ def replay(
     from harness.verdict.report.counterexample import witness
     from harness.verdict.result import EXIT_NOTHING_CHECKED
 
-    spec, asked = engine_of(engine, isolate=isolate), validate.load_trace(file)
+    spec, asked = engine_of(engine, isolate=isolate, release=release), validate.load_trace(file)
     if recorded:
         store.ready(recorded, "--history")
     _fits(spec, asked, file, differential=differential)
@@ -83,7 +85,7 @@ def replay(
         terminal.print_tallies(result.tallies, out)
     terminal.print_bad_events([bad] if bad else [], out)
     for finding in result.findings[:1]:
-        command = store.replay_command(file, engine, differential=differential, cold=cold)
+        command = store.replay_command(file, spec.text, differential=differential, cold=cold)
         terminal.print_lines([*witness(finding, asked, replay=command), ""], out)
     code = exit_code(result, bad)
     terminal.print_verdict(code, out, reasons=reasons(result), passed="no contradiction in this trace")

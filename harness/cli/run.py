@@ -18,6 +18,7 @@ from harness.cli.options import (
     finish,
     isolation_options,
     policy_option,
+    release_option,
     suites_of,
 )
 
@@ -36,6 +37,7 @@ _FILE = click.Path(path_type=Path)
 @engine_option
 @isolation_options
 @policy_option
+@release_option
 @click.option(
     "--layout",
     "layouts",
@@ -91,6 +93,7 @@ def run(
     engine: str,
     isolate: Isolate,
     policy: str,
+    release: str | None,
     layouts: tuple[str, ...],
     options: tuple[str, ...],
     retention_interval: str | None,
@@ -115,7 +118,7 @@ def run(
     from harness.run import store
     from harness.run.runner import Runner
 
-    spec = engine_of(engine, policy, device or "", isolate)
+    spec = engine_of(engine, policy, device, isolate, release)
     said = [*options, *([f"retention_interval={retention_interval}"] if retention_interval is not None else [])]
     exported = exported_of(policy, said)
     configurations, named, exact = configurations_of(policy, layouts, [*said, *(one.setting for one in exported)])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.options import Finite, expectations_of, expected_options, policy_option
+from harness.cli.options import Finite, expectations_of, expected_options, policy_option, release_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +27,7 @@ _FILE = click.Path(path_type=Path)
     "--engine", default="toy", show_default=True, metavar="NAME[:KEY=VALUE,…]", help="The engine that answers the questions."
 )
 @policy_option
+@release_option
 @click.option("--base-url", metavar="URL", help="Ask an OpenAI-compatible server instead of an engine: http://HOST:PORT.")
 @click.option("--cold-url", metavar="URL", help="A second server of the same model without prefix caching, for the cold arms.")
 @click.option("--model", default="", metavar="NAME", help="The server's model; default: the first that it lists.")
@@ -174,11 +175,13 @@ def _engine(options: dict[str, Any]) -> tuple[str, Open, Callable[[Asking], Any]
     if options["base_url"]:
         from harness.score.remote import Server
 
+        if options["release"] is not None:
+            raise UsageError("--release: a server has the release that it is; leave it out beside --base-url")
         server = Server(options["base_url"], options["cold_url"] or "", options["model"], options["concurrent"])
         return server.name, server.open, server.lm
     if options["cold_url"] or options["model"]:
         raise UsageError("--cold-url, --model: these belong to a server; give --base-url")
-    spec = engine_of(options["engine"], options["policy"])
+    spec = engine_of(options["engine"], options["policy"], release=options["release"])
     answerer = spec.kind.answerer
     if answerer is None:
         able = ", ".join(sorted(name for name, kind in kinds().items() if kind.answerer)) or "none"

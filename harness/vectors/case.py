@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from harness.engines.kind import Answer
 from harness.engines.protocol import Engine
 from harness.trace.format import TraceHeader
@@ -55,10 +57,27 @@ class Questions:
     """Given how an engine of the policy's shape is opened for a trace: how that engine answers."""
 
 
-def rules_alone(answers: Mapping[str, Answer], options: Mapping[str, str]) -> Mapping[str, Answer]:
-    """Return the answers of a reference's rules; with a seeded fault, which is planted into an engine, they cannot be asked."""
+def rules_alone(
+    answers: Mapping[str, Answer], options: Mapping[str, str], by_release: Sequence[str] = ()
+) -> Mapping[str, Answer]:
+    """Return the answers of a reference's rules; with a seeded fault, which is planted into an engine, they cannot be asked.
+
+    A question of a kind in `by_release` that names no release is one about the release in `options`, if that names one. Other
+    kinds are answered alike by all releases.
+    """
 
     def cannot(question: Any) -> Any:
         raise CannotAsk("faults are planted into an engine that runs traces, not into a rule")
 
-    return dict.fromkeys(answers, cannot) if "mutant" in options else answers
+    if "mutant" in options:
+        return dict.fromkeys(answers, cannot)
+    if not (release := options.get("release")):
+        return answers
+    return {kind: _of_release(answer, release) if kind in by_release else answer for kind, answer in answers.items()}
+
+
+def _of_release(answer: Answer, release: str) -> Answer:
+    def answered(question: Any) -> Any:
+        return answer(msgspec.structs.replace(question, config={"release": release, **question.config}))
+
+    return answered

@@ -61,7 +61,7 @@ def is_integer(value: object) -> bool:
 POSITIVE = ("max_model_len", "max_num_batched_tokens", "max_num_seqs")
 NOT_NEGATIVE = ("async_depth", "num_speculative_tokens")
 _MODES = ("none", "align", "all")
-_ABSENT_OPTIONS = {
+ABSENT_OPTIONS = {
     "num_hash_lookahead_tokens": "hash-lookahead",
     "num_prefill_lookahead": "multi-module-mtp",
     "num_prefill_checkpoint_blocks": "internal-checkpoint",
@@ -72,6 +72,7 @@ _ABSENT_OPTIONS = {
     "kv_connector": "connector",
     "scheduling_policy": "priority-scheduling",
 }
+"""By name of an option of vLLM's: the rule that it belongs to, which this specification leaves out."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,8 @@ class Options:
         Raises AbsentRule for an option of a rule left out, ConfigError for a name or a value that does not fit.
         """
         for name, value in given.items():
-            if name in _ABSENT_OPTIONS:
-                raise AbsentRule(f"option {name!r}: the rule {_ABSENT_OPTIONS[name]!r} is not in this specification")
+            if name in ABSENT_OPTIONS:
+                raise AbsentRule(f"option {name!r}: the rule {ABSENT_OPTIONS[name]!r} is not in this specification")
             if name not in cls.checks:
                 raise ConfigError(f"option {name!r} is unknown; known are {', '.join(sorted(cls.checks))}")
             if not cls.checks[name](value):

@@ -36,10 +36,11 @@ from reference_impl.primitives import BlockId
 from reference_impl.vllm.config import KVCacheConfig
 from reference_impl.vllm.key_index import KVCacheBlock
 from reference_impl.vllm.kv_cache_manager import KVCacheBlocks
+from reference_impl.vllm.options import ABSENT_OPTIONS
 from reference_impl.vllm.request import MultiModalFeature, Request
 from reference_impl.vllm.scheduler import RefusedRequest, SchedulerOutput
 from reference_impl.vllm.scheduler_interface import KVConnectorMetadata
-from reference_impl.vllm_extended.config import options_of
+from reference_impl.vllm_extended.config import Options, options_of
 
 NAME = "lmcache"
 DEFAULT_TIER_PAGES = 128
@@ -168,6 +169,7 @@ def configure(header: TraceHeader, release: str = "") -> tuple[StoreOptions, KVC
     if release:
         given.setdefault("release", release)
     names = {field.name for field in fields(StoreOptions)}
+    _refuse_unknown(given, names)
     own = _checked(StoreOptions(**{name: value for name, value in given.items() if name in names}))
     of_vllm = {name: value for name, value in given.items() if name not in names and name != "vllm_release"}
     if "vllm_release" in given:
@@ -175,6 +177,14 @@ def configure(header: TraceHeader, release: str = "") -> tuple[StoreOptions, KVC
     config = reference_vllm.configure(msgspec.structs.replace(header, options=of_vllm))
     _refuse_absent(config, own)
     return own, config
+
+
+def _refuse_unknown(given: Mapping[str, Any], own: set[str]) -> None:
+    """Raise UsageError for an option that neither LMCache nor vLLM has; why vLLM's reference lacks one, that reference says."""
+    known = {"vllm_release", *own, *Options.checks}
+    for name in given:
+        if name not in known and name not in ABSENT_OPTIONS:
+            raise UsageError(f"policy {NAME}: option {name!r} is unknown; known are {', '.join(sorted(known))}")
 
 
 def _checked(own: StoreOptions) -> StoreOptions:

@@ -109,7 +109,7 @@ def answer_retention(question: RetentionInput) -> RetentionExpected:
 def answers(options: Mapping[str, str]) -> Mapping[str, Answer]:
     """Return who answers each kind of question."""
     known: dict[str, Any] = {"sizing": answer_sizing, "lookup": answer_lookup, "retention": answer_retention}
-    return rules_alone(known, options)
+    return rules_alone(known, options, by_release=("sizing", "lookup"))
 
 
 QUESTIONS = Questions(

@@ -77,7 +77,8 @@ def _key(manager: BlockManager, writer: Sequence, length: Position) -> None:
 
 def answers(options: Mapping[str, str]) -> Mapping[str, Answer]:
     """Return who answers each kind of question."""
-    return rules_alone({"sizing": answer_sizing, "lookup": answer_lookup, "split": answer_split}, options)
+    known: dict[str, Answer] = {"sizing": answer_sizing, "lookup": answer_lookup, "split": answer_split}
+    return rules_alone(known, options, by_release=("sizing",))
 
 
 QUESTIONS = Questions(
