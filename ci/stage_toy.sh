@@ -28,4 +28,4 @@ fi
 export OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 OMP_WAIT_POLICY=PASSIVE
 export PYTHONPYCACHEPREFIX="$work/pycache" HYPOTHESIS_STORAGE_DIRECTORY="$work/hypothesis"
 unset PYTHONPATH PYTHONHOME
-"$venv/bin/python" -m pytest --numprocesses=auto --dist=worksteal -o cache_dir="$work/pytest" suites/toy_model suites/toy suites/cold_vs_cached suites/score "$@"
+"$venv/bin/python" -m pytest --numprocesses=auto --dist=worksteal -o cache_dir="$work/pytest" suites/toy_model suites/toy suites/cold_vs_cached suites/score suites/docs/test_consoles.py "$@"
