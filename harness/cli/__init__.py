@@ -1,4 +1,4 @@
-"""The command line: `cachewitness run`, `fuzz`, `score`, `replay`, `check`, `fill`, `consume`, `plan`, `ls`, `schema`.
+"""The command line: `cachewitness run`, `fuzz`, `score`, `serve`, `replay`, `check`, `fill`, `consume`, `plan`, `ls`, `schema`.
 
 Exit codes are the interface: 0 pass, 1 fail, 2 unknown, 3 the harness itself crashed, 4 usage or configuration, 5 nothing was
 checked. A mistake of the user's is one line; only a mistake of the harness's leaves a traceback, in a file.
@@ -161,8 +161,9 @@ def _register() -> None:
     from harness.cli.replay import replay
     from harness.cli.run import run
     from harness.cli.score import score
+    from harness.cli.serve import serve
 
-    for command in (run, fuzz, mutants, score, replay, check, fill, consume, plan, ls, schema):
+    for command in (run, fuzz, mutants, score, serve, replay, check, fill, consume, plan, ls, schema):
         cli.add_command(command)
 
 

@@ -14,6 +14,7 @@ from harness._util.errors import UsageError
 
 if TYPE_CHECKING:
     from harness.engines.environment import Exported
+    from harness.engines.kind import Answerer
     from harness.engines.registry import EngineSpec
     from harness.run.suites import Suite
     from harness.trace.configurations import Configuration
@@ -163,6 +164,17 @@ def _check_release(release: str, spec: EngineSpec, policy: str) -> None:
     known = policies.get(policy).releases if policy in policies.names() else (release,)
     if release not in known:
         raise UsageError(f"--release: {release!r} is unknown; known are {', '.join(known)}")
+
+
+def answerer_of(text: str, policy: str, release: str | None = None) -> tuple[EngineSpec, Answerer]:
+    """Return the engine that the user named, and how it is opened to answer prompts under a policy."""
+    from harness.engines.registry import kinds
+
+    spec = engine_of(text, policy, release=release)
+    if spec.kind.answerer is None:
+        able = ", ".join(sorted(name for name, kind in kinds().items() if kind.answerer)) or "none"
+        raise UsageError(f"--engine: {spec.kind.name} answers no prompts; those that do: {able}; `score` also takes --base-url")
+    return spec, spec.kind.answerer
 
 
 def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:

@@ -169,8 +169,7 @@ def _debug(error: Exception) -> None:
 def _engine(options: dict[str, Any]) -> tuple[str, Open, Callable[[Asking], Any] | None]:
     """Return the engine's name, how it is opened for an arm, and lm-eval's model for it if that is not the in-process one."""
     from harness._util.errors import UsageError
-    from harness.cli.options import engine_of
-    from harness.engines.registry import kinds
+    from harness.cli.options import answerer_of
 
     if options["base_url"]:
         from harness.score.remote import Server
@@ -181,11 +180,7 @@ def _engine(options: dict[str, Any]) -> tuple[str, Open, Callable[[Asking], Any]
         return server.name, server.open, server.lm
     if options["cold_url"] or options["model"]:
         raise UsageError("--cold-url, --model: these belong to a server; give --base-url")
-    spec = engine_of(options["engine"], options["policy"], release=options["release"])
-    answerer = spec.kind.answerer
-    if answerer is None:
-        able = ", ".join(sorted(name for name, kind in kinds().items() if kind.answerer)) or "none"
-        raise UsageError(f"--engine: {spec.kind.name} answers no prompts; those that do: {able}; or give --base-url")
+    spec, answerer = answerer_of(options["engine"], options["policy"], options["release"])
     return spec.text, lambda opening: answerer(spec.options, opening), None
 
 

@@ -82,8 +82,11 @@ class Backend(Protocol):
         Raises BackendError if an answer cannot be had; the message names the prompt and says what came instead.
         """
 
-    def reset(self) -> bool:
-        """Forget every prefix cached in the engine's own pools, not those in a second tier; return whether that was done."""
+    def reset(self, *, external: bool = False) -> bool:
+        """Forget every prefix cached in the engine's own pools; return whether that was done.
+
+        What lies in a second tier stays, unless `external` says that it is to be forgotten as well.
+        """
 
     def versions(self) -> Mapping[str, str]:
         """Return what a result must name to be repeated: engine, checkpoint hash, device, precision, packages."""

@@ -42,9 +42,10 @@ class RemoteBackend:
         with ThreadPoolExecutor(self._concurrent) as pool:
             return list(pool.map(self._one, asks))
 
-    def reset(self) -> bool:
+    def reset(self, *, external: bool = False) -> bool:
         """Make the server forget its cached prefixes; an HTTP status alone is not believed."""
-        content = self._call("/reset_prefix_cache", {}, "reset_prefix_cache")
+        query = "?reset_external=true" if external else ""
+        content = self._call(f"/reset_prefix_cache{query}", {}, "reset_prefix_cache")
         if content is None:
             raise BackendError(
                 "reset_prefix_cache: the server does not say whether it forgot anything (no `success` in its body)"

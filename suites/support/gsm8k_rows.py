@@ -11,7 +11,7 @@ from pathlib import Path
 def documented(url: str) -> list[str]:
     """Return the command that the documentation gives for a capable model's server, for another server."""
     text = (Path(__file__).resolve().parents[2] / "docs" / "score.md").read_text(encoding="utf-8")
-    (line,) = (line for line in text.splitlines() if line.startswith("cachewitness score --base-url"))
+    (line,) = (line for line in text.splitlines() if line.startswith("cachewitness score --base-url") and "--gsm8k" in line)
     return [url if word.startswith("http://") else word for word in shlex.split(line)[1:]]
 
 

@@ -70,8 +70,10 @@ class Stub:
             margins=(1.0,) * len(text.encode()),
         )
 
-    def reset(self) -> bool:
+    def reset(self, *, external: bool = False) -> bool:
         self.cached.clear()
+        if external:
+            self.tier.clear()
         return self.forgets
 
     def versions(self) -> Mapping[str, str]:

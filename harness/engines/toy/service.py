@@ -25,7 +25,7 @@ from harness.engines.toy.greedy import GreedyEngine
 from harness.engines.toy.model import kind_of, loaded
 from harness.history.events import Accept, Event, Hit, Preempted, ResetDone, StepBegin, Unpublish
 from harness.history.restored import restored
-from harness.trace.format import Finish, GroupSpec, Layout, Preempt, Reset, Step
+from harness.trace.format import Abort, Finish, GroupSpec, Layout, Preempt, Reset, Step
 from reference_impl.toy_model import checkpoint as checkpoints
 from reference_impl.toy_model import config as configs
 from reference_impl.toy_model.config import ModelError, ToyConfig
@@ -115,23 +115,21 @@ class ToyService:
         """
         jobs = {f"q{self._asked + index}": _Job(ask, self.tokenizer) for index, ask in enumerate(asks)}
         self._asked += len(asks)
-        for r, job in jobs.items():
-            try:
-                self._submit(r, job)
-            except ValueError as error:
-                raise BackendError(f"question {job.ask.id}: {error}") from None
+        self._submit_all(jobs)
         live, idle = dict(jobs), 0
         while live:
             ran = self._step(live)
             idle = 0 if ran else idle + 1
             if idle > STALLED_STEPS:
                 waiting = next(iter(live.values())).ask.id
+                self._abort(live)
                 raise BackendError(f"question {waiting}: nothing was computed in {idle} steps; is the pool too small?")
         return [self._answer_of(r, job) for r, job in jobs.items()]
 
-    def reset(self) -> bool:
-        """Forget every cached prefix of the local pool."""
-        done = [event.ok for event in self.engine.apply(Reset(tier="local")) if isinstance(event, ResetDone)]
+    def reset(self, *, external: bool = False) -> bool:
+        """Forget every cached prefix of the local pool; with `external` those of the second tier too."""
+        op = Reset() if external else Reset(tier="local")
+        done = [event.ok for event in self.engine.apply(op) if isinstance(event, ResetDone)]
         return all(done)
 
     def versions(self) -> Mapping[str, str]:
@@ -141,6 +139,21 @@ class ToyService:
     def close(self) -> None:
         """Let go of the pools."""
         self.engine.close()
+
+    def _submit_all(self, jobs: Mapping[str, _Job]) -> None:
+        """Submit every prompt, or none: if one can never run, those before it are taken back."""
+        submitted: list[str] = []
+        for r, job in jobs.items():
+            try:
+                self._submit(r, job)
+            except ValueError as error:
+                self._abort(submitted)
+                raise BackendError(f"question {job.ask.id}: {error}") from None
+            submitted.append(r)
+
+    def _abort(self, requests: Iterable[str]) -> None:
+        for r in requests:
+            self.engine.apply(Abort(r))
 
     def _submit(self, r: str, job: _Job) -> None:
         engine, ask = self.engine.engine, job.ask

@@ -1,0 +1,75 @@
+"""`cachewitness serve`: an engine that answers prompts, behind an OpenAI-compatible server on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.options import policy_option, release_option
+
+if TYPE_CHECKING:
+    from harness.score.server import LocalServer
+
+PORT = 8000
+
+
+@click.command()
+@click.option(
+    "--engine", default="toy", show_default=True, metavar="NAME[:KEY=VALUE,…]", help="The engine that answers the prompts."
+)
+@policy_option
+@release_option
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=PORT,
+    show_default=True,
+    help="The port of 127.0.0.1 to listen on; 0 for any that is free.",
+)
+@click.option("--tier", is_flag=True, help="Put a second tier behind the engine's cache; lmcache has one without being told.")
+@click.option("--no-cache", is_flag=True, help="Turn prefix caching off, for `score --cold-url`.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it computes.")
+@click.option("--dtype", default="", metavar="NAME", help="The precision; default: the checkpoint's.")
+@click.option("--checkpoint", default="", metavar="DIR", help="The model; default: the engine's own.")
+def serve(engine: str, policy: str, release: str | None, port: int, tier: bool, no_cache: bool, **opening: Any) -> int:
+    """Answer completions at http://127.0.0.1:PORT until Ctrl-C.
+
+    POST /v1/completions and /reset_prefix_cache[?reset_external=true]; GET /health, /v1/models, /version and /metrics.
+    """
+    from harness._util.errors import UsageError
+    from harness.cli.options import answerer_of
+    from harness.engines import policy as policies
+    from harness.engines.answers import Opening
+    from harness.score.server import LocalServer
+
+    if tier and no_cache:
+        raise UsageError("--tier: there is no second tier without a cache; leave --no-cache or --tier out")
+    spec, answerer = answerer_of(engine, policy, release)
+    tier = tier or (policies.get(policy).tiered and not no_cache)
+    chosen = Opening(caching=not no_cache, tier=tier, policy=policy, **opening)
+    backend = answerer(spec.options, chosen)
+    try:
+        server = LocalServer(backend, model=spec.kind.name, port=port)
+    except OSError as error:
+        backend.close()
+        raise UsageError(f"--port: {port} cannot be listened on ({error.strerror}); name another, or 0 for any") from None
+    cache = "without a cache" if no_cache else "with a second tier" if tier else "without a second tier"
+    told = f"{spec.text}, policy {policy}, {cache}"
+    try:
+        _until_ctrl_c(server, told)
+    finally:
+        backend.close()
+    return 0
+
+
+def _until_ctrl_c(server: LocalServer, told: str) -> None:
+    """Serve until somebody ends it, which is how a server ends."""
+    import threading
+
+    with server:
+        try:
+            click.echo(f"serving at {server.url} ({told}); Ctrl-C ends it")
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            click.echo(f"stopped after {server.dispatcher.requests:,} requests")
