@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.checkers.content_floor import ContentFloor
 from harness.checkers.eviction import EvictionOrder
 from harness.checkers.ownership import Ownership
 from harness.checkers.progress import Progress
@@ -21,6 +22,7 @@ ALL: tuple[type[Checker], ...] = (
     Identity,
     CommitOrder,
     ReuseFloor,
+    ContentFloor,
     EvictionOrder,
     Progress,
     TensorsAgree,

@@ -96,6 +96,11 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "correct output, no reuse: the cache is inert",
     ),
     Anomaly(
+        "forgotten-prefix",
+        "what a finished request computed of its prompt, or had a key, is hit as long as nobody was given its pages",
+        "correct output, no reuse: the cache is inert, or drops what it need not",
+    ),
+    Anomaly(
         "needless-eviction",
         "no key ends for want of room while a page without a key is free, unless the engine declares why",
         "correct output, fewer hits: the cache forgets what it had room for",

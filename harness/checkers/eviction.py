@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
+from harness.checkers.room import any_free, spare_pages
 from harness.checkers.victims import Ended, spared_instead
 from harness.history.events import Copy, Counts, Eviction, Header, Pool, StepBegin, Unpublish
 from harness.ledger.ledger import Ledger
-from harness.ledger.records import PageRecord
 
 
 class EvictionOrder(Checker):
@@ -104,8 +104,8 @@ class EvictionOrder(Checker):
         lost = [one for one in ended if one.key.node not in ledger.keys.published[one.key.group]]
         idle = [one for one in lost if not one.holders]
         lost = [one for one in lost if not one.holders or not one.record.holders]
-        if lost and eviction.free_first and _any_free(ledger, pool.id):
-            spare = _spare(ledger, pool.id)
+        if lost and eviction.free_first and any_free(ledger, pool.id):
+            spare = spare_pages(ledger, pool.id)
             used = ledger.records[pool.id].capacity - len(spare)
             if spare and used < eviction.watermark * ledger.records[pool.id].capacity:
                 return _needless(ledger, eviction, lost[0], spare[0], used)
@@ -127,21 +127,6 @@ def _given_to_others(one: Ended) -> str:
     if one.record.keys or one.holders.isdisjoint(one.record.holders):
         return ""
     return next((r for r in one.record.holders if r not in one.holders and ":" not in r), "")
-
-
-def _any_free(ledger: Ledger, pool: int) -> bool:
-    return ledger.records[pool].capacity > ledger.holdings.held[pool] + len(ledger.holdings.idle[pool])
-
-
-def _spare(ledger: Ledger, pool: int) -> list[int]:
-    """Return the pages that nobody held and no key named, from before the operation that is over to its end."""
-    records, holdings = ledger.records[pool], ledger.holdings
-    untouched = [page for page in range(records.pages) if page not in records and page not in records.null]
-    return untouched + [page for page, record in records.usable.items() if _free_before(record, holdings.operation)]
-
-
-def _free_before(record: PageRecord, operation: int) -> bool:
-    return not record.holders and not record.keys and record.released < operation
 
 
 def _nobody_got(ledger: Ledger, one: Ended) -> bool:

@@ -34,7 +34,7 @@ class ReuseFloor(Checker):
         if floor == 0:
             return None
         self.opportunities += 1
-        if event.resume >= floor:
+        if event.resume + ledger.header.rules.reuse_distance >= floor:
             return None
         tier = ledger.header.rules.tier
         if tier is not None and event.resume >= longest_apart(ledger, ledger.requests[event.r], tier):

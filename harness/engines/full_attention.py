@@ -7,7 +7,7 @@ from harness.engines.adapter import CAPABILITIES
 from harness.history.events import Eviction, Group, Header, Pool, Rules
 from harness.trace.format import TraceHeader
 
-NO_STATES = dict.fromkeys(("no-fabricated-snapshots", "replay-boundary-retained", "interval-sparsity"), "no recurrent state")
+NO_STATES = dict.fromkeys(("no-fabricated-snapshots", "interval-sparsity"), "no recurrent state")
 """Invariants that such an engine has no use for, and why."""
 
 

@@ -112,7 +112,8 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     `stores_logits`: a full hit may leave nothing to compute. `progress_steps`: in so many steps a feasible request advances.
     `reserved_pages`: so many pages of a pool stay free when a waiting request joins others. `drafts`: so many drafts are
     verified with a token at most; there are pages for so many more beyond them, and a page for the state after each. `tier` is
-    set if what a second tier has does not complete what the device has.
+    set if what a second tier has does not complete what the device has. `reuse_distance`: a request may resume so many tokens
+    earlier than what is kept allows.
     """
 
     caching: bool = True
@@ -124,6 +125,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     reserved_pages: int = 0
     drafts: int = 0
     tier: TierRules | None = None
+    reuse_distance: int = 0
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):

@@ -173,7 +173,8 @@ class _Reader:
     def _read_rules(self, rest: str) -> None:
         rules: dict[str, Any] = {}
         kept = Retention()
-        plain = {"alignment": "alignment", "eagle-drop": "eagle_drop_tokens", "progress": "progress_steps", "drafts": "drafts"}
+        plain = {"eagle-drop": "eagle_drop_tokens", "progress": "progress_steps", "reuse-distance": "reuse_distance"}
+        plain |= {word: word for word in ("alignment", "drafts")}
         for item in rest.split(","):
             match = _matched(r"\s*([a-z-]+)(?: (\d+|dense)(?: on ([\d ]+))?)?\s*", item, "alignment 4, retention 0 on 1")
             word, number = match[1], match[2]

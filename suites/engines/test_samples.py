@@ -72,6 +72,25 @@ def test_a_thousand_operations_of_fuzz_pass(sample: ModuleType, seed: int) -> No
     assert sum(activity.hits for activity in activities) > 0 and sum(activity.evictions for activity in activities) > 0
 
 
+def inert_paged(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No page is ever given a key."""
+    monkeypatch.setattr(module.PagedCache, "publish", lambda cache, key, page: None)
+
+
+def inert_radix(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of requests that run are in no tree."""
+    monkeypatch.setattr(module.RadixCache, "insert", lambda cache, row, places: list(places))
+
+
+@pytest.mark.parametrize(("sample", "plant"), [("paged", inert_paged), ("radix", inert_radix)], indirect=["sample"])
+def test_a_sample_that_keeps_nothing_fails(sample: ModuleType, plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended as vacuous: there were no keys to judge by."""
+    plant(sample, monkeypatch)
+    report = Runner(engine(sample), policies.get("vllm").configurations()).run(SUITES[:1])
+    assert report.exit_code == 1
+    assert anomalies(fuzzed(sample, 0))[0] in ("lost-replay-boundary", "forgotten-prefix")
+
+
 @pytest.mark.parametrize("sample", ["paged"], indirect=True)
 def test_publication_before_the_write_is_found(sample: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A paged cache that keys every page of a prompt as soon as it runs lets others hit what nobody has written."""

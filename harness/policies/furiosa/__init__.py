@@ -15,7 +15,6 @@ EXPECTED_LENGTH = Variable(
 
 NOT_APPLICABLE = {
     "no-fabricated-snapshots": "no recurrent state",
-    "replay-boundary-retained": "nothing is thinned out: what is stored goes when its memory is needed",
     "interval-sparsity": "there is no retention interval",
     "withdraw": "nothing is stored before its step has run, so a withdrawn step leaves nothing behind",
 }

@@ -1,0 +1,24 @@
+"""Room in a pool: which pages were free all the while that an operation took."""
+
+from __future__ import annotations
+
+from harness.ledger.ledger import Ledger
+from harness.ledger.records import PageRecord
+
+
+def any_free(ledger: Ledger, pool: int) -> bool:
+    """Whether there is a page that nobody holds and no key names."""
+    return ledger.records[pool].capacity > ledger.holdings.held[pool] + len(ledger.holdings.idle[pool])
+
+
+def spare_pages(ledger: Ledger, pool: int) -> list[int]:
+    """Return the pages that nobody held and no key named, from before the operation that is over to its end."""
+    records, holdings = ledger.records[pool], ledger.holdings
+    if not any_free(ledger, pool):
+        return []
+    untouched = [page for page in range(records.pages) if page not in records and page not in records.null]
+    return untouched + [page for page, record in records.usable.items() if _free_before(record, holdings.operation)]
+
+
+def _free_before(record: PageRecord, operation: int) -> bool:
+    return not record.holders and not record.keys and record.released < operation
