@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sysconfig
 from pathlib import Path
-from typing import Literal
+from types import CodeType
+from typing import Any, Literal
 
 Lost = Literal["died", "hung"]
 
@@ -20,11 +22,49 @@ class EngineFailure(Exception):
         self.anomaly, self.output = anomaly, output
 
 
+class OwnMistake(Exception):
+    """The harness's own adapter, observer or driver raised, which is no verdict on the engine. One line; exit code 3."""
+
+
+HARNESS, STANDARD = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
+FAULTS = ("mutants", "fault_tools.py")
+"""Names, in paths of this package, of what is part of an engine once it is planted."""
+
+
 def told(error: BaseException) -> str:
-    """Return an exception in one line: its class, the first line of its message, and the file and line that raised it."""
+    """Return an exception in one line: its class, the first line of its message, and where it was raised."""
     lines = str(error).strip().splitlines()
     said = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
+    code, line = _raised_in(error)
+    return f"{said} ({Path(code.co_filename).name}:{line}, in the {_layer(code)})" if code else said
+
+
+def of_ours(error: Exception, engine: Any) -> bool:
+    """Whether an exception is a mistake of this package: its own code raised it, and `engine` has an adapter of this package.
+
+    With a planted fault an engine may do what none does, and with somebody else's adapter so may the driver.
+    """
+    if isinstance(error, EngineFailure):
+        return False
+    driver = getattr(engine, "engine", engine)
+    adapter, header = getattr(driver, "adapter", driver), getattr(driver, "header", None)
+    ours = type(adapter).__module__.partition(".")[0] == __name__.partition(".")[0]
+    code, _ = _raised_in(error)
+    return ours and code is not None and _layer(code) == "harness" and ":mutant=" not in getattr(header, "engine", "")
+
+
+def _raised_in(error: BaseException) -> tuple[CodeType | None, int]:
+    """Return the innermost function that was running and is not Python's own, and the line that it was at."""
+    code, line, traceback = None, 0, error.__traceback__
+    while traceback is not None:
+        path = Path(traceback.tb_frame.f_code.co_filename)
+        if code is None or not path.is_relative_to(STANDARD) or "site-packages" in path.parts:
+            code, line = traceback.tb_frame.f_code, traceback.tb_lineno
         traceback = traceback.tb_next
-    return f"{said} ({Path(traceback.tb_frame.f_code.co_filename).name}:{traceback.tb_lineno})" if traceback else said
+    return code, line
+
+
+def _layer(code: CodeType) -> Literal["harness", "engine"]:
+    path = Path(code.co_filename)
+    within = path.relative_to(HARNESS).parts if path.is_relative_to(HARNESS) else FAULTS
+    return "engine" if set(FAULTS) & set(within) else "harness"

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from harness._util.errors import UsageError
-from harness.engines.adapter import Asked, Driven, Scheduled
+from harness.engines.adapter import Asked, Driven, Refused, Scheduled
 from harness.engines.block_table_diff import BlockTableDiff
 from harness.engines.observe import ObservedManager
 from harness.engines.observe_pins import POOL
@@ -68,12 +67,9 @@ class ManagerAdapter(Driven):
     # --- life of a request --------------------------------------------------------------------------------------------
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
-        """Take a request in; vLLM finds out by itself what requests share."""
+        """Take a request in; vLLM finds out by itself what requests share, and its front end refuses what is too long."""
         if not 0 < len(tokens) < self.max_model_len:
-            raise UsageError(
-                f"trace: request {submit.r!r} has a prompt of {len(tokens)} tokens; "
-                f"it must have at least 1 and fewer than max_model_len ({self.max_model_len})"
-            )
+            raise Refused(f"a prompt of {len(tokens)} tokens; it must have at least 1 and fewer than {self.max_model_len}")
         self.placed[submit.r] = Placed(self.new_request(submit, tokens))
 
     def accept(self, r: str, tokens: Sequence[int]) -> None:

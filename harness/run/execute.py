@@ -15,7 +15,7 @@ from harness._util.errors import UsageError
 from harness.checkers import fresh
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Panel
-from harness.engines.failure import EngineFailure, told
+from harness.engines.failure import EngineFailure, OwnMistake, of_ours, told
 from harness.engines.protocol import Engine
 from harness.history.events import (
     Aborted,
@@ -241,16 +241,19 @@ def described(engine: Engine) -> Header:
 def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Event] | None:
     """Let the engine carry out one operation; None, with a `died` finding, if it raised.
 
-    UsageError passes through; BadEvents is raised for events that cannot be followed.
+    UsageError passes through; BadEvents is raised for events that cannot be followed, OwnMistake if not the engine raised but
+    this package's own adapter of it.
     """
     observer.activity.operations += 1
     try:
         answer = engine.apply(op)
     except BadEvents as bad:
         raise observer.intake.bad(op, index, str(bad)) from None
-    except UsageError:
+    except (UsageError, OwnMistake):
         raise
     except Exception as error:
+        if of_ours(error, engine):
+            raise OwnMistake(told(error)) from error
         r = getattr(op, "r", "")
         what = f"operation {index + 1} ({type(op).__name__.lower()}{' ' + r if r else ''})"
         _fail(observer, index, f"Let the engine carry out {what}", error, r)

@@ -117,7 +117,9 @@ class _Workload:
         self._versions = 0
         self._blocks = _BLOCKS_MAX if live_max < _MANY else 2
         self.longest = self._blocks * script.shape.unit
-        self._talk = Talk(script.shape, source, max(self._blocks - 1, 1) * script.shape.unit + (live_max >= _MANY))
+        longest = max(self._blocks - 1, 1) * script.shape.unit + (live_max >= _MANY)
+        limit = script.shape.options.get("max_model_len", longest + 1)  # a prompt leaves one token of it to generate
+        self._talk = Talk(script.shape, source, min(longest, limit - 1))
         self._cancels = source.chance(_CANCELLING)
         self._operations: dict[str, Callable[[], object]] = {
             "submit": self._submit,

@@ -14,7 +14,7 @@ from harness.fuzz.draw import Restriction, draw
 from harness.policies.vllm.draw import UNIT_MAX
 from harness.trace import layouts
 from harness.trace.configurations import SCHEDULER_OPTIONS, Configuration
-from harness.trace.format import Height
+from harness.trace.format import Height, Submit, length_of
 from harness.trace.source import Seeded
 
 DRAWS = 400
@@ -36,6 +36,15 @@ def test_what_is_drawn_is_accepted(policy: str) -> None:
         met.add(trace.header.height)
         assert configuration.policy == trace.header.policy == policy
     assert met == set(heights_of(spec, policy))
+
+
+@pytest.mark.parametrize("policy", policies.names())
+def test_prompts_fit_the_longest_sequence_that_was_chosen(policy: str) -> None:
+    """With `--option max_model_len=48` prompts leave a token to generate; chains of blocks, which are few, may be refused."""
+    heights = heights_of(parse("reference"), policy)
+    plan = Plan(policy, heights, Restriction(options={"max_model_len": 48}), seed=1)
+    lengths = [length_of(op.prompt) for n in range(20) for op in plan.draw(n)[1].ops if isinstance(op, Submit)]
+    assert sum(length == 47 for length in lengths) > 0 and sum(length > 47 for length in lengths) < len(lengths) // 20
 
 
 def test_a_seed_is_a_campaign() -> None:

@@ -34,7 +34,7 @@ from harness.engines.child.messages import (
     Refused,
 )
 from harness.engines.child.process import LINE_MAX, Ended, Overlong, Process, Silent, Unasked
-from harness.engines.failure import EngineFailure
+from harness.engines.failure import EngineFailure, OwnMistake
 from harness.history.events import Event, Header
 from harness.history.intake import BadEvents
 from harness.trace.format import Op, TraceHeader
@@ -94,9 +94,11 @@ class Child:
         """Ask and return the answer.
 
         Raises EngineFailure if none comes, UsageError if the engine refuses what was asked or its answer is none of the
-        protocol.
+        protocol, OwnMistake if this package's own adapter failed in the child.
         """
         answer = self._asked(self._encoder.encode(question) + b"\n", seconds)
+        if isinstance(answer, Raised) and answer.ours and not self._isolation.command:
+            raise OwnMistake(answer.error)
         if isinstance(answer, Raised):
             raise EngineFailure("died", f"raised {answer.error}{self._limit(answer.error)}", self.output())
         if isinstance(answer, Refused):

@@ -74,10 +74,14 @@ class Refused(msgspec.Struct, frozen=True, tag_field="is", tag="refused", omit_d
     bad_events: bool = False
 
 
-class Raised(msgspec.Struct, frozen=True, tag_field="is", tag="raised"):
-    """The engine failed in an operation; `error` is the exception, in one line."""
+class Raised(msgspec.Struct, frozen=True, tag_field="is", tag="raised", omit_defaults=True):
+    """The engine failed in an operation; `error` is the exception, in one line.
+
+    `ours`: this package's own adapter failed, in its own code.
+    """
 
     error: str
+    ours: bool = False
 
 
 Question = Open | Apply | Close

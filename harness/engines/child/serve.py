@@ -32,7 +32,7 @@ from harness.engines.child.messages import (
     Ready,
     Refused,
 )
-from harness.engines.failure import told
+from harness.engines.failure import of_ours, told
 from harness.engines.registry import parse
 
 
@@ -84,7 +84,7 @@ class _Server:
         except UsageError as error:
             return Refused(str(error), isinstance(error, EngineMissing))
         except Exception as error:
-            return Raised(told(error))
+            return Raised(told(error), of_ours(error, self._engine))
 
     def _open(self, question: Open) -> Answer:
         self._close()
