@@ -1,13 +1,16 @@
 """The map from documents to tests is complete and true: every test that it names exists, and every line has one or a reason.
 
 A line is `| statement | rule | tests |`. Tests are named `file.py::test`, the file from the root of the repository or, where
-no other one below `suites` has its name, by that alone; a line without a test reads "not testable:" and gives the reason.
+no other one below `suites` has its name, by that alone. A line without a test gives the reason: "not testable: needs" something
+that is not here (a GPU, a device, a model's weights), or "no rule:" where the document states none that a cache could break.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -20,7 +23,7 @@ PAGE = ROOT / "docs" / "coverage.md"
 SECTIONS = ("OpenVINO GenAI", "LMCache", "Furiosa-LLM", "TensorRT-Edge-LLM", "vLLM")
 HEAD = ["statement", "rule", "test"]
 NAMED = re.compile(r"`([^`\s]+\.py)::([^`\s]+)`")
-REASON = re.compile(r"not testable: *\S")
+REASON = re.compile(r"not testable: needs .*\b(GPU|device|devices|weights)\b|no rule: *\S")
 
 
 class Line(NamedTuple):
@@ -61,16 +64,21 @@ def files_below(folder: Path) -> tuple[Path, ...]:
     return tuple(folder.rglob("*.py"))
 
 
-def problem(file: str, name: str, root: Path = ROOT) -> str:
+def paths_of(file: str) -> list[Path]:
+    """Return the files that a name on the page can mean."""
+    return [ROOT / file] if "/" in file else [path for path in files_below(ROOT / "suites") if path.name == file]
+
+
+def problem(file: str, name: str) -> str:
     """Return what is wrong with a test's name; empty if it exists."""
-    paths = [root / file] if "/" in file else [path for path in files_below(root / "suites") if path.name == file]
+    paths = paths_of(file)
     if len(paths) > 1:
         return f"there are {len(paths)} files {file} below suites; name it from the root"
     if not paths or not paths[0].is_file():
         return f"there is no file {file}" + ("" if "/" in file else " below suites")
     path = paths[0]
     if name.partition("[")[0] not in names_in(path):
-        return f"there is no test {name.partition('[')[0]} in {path.relative_to(root)}"
+        return f"there is no test {name.partition('[')[0]} in {path.relative_to(ROOT)}"
     return ""
 
 
@@ -90,8 +98,8 @@ def findings(text: str) -> list[str]:
         if not all(configurations):
             found.append(f"{where}: the cell {HEAD[configurations.index('')]!r} is empty")
         named = NAMED.findall(configurations[2])
-        if not named and not REASON.match(configurations[2]):
-            found.append(f"{where}: neither a test (`file.py::name`) nor 'not testable: reason'")
+        if not REASON.match(configurations[2]) and (not named or "not testable" in configurations[2]):
+            found.append(f"{where}: neither a test (`file.py::name`), 'not testable: needs …' nor 'no rule: …'")
         found += [f"{where}: {what}" for file, name in named if (what := problem(file, name))]
     return found
 
@@ -100,6 +108,20 @@ def test_every_statement_has_a_test_that_exists_or_a_reason() -> None:
     """The page as it is."""
     found = findings(PAGE.read_text(encoding="utf-8"))
     assert not found, "docs/coverage.md:\n" + "\n".join(found)
+
+
+def test_pytest_finds_every_test_that_is_named() -> None:
+    """By its id, with all its cases. Files whose extra is not installed are listed as not run, and left to the test above."""
+    named = NAMED.findall(PAGE.read_text(encoding="utf-8"))
+    tests = {f"{path.relative_to(ROOT).as_posix()}::{name}" for file, name in named for path in paths_of(file)}
+    files = sorted({test.partition("::")[0] for test in tests})
+    flags = ["--collect-only", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
+    command = [sys.executable, "-m", "pytest", *flags, *files]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    collected, _, not_run = printed.partition("= not run =")
+    found = {line.partition("[")[0] for line in collected.splitlines()}
+    lost = {test for test in tests - found if f"{test.partition('::')[0]}: " not in not_run}
+    assert not lost and tests & found, "\n".join(sorted(lost)) or printed
 
 
 def page(row: str) -> str:
@@ -114,7 +136,8 @@ def page(row: str) -> str:
     [
         "| a | b | `suites/policies/test_coverage.py::test_a_good_page_passes` |",
         "| a | b | `test_coverage.py::test_a_good_page_passes[row0]`, and more |",
-        "| a \\| b | - | not testable: advice |",
+        "| a \\| b | - | not testable: needs a GPU |",
+        "| a | - | no rule: advice |",
         "",
     ],
 )
@@ -136,9 +159,12 @@ def test_a_good_page_passes(row: str) -> None:
         ("| a | b | `conftest.py::test_x` |", "files conftest.py below suites; name it from the root"),
         ("| a | b | tested somewhere |", "neither a test"),
         ("| a | b | not testable: |", "neither a test"),
+        ("| a | b | not testable: nobody has written one |", "neither a test"),
+        ("| a | b | no rule: |", "neither a test"),
+        ("| a | b | not testable: left out; `test_coverage.py::test_a_good_page_passes` |", "neither a test"),
         ("| a | b |  |", "the cell 'test' is empty"),
-        ("|  | b | not testable: advice |", "the cell 'statement' is empty"),
-        ("| a | b | c | not testable: advice |", "4 cells"),
+        ("|  | b | no rule: advice |", "the cell 'statement' is empty"),
+        ("| a | b | c | no rule: advice |", "4 cells"),
     ],
 )
 def test_a_bad_line_is_found_where_it_stands(row: str, what: str) -> None:

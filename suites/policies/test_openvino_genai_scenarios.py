@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from reference_impl.openvino_genai.orchestrator import LA
 from reference_impl.openvino_genai.scenarios import SCENARIOS, STARTING_POINTS, Scenario
 from reference_impl.openvino_genai.scheduler import Scheduler
 from reference_impl.openvino_genai.sequence import SequenceGroup
@@ -134,10 +135,14 @@ def test_scenario_2_derived_sizes_depend_on_layout_and_multiplier() -> None:
 
 
 def test_scenario_3_states_are_driven_by_sequences_not_tokens() -> None:
-    """Sixty-four sequences of one token take as many states as sixty-four long ones."""
-    s = build("scenario_3")
-    running(s, 64)
-    assert s.cache.managers[list(s.cache.managers)[1]].pool.num_free_blocks == 0
+    """Sixty-four sequences of three tokens take sixty-four states, one of 3,000 tokens takes one."""
+    short, long = build("scenario_3"), build("scenario_3")
+    running(short, 64)
+    assert short.cache.managers[LA].pool.num_free_blocks == 0
+    long.add_request(SequenceGroup("long", range(3000), LAYOUT.kv_block_size))
+    while long.groups["long"].num_processed < 3000:
+        long.complete(long.schedule())
+    assert long.cache.managers[LA].pool.num_free_blocks == 63
 
 
 def test_scenario_4_smaller_multiplier_resumes_finer_and_costs_more() -> None:

@@ -224,7 +224,7 @@ def test_commit_refuses_lengths_that_no_row_can_have(lengths: list[int], says: s
 
 
 def test_the_cache_is_empty_until_a_prefill_is_committed() -> None:
-    """Reset decides by the reuse lengths; a commit ends it; compaction and a smaller batch leave it as it is."""
+    """Reset decides by the reuse lengths, each time; a commit ends it; compaction and a smaller batch leave it as it is."""
     cache = uniform()
     cache.reset_for_new_sequences([0, 0])
     assert cache.get_kv_cache_all_empty()
@@ -235,6 +235,8 @@ def test_the_cache_is_empty_until_a_prefill_is_committed() -> None:
     assert not cache.get_kv_cache_all_empty()
     cache.set_active_batch_size(0)
     assert not cache.get_kv_cache_all_empty()
+    cache.reset_for_new_sequences([0])
+    assert cache.get_kv_cache_all_empty()
 
 
 def test_a_cache_that_holds_reused_tokens_is_not_empty() -> None:

@@ -157,6 +157,21 @@ def test_head_dim_groups_point_to_the_tensors(device: str) -> None:
     ]
 
 
+@DEVICES
+def test_layer_infos_stay_valid_whatever_the_manager_does(device: str) -> None:
+    """A kernel that was handed them once finds every layer's tensor there: no call allocates a layer anew."""
+    cache = HybridCacheManager(config(), device)
+    infos = [info for view in cache.get_kv_head_dim_groups() for info in view.layer_infos]
+    cache.reset_for_new_sequences(host([0, 0, 0]))
+    cache.commit_sequence_length(host([2, 3, 4]).to(device))
+    saved = cache.capture_kv_cache(1, 3)
+    cache.compact_batch(host([1, -1, 0]).to(device), 3, 2)
+    cache.set_active_batch_size(2)
+    cache.restore_kv_cache(saved, 2)
+    cache.clear_states()
+    assert [info.data for info in infos] == [cache.get_combined_kv_cache(layer).data_ptr() for layer in (0, 2)]
+
+
 def test_the_default_constructor_allocates_nothing() -> None:
     cache = HybridCacheManager()
     assert cache.get_active_batch_size() == 0 and cache.get_kv_cache_all_empty()
