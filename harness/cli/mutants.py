@@ -32,6 +32,13 @@ _SURVIVED, _NOT_HUNTED = 1, 5
     help="CPU seconds for the hunt of each fault.",
 )
 @click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Hunt each fault so many times, with the random work of another seed; all must kill it.",
+)
+@click.option(
     "--tensor-seconds",
     type=Finite(min=0),
     default=10,
@@ -46,7 +53,7 @@ _SURVIVED, _NOT_HUNTED = 1, 5
 )
 @click.option("--json", "as_json", is_flag=True, help="Print rows and figures as JSON.")
 def mutants(
-    policy: str, names: tuple[str, ...], budget: float, tensor_seconds: float, jobs: int, write: bool, as_json: bool
+    policy: str, names: tuple[str, ...], budget: float, seeds: int, tensor_seconds: float, jobs: int, write: bool, as_json: bool
 ) -> int:
     """Hunt seeded faults and print which checker finds each; exits 1 if a fault survives, 5 if one could not be hunted."""
     from harness._util import files
@@ -57,7 +64,7 @@ def mutants(
     chosen = _chosen(policy, names)
     target = _page() if write else None
     told = None if as_json else _tell
-    made = matrix.run(chosen, budget, tensor_seconds, write=write, jobs=jobs, told=told)
+    made = matrix.run(chosen, budget, tensor_seconds, seeds=seeds, write=write, jobs=jobs, told=told)
     if target is not None and not policy and not names and not made.interrupted:
         files.write(target, [page.page(made).encode()])
     if as_json:
@@ -101,5 +108,7 @@ def _page() -> Path:
 
 def _tell(row: Row) -> None:
     """Print on standard error what the hunt of one fault came to."""
-    what = f"killed in {row.seconds:.2f} s" if row.killed else row.not_run or "SURVIVED"
+    seconds = f"{row.seconds:.2f} s" if row.hunts == 1 else f"{min(row.killing):.2f} to {max(row.killing):.2f} s"
+    missed = row.hunts - len(row.killing)
+    what = f"killed in {seconds}{f', SURVIVED {missed} seeds' if missed else ''}" if row.killed else row.not_run or "SURVIVED"
     click.echo(f"{row.mutant}: {what}", err=True)

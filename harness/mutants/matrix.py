@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from statistics import median
 
 import msgspec
@@ -21,7 +22,8 @@ from harness.trace.shrink_candidates import size
 class Row(msgspec.Struct, kw_only=True):
     """What became of one fault. `seconds` are CPU time to the kill; `operations` and `traces` were carried out until then.
 
-    `witness` counts the operations of the shrunk trace; `alone` says that one detector sees the fault and no other.
+    `other_seeds` are the CPU seconds to a kill under the seeds 1 and up, None where it survived. `witness` counts the
+    operations of the shrunk trace; `alone` says that one detector sees the fault and no other.
     """
 
     mutant: str
@@ -33,12 +35,23 @@ class Row(msgspec.Struct, kw_only=True):
     seconds: float
     operations: int
     traces: int
+    other_seeds: list[float | None] = []
     by: str = ""
     witness: int = 0
     detectors: dict[str, str] = {}
     alone: bool = False
     false_alarms: list[str] = []
     not_run: str = ""
+
+    @property
+    def killing(self) -> list[float]:
+        """CPU seconds to a kill, of every seed under which it was killed."""
+        return [seconds for seconds in [self.seconds if self.killed else None, *self.other_seeds] if seconds is not None]
+
+    @property
+    def hunts(self) -> int:
+        """With how many seeds it was hunted."""
+        return 1 + len(self.other_seeds)
 
 
 class Matrix(msgspec.Struct, kw_only=True):
@@ -52,13 +65,13 @@ class Matrix(msgspec.Struct, kw_only=True):
 
     @property
     def survivors(self) -> list[Row]:
-        """Faults that were hunted and not killed."""
-        return [row for row in self.rows if not row.killed and not row.not_run]
+        """Faults that were hunted and, under some seed, not killed."""
+        return [row for row in self.rows if len(row.killing) < row.hunts and not row.not_run]
 
     @property
     def figures(self) -> dict[str, float]:
         """Return median and worst of the time to a kill and of a witness's size."""
-        seconds = sorted(row.seconds for row in self.rows if row.killed) or [0.0]
+        seconds = sorted(chain.from_iterable(row.killing for row in self.rows)) or [0.0]
         sizes = sorted(row.witness for row in self.rows if row.killed) or [0]
         return {
             "seconds_median": median(seconds),
@@ -73,12 +86,16 @@ def run(
     budget: float,
     tensor_seconds: float,
     *,
+    seeds: int = 1,
     write: bool = False,
     jobs: int = 1,
     told: Callable[[Row], None] | None = None,
 ) -> Matrix:
-    """Hunt every fault for `budget` seconds of CPU time at most, `jobs` at a time; with `write`, keep their witnesses."""
-    one = partial(row_of, budget=budget, tensor_seconds=tensor_seconds, write=write)
+    """Hunt every fault, under each of so many seeds for `budget` seconds of CPU time at most, `jobs` faults at a time.
+
+    With `write`, keep their witnesses.
+    """
+    one = partial(row_of, budget=budget, tensor_seconds=tensor_seconds, seeds=seeds, write=write)
     names = [mutant.name for mutant in mutants]
     matrix = Matrix(rows=[])
     try:
@@ -92,8 +109,8 @@ def run(
     return matrix
 
 
-def row_of(name: str, budget: float, tensor_seconds: float, write: bool) -> Row:
-    """Hunt one fault, shrink what kills it, and ask every detector; with `write`, keep the smallest witness known."""
+def row_of(name: str, budget: float, tensor_seconds: float, seeds: int, write: bool) -> Row:
+    """Hunt one fault, shrink what kills it first, and ask every detector; with `write`, keep the smallest witness known."""
     mutant = all_mutants()[name]
     if mutant.engine == "toy" and find_spec("torch") is None:
         return _row(mutant, not_run="torch is missing: pip install 'cachewitness[toy]'")
@@ -101,6 +118,7 @@ def row_of(name: str, budget: float, tensor_seconds: float, write: bool) -> Row:
     spent = {"seconds": round(found.seconds, 2), "operations": found.operations, "traces": found.traces}
     if found.trace is None:
         return _row(mutant, **spent, false_alarms=list(found.false_alarms))
+    others = [hunt(mutant, budget, seed) for seed in range(1, seeds)]
     small = kept(mutant)
     if small is None or write:
         small = min(filter(None, (small, smallest(mutant, found.trace))), key=lambda trace: size(trace.header, trace.ops))
@@ -111,11 +129,12 @@ def row_of(name: str, budget: float, tensor_seconds: float, write: bool) -> Row:
         mutant,
         killed=True,
         **spent,
+        other_seeds=[round(other.seconds, 2) if other.trace else None for other in others],
         by=found.trace.header.name,
         witness=len(small.ops),
         detectors=answers,
         alone=alone(answers),
-        false_alarms=list(found.false_alarms),
+        false_alarms=[alarm for one in (found, *others) for alarm in one.false_alarms],
     )
 
 

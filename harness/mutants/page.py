@@ -17,7 +17,8 @@ from harness.verdict.report.tables import new_table, print_table
 SOLE = "†"
 LETTERS = ("I", "D", "T", "S", "R")
 """The detectors on a terminal, in their order."""
-COLUMNS = ("fault", "group", "named anomaly (checker)", *DETECTORS, "seconds", "operations", "witness")
+SPENT = ("seconds", "operations", "seeds", "slowest", "witness")
+COLUMNS = ("fault", "group", "named anomaly (checker)", *DETECTORS, *SPENT)
 
 
 def page(matrix: Matrix) -> str:
@@ -39,15 +40,22 @@ def summary(matrix: Matrix) -> str:
     figures, count = matrix.figures, sum(row.killed for row in matrix.rows)
     hunted = sum(not row.not_run for row in matrix.rows)
     return (
-        f"{count} of {hunted} faults killed; CPU seconds to a kill: median {figures['seconds_median']:.2f}, worst "
-        f"{figures['seconds_max']:.2f}; operations of a witness: median {figures['witness_operations_median']:g}, most "
-        f"{figures['witness_operations_max']:g}; seen by one detector alone: {sum(row.alone for row in matrix.rows)}"
+        f"{count} of {hunted} faults killed, under {_seeds(matrix)}; CPU seconds to a kill: median "
+        f"{figures['seconds_median']:.2f}, worst {figures['seconds_max']:.2f}; operations of a witness: median "
+        f"{figures['witness_operations_median']:g}, most {figures['witness_operations_max']:g}; seen by one detector alone: "
+        f"{sum(row.alone for row in matrix.rows)}"
     )
+
+
+def _seeds(matrix: Matrix) -> str:
+    hunts = max((row.hunts for row in matrix.rows), default=1)
+    missed = sum(row.hunts - len(row.killing) for row in matrix.rows if row.killed)
+    return f"each of {hunts} seeds" if hunts > 1 and not missed else f"{hunts} seed{'s' * (hunts > 1)}, {missed} hunts in vain"
 
 
 def print_matrix(matrix: Matrix, out: Console) -> None:
     """Print the table, what was not run, what survived, and the summary."""
-    table = new_table(out, ("", *LETTERS, "seconds", "operations", "witness"), gap=1)
+    table = new_table(out, ("", *LETTERS, *SPENT), gap=1)
     for row in matrix.rows:
         name, _, _, *answers = _cells(row)
         letters = [_letter(letter, answer) for letter, answer in zip(LETTERS, answers, strict=False)]
@@ -61,12 +69,21 @@ def print_matrix(matrix: Matrix, out: Console) -> None:
         for alarm in row.false_alarms:
             out.print(f"false alarm without {row.mutant}: {alarm}", markup=False, soft_wrap=True)
     for row in matrix.survivors:
-        out.print(f"SURVIVED: {row.mutant}, after {row.operations:,} operations", markup=False, soft_wrap=True)
+        out.print(f"SURVIVED: {row.mutant}, {_survived(row)}", markup=False, soft_wrap=True)
     out.print(summary(matrix), markup=False, soft_wrap=True)
 
 
+def _survived(row: Row) -> str:
+    if not row.killed:
+        return f"after {row.operations:,} operations"
+    return "under seed " + ", ".join(str(seed) for seed, seconds in enumerate(row.other_seeds, 1) if seconds is None)
+
+
 def _cells(row: Row) -> list[str]:
-    spent = [f"{row.seconds:.2f}", str(row.operations), str(row.witness)] if row.killed else ["", str(row.operations), ""]
+    spent = ["", str(row.operations), "", "", ""]
+    if row.killed:
+        seeds = f"{len(row.killing)}/{row.hunts}"
+        spent = [f"{row.seconds:.2f}", str(row.operations), seeds, f"{max(row.killing):.2f}", str(row.witness)]
     answers = [row.detectors.get(detector, "survived" if not index else "") for index, detector in enumerate(DETECTORS)]
     return [f"{row.mutant}{f' {SOLE}' if row.alone else ''}", row.group, f"{row.anomaly} ({row.checker})", *answers, *spent]
 

@@ -23,7 +23,7 @@ def test_page_is_fresh(name: str) -> None:
 
 
 def test_list_of_faults_is_fresh() -> None:
-    """The end of the kill matrix, which no hunt changes. If not: `cachewitness mutants --write`."""
+    """The end of the kill matrix, which no hunt changes. If not: `cachewitness mutants --seeds 5 --write`."""
     assert (DOCS / "kill-matrix.md").read_text(encoding="utf-8").endswith(kill_matrix.faults())
 
 

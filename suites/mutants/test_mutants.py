@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -20,9 +21,9 @@ from harness.checkers.anomalies import CATALOGUE, DISAGREEMENTS
 from harness.checkers.catalogue import NO_STORY
 from harness.cli import invoke
 from harness.engines.faults import all_mutants
-from harness.engines.mutant import GROUPS
+from harness.engines.mutant import GROUPS, Mutant
 from harness.engines.policy import names
-from harness.mutants.hunt import hunt, judged, killed
+from harness.mutants.hunt import Hunt, hunt, judged, killed
 from harness.mutants.minimal_trace import folder, path_of
 from harness.trace.format import load
 
@@ -125,6 +126,22 @@ def test_command_ends_with_1_if_a_fault_survives(capsys: pytest.CaptureFixture[s
     """A budget that is spent before the first trace lets everybody live."""
     code = invoke(["mutants", "--mutant", "block-leaked", "--budget", "1e-9", "--tensor-seconds", "0", "--jobs", "1"])
     assert code == 1 and "SURVIVED: block-leaked" in capsys.readouterr().out
+
+
+def test_every_seed_must_kill(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault that lives under one seed of three is a survivor, and the seed is named."""
+
+    def unlucky(mutant: Mutant, budget: float, seed: int = 0) -> Hunt:
+        found = hunt(mutant, budget, seed)
+        return replace(found, trace=None, finding=None) if seed == 2 else found
+
+    monkeypatch.setattr("harness.mutants.matrix.hunt", unlucky)
+    asked = ["mutants", "--mutant", "block-leaked", "--tensor-seconds", "0", "--jobs", "1", "--seeds"]
+    assert invoke([*asked, "2"]) == 0
+    assert "under each of 2 seeds" in capsys.readouterr().out
+    assert invoke([*asked, "3"]) == 1
+    said = capsys.readouterr().out
+    assert "SURVIVED: block-leaked, under seed 2" in said and "2/3" in said
 
 
 def test_command_ends_with_5_if_a_fault_could_not_be_hunted(
