@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness._util.errors import UsageError
+from harness.trace import layouts
 from harness.trace.model import DTYPE_BYTES, Full, Latent, Model, Recurrent
 from reference_impl.vllm.sizing import mamba_state_bytes
 
@@ -28,6 +29,18 @@ def is_hybrid(model: Model) -> bool:
 def is_gated_delta(model: Model) -> bool:
     """Return whether its recurrent layers are gated DeltaNet, whose prefill kernel may coarsen blocks."""
     return any(isinstance(cache, Recurrent) and cache.family == "gdn" for cache in model.caches)
+
+
+def blocks_differ(block: int, layout: str) -> list[str]:
+    """Return, as a note or none, that a run of the layout has other blocks than the ones worked out for other circumstances."""
+    sizes = {group.block_size for group in layouts.load(layout).groups}
+    if sizes == {block}:
+        return []
+    told = " and ".join(f"{size:,}" for size in sorted(sizes))
+    return [
+        f"a run with --layout {layout} has blocks of {told} tokens, those of one rank with the kernels that the layout names; "
+        f"for N = {block} give it a copy of the layout with that block size"
+    ]
 
 
 def hybrid_of(model: Model, tensor_parallel_size: int, layout: str) -> Hybrid:

@@ -27,7 +27,7 @@ kernel_block = click.option(
     "--kernel-block", type=SIZE, default=16, show_default=True, help="The attention kernel's own block."
 )
 checkpoint_alignment = click.option(
-    "--checkpoint-alignment", type=SIZE, default=1, show_default=True, help="Where the kernel exports states."
+    "--checkpoint-alignment", type=SIZE, help="The multiple at which the kernel exports states; default: the layout's."
 )
 tensor_parallel_size = click.option(
     "--tensor-parallel-size", type=SIZE, default=1, show_default=True, help="Ranks that share the heads."

@@ -144,7 +144,9 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A published model. `config` is where its configuration lies, `sources` where the numbers were read.
 
-    `max_length` is in tokens. `unverified` names every number that no source confirms; it is empty only if all are.
+    `max_length` is in tokens, and so is `checkpoint_alignment`: the multiple at which the recurrent kernel that the layout's
+    groups were worked out for exports states (1: anywhere). `unverified` names every number that no source confirms; it is
+    empty only if all are.
     """
 
     checkpoint: str
@@ -154,6 +156,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_length: int
     caches: list[Cache]
     statements: list[Statement] = []
+    checkpoint_alignment: int = 1
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -211,7 +214,8 @@ def _rows(raw: dict[str, Any], name: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _check(model: Model) -> None:
-    _check_count(model.max_length, "$.model.max_length")
+    for count in ("max_length", "checkpoint_alignment"):
+        _check_count(getattr(model, count), f"$.model.{count}")
     for field in ("checkpoint", "config"):
         if not getattr(model, field):
             raise msgspec.ValidationError(f"empty - at `$.model.{field}`")

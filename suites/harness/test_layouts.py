@@ -66,9 +66,10 @@ def test_the_toy_layouts_are_those_the_default_suite_is_written_for() -> None:
 # Per model: bytes of one layer's state, bytes of one token in one attention layer, alignment in tokens; from the
 # comments of the files, which name their sources.
 STATES = {
-    "qwen3.5-0.8b": (3 * 6144 * 2 + 16 * 128 * 128 * 4, 2 * 512 * 2, 64),
-    "qwen3.6-27b": (3 * 10240 * 2 + 48 * 128 * 128 * 4, 2 * 1024 * 2, 64),
-    "qwen3-next-80b-a3b": (3 * 8192 * 2 + 32 * 128 * 128 * 2, 2 * 512 * 2, 64),
+    "qwen3.5-0.8b": (3 * 6144 * 2 + 16 * 128 * 128 * 4, 2 * 512 * 2, 16),
+    "qwen3.5-0.8b-hopper": (3 * 6144 * 2 + 16 * 128 * 128 * 4, 2 * 512 * 2, 64),
+    "qwen3.6-27b": (3 * 10240 * 2 + 48 * 128 * 128 * 4, 2 * 1024 * 2, 16),
+    "qwen3-next-80b-a3b": (3 * 8192 * 2 + 32 * 128 * 128 * 2, 2 * 512 * 2, 16),
     "kimi-linear-48b-a3b": (3 * 12288 * 2 + 32 * 128 * 128 * 4, 576 * 2, 128),
     "falcon-h1-0.5b": (3 * 1792 * 2 + 24 * 64 * 128 * 2, 2 * 128 * 2, 16),
 }
@@ -86,6 +87,7 @@ def test_a_hybrid_block_is_the_smallest_aligned_one_that_holds_a_state(name: str
     ("name", "layers"),
     [
         ("qwen3.5-0.8b", {"recurrent": 18, "full": 6}),
+        ("qwen3.5-0.8b-hopper", {"recurrent": 18, "full": 6}),
         ("qwen3-next-80b-a3b", {"recurrent": 36, "full": 12}),
         ("kimi-linear-48b-a3b", {"recurrent": 20, "full": 7}),
         ("falcon-h1-0.5b", {"recurrent": 36, "full": 36}),
@@ -117,6 +119,7 @@ LAYERS = {
     "kimi-linear-48b-a3b": 27,
     "qwen3-next-80b-a3b": 48,
     "qwen3.5-0.8b": 24,
+    "qwen3.5-0.8b-hopper": 24,
     "qwen3.6-27b": 64,
 }
 
@@ -198,6 +201,7 @@ BAD_MODELS = {
     "nothing said of what is unverified": (MODEL.replace("unverified = []\n", ""), "`unverified` - at `$.model`"),
     "no length": (MODEL.replace("max_length = 4096", "max_length = 0"), "`$.model.max_length`"),
     "empty address": (MODEL.replace("https://example.org/config.json", ""), "empty - at `$.model.config`"),
+    "no alignment": (MODEL.replace("max_length", "checkpoint_alignment = 0\nmax_length"), "`$.model.checkpoint_alignment`"),
     "no caches": (MODEL.split("[[model.caches]]")[0] + "caches = []\n", "empty - at `$.model.caches`"),
     "unknown kind": (MODEL.replace('"sliding"', '"slidng"'), "`$.model.caches[0].kind`; did you mean 'sliding'?"),
     "no kind": (MODEL.replace('kind = "sliding"\n', ""), "`$.model.caches[0]`"),

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harness._util.errors import UsageError
+from harness.policies.lmcache.engine import open_engine
 from harness.policies.lmcache.plan import Request, plan
 from harness.trace import layouts
+from harness.trace.format import TraceHeader
+from harness.trace.scenarios.shape import Script, Shape
+from reference_impl.lmcache.spec import RELEASES
 
 
 @pytest.mark.parametrize(("layout", "tokens"), [("qwen3.5-0.8b", 544), ("qwen3.6-27b", 784)])
@@ -104,3 +110,32 @@ def test_before_0_4_5_the_code_had_no_compressed_caches() -> None:
     said = layouts.model("deepseek-v4-flash").statements
     assert {each.verdict for each in said if each.holds_in("0.4.4")} == {"validated", "unsupported"}
     assert "supported" in {each.verdict for each in said if each.holds_in("0.4.5")}
+
+
+def header(layout: str, options: dict[str, Any]) -> TraceHeader:
+    """Return the header of a run."""
+    return Script(Shape(layouts.load(layout), options, "scheduler", "lmcache"), "plan", "", "").trace().header
+
+
+@pytest.mark.parametrize("release", list(RELEASES))
+@pytest.mark.parametrize("layout", layouts.models())
+def test_what_a_plan_says_a_run_takes(layout: str, release: str) -> None:
+    """Every layout and release: N is the block of the groups that a run has, and no start-up check refuses the two flags."""
+    answer, groups = plan(Request(layout, release=release)), layouts.load(layout).groups
+    options: dict[str, Any] = {"chunk_size": answer.value("chunk_tokens"), "tier_pages": 4096}
+    if any(group.kind == "recurrent" for group in groups):
+        assert {group.block_size for group in groups} == {answer.value("unified_block_tokens")}
+        options["max_num_batched_tokens"] = answer.value("max_num_batched_tokens")
+    assert not [note for note in answer.notes if note.startswith("a run with")]
+    open_engine(header(layout, options), {"release": release}).close()
+
+
+@pytest.mark.parametrize("given", [{"checkpoint_alignment": 64}, {"kernel_block": 128}], ids=["Hopper", "a larger block"])
+def test_a_plan_for_other_kernels_says_that_a_run_has_the_layouts(given: dict[str, int]) -> None:
+    """And the run refuses the other N, in LMCache's words."""
+    answer = plan(Request("qwen3.5-0.8b", **given))
+    (note,) = [note for note in answer.notes if note.startswith("a run with")]
+    assert "--layout qwen3.5-0.8b has blocks of 544 tokens" in note and "kernels that the layout names" in note
+    options = {"chunk_size": answer.value("chunk_tokens")}
+    with pytest.raises(UsageError, match="must be a multiple of tokens_per_block 544"):
+        open_engine(header("qwen3.5-0.8b", options), {})

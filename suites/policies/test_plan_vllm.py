@@ -7,7 +7,7 @@ import math
 import pytest
 
 from harness._util.errors import UsageError
-from harness.plan.hybrid import hybrid_of
+from harness.plan.hybrid import hybrid_of, is_hybrid
 from harness.policies.vllm.plan import Request, plan
 from harness.trace import layouts
 from reference_impl.vllm import sizing
@@ -21,6 +21,8 @@ from reference_impl.vllm.sizing import SequenceLengths
         ("qwen3.5-0.8b", {}, 544),
         ("qwen3.6-27b", {}, 784),
         ("qwen3.5-0.8b", {"checkpoint_alignment": 64}, 576),
+        ("qwen3.5-0.8b-hopper", {}, 576),
+        ("qwen3.5-0.8b-hopper", {"checkpoint_alignment": 1}, 544),
         ("qwen3.6-27b", {"checkpoint_alignment": 64}, 832),
         ("qwen3-next-80b-a3b", {"checkpoint_alignment": 64}, 576),
         ("kimi-linear-48b-a3b", {}, 1920),
@@ -106,11 +108,10 @@ def test_layers_are_dealt_out_as_vllm_does(counts: list[int], dealt: list[list[i
     assert sizing.deal_layers(counts) == dealt
 
 
-@pytest.mark.parametrize("layout", ["qwen3.5-0.8b", "qwen3.6-27b", "qwen3-next-80b-a3b", "kimi-linear-48b-a3b"])
+@pytest.mark.parametrize("layout", [name for name in layouts.models() if is_hybrid(layouts.model(name))])
 def test_the_groups_of_a_layout_follow_from_its_model(layout: str) -> None:
-    """The trace layouts of hybrids are what the arithmetic makes of the model, with Hopper's alignment for DeltaNet."""
-    kimi = layout.startswith("kimi")
-    answer = plan(Request(layout, checkpoint_alignment=1 if kimi else 64))
+    """The trace layouts of hybrids are what the arithmetic makes of the model, with the kernels that the file names."""
+    answer = plan(Request(layout))
     groups = layouts.load(layout).groups
     assert {group.block_size for group in groups} == {answer.value("unified_block_tokens")}
     hybrid = hybrid_of(layouts.model(layout), 1, layout)

@@ -29,6 +29,7 @@ from harness.trace.format import GroupSpec, Layout, Submit, TraceHeader
 from reference_impl.lmcache import spec
 from reference_impl.lmcache.checks import StartupError, validate_kv_cache_groups, validate_mamba_step_alignment
 from reference_impl.lmcache.connector import ConnectorMetadata, LMCacheMPConnector
+from reference_impl.lmcache.features import FEATURES, refusal
 from reference_impl.lmcache.groups import KVLayerGroups, LayerKind, LayerSpec, RegistrationError, create_engine_group_infos
 from reference_impl.lmcache.keys import KeyRefused, check_salt
 from reference_impl.lmcache.server import LMCacheServer, PageCopy
@@ -170,6 +171,7 @@ def configure(header: TraceHeader, release: str = "") -> tuple[StoreOptions, KVC
         given.setdefault("release", release)
     names = {field.name for field in fields(StoreOptions)}
     _refuse_unknown(given, names)
+    given = {name: value for name, value in given.items() if name not in FEATURES}
     own = _checked(StoreOptions(**{name: value for name, value in given.items() if name in names}))
     of_vllm = {name: value for name, value in given.items() if name not in names and name != "vllm_release"}
     if "vllm_release" in given:
@@ -181,8 +183,10 @@ def configure(header: TraceHeader, release: str = "") -> tuple[StoreOptions, KVC
 
 def _refuse_unknown(given: Mapping[str, Any], own: set[str]) -> None:
     """Raise UsageError for an option that neither LMCache nor vLLM has; why vLLM's reference lacks one, that reference says."""
-    known = {"vllm_release", *own, *Options.checks}
-    for name in given:
+    known = {"vllm_release", *own, *Options.checks, *FEATURES}
+    for name, value in given.items():
+        if why := refusal(name, value):
+            raise UsageError(f"policy {NAME}: option '{name}={value}': {why}")
         if name not in known and name not in ABSENT_OPTIONS:
             raise UsageError(f"policy {NAME}: option {name!r} is unknown; known are {', '.join(sorted(known))}")
 

@@ -7,100 +7,159 @@ is read from the layout (`[[model.statements]]`) and told as it stands, contradi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
 
 from harness._util.errors import UsageError
 from harness.plan import options
-from harness.plan.hybrid import hybrid_of, is_gated_delta, is_hybrid
+from harness.plan.hybrid import blocks_differ, hybrid_of, is_gated_delta, is_hybrid
 from harness.plan.result import Plan
+from harness.policies.lmcache import FEATURE_VARIABLES
+from harness.policies.lmcache.log import SAYS, Logged, block_size_in
 from harness.trace import layouts
 from harness.trace.model import Model
 from reference_impl.lmcache import sizing
 from reference_impl.lmcache.checks import StartupError, validate_chunk_size, validate_mamba_step_alignment
+from reference_impl.lmcache.features import refusal
 from reference_impl.lmcache.spec import DEFAULT_CHUNK_SIZE, NEWEST, RELEASES
 from reference_impl.vllm.sizing import block_alignment
 
+KERNEL_BLOCK = 16
 HOPPER_CHECKPOINTS = 64
+_HOPPER = f"--checkpoint-alignment {HOPPER_CHECKPOINTS}"
+_FLASHINFER = "FlashInfer's DeltaNet prefill on Hopper"
 _TRANSFER = '--kv-transfer-config \'{"kv_connector":"LMCacheMPConnector", "kv_role":"kv_both"}\''
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked; None is not said. Sizes in tokens."""
+    """What the user asked; None or nothing is not said. Sizes in tokens; `from_log` is a file with what vLLM printed."""
 
-    layout: str
+    layout: str = ""
+    from_log: Path | None = None
     chunk_size: int | None = None
     max_num_batched_tokens: int | None = None
-    kernel_block: int = 16
-    checkpoint_alignment: int = 1
+    kernel_block: int | None = None
+    checkpoint_alignment: int | None = None
     tensor_parallel_size: int = 1
     release: str = NEWEST
+    features: Mapping[str, str] = field(default_factory=dict)
 
 
 @click.command("lmcache")
-@options.layout
+@click.option("--layout", default="", metavar="NAME|PATH", help="A layout with a model (`ls layouts`).")
+@click.option(
+    "--from-log", type=click.Path(path_type=Path), metavar="FILE", help="Read N from vLLM's log; a layout beside it must agree."
+)
 @click.option(
     "--chunk-size", type=options.SIZE, help="The server's; N or the least multiple of all blocks from 256 by default."
 )
 @click.option("--max-num-batched-tokens", type=options.SIZE, help="The engine's; what the release recommends by default.")
-@options.kernel_block
+@click.option("--kernel-block", type=options.SIZE, help=f"The attention kernel's own block; default: {KERNEL_BLOCK}.")
 @options.checkpoint_alignment
 @options.tensor_parallel_size
+@click.option("--engine-type", metavar="NAME", help="The server's, as LMCache takes it; CacheBlend (blend) is refused.")
+@click.option("--remote-serde", metavar="NAME", help="LMCache's, as it takes it; CacheGen (cachegen) is refused.")
 @click.option("--release", default="0.5.6", show_default=True, help="From 0.4.7 on; up to 0.5.3 the budget is below 2N.")
 @options.as_json
-def command(as_json: bool, **given: Any) -> None:
+def command(as_json: bool, engine_type: str | None, remote_serde: str | None, **given: Any) -> None:
     """Derive N, the server's chunk and the engine's budget, and the two command lines."""
-    options.show(plan(Request(**given)), as_json=as_json)
+    features = {"engine_type": engine_type or "", "remote_serde": remote_serde or ""}
+    options.show(plan(Request(features=features, **given)), as_json=as_json)
 
 
 def plan(request: Request) -> Plan:
     """Derive the settings. Raises UsageError naming the option or the field, or with LMCache's own refusal."""
-    if request.release not in RELEASES:
-        raise UsageError(f"--release: {request.release!r} is unknown; known: {', '.join(RELEASES)}")
-    model = layouts.model(request.layout)
+    _check(request)
+    logged = None if request.from_log is None else block_size_in(request.from_log)
+    model = layouts.model(request.layout) if request.layout else None
     answer = Plan("lmcache", request.release, request.layout)
     try:
-        if is_hybrid(model):
-            _plan_hybrid(answer, request, model)
+        if model is None or is_hybrid(model):
+            _plan_hybrid(answer, request, model, logged)
+        elif logged is not None:
+            raise UsageError(
+                f"{logged.place}: N: --layout {request.layout} has no recurrent layers, so vLLM sets no such block"
+            )
         else:
             _plan_blocks(answer, request, model)
     except (sizing.SizingError, StartupError) as error:
         raise UsageError(f"lmcache: {error}") from None
-    _tell_statements(answer, model)
+    if model is not None:
+        _tell_statements(answer, model)
     return answer
 
 
-def _plan_hybrid(answer: Plan, request: Request, model: Model) -> None:
-    hybrid = hybrid_of(model, request.tensor_parallel_size, request.layout)
-    align = block_alignment(request.kernel_block, latent=hybrid.latent, checkpoint_alignment=request.checkpoint_alignment)
-    block = sizing.unified_block_size(hybrid.token_bytes, hybrid.state_bytes, align)
-    padding = sizing.state_padding(hybrid.token_bytes, hybrid.state_bytes, block)
+def _check(request: Request) -> None:
+    """Refuse what fits nothing, and what LMCache does that this specification does not follow."""
+    if request.release not in RELEASES:
+        raise UsageError(f"--release: {request.release!r} is unknown; known: {', '.join(RELEASES)}")
+    for name, value in request.features.items():
+        if why := refusal(name, value):
+            raise UsageError(f"--{name.replace('_', '-')} {value}: {why}")
+    for variable in FEATURE_VARIABLES:
+        variable.value()
+    if not request.layout and request.from_log is None:
+        raise UsageError("--layout: name one (`ls layouts`), or give what vLLM printed: --from-log FILE")
+    if not request.layout and (request.kernel_block or request.checkpoint_alignment):
+        raise UsageError("--kernel-block, --checkpoint-alignment: N is read from the log; leave them out, or add --layout")
+
+
+def _plan_hybrid(answer: Plan, request: Request, model: Model | None, logged: Logged | None) -> None:
+    block = _sized(answer, request, model, logged) if model is not None else _logged(answer, logged)
     least, most, budget = sizing.batched_tokens(block, request.release)
     chunk = block if request.chunk_size is None else request.chunk_size
     validate_chunk_size(chunk, [block])
     given = request.max_num_batched_tokens
     validate_mamba_step_alignment(budget if given is None else given, [block], release=request.release)
-    answer.add("attention_token_bytes", hybrid.token_bytes, "of one attention layer, on one rank")
-    answer.add("state_bytes", hybrid.state_bytes, "of one recurrent layer, on one rank: convolution and state")
-    exact = hybrid.state_bytes / hybrid.token_bytes
-    answer.add("unified_block_tokens", block, f"N: {exact:.1f} tokens weigh a state; up to a multiple of {align}")
-    answer.add("padding_share", padding, "of a state, to fill its page")
     answer.add("chunk_tokens", chunk, "--chunk-size: N" if chunk == block else f"--chunk-size: {chunk // block} x N")
     bounds = f"[{least}, {most}]" if most is not None else f"{least} or more"
     how = f"--max-num-batched-tokens: {bounds}" + ("" if given is not None else f"; {_budget_how(most)}")
     answer.add("max_num_batched_tokens", budget if given is None else given, how)
     answer.add("max_num_batched_tokens_least", least, "N")
     answer.add("max_num_batched_tokens_most", most, "2N - 1" if most is not None else "no bound since 0.5.4")
+    checkpoint = model.checkpoint if model is not None else "<model>"
     answer.commands.append(sizing.server_command(chunk, request.release))
-    answer.commands.append(sizing.engine_command(model.checkpoint, budget if given is None else given) + _parallel(request))
-    if is_gated_delta(model) and request.checkpoint_alignment == 1:
-        answer.notes.append(
-            "N is what vLLM's log says (Setting attention block size to N tokens); FlashInfer's DeltaNet prefill on Hopper "
-            f"makes it a multiple of {HOPPER_CHECKPOINTS} from vLLM 0.33 on: --checkpoint-alignment {HOPPER_CHECKPOINTS}"
+    answer.commands.append(sizing.engine_command(checkpoint, budget if given is None else given) + _parallel(request))
+
+
+def _logged(answer: Plan, logged: Logged | None) -> int:
+    """Add the block size that a log says."""
+    assert logged is not None, "without a layout there is a log"
+    answer.add("unified_block_tokens", logged.tokens, f"N: {logged.place}")
+    return logged.tokens
+
+
+def _sized(answer: Plan, request: Request, model: Model, logged: Logged | None) -> int:
+    """Add the block size that follows from a model, and how; refuse a log that says another."""
+    hybrid = hybrid_of(model, request.tensor_parallel_size, request.layout)
+    exports = model.checkpoint_alignment if request.checkpoint_alignment is None else request.checkpoint_alignment
+    kernel = KERNEL_BLOCK if request.kernel_block is None else request.kernel_block
+    align = block_alignment(kernel, latent=hybrid.latent, checkpoint_alignment=exports)
+    block = sizing.unified_block_size(hybrid.token_bytes, hybrid.state_bytes, align)
+    if logged is not None and logged.tokens != block:
+        raise UsageError(
+            f"{logged.place}: N: {logged.tokens} tokens, but --layout {request.layout} has {block} where blocks are multiples "
+            f"of {align} tokens; name the kernels that ran ({_HOPPER} for {_FLASHINFER}), or leave --layout out"
         )
+    answer.add("attention_token_bytes", hybrid.token_bytes, "of one attention layer, on one rank")
+    answer.add("state_bytes", hybrid.state_bytes, "of one recurrent layer, on one rank: convolution and state")
+    exact = f"N: {hybrid.state_bytes / hybrid.token_bytes:.1f} tokens weigh a state; up to a multiple of {align}"
+    answer.add("unified_block_tokens", block, exact + (f"; {logged.place} says so" if logged is not None else ""))
+    answer.add(
+        "padding_share", sizing.state_padding(hybrid.token_bytes, hybrid.state_bytes, block), "of a state, to fill its page"
+    )
+    if is_gated_delta(model) and exports == 1 and logged is None:
+        answer.notes.append(
+            f"N is what vLLM's log says ({SAYS} N tokens; --from-log FILE reads it); {_FLASHINFER} makes it a multiple of "
+            f"{HOPPER_CHECKPOINTS} from vLLM 0.33 on: {_HOPPER}"
+        )
+    answer.notes += blocks_differ(block, request.layout)
+    return block
 
 
 def _budget_how(most: int | None) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from harness.engines.mutant import Mutant
 from harness.engines.policy import Choices, PolicyKind, Rule, Serving
 from harness.engines.protocol import Engine
+from harness.policies.lmcache import FEATURE_VARIABLES
 from harness.policies.vllm import RETENTION_INTERVAL
 from harness.policies.vllm import policy as of_vllm
 from harness.trace import layouts
@@ -131,6 +132,6 @@ POLICY = PolicyKind(
     plants_as="reference",
     mutants=_mutants,
     questions=_questions,
-    variables=(RETENTION_INTERVAL,),
+    variables=(RETENTION_INTERVAL, *FEATURE_VARIABLES),
     plan=_plan,
 )

@@ -17,7 +17,7 @@ import click
 
 from harness._util.errors import UsageError
 from harness.plan import options
-from harness.plan.hybrid import Hybrid, hybrid_of, is_gated_delta, is_hybrid
+from harness.plan.hybrid import Hybrid, blocks_differ, hybrid_of, is_gated_delta, is_hybrid
 from harness.plan.result import Plan
 from harness.policies.vllm import RETENTION_INTERVAL
 from harness.trace import layouts
@@ -41,7 +41,7 @@ class Request:
     retention_interval: str | None = None
     block_size: int | None = None
     kernel_block: int = KERNEL_BLOCK
-    checkpoint_alignment: int = 1
+    checkpoint_alignment: int | None = None
     tensor_parallel_size: int = 1
     prompt_tokens: int | None = None
     output_tokens: int = 0
@@ -86,9 +86,8 @@ def plan(request: Request) -> Plan:
 
 def _plan_hybrid(answer: Plan, request: Request, model: Model) -> None:
     hybrid = hybrid_of(model, request.tensor_parallel_size, request.layout)
-    alignment = sizing.block_alignment(
-        request.kernel_block, latent=hybrid.latent, checkpoint_alignment=request.checkpoint_alignment
-    )
+    exports = model.checkpoint_alignment if request.checkpoint_alignment is None else request.checkpoint_alignment
+    alignment = sizing.block_alignment(request.kernel_block, latent=hybrid.latent, checkpoint_alignment=exports)
     unified = sizing.unified_block_size(hybrid.token_bytes, hybrid.state_bytes, alignment)
     block = unified if request.block_size is None else request.block_size
     page = block * hybrid.token_bytes
@@ -96,7 +95,7 @@ def _plan_hybrid(answer: Plan, request: Request, model: Model) -> None:
     exact = hybrid.state_bytes / hybrid.token_bytes
     answer.add("attention_token_bytes", hybrid.token_bytes, "of one attention layer, on one rank")
     answer.add("state_bytes", hybrid.state_bytes, "of one recurrent layer, on one rank: convolution and state")
-    answer.add("alignment_tokens", alignment, _alignment_how(request, hybrid))
+    answer.add("alignment_tokens", alignment, _alignment_how(request, hybrid, exports))
     answer.add("unified_block_tokens", unified, f"N: {exact:.1f} tokens weigh a state; up to a multiple of {alignment}")
     answer.add("block_tokens", block, "N" if request.block_size is None else "as given")
     answer.add("page_bytes", page, f"{block} x {hybrid.token_bytes}: one layer's block")
@@ -112,12 +111,14 @@ def _plan_hybrid(answer: Plan, request: Request, model: Model) -> None:
             f"no release of vLLM keeps a block of {request.block_size} tokens here: it raises it to {raised}, where a snapshot "
             "is one page; smaller blocks are the test set-up of PR 45845"
         )
-    elif request.checkpoint_alignment == 1 and is_gated_delta(model):
+    elif exports == 1 and is_gated_delta(model):
         hopper = sizing.unified_block_size(hybrid.token_bytes, hybrid.state_bytes, math.lcm(alignment, HOPPER_CHECKPOINTS))
         answer.notes.append(
             f"from 0.33 on, FlashInfer's DeltaNet prefill (Hopper) raises N to {hopper}: --checkpoint-alignment "
             f"{HOPPER_CHECKPOINTS}; vLLM's log says which it is (Setting attention block size to N tokens)"
         )
+    if request.block_size is None:
+        answer.notes += blocks_differ(unified, request.layout)
 
 
 def _tell_snapshots(answer: Plan, request: Request, model: Model, block: int, pages: int, groups: tuple[int, int]) -> None:
@@ -209,11 +210,11 @@ def _kept_how(interval: int | None) -> str:
     return replay if interval == 0 else f"one in {interval} tokens, and {replay}"
 
 
-def _alignment_how(request: Request, hybrid: Hybrid) -> str:
+def _alignment_how(request: Request, hybrid: Hybrid, exports: int) -> str:
     kernel = f"kernel block {request.kernel_block}"
     if hybrid.latent:
         kernel += f", at least {sizing.MLA_ALIGNMENT} with latent attention"
-    return kernel + (f"; checkpoints at {request.checkpoint_alignment}" if request.checkpoint_alignment > 1 else "")
+    return kernel + (f"; checkpoints at {exports}" if exports > 1 else "")
 
 
 def _sum(sizes: list[int]) -> str:
