@@ -288,10 +288,13 @@ def _fetched(ledger: Ledger, request: RequestRecord, event: Publish) -> bool:
 
 
 def _matched_beyond(ledger: Ledger, request: RequestRecord, owner: int, length: int) -> bool:
-    """Whether a length inside a block of full attention is matched by the key that a speculative look-up gives back from."""
+    """Whether a length inside a block of full attention is matched by the key that a speculative look-up gives back from.
+
+    Or was, until that key ended for want of room, with a reset or with new weights.
+    """
     group, beyond = ledger.groups[owner], length + ledger.header.rules.eagle_drop_tokens
     inside = group.kind == "full" and length % group.block_size > 0 and beyond < len(request.nodes)
-    return inside and request.nodes[beyond] in ledger.keys.published[owner]
+    return inside and not _dropped_by_retention(ledger, owner, request.nodes[beyond])
 
 
 def _dropped_by_retention(ledger: Ledger, group: int, node: int) -> bool:

@@ -139,6 +139,10 @@ class Driven(Protocol):
         """Whether transfers are under way that go on while nobody computes."""
         return False
 
+    def resets_at_once(self) -> bool:
+        """Whether a reset does not wait now for the steps that are in flight."""
+        return False
+
     def forget(self, reason: UnpublishReason) -> bool:
         """Forget every key of the device's cache, for a reason; return whether it was done. There may be none to forget."""
         return True

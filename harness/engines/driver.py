@@ -182,7 +182,8 @@ class Driver:
     # --- the whole cache -----------------------------------------------------------------------------------------------
 
     def _reset(self, op: Reset) -> None:
-        self._drain(transfers=op.running)
+        if not self.adapter.resets_at_once():
+            self._drain(transfers=op.running)
         for tier, ok in self.adapter.reset(op.tier, running=op.running):
             self.events.append(ResetDone(step=self.diff.step, ok=ok, tier=tier))
 

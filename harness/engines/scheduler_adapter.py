@@ -75,6 +75,11 @@ class SchedulerAdapter(Driven):
 
     # --- the whole cache ----------------------------------------------------------------------------------------------
 
+    def resets_at_once(self) -> bool:
+        """Between two steps, unless one in flight holds blocks of its own or copies are under way."""
+        held = any(output.retained_blocks for output in self._outputs)
+        return not held and not isinstance(self.scheduler, LoadingScheduler)
+
     def reset(self, tier: str, *, running: bool) -> Iterable[tuple[str, bool]]:
         """Forget every key of a tier, of all if it is empty. The scheduler preempts who runs if the device is meant."""
         self.view.reason = "reset"

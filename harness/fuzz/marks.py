@@ -93,6 +93,7 @@ VERSIONS = {
     "image ends on a boundary": "multimodal content ended on a block boundary",
     "reset": "the keys of the device were forgotten",
     "reset refused": "a reset was refused",
+    "reset in flight": "the keys of the device were forgotten while a step had not ended",
     "reset with requests": "a reset came while requests were waiting or running",
     "tier kept in a reset": "the device was reset, and the second tier was not",
     "weights updated": "new weights were loaded",

@@ -317,6 +317,7 @@ class Watch(Checker):
     def on_reset(self, ledger: Ledger, event: ResetDone) -> None:
         """Look who was there."""
         self._mark("reset" if event.ok else "reset refused", event.tier == "local")
+        self._mark("reset in flight", event.ok and event.tier == "local" and bool(ledger.open_steps))
         self._mark("reset beside a transfer", ledger.contents.copying)
         self._mark("reset with requests", any(request.live for request in ledger.requests.values()))
         kept, published = self._aside and event.tier == "local" and event.ok, ledger.keys.published

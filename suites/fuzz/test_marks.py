@@ -141,6 +141,8 @@ def test_marks_of_drafts_and_of_steps_in_flight() -> None:
     flying = _seen([*ops, Abort("r1")], height="scheduler", async_depth=1)
     assert flying["step beside one in flight"] and flying["aborted in flight"]
     assert not drafts["step beside one in flight"] and not flying["step beside two in flight"]
+    reset = _seen([*ops, Reset(running=True), *ops[1:]], height="scheduler", async_depth=1)
+    assert reset["reset in flight"] == 1 and not flying["reset in flight"] and not drafts["reset in flight"]
     deeper = _seen([*ops, Abort("r1")], height="scheduler", async_depth=2)
     assert deeper["step beside two in flight"] == deeper["step beside one in flight"] - 1 > 0
 
