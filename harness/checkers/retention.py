@@ -122,12 +122,15 @@ class ReplayBoundaryRetained(Checker):
         for group, node in needed:
             self._owed[group, node] = r, _lost
         needed = [(group, node) for group, node in needed if ledger.trie.depth[node] > resume]
+        places = [[place, *_matched_beyond(ledger, request, *place)] for place in needed]
 
         def judge(ledger: Ledger) -> Finding | None:
-            for group, node in needed:
-                length = ledger.trie.depth[node]
-                if _dropped_by_retention(ledger, group, node) and not _matched_beyond(ledger, request, group, length):
-                    return _lost(r, boundary, group, f"no key for its first {length} tokens was kept", event.seq)
+            for held in places:
+                if all(_dropped_by_retention(ledger, *place) for place in held):
+                    group, node = held[0]
+                    return _lost(
+                        r, boundary, group, f"no key for its first {ledger.trie.depth[node]} tokens was kept", event.seq
+                    )
             return None
 
         self.doubts.append(judge)
@@ -287,14 +290,15 @@ def _fetched(ledger: Ledger, request: RequestRecord, event: Publish) -> bool:
     return any(page == event.page and place >= 0 for pairs in columns for page, place in pairs)
 
 
-def _matched_beyond(ledger: Ledger, request: RequestRecord, owner: int, length: int) -> bool:
-    """Whether a length inside a block of full attention is matched by the key that a speculative look-up gives back from.
+def _matched_beyond(ledger: Ledger, request: RequestRecord, owner: int, node: int) -> Iterator[tuple[int, int]]:
+    """Yield the longer (group, prefix) that holds a length inside a block of full attention, if there is one.
 
-    Or was, until that key ended for want of room, with a reset or with new weights.
+    A speculative look-up matches its key and gives back what lies behind the length.
     """
-    group, beyond = ledger.groups[owner], length + ledger.header.rules.eagle_drop_tokens
-    inside = group.kind == "full" and length % group.block_size > 0 and beyond < len(request.nodes)
-    return inside and not _dropped_by_retention(ledger, owner, request.nodes[beyond])
+    group, length = ledger.groups[owner], ledger.trie.depth[node]
+    beyond = length + ledger.header.rules.eagle_drop_tokens
+    if group.kind == "full" and length % group.block_size > 0 and beyond < len(request.nodes):
+        yield owner, request.nodes[beyond]
 
 
 def _dropped_by_retention(ledger: Ledger, group: int, node: int) -> bool:

@@ -6,19 +6,21 @@ from harness.engines.registry import parse
 from harness.history.events import Preempted, ResetDone, StepBegin, StepEnd, Unpublish, Version
 from harness.run.execute import drive
 from harness.trace.format import GroupSpec, Layout, Op, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
+from harness.verdict.result import Result
 
 FULL, STATE = GroupSpec("full", 16), GroupSpec("recurrent", 16)
 PREFILLED: list[Op] = [Submit("r", "doc:33"), *[Step()] * 4]
 
 
-def trace(*ops: Op, **options: object) -> Trace:
+def run(*ops: Op, **options: object) -> Result:
+    """Run operations on the reference, behind a prompt that is prefilled but for the step in flight."""
     header = TraceHeader("t", Layout("t", [FULL, STATE]), 12, height="scheduler", options={"async_depth": 1, **options})
-    return Trace(header, [*PREFILLED, *ops])
+    return drive(Trace(header, [*PREFILLED, *ops]), parse("reference").open(header))
 
 
 def test_new_weights_may_end_the_keys_that_a_step_in_flight_has_just_earned() -> None:
     """The last chunk of a prompt runs, and the keys at its replay boundary end with the old weights, in one operation."""
-    result = drive(trace(UpdateWeights(2), hash_block_size=8, use_eagle=True), parse("reference").open(trace().header))
+    result = run(UpdateWeights(2), hash_block_size=8, use_eagle=True, retention_interval=0)
     tail = [type(event) for event in result.history.events if result.history.op_of[event.seq] == len(PREFILLED)]
     assert tail.index(StepEnd) < tail.index(Preempted) < tail.index(Unpublish) < tail.index(Version)
     assert result.findings == []
@@ -26,7 +28,7 @@ def test_new_weights_may_end_the_keys_that_a_step_in_flight_has_just_earned() ->
 
 def test_a_reset_does_not_wait_for_a_step_in_flight() -> None:
     """Who runs is preempted, every key ends, the step ends afterwards, and its result counts for nobody."""
-    result = drive(trace(Reset(running=True), Step(), Step()), parse("reference").open(trace().header))
+    result = run(Reset(running=True), Step(), Step())
     kinds = [type(event) for event in result.history.events]
     reset = kinds.index(ResetDone)
     assert kinds[:reset].count(StepBegin) == kinds[:reset].count(StepEnd) + 1 and result.findings == []
