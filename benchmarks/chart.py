@@ -1,14 +1,16 @@
-"""Draws what a pool is used for over time: stacked areas in SVG, without any plotting package."""
+"""Draws what a pool is used for over time, and rates as lines: SVG, without any plotting package."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 400, 190
 LEFT, TOP, GAP = 46, 64, 58
 POINTS = 120
+LINES = (("#8c2d04", ""), ("#e08030", ""), ("#1f4e79", ""), ("#8c2d04", "6 3"), ("#8c2d04", "2 3"))
+"""Colour and dashes of each line, in order."""
 COLOURS = ("#1f4e79", "#8c2d04", "#7fb2dd", "#f4a460", "#e6e6e6")
 
 
@@ -82,4 +84,47 @@ def _panel(panel: Area, x: int, y: int) -> list[str]:
     for turn in range(turns):
         centre = x + round((turn + 0.5) / turns * WIDTH)
         parts.append(f'<text x="{centre}" y="{y + HEIGHT + 16}" text-anchor="middle">{turn + 1}</text>')
+    return parts
+
+
+@dataclass(frozen=True)
+class Curves:
+    """One panel of lines: a rate from 0 to 1 by name, a value for each tick."""
+
+    title: str
+    ticks: Sequence[str]
+    rates: Mapping[str, Sequence[float]]
+
+
+def curves(panels: Sequence[Curves]) -> str:
+    """Return an SVG picture of several panels, side by side, with one legend."""
+    width, height = len(panels) * (WIDTH + GAP) + LEFT, TOP + HEIGHT + GAP
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+    ]
+    at = LEFT
+    for name, (colour, dashes) in zip(panels[0].rates, LINES, strict=True):
+        parts.append(f'<path d="M{at},18h26" stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"/>')
+        parts.append(f'<text x="{at + 32}" y="22">{escape(name)}</text>')
+        at += 52 + 7 * len(name)
+    for index, panel in enumerate(panels):
+        parts += _lines(panel, LEFT + index * (WIDTH + GAP), TOP)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _lines(panel: Curves, x: int, y: int) -> list[str]:
+    across = [x + round((tick + 0.5) / len(panel.ticks) * WIDTH) for tick in range(len(panel.ticks))]
+    parts = [f'<text x="{x}" y="{y - 8}" font-weight="bold">{escape(panel.title)}</text>']
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        level = y + HEIGHT - round(share * HEIGHT)
+        parts.append(f'<path d="M{x},{level}h{WIDTH}" stroke="#dddddd"/>')
+        parts.append(f'<text x="{x - 6}" y="{level + 4}" text-anchor="end">{share:.0%}</text>')
+    for rates, (colour, dashes) in zip(panel.rates.values(), LINES, strict=True):
+        points = " ".join(f"{a},{y + HEIGHT - rate * HEIGHT:.0f}" for a, rate in zip(across, rates, strict=True))
+        style = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"'
+        parts.append(f'<polyline fill="none" {style} points="{points}"/>')
+    for a, tick in zip(across, panel.ticks, strict=True):
+        parts.append(f'<text x="{a}" y="{y + HEIGHT + 16}" text-anchor="middle">{escape(tick)}</text>')
     return parts

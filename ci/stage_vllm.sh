@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Run the suites on real vLLM: two releases, one from before sparse retention became the default (0.29) and one from after;
-# then the tests that need a real vLLM, faults patched into the newer one among them.
+# then the tests that need a real vLLM, faults patched into the newer one among them, and vLLM's own tests of the retention
+# interval on the newer one.
 # No GPU, no compiled parts: the cache core is Python, so wheels are unpacked without their libraries and share one venv.
 # Arguments go to `cachewitness run`. Exits with the first status that is not 0, after every release has run.
 #
@@ -51,6 +52,24 @@ PYTHON
     printf '%s\n' "$tree"
 }
 
+# Unpack the tests of a release, which are in its source distribution alone; print their folder. pip unpacks the distribution and
+# then gives up, because vLLM cannot be built here: what it has unpacked is kept, and its exit status says nothing.
+unpack_tests() {
+    local tree=$cache/src/tests-${1#*==} part
+    if [[ ! -d $tree ]]; then
+        part=$(mktemp -d "$cache/src/.part.XXXXXX")
+        TMPDIR=$part "$venv/bin/python" -m pip download --quiet --no-clean --no-deps --no-build-isolation --no-binary :all: \
+            --dest "$part/built" "vllm==${1#*==}" >"$part/log" 2>&1 || true
+        if ! mv "$part"/pip-download-*/*/tests "$tree" 2>>"$part/log"; then
+            cat "$part/log" >&2
+            echo "stage_vllm: the source distribution of vllm ${1#*==} could not be had, so its own tests have not run" >&2
+            return 2
+        fi
+        rm -rf "$part"
+    fi
+    printf '%s\n' "$tree"
+}
+
 make_venv
 status=0
 for release in "${releases[@]}"; do
@@ -62,4 +81,10 @@ for release in "${releases[@]}"; do
 done
 printf '\n== tests on %s\n' "${releases[-1]}"
 CACHEWITNESS_VLLM_SOURCE=$source "$venv/bin/python" -m pytest -m vllm || status=$((status ? status : $?))
+printf '\n== own tests of %s\n' "${releases[-1]}"
+if own=$(unpack_tests "${releases[-1]}"); then
+    "$venv/bin/python" -m benchmarks.vllm_own_tests --source "$source" --tests "$own" || status=$((status ? status : $?))
+else
+    status=$((status ? status : 2))
+fi
 exit "$status"

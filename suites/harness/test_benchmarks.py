@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import workload
 from benchmarks.bare import Bare
-from benchmarks.chart import Area, stacked, thinned
+from benchmarks.chart import LINES, Area, Curves, curves, stacked, thinned
 from benchmarks.conversations import KINDS, Loop, Plan, Served
 from benchmarks.retention_page import RunOf, agreement
 from harness.engines.registry import parse
@@ -116,8 +116,10 @@ def test_bare_policy_computes_the_same_tokens_as_the_harness() -> None:
     assert bare.requests and all(request.num_computed_tokens == reached[r] for r, request in bare.requests.items())
 
 
-def test_chart_is_well_formed_and_thinning_keeps_the_mean() -> None:
+def test_charts_are_well_formed_and_thinning_keeps_the_mean() -> None:
     samples = [(index / 10, [index, 10 - index, 0, 0, 0]) for index in range(10)]
     picture = stacked([Area("a & b", samples, [0.5])], KINDS, "hit rate")
     assert ElementTree.fromstring(picture).tag.endswith("svg")
+    drawn = curves([Curves("a & b", ["1", "2"], {f"line {index}": [0.5, 1.0] for index in range(len(LINES))})])
+    assert len(ElementTree.fromstring(drawn).findall("{*}polyline")) == len(LINES)
     assert thinned(samples, 2) == [(pytest.approx(0.2), [2, 8, 0, 0, 0]), (pytest.approx(0.7), [7, 3, 0, 0, 0])]
