@@ -43,7 +43,7 @@ class Lookup:
         """
         position = self._limit - self._rules.eagle_drop_tokens
         while position > 0:
-            if all(self._resumes(group, position, self._rules.eagle_drop_tokens) for group in self._ledger.local):
+            if all(self._resumes(group, position, self._dropped(group)) for group in self._ledger.local):
                 return position
             position -= self._rules.alignment
         return 0
@@ -64,6 +64,9 @@ class Lookup:
         while length + size < len(nodes) and self._held(group, nodes[length + size]):
             length += size
         return length
+
+    def _dropped(self, group: Group) -> int:
+        return self._rules.eagle_drop_tokens if group.id in (self._rules.eagle_groups or (group.id,)) else 0
 
     def _resumes(self, group: Group, position: int, eagle_drop_tokens: int) -> bool:
         nodes = self._request.nodes

@@ -21,6 +21,7 @@ LOOKUP = {
     "third hit of a chain": "a hit on keys of a request that itself had hit keys of somebody in the same step",
     "hit beside a window shorter than a block": "a hit, and some group's window is shorter than its block",
     "hit over two groups of full attention": "a hit that two groups of full attention or more had to agree on",
+    "hit given back in some groups": "a hit over groups that a speculative look-up matches further and groups that it does not",
     "hit over windows of several lengths": "a hit that groups with different windows had to agree on",
     "hit after preemption": "a request that lost its pages found some of them again",
     "null column skipped": "a hit with columns that nothing needs any more",

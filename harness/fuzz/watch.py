@@ -358,5 +358,6 @@ def _layout_marks(header: Header) -> list[str]:
         "hit beside a window shorter than a block": any(g.window and g.window < g.block_size for g in groups),
         "hit over two groups of full attention": sum(group.kind == "full" for group in groups) > 1,
         "hit over windows of several lengths": len(windows) > 1,
+        "hit given back in some groups": 0 < len(header.rules.eagle_groups) < len(groups),
     }
     return [name for name, reached in found.items() if reached]

@@ -113,7 +113,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     `reserved_pages`: so many pages of a pool stay free when a waiting request joins others. `drafts`: so many drafts are
     verified with a token at most; there are pages for so many more beyond them, and a page for the state after each. `tier` is
     set if what a second tier has does not complete what the device has. `reuse_distance`: a request may resume so many tokens
-    earlier than what is kept allows.
+    earlier than what is kept allows. `eagle_groups`: the groups that a speculative look-up matches further; empty: all of them.
     """
 
     caching: bool = True
@@ -126,6 +126,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     drafts: int = 0
     tier: TierRules | None = None
     reuse_distance: int = 0
+    eagle_groups: list[int] = []
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -100,6 +100,7 @@ def kv_cache_config(
         raise ConfigError(f"release {options.release!r} is unknown; known are {', '.join(RELEASES)}")
     release = RELEASES[options.release]
     check_numbers(options)
+    groups = _marked(groups, options)
     _check_mamba(groups, options, release)
     _check_drafts(groups, options)
     scheduler_block_size, hash_block_size = _block_sizes(groups, options)
@@ -123,6 +124,16 @@ def build(groups: Sequence[Mapping[str, Any]], num_blocks: int, options: Mapping
     parsed = Options.parse(options)
     specs = [make_spec(g["kind"], g["block_size"], g.get("window", 0), parsed) for g in groups]
     return kv_cache_config(specs, num_blocks, parsed)
+
+
+def _marked(groups: Sequence[KVCacheGroupSpec], options: Options) -> tuple[KVCacheGroupSpec, ...]:
+    """Return the groups, those marked that `eagle_groups` names."""
+    beyond = sorted(index for index in options.eagle_groups if not 0 <= index < len(groups))
+    if beyond:
+        raise ConfigError(f"option 'eagle_groups' names group {beyond[0]}; there are {len(groups)}, counted from 0")
+    if options.eagle_groups and not options.use_eagle:
+        raise ConfigError("option 'eagle_groups' needs 'use_eagle' true")
+    return tuple(replace(group, is_eagle_group=True) if i in options.eagle_groups else group for i, group in enumerate(groups))
 
 
 def _check_mamba(groups: Sequence[KVCacheGroupSpec], options: Options, release: Release) -> None:

@@ -7,7 +7,7 @@ later comparison worthless.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -80,7 +80,8 @@ class Options:
     """Everything that can be chosen, vLLM's names where vLLM has them. Sizes are in tokens unless said otherwise.
 
     `num_speculative_tokens`: so many drafts are verified with each token at most. `async_depth`: so many steps may be scheduled
-    before the tokens of an earlier one are known. The three marked `by release` take what that release of vLLM does when they
+    before the tokens of an earlier one are known. `eagle_groups` are the indices of the groups whose layers the drafter reads;
+    none named: all of them. The three marked `by release` take what that release of vLLM does when they
     are left alone.
     """
 
@@ -92,6 +93,7 @@ class Options:
     hash_block_size: int | None = None
     mamba_cache_mode: MambaCacheMode = "align"
     use_eagle: bool = False
+    eagle_groups: Sequence[int] = ()
     watermark: float = 0.0
     scheduler_reserve_full_isl: bool = True
     enable_kv_cache_events: bool = False
@@ -110,6 +112,7 @@ class Options:
         "hash_block_size": lambda value: value is None or is_integer(value),
         "mamba_cache_mode": lambda value: value in _MODES,
         "use_eagle": is_boolean,
+        "eagle_groups": lambda value: isinstance(value, list | tuple) and all(map(is_integer, value)),
         "watermark": lambda value: is_integer(value) or isinstance(value, float),
         "scheduler_reserve_full_isl": is_boolean,
         "enable_kv_cache_events": is_boolean,

@@ -72,6 +72,11 @@ CASES: dict[str, tuple[list[Op], tuple[GroupSpec, ...], dict[str, object]]] = {
         (FULL, GroupSpec(kind="recurrent", block_size=16)),
         {"retention_interval": 0, "hash_block_size": 2},
     ),
+    "hit given back in some groups": (
+        [*FIRST, Finish("r1"), Submit("r2", "A:13"), *_run("r2", 4)],
+        (FULL, GroupSpec(kind="sliding", block_size=4, window=5)),
+        {"use_eagle": True, "eagle_groups": [0]},
+    ),
     "page zeroed": (FIRST, (FULL, STATE), {}),
     "prompt one short": ([Submit("r1", "A:7"), *_run("r1", 7)], (), {}),
     "prompt on a boundary": ([Submit("r1", "A:8"), *_run("r1", 8)], (), {}),

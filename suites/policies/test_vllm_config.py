@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from harness.policies.vllm.engine import open_engine
+from harness.trace.format import GroupSpec, Layout, TraceHeader
 from reference_impl.vllm.config import AbsentRule, ConfigError, Options, build, kv_cache_config, make_spec
 from reference_impl.vllm.spec import RELEASES, RULES
 
@@ -36,6 +38,9 @@ WIDE = {"kind": "recurrent", "block_size": 32}
         ([FULL], {"release": "0.1"}, "release"),
         ([FULL], {"retention": 0}, "retention"),
         ([FULL], {"use_eagle": 1}, "use_eagle"),
+        ([FULL, MAMBA], {"use_eagle": True, "eagle_groups": [2]}, "eagle_groups"),
+        ([FULL, MAMBA], {"use_eagle": True, "eagle_groups": 1}, "eagle_groups"),
+        ([FULL, MAMBA], {"eagle_groups": [0]}, "use_eagle"),
         ([{"kind": "sliding", "block_size": 16}], {}, "window"),
         ([{"kind": "full", "block_size": 0}], {}, "block_size"),
         ([{"kind": "ring", "block_size": 16}], {}, "ring"),
@@ -102,3 +107,15 @@ def test_mode_none_gives_every_request_one_state_block() -> None:
 def test_a_configuration_needs_a_block_beside_the_null_block() -> None:
     with pytest.raises(ConfigError, match="num_blocks"):
         kv_cache_config([make_spec("full", 16, 0, Options())], 1)
+
+
+@pytest.mark.parametrize(
+    ("named", "declared"),
+    [([], []), ([0], [0]), ([1], [1, 3]), ([0, 1, 2, 3], [0, 1, 2, 3])],
+)
+def test_groups_that_are_looked_up_together_give_back_together(named: list[int], declared: list[int]) -> None:
+    """Two windows of one specification are one question: a drafter that reads one of them marks both."""
+    groups = [GroupSpec("full", 16), GroupSpec("sliding", 16, 40), GroupSpec("recurrent", 16), GroupSpec("sliding", 16, 40)]
+    options = {"use_eagle": True, "eagle_groups": named}
+    engine = open_engine(TraceHeader("t", Layout("t", groups), 40, options=options), {})
+    assert engine.describe().rules.eagle_groups == declared

@@ -80,7 +80,8 @@ def cache_config(source: Source, header: TraceHeader, options: Options, interval
         fill(
             source,
             source.interface.KVCacheGroupSpec,
-            {"layer_names": [f"layers.{index}"], "kv_cache_spec": group_spec(source, group, options)},
+            {"layer_names": [f"layers.{index}"], "kv_cache_spec": group_spec(source, group, options), **_marks(index, options)},
+            _marks(index, options),
         )
         for index, group in enumerate(header.layout.groups)
     ]
@@ -88,6 +89,10 @@ def cache_config(source: Source, header: TraceHeader, options: Options, interval
     if has_retention_field(source):
         offered["prefix_cache_retention_interval"] = interval
     return fill(source, source.interface.KVCacheConfig, offered)
+
+
+def _marks(index: int, options: Options) -> dict[str, bool]:
+    return {"is_eagle_group": index in options.eagle_groups} if options.eagle_groups else {}
 
 
 def has_retention_field(source: Source) -> bool:

@@ -197,6 +197,7 @@ def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmMana
         ),
         progress_steps=PROGRESS_STEPS,
         reserved_pages=int(options.watermark * header.pages),
+        eagle_groups=_eagle_groups(core) if options.eagle_groups else [],
     )
     timed = TimedManager(core)
     adapter = ManagerAdapter(
@@ -207,6 +208,11 @@ def _assemble(header: TraceHeader, options: Options, source: Source) -> VllmMana
         options.scheduler_reserve_full_isl,
     )
     return VllmManager(describe(header, "vllm", source.version, rules, options), adapter, timed)
+
+
+def _eagle_groups(core: Any) -> list[int]:
+    """Return the groups that give tokens back, [] for all."""
+    return [index for index, single in enumerate(core.coordinator.single_type_managers) if single.use_eagle]
 
 
 def _read_options(header: TraceHeader, source: Source) -> Options:

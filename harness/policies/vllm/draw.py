@@ -75,6 +75,9 @@ def _options(source: Source, layout: Layout, height: Height, *, historic: bool) 
         yield {"hash_block_size": source.choice([size for size in range(1, common + 1) if common % size == 0])}
     if not older and source.chance(25) and all(_beside_eagle(group, unit) for group in layout.groups):
         yield {"use_eagle": True}
+        marked = [index for index in range(len(layout.groups)) if source.chance(50)]
+        if marked and source.chance(50):
+            yield {"eagle_groups": marked}
     if historic and source.chance(10):
         yield {"pin_shared_prefix_boundary": source.chance(50)}
     if historic and source.chance(15):

@@ -85,7 +85,14 @@ def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
         progress_steps=PROGRESS_STEPS + TRANSFERS_AWAITED * options.tier_delay,
         reserved_pages=int(options.watermark * config.num_blocks),
         drafts=options.num_speculative_tokens,
+        eagle_groups=_eagle_groups(config),
     )
+
+
+def _eagle_groups(config: KVCacheConfig) -> list[int]:
+    """Return the groups that give tokens back, [] for all: those that are marked, and those looked up together with one."""
+    marked = {group.kv_cache_spec for group in config.kv_cache_groups if group.is_eagle_group}
+    return [index for index, group in enumerate(config.kv_cache_groups) if group.kv_cache_spec in marked]
 
 
 def assemble(header: TraceHeader, config: KVCacheConfig, manager: KVCacheManager, name: str) -> Driver:
