@@ -6,7 +6,7 @@ are compared in seconds, on every engine of this package that shows its keys. Se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from harness.engines.registry import parse
 from harness.trace.format import GroupSpec, Layout, Media, Submit, TraceHeader, Vocabulary
 from harness.trace.near_misses import Said, near_miss
 from harness.trace.source import Seeded
+from suites.support.real_vllm import SOURCE, needs_vllm
 
 BLOCK = 8
 TEXT = Said("A:16 B[3]:16", "one", "tuned")
@@ -28,33 +29,39 @@ FULL = Layout("keys", [GroupSpec("full", BLOCK)])
 WINDOWED = Layout("keys", [GroupSpec("full", BLOCK), GroupSpec("sliding", BLOCK, window=2 * BLOCK)])
 
 
-def _of_vllm(adapter: Any, r: str) -> Hashable:
-    return tuple(adapter.placed[r].request.block_hashes)
+def _ends(tokens: int) -> range:
+    """Return where the blocks of a prompt end, in tokens."""
+    return range(BLOCK, tokens + 1, BLOCK)
 
 
-def _of_lmcache(adapter: Any, r: str) -> Hashable:
+def _of_vllm(adapter: Any, r: str) -> list[Hashable]:
+    return list(adapter.placed[r].request.block_hashes)
+
+
+def _of_lmcache(adapter: Any, r: str) -> list[Hashable]:
     connector = adapter.connector.lmcache
     adapter.connector._admit(adapter.scheduler.requests[r])
     session = connector.server._hashed(r, connector.trackers[r].token_ids)
-    return tuple(connector.server._key(session, chunk, 0, 0) for chunk in range(len(session.hashes)))
+    return [connector.server._key(session, chunk, 0, 0) for chunk in range(len(session.hashes))]
 
 
-def _of_openvino(adapter: Any, r: str) -> Hashable:
+def _of_openvino(adapter: Any, r: str) -> list[Hashable]:
     (sequence,) = adapter.scheduler.groups[r].sequences
-    return tuple(sequence.boundary_hash(blocks) for blocks in range(1, len(sequence.tokens) // BLOCK + 1))
+    return [sequence.boundary_hash(end // BLOCK) for end in _ends(len(sequence.tokens))]
 
 
-def _of_furiosa(adapter: Any, r: str) -> Hashable:
+def _of_furiosa(adapter: Any, r: str) -> list[Hashable]:
     request = adapter.scheduler.requests[r]
-    return request.identity, tuple(request.symbols)
+    return [(request.identity, tuple(request.symbols[:end])) for end in _ends(len(request.symbols))]
 
 
-def _of_edge(adapter: Any, r: str) -> Hashable:
+def _of_edge(adapter: Any, r: str) -> list[Hashable]:
     request = adapter.runtime.requests[r]
-    return request.key_at(len(request.tokens))
+    return [request.key_at(end) for end in _ends(len(request.tokens))]
 
 
-Reader = Callable[[Any, str], Hashable]
+Reader = Callable[[Any, str], list[Hashable]]
+"""Given an adapter and a request: the key of its first block, of its first two, and so on."""
 READERS: dict[str, tuple[Reader, TraceHeader]] = {
     "vllm": (_of_vllm, TraceHeader(name="keys", layout=FULL, pages=40, policy="vllm")),
     "lmcache": (
@@ -93,25 +100,30 @@ def _family(said: Said) -> list[Said]:
     return list(dict.fromkeys([said, *(near_miss(Seeded(seed), said, edges, f"x{seed}") for seed in range(400))]))
 
 
+def _prefix(said: Said, tokens: Sequence[int], end: int) -> Hashable:
+    """Return what the first tokens of a prompt are made of; an image belongs to them from its first token on."""
+    return said.salt, said.adapter, tuple(tokens[:end]), tuple((item.at, item.hash) for item in said.media if item.at < end)
+
+
 def _collisions(policy: str, engine: str, family: Iterable[Said]) -> tuple[list[tuple[Said, Said]], list[Said]]:
-    """Return pairs that differ and share a key, and what has another key when it is said again."""
+    """Return pairs of which some prefixes differ and share a key, and what has another key when it is said again."""
     read, header = READERS[policy]
     driver: Any = parse(engine).open(header)
-    known: dict[Hashable, Said] = {}
-    content: dict[Hashable, Said] = {}
+    known: dict[Hashable, tuple[Hashable, Said]] = {}
     pairs, unequal = [], []
     words = Vocabulary()
     for index, said in enumerate(family):
-        same = (tuple(words.tokens(said.prompt)), said.salt, said.adapter, said.media)
-        if content.setdefault(same, said) is not said:
-            continue
         keys = []
         for r in (f"r{index}", f"s{index}"):
             driver.apply(Submit(r=r, prompt=said.prompt, salt=said.salt, adapter=said.adapter, media=list(said.media)))
             keys.append(read(driver.adapter, r))
         unequal += [said] if keys[0] != keys[1] else []
-        if known.setdefault(keys[0], said) is not said:
-            pairs.append((known[keys[0]], said))
+        tokens = words.tokens(said.prompt)
+        assert len(keys[0]) in (len(tokens) // BLOCK, (len(tokens) - 1) // BLOCK) and keys[0]
+        for end, key in zip(_ends(len(tokens)), keys[0], strict=False):
+            content = _prefix(said, tokens, end)
+            before, first = known.setdefault(key, (content, said))
+            pairs += [(first, said)] if before != content else []
     return pairs, unequal
 
 
@@ -121,6 +133,21 @@ def test_near_misses_have_keys_of_their_own_and_equals_the_same(policy: str) -> 
     for family in (*map(_family, FAMILIES), GALLERY):
         assert len(family) > 5
         assert _collisions(policy, "reference", family) == ([], [])
+
+
+@needs_vllm
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+def test_a_real_vllm_has_such_keys_too() -> None:
+    """It hashes its own requests; before 0.31 a salt and an adapter of one name make one key of the first block."""
+    _, header = READERS["vllm"]
+    engine = f"vllm:source={SOURCE}"
+    release = parse(engine).open(header).describe().engine_version
+    found = [_collisions("vllm", engine, family) for family in (*map(_family, FAMILIES), GALLERY)]
+    pairs = [pair for of_family, _ in found for pair in of_family]
+    assert [said for _, unequal in found for said in unequal] == []
+    assert bool(pairs) == ([int(part) for part in release.split(".")[:2]] < [0, 31])
+    assert all({one.salt, one.adapter} == {other.salt, other.adapter} for one, other in pairs)
 
 
 @pytest.mark.parametrize(("policy", "name"), [(p, name) for p, names in SEEN.items() for name in names])
