@@ -58,7 +58,8 @@ def test_two_pools_come_with_a_hybrid_model_without_being_asked_for() -> None:
 def test_layers_of_one_kind_share_a_pool() -> None:
     """Gemma 3 has six sliding groups in vLLM's layout; here they are one pool of all their layers."""
     five = [SLIDING | {"layers": 2} for _ in range(5)]
-    assert layers_of([*five, FULL]) == layers_of([FULL, SLIDING])
+    layers = layers_of([*five, FULL])
+    assert layers == layers_of([FULL, SLIDING]) and (layers.global_layers, layers.sliding_layers) == (2, 10)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +81,19 @@ def test_a_model_that_is_not_hybrid_in_this_sense_is_refused(groups: list[Any], 
 
 
 def test_global_attention_grows_with_the_sequence_and_the_window_bounds_the_rest() -> None:
-    """Twice the length takes twice the global blocks, and no more sliding ones."""
+    """Twice the length takes twice the global blocks, and no more sliding ones; within the window both kinds grow alike."""
     short, long = example(expected_average_seq_length=256), example(expected_average_seq_length=512)
     assert (short.global_blocks_per_seq, long.global_blocks_per_seq) == (16, 32)
     assert short.sliding_blocks_per_seq == long.sliding_blocks_per_seq == 5
+    within = example(expected_average_seq_length=48)
+    assert within.global_blocks_per_seq == within.sliding_blocks_per_seq == 3
+
+
+def test_the_longer_the_prompts_the_more_memory_is_global() -> None:
+    """Beyond the window of 64 tokens: half and half of the blocks at 80, 64 to 5 at 1024."""
+    shares = [example(expected_average_seq_length=length) for length in (80, 256, 1024)]
+    assert [(s.global_blocks_per_seq, s.sliding_blocks_per_seq) for s in shares] == [(5, 5), (16, 5), (64, 5)]
+    assert sorted({s.global_blocks for s in shares}) == [s.global_blocks for s in shares]
 
 
 def test_one_undivided_pool_would_hold_fewer_long_sequences() -> None:

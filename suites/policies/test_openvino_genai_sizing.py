@@ -129,9 +129,11 @@ def test_smaller_multipliers_make_more_checkpoints_and_take_more_memory(budget: 
 
 
 def test_explicit_capacity_is_deterministic() -> None:
-    """Explicit KV blocks give the same counts whatever the bytes of the model; a budget does not."""
+    """Explicit KV blocks give the same counts whatever the bytes of the model, and a budget beside them; a budget does not."""
     explicit = prefix(num_kv_blocks=100, cache_interval_multiplier=8)
     assert blocks(SMALL, **explicit) == blocks(LARGE, **explicit) == (100, 13)
+    many = prefix(num_kv_blocks=100_000, cache_interval_multiplier=8)
+    assert blocks(SMALL, **many, cache_size=1) == blocks(SMALL, **many) == (100_000, 12_500)
     shared = prefix(cache_size=1, cache_interval_multiplier=8)
     assert blocks(SMALL, **shared) != blocks(LARGE, **shared)
 

@@ -182,3 +182,10 @@ def test_a_capture_as_long_as_a_row_can_be_restored() -> None:
     restore(cache, 1, **snapshot(cache, 0, LONGEST))
     cache.reset_for_new_sequences([LONGEST, LONGEST])
     assert cache.get_kv_cache_lengths() == [LONGEST, LONGEST]
+
+
+def test_restoring_leaves_the_lengths_as_they_are() -> None:
+    """They are declared by the reset that follows."""
+    cache = computed(9, 4)
+    restore(cache, 1, **snapshot(cache, 0, 9))
+    assert cache.get_kv_cache_lengths() == [9, 4]

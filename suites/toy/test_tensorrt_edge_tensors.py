@@ -158,6 +158,14 @@ def test_head_dim_groups_point_to_the_tensors(device: str) -> None:
 
 
 @DEVICES
+def test_lengths_are_zero_when_they_are_allocated(device: str) -> None:
+    """Seen where the batch is made active without a reset."""
+    cache = HybridCacheManager(config(), device)
+    cache.set_active_batch_size(ROWS)
+    assert lengths(cache) == cache.policy.get_kv_cache_lengths() == [0] * ROWS
+
+
+@DEVICES
 def test_layer_infos_stay_valid_whatever_the_manager_does(device: str) -> None:
     """A kernel that was handed them once finds every layer's tensor there: no call allocates a layer anew."""
     cache = HybridCacheManager(config(), device)
@@ -202,6 +210,9 @@ def test_lengths_follow_reset_and_both_forms_of_commit(device: str) -> None:
     cache.commit_sequence_length(1)
     cache.set_active_batch_size(3)
     assert lengths(cache) == [5, 3, 3]
+    attention = begun(device, [4, 6], config((A, A)))
+    attention.reset_for_new_sequences(host([3, 5, 0]))
+    assert lengths(attention) == [3, 5, 0]
 
 
 def test_reset_wants_a_tensor_of_the_right_type() -> None:
