@@ -113,7 +113,7 @@ def fuzz(
         campaign.run(seconds, operations)
     finally:
         progress.clear()
-    again = told.command(spec.text, policy, layouts, options, campaign.operations, seed, str(expected or ""), beside=beside)
+    again = told.command(spec, policy, layouts, options, campaign.operations, seed, str(expected or ""), beside=beside)
     told.print_campaign(campaign, canary, kept.stored, again, terminal.console())
     return finish(told.exit_code(campaign, canary), {}, kept.problems)
 

@@ -85,7 +85,7 @@ def replay(
         terminal.print_tallies(result.tallies, out)
     terminal.print_bad_events([bad] if bad else [], out)
     for finding in result.findings[:1]:
-        command = store.replay_command(file, spec.text, differential=differential, cold=cold)
+        command = store.replay_command(file, spec, differential=differential, cold=cold)
         terminal.print_lines([*witness(finding, asked, replay=command), ""], out)
     code = exit_code(result, bad)
     terminal.print_verdict(code, out, reasons=reasons(result), passed="no contradiction in this trace")

@@ -60,6 +60,19 @@ class EngineSpec:
             return f"in a process of its own, {self.isolation.deadline:g} s for an operation{memory}"
         return "in process: a death of the engine ends the run without a verdict" if self.foreign else ""
 
+    @property
+    def arguments(self) -> str:
+        """What names it on a command line, held as it is here, ready to be pasted into a shell."""
+        words = ["--engine", self.text]
+        if self.isolation is not None:
+            words += [] if self.foreign and not self.kind.computes else ["--isolate", "yes"]
+            given, usual = self.isolation, Isolation()
+            words += ["--deadline", f"{given.deadline:g}"] if given.deadline != usual.deadline else []
+            words += ["--memory-gib", f"{given.memory_gib:g}"] if given.memory_gib != usual.memory_gib else []
+        elif self.foreign and not self.kind.computes:
+            words += ["--isolate", "no"]
+        return shlex.join(words)
+
     def isolated(self, isolation: Isolation) -> EngineSpec:
         """Return the same engine in a process of its own.
 

@@ -315,7 +315,7 @@ class Machine(RuleBasedStateMachine):
         if anomaly not in self.smallest:
             self.smallest[anomaly] = shrink(whole, partial(self._fails_at, anomaly))
         trace = self.smallest[anomaly]
-        command = replay_command(self._kept(trace), self.engine.text)
+        command = replay_command(self._kept(trace), self.engine)
         return witness(self._again(anomaly, trace) or finding, trace, whole=len(whole.ops), replay=command)
 
     def _again(self, anomaly: str, trace: Trace) -> Finding | None:

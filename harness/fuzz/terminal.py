@@ -118,7 +118,7 @@ def canary_line(canary: CanaryResult | None) -> str:
 
 
 def command(
-    engine: str,
+    engine: EngineSpec,
     policy: str,
     layouts: Sequence[str],
     options: Sequence[str],
@@ -129,7 +129,7 @@ def command(
     beside: bool = True,
 ) -> str:
     """Return the command that runs a campaign of so many operations again, ready to be pasted into a shell."""
-    words = ["cachewitness fuzz", f"--engine {quote(engine)}"]
+    words = ["cachewitness fuzz", engine.arguments]
     if policy != DEFAULT_POLICY:
         words.append(f"--policy {policy}")
     words += [f"--layout {quote(name)}" for name in layouts]

@@ -103,10 +103,10 @@ class Keeper:
         return not failure.expected and self._first.setdefault(failure.finding.anomaly, failure.id) == failure.id
 
 
-def replay_command(path: Path, engine: str, *, differential: bool = False, cold: bool = False) -> str:
+def replay_command(path: Path, engine: EngineSpec, *, differential: bool = False, cold: bool = False) -> str:
     """Return the command that replays a stored trace, ready to be pasted into a shell."""
     beside = (" --differential" if differential else "") + (" --cold" if cold else "")
-    return f"cachewitness replay {quote(str(path))} --engine {quote(engine)}{beside}"
+    return f"cachewitness replay {quote(str(path))} {engine.arguments}{beside}"
 
 
 def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) -> Stored:
@@ -118,7 +118,7 @@ def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) ->
     path = folder / f"{stem}{TRACE}"
     files.write(path, [content])
     paired, cold = failure.finding.checker == DIFFERENTIAL, failure.id.startswith(f"{COLD}:")
-    stored = Stored(trace=str(path), replay=replay_command(path, engine.text, differential=paired, cold=cold))
+    stored = Stored(trace=str(path), replay=replay_command(path, engine, differential=paired, cold=cold))
     if failure.finding.output:
         printed = folder / f"{stem}{OUTPUT}"
         files.write(printed, [failure.finding.output.encode()])

@@ -61,6 +61,6 @@ def test_the_reference_is_not_compared_with_itself_and_says_so() -> None:
 
 def test_the_command_that_runs_it_again_says_whether_the_reference_ran_beside() -> None:
     """The default needs no word."""
-    words = ("vllm", "vllm", [], [], 60, 3)
+    words = (registry.parse("vllm"), "vllm", [], [], 60, 3)
     assert "lockstep" not in terminal.command(*words)
     assert terminal.command(*words, beside=False).endswith("--no-lockstep")

@@ -14,6 +14,8 @@ from harness._util.errors import UsageError
 from harness.checkers.anomalies import BY_NAME
 from harness.checkers.finding import Finding, Tally
 from harness.cli import schemas
+from harness.engines.child.engine import Isolation
+from harness.engines.registry import parse
 from harness.history import events as history
 from harness.run import store
 from harness.trace import format as trace
@@ -116,10 +118,28 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_replay_command_survives_the_shell() -> None:
     import shlex
 
-    command = store.replay_command(Path("my traces/a[b].jsonl"), "vllm:source=/opt/my vllm", differential=True)
+    spec = parse("vllm:source=/opt/my vllm").isolated(Isolation(deadline=2.5))
+    command = store.replay_command(Path("my traces/a[b].jsonl"), spec, differential=True)
     assert shlex.split(command) == [
-        *("cachewitness", "replay", "my traces/a[b].jsonl", "--engine", "vllm:source=/opt/my vllm", "--differential")
+        *("cachewitness", "replay", "my traces/a[b].jsonl", "--engine", "vllm:source=/opt/my vllm"),
+        *("--deadline", "2.5", "--differential"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "isolation", "held"),
+    [
+        ("reference", None, ""),
+        ("reference", Isolation(), "--isolate yes"),
+        ("reference", Isolation(deadline=5, memory_gib=2), "--isolate yes --deadline 5 --memory-gib 2"),
+        ("vllm", None, "--isolate no"),
+        ("vllm", Isolation(), ""),
+    ],
+)
+def test_an_engine_is_replayed_where_it_failed(name: str, isolation: Isolation | None, held: str) -> None:
+    """In a process of its own or in the harness's, with its deadline; what is usual for that engine is left out."""
+    spec = parse(name) if isolation is None else parse(name).isolated(isolation)
+    assert spec.arguments == f"--engine {name} {held}".rstrip()
 
 
 @pytest.mark.parametrize("kind", sorted(schemas.KINDS))
