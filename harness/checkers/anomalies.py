@@ -21,7 +21,7 @@ CATALOGUE: tuple[Anomaly, ...] = (
     ),
     Anomaly(
         "cross-identity-hit",
-        "a prefix is its tokens and their identity: salt, adapter, multimodal content, weights",
+        "a prefix is its tokens and their identity: salt, adapter, multimodal content, weights, kernels",
         "one tenant's, adapter's or image's cache answers for another",
     ),
     Anomaly(

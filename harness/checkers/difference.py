@@ -12,7 +12,7 @@ from typing import NamedTuple
 from harness.ledger.records import NOTHING, UNKNOWN, Content
 from harness.ledger.trie import Trie
 
-IDENTITY = ("version of the weights", "salt", "adapter", "version of the adapter")
+IDENTITY = ("version of the weights", "salt", "adapter", "version of the adapter", "set of kernels")
 """The parts of what a token is computed with, in the order of `harness.ledger.requests.Identity`."""
 
 

@@ -159,7 +159,7 @@ class Identity(Checker):
     """A prefix is its tokens and their identity, position by position."""
 
     name = "identity"
-    summary = "salt, adapter, multimodal content and weights are part of a prefix, each from the position where it begins"
+    summary = "salt, adapter, multimodal content, weights and kernels are part of a prefix, each from where it begins"
     anomalies = ("cross-identity-hit",)
     answers_for_reads = True
 
@@ -173,7 +173,7 @@ class Identity(Checker):
     def on_submit(self, ledger: Ledger, event: Submitted) -> Found:
         media = tuple((item.at, item.hash) for item in event.media)
         others = self._seen.setdefault(event.tokens[0] if event.tokens else -1, set())
-        others.add((event.salt, event.adapter, media, ledger.requests.weights))
+        others.add((event.salt, event.adapter, event.kernels, media, ledger.requests.weights))
         if len(others) > 1:
             self.opportunities += 1
         return None

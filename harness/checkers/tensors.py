@@ -137,7 +137,7 @@ def _computes_alike(ledger: Ledger, node: int, other: int) -> bool:
         node, other = trie.parent[node], trie.parent[other]
     roots = {trie.symbol[node], trie.symbol[other]}
     identities: list[Any] = [mark for mark, symbol in trie.marks() if symbol in roots]
-    return len({(weights, adapter, version) for _, (weights, _, adapter, version) in identities}) == 1
+    return len({(weights, adapter, version) for _, (weights, _, adapter, version, _) in identities}) == 1
 
 
 def measured(event: Compare, restored_rows: int) -> Measured:

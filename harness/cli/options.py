@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.trace.configurations import Configuration
     from harness.verdict.expected import Expectations
 
-_MEASURES = ("retention_interval", "pages_per_snapshot", "num_speculative_tokens", "tier_pages", "tier_delay")
+_MEASURES = ("retention_interval", "pages_per_snapshot", "num_speculative_tokens", "tier_pages", "tier_delay", "engines")
 """Options that traces are measured by, so they are checked before an engine sees them."""
 
 _NAMES = ("release", "mamba_cache_mode")

@@ -141,7 +141,15 @@ class Driver:
         if op.r in self._names:
             raise UsageError(f"trace: request {op.r!r} is submitted twice; give the second one another name")
         self._names.add(op.r)
-        event = Submitted(r=op.r, tokens=tokens, salt=op.salt, adapter=op.adapter, media=op.media, step=self.diff.step)
+        event = Submitted(
+            r=op.r,
+            tokens=tokens,
+            salt=op.salt,
+            adapter=op.adapter,
+            media=op.media,
+            kernels=op.kernels,
+            step=self.diff.step,
+        )
         self.events.append(event)
         self.adapter.add(op, list(tokens), shared)
         self.clients[op.r] = Client(op.r, tokens)

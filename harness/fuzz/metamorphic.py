@@ -266,7 +266,7 @@ def _published(history: History) -> set[Key]:
         elif isinstance(event, Publish):
             whose = identity[event.r]
             media = tuple((item.at, item.length, item.hash) for item in whose.media if _before(item, event.length))
-            keys.add((event.group, tuple(tokens[event.r][: event.length]), (whose.salt, whose.adapter, media)))
+            keys.add((event.group, tuple(tokens[event.r][: event.length]), (whose.salt, whose.adapter, whose.kernels, media)))
     return keys
 
 

@@ -291,6 +291,7 @@ class Submitted(_Event, tag="submit", gc=False):
     salt: str = ""
     adapter: str = ""
     media: list[Media] = []
+    kernels: str = ""
 
 
 class Run(msgspec.Struct, omit_defaults=True):

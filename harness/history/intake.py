@@ -142,7 +142,7 @@ def check_submit(op: Submit, submits: list[Submitted]) -> None:
     if [event.r for event in submits] != [op.r]:
         raise Nonsense(f"`submit` of {[event.r for event in submits]}; report {op.r!r}, once")
     (event,) = submits
-    for field in ("salt", "adapter", "media"):
+    for field in ("salt", "adapter", "media", "kernels"):
         if getattr(event, field) != getattr(op, field):
             raise Nonsense(
                 f"{field} {getattr(event, field)!r} of {op.r!r} - at `$.{field}`; the operation says {getattr(op, field)!r}"

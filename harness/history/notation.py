@@ -195,7 +195,7 @@ class _Reader:
 
     def _read_submit(self, rest: str) -> None:
         r, _, words = rest.partition(" ")
-        identity = dict(re.findall(r"\b(salt|adapter|media)=(\S+)", words))
+        identity = dict(re.findall(r"\b(salt|adapter|media|kernels)=(\S+)", words))
         media = []
         for item in filter(None, identity.pop("media", "").split(",")):
             match = _matched(r"(\d+)\+(\d+):(\w+)", item, "media=4+2:cat")

@@ -13,8 +13,8 @@ from harness.ledger.records import UNKNOWN
 from harness.ledger.trie import Trie
 from harness.trace.format import Media
 
-Identity = tuple[int, str, str, int]
-"""What a token is computed with: weights, salt, adapter and the adapter's version."""
+Identity = tuple[int, str, str, int, str]
+"""What a token is computed with: weights, salt, adapter, the adapter's version, and the kernels that write its pages."""
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +102,7 @@ class Requests(dict[str, RequestRecord]):
 
     def submit(self, event: Submitted) -> None:
         """Take in a request under the adapter and weights of now."""
-        identity = (self.weights, event.salt, event.adapter, self.adapters.get(event.adapter, 0))
+        identity = (self.weights, event.salt, event.adapter, self.adapters.get(event.adapter, 0), event.kernels)
         request = RequestRecord(event.r, list(event.tokens), len(event.tokens), event.media, identity)
         self[event.r] = request
         self._rebuild_prefix(request, 0)
@@ -179,8 +179,8 @@ class Requests(dict[str, RequestRecord]):
 
     def _identity_now(self, request: RequestRecord) -> Identity:
         """Return what the request's next token is computed with."""
-        _, salt, adapter, _ = request.identity
-        return (self.weights, salt, adapter, self.adapters.get(adapter, 0))
+        _, salt, adapter, _, kernels = request.identity
+        return (self.weights, salt, adapter, self.adapters.get(adapter, 0), kernels)
 
     def _renew(self, request: RequestRecord) -> None:
         """Rebuild the prefixes that a request has yet to compute under the weights and the adapter of now."""

@@ -28,7 +28,7 @@ class Trie:
         self.symbol: list[int] = []
 
     def root(self, identity: Hashable) -> int:
-        """Return the empty prefix under an identity (salt, adapter, weights)."""
+        """Return the empty prefix under an identity (salt, adapter, weights, kernels)."""
         mark = self.marked(("root", identity))
         node = self._roots.get(mark)
         if node is None:

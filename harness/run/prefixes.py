@@ -41,7 +41,7 @@ class Prefixes:
         if asked is None:
             return r
         media = tuple((item.at, item.length, item.hash) for item in asked.media if item.at < length)
-        return self._names.setdefault((asked.salt, asked.adapter, media, self._tokens[r][:length].tobytes()), r)
+        return self._names.setdefault((asked.salt, asked.adapter, asked.kernels, media, self._tokens[r][:length].tobytes()), r)
 
 
 class Keys:

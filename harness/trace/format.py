@@ -69,7 +69,11 @@ class Media(msgspec.Struct, frozen=True):
 
 
 class Submit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="submit", forbid_unknown_fields=True):
-    """A new request. `salt`, `adapter` and `media` are the parts of its identity that are not tokens."""
+    """A new request. `salt`, `adapter`, `media` and `kernels` are the parts of its identity that are not tokens.
+
+    `kernels` are the attention backend and the kernel block size of the engine that serves it, as in `flash:16`, where several
+    engines share a second tier: what one of them stores, one with other kernels cannot read.
+    """
 
     r: str
     prompt: str
@@ -77,6 +81,7 @@ class Submit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", ta
     salt: str = ""
     adapter: str = ""
     media: list[Media] = []
+    kernels: str = ""
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="step", forbid_unknown_fields=True):

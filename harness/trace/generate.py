@@ -234,7 +234,7 @@ class _Workload:
         r = self._next
         self._count += 1
         said = self._talk.say(r, said or self._talk.anything(r))
-        parts = {"salt": said.salt, "adapter": said.adapter, "media": list(said.media)}
+        parts = {"salt": said.salt, "adapter": said.adapter, "media": list(said.media), "kernels": said.kernels}
         self._script.submit(r, said.prompt, **{name: part for name, part in parts.items() if part})
         self._live.append(r)
         if self._script.shape.tier_delay and self._source.chance(_IMPATIENT):

@@ -30,6 +30,7 @@ class Said:
     salt: str = ""
     adapter: str = ""
     media: tuple[Media, ...] = ()
+    kernels: str = ""
 
     @property
     def length(self) -> int:

@@ -16,6 +16,7 @@ from harness.trace.source import Source
 ADAPTERS = ("tuned", "other")
 _TENANT = "tenant-of-a-name-longer-than-a-digest-and-than-a-block-of-sixteen-tokens-"
 _SALTS = ("one", "one", "two", *ADAPTERS, *[f"{_TENANT}a", f"{_TENANT}b"] * 2)
+_KERNELS = ("flash:16", "flash:16", "flash:64", "triton:16")
 RECENT = 6
 """From so many of the latest prompts a new one is made."""
 _INHERITED, _NEAR_MISSES = 70, 30
@@ -91,7 +92,8 @@ class Talk:
         source = self._source
         salt = source.choice(_SALTS) if source.chance(18) else ""
         adapter = source.choice(ADAPTERS) if source.chance(self._adapted) else adapter
-        said = Said(prompt, salt, adapter)
+        kernels = source.choice(_KERNELS) if self._shape.engines > 1 else ""
+        said = Said(prompt, salt, adapter, kernels=kernels)
         if not source.chance(16):
             return said
         content = source.choice(("cat", "dog", r))

@@ -166,7 +166,7 @@ def simpler(op: Op, unit: int) -> Iterator[Op]:
     if isinstance(op, Step):
         yield from _simpler_step(op, unit)
     elif isinstance(op, Submit):
-        for field, nothing in (("salt", ""), ("adapter", ""), ("media", []), ("stream", "")):
+        for field, nothing in (("salt", ""), ("adapter", ""), ("media", []), ("kernels", ""), ("stream", "")):
             if getattr(op, field):
                 yield msgspec.structs.replace(op, **{field: nothing})
         terms = op.prompt.split()

@@ -32,6 +32,8 @@ copy of an object is made. An engine may serve less than the fold says, never mo
 
 * *digests* are SHA-256 over 8-byte ids, where LMCache takes BLAKE3 over 4-byte ones: they are compared with each other alone.
 * *an adapter* enters the first digest. In LMCache's key it is missing: two adapters share what either stored.
+* *kernels* (attention backend and kernel block size) enter the model's name in a key. In LMCache's key they are missing:
+  engines that differ in them read each other's pages, so its document forbids that they share a server.
 * *ids of media* are 62 bits wide and apart from every token's; LMCache's are 31 bits and may fall on a token's.
 * *null blocks*: a chunk is not stored in an object group if any block of it that would be kept is null. LMCache leaves a chunk
   out only if all are, and so may store the null block's content beside real ones, where groups share an object or a window is

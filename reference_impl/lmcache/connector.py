@@ -57,12 +57,13 @@ class LMCacheMPConnector:
         *,
         salt: str = "",
         adapter: str = "",
+        kernels: str = "",
         media: Sequence[MediaItem] = (),
     ) -> None:
-        """Take note of a request. Raises KeyRefused for a salt that a key cannot carry."""
+        """Take note of a request. Raises KeyRefused for a salt, or a name of kernels, that a key cannot carry."""
         check_salt(salt)
         self.trackers[request_id] = RequestTracker(request_id, adjusted_ids(prompt, media), len(prompt))
-        self.server.start_session(request_id, salt, adapter)
+        self.server.start_session(request_id, salt, adapter, kernels)
 
     def on_new_tokens(self, request_id: str, tokens: Sequence[int]) -> None:
         """Take note of what a request generated."""

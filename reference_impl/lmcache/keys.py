@@ -4,8 +4,9 @@ A chunk is named by a digest of everything up to its end, rolled over full chunk
 tail of a prompt that fills no chunk has no name and is never stored. Of an image the prompt has placeholders only; they are
 replaced by ids made from the image's hash, a different one at every position, before anything is hashed.
 
-The key has no field for the chunk size, the data type, the engine's block size or its attention backend: engines that differ in
-one of those must not share a server. Nor has it one for an adapter; here an adapter enters the first digest (our choice).
+LMCache's key has no field for the chunk size, the data type, the engine's attention backend or its kernel block size: engines
+that differ in one of those must not share a server. Nor has it one for an adapter. Here an adapter enters the first digest, and
+backend and kernel block size the model's name, as a layout of context parallelism does in LMCache (our choices).
 
 Sources (0.5.6): `v1/multiprocess/token_hasher.py`; `v1/distributed/api.py`; `integration/vllm/utils.py` (ids of images).
 """
@@ -60,6 +61,15 @@ def check_model_name(name: str) -> None:
     """Refuse a model name that could not be told apart inside a key."""
     if "@" in name:
         raise KeyRefused(f"model_name must not contain '@' (got {name!r})")
+
+
+def name_with_kernels(model_name: str, kernels: str) -> str:
+    """Return under which name a model's objects are kept for engines with these kernels; refuse a text that a key cannot carry.
+
+    `kernels` name the attention backend and the kernel block size; nothing is said of an engine that is alone with its server.
+    """
+    check_model_name(kernels)
+    return f"{model_name}##kernels-{kernels}" if kernels else model_name
 
 
 def check_salt(salt: str) -> None:

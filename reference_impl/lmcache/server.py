@@ -16,7 +16,7 @@ from typing import NamedTuple
 from reference_impl.lmcache.eviction import L1EvictionController
 from reference_impl.lmcache.fold import fold, unfold
 from reference_impl.lmcache.groups import KVLayerGroups
-from reference_impl.lmcache.keys import ObjectKey, TokenHasher, check_model_name, lookup_ranks
+from reference_impl.lmcache.keys import ObjectKey, TokenHasher, check_model_name, lookup_ranks, name_with_kernels
 from reference_impl.lmcache.l1 import L1Manager, PageId
 from reference_impl.lmcache.spec import NULL_BLOCK_ID
 from reference_impl.primitives import BlockHash, BlockId
@@ -59,12 +59,13 @@ class Session:
 
     salt: str
     adapter: str
+    model_name: str
     hashes: list[BlockHash] = field(default_factory=list)
     locked: dict[ObjectKey, int] = field(default_factory=dict)
 
 
 class LMCacheServer:
-    """A first level of so many pages, for one model of one engine with `world_size` ranks."""
+    """A first level of so many pages, for one model of engines with `world_size` ranks each; of what kernels a request says."""
 
     def __init__(
         self,
@@ -86,9 +87,9 @@ class LMCacheServer:
         self.hasher = TokenHasher(groups.chunk_size)
         self.sessions: dict[str, Session] = {}
 
-    def start_session(self, request_id: str, salt: str = "", adapter: str = "") -> None:
-        """Take note of a request and its identity; a second time changes nothing."""
-        self.sessions.setdefault(request_id, Session(salt, adapter))
+    def start_session(self, request_id: str, salt: str = "", adapter: str = "", kernels: str = "") -> None:
+        """Take note of a request and its identity, the kernels of its engine included; a second time changes nothing."""
+        self.sessions.setdefault(request_id, Session(salt, adapter, name_with_kernels(self.model_name, kernels)))
 
     # LOOKUP
 
@@ -219,7 +220,7 @@ class LMCacheServer:
         return session
 
     def _key(self, session: Session, chunk: int, group: int, rank: int) -> ObjectKey:
-        return ObjectKey(session.hashes[chunk], self.model_name, rank, group, session.salt)
+        return ObjectKey(session.hashes[chunk], session.model_name, rank, group, session.salt)
 
     def _underflow(self, chunks: range, block_ids: BlockIds) -> bool:
         needed = [len(chunks) * self.groups.blocks_per_chunk(group) for group in range(len(self.groups.kernel_groups))]

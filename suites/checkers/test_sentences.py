@@ -53,7 +53,9 @@ def test_a_read_of_the_same_tokens_names_what_differs(sentences: list[tuple[str,
             and "for group" not in sentence
         ):
             alike += 1
-            assert re.match(r", whose (token \d+|salt|adapter|version of the (weights|adapter)) ", read["why"]), (
+            assert re.match(
+                r", whose (token \d+|salt|adapter|set of kernels|version of the (weights|adapter)) ", read["why"]
+            ), (
                 name,
                 sentence,
             )

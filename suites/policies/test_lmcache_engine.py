@@ -328,3 +328,17 @@ def test_a_salt_that_a_key_cannot_carry_ends_the_request() -> None:
     trace = s.trace()
     result = drive(trace, engine(trace))
     assert result.findings == [] and result.activity.lookups == 0
+
+
+def test_a_reset_waits_for_a_step_in_flight_that_stores() -> None:
+    """What a step stores is found when it has run; after a reset that had succeeded it would be found all the same."""
+    s = script("full-mamba", {**APART, "async_depth": 1})
+    s.submit("a", "doc:16")
+    s.step(("a", 16))
+    s.reset(running=True, tier="local")
+    s.step(("a", 16))
+    s.reset(running=True, tier="cpu")
+    s.submit("b", "doc:17")
+    s.prefill("b", 16)
+    trace = s.trace()
+    assert drive(trace, engine(trace)).findings == []

@@ -3,7 +3,8 @@
 vLLM's cache is the device's; LMCache's first level is a pool of tier `cpu`, whose pages are pages. A reset of the device's
 cache leaves it alone. Options of vLLM are vLLM's own, `vllm_release` among them; LMCache's are `release`, `chunk_size` (in
 tokens; by default the least that every group's block divides), `separate_object_groups`, `save_decode_cache`, `tier_pages`
-(pages of the first level), `trigger_watermark` and `eviction_ratio`.
+(pages of the first level), `trigger_watermark`, `eviction_ratio` and `engines` (how many, each with kernels of its own, share
+the store; the requests say whose they are).
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from reference_impl.lmcache.checks import StartupError, validate_kv_cache_groups
 from reference_impl.lmcache.connector import ConnectorMetadata, LMCacheMPConnector
 from reference_impl.lmcache.features import FEATURES, refusal
 from reference_impl.lmcache.groups import KVLayerGroups, LayerKind, LayerSpec, RegistrationError, create_engine_group_infos
-from reference_impl.lmcache.keys import KeyRefused, check_salt
+from reference_impl.lmcache.keys import KeyRefused, check_model_name, check_salt
 from reference_impl.lmcache.server import LMCacheServer, PageCopy
 from reference_impl.primitives import BlockId
 from reference_impl.vllm.config import KVCacheConfig
 from reference_impl.vllm.key_index import KVCacheBlock
 from reference_impl.vllm.kv_cache_manager import KVCacheBlocks
 from reference_impl.vllm.options import ABSENT_OPTIONS
-from reference_impl.vllm.request import MultiModalFeature, Request
+from reference_impl.vllm.request import ExtraKeys, MultiModalFeature, Request
 from reference_impl.vllm.scheduler import RefusedRequest, SchedulerOutput
 from reference_impl.vllm.scheduler_interface import KVConnectorMetadata
 from reference_impl.vllm_extended.config import Options, options_of
@@ -61,6 +62,20 @@ class StoreOptions:
     tier_pages: int = DEFAULT_TIER_PAGES
     trigger_watermark: float = spec.EVICTION_TRIGGER_WATERMARK
     eviction_ratio: float = spec.EVICTION_RATIO
+    engines: int = 1
+
+
+class ServedRequest(Request):
+    """A request of one of several engines. What an engine has on its device is its own, whoever shares the store."""
+
+    def __init__(self, *identity: Any, kernels: str = "", **parts: Any) -> None:
+        self.kernels = kernels
+        super().__init__(*identity, **parts)
+
+    def extra_keys(self, start: int, end: int) -> ExtraKeys:
+        """Return what tells tokens [start, end) apart beside themselves: whose engine's they are, too."""
+        keys = super().extra_keys(start, end)
+        return (*(keys or ()), ("engine", self.kernels)) if self.kernels else keys
 
 
 class Connector:
@@ -101,6 +116,10 @@ class Connector:
         loads = [(_place(copy), self.front.block(copy.block_id)) for copy in found]
         return KVConnectorMetadata(loads, [(_place(copy), block) for copy, block in zip(stores, blocks, strict=True)])
 
+    def transfers(self) -> bool:
+        """Whether a step in flight loads or stores."""
+        return any(metadata.retrieves or metadata.stores for _, metadata in self._metadata.values())
+
     def update_connector_output(self, scheduler_output: SchedulerOutput) -> None:
         """Take note that a step has run: what it stored can be found."""
         step, metadata = self._metadata.pop(id(scheduler_output))
@@ -120,10 +139,11 @@ class Connector:
 
     def _admit(self, request: Request) -> None:
         """Tell LMCache of a request that is new, or has lost its blocks since it was last asked about it."""
+        assert isinstance(request, ServedRequest), "requests are made by this engine"
         r = request.request_id
         if r not in self._requests:
             prompt = request.all_token_ids[: request.num_prompt_tokens]
-            identity = {"salt": request.cache_salt, "adapter": request.adapter}
+            identity = {"salt": request.cache_salt, "adapter": request.adapter, "kernels": request.kernels}
             self.lmcache.on_new_request(r, prompt, media=request.mm_features, **identity)
         elif request.num_preemptions != self._requests[r][1]:
             self.lmcache.on_preempted(r)
@@ -151,6 +171,10 @@ class LMCacheAdapter(SchedulerAdapter):
         """Put the connector behind the scheduler."""
         super().attach(engine)
         self.scheduler.connector = self.connector
+
+    def resets_at_once(self) -> bool:
+        """As without LMCache, unless a step in flight loads or stores: what it stores is found when it has run."""
+        return super().resets_at_once() and not self.connector.transfers()
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
@@ -197,7 +221,7 @@ def _checked(own: StoreOptions) -> StoreOptions:
     release = spec.RELEASES[own.release]
     if own.separate_object_groups is not None and not release.separable:
         raise UsageError(f"option 'separate_object_groups': LMCache {own.release} has no such flag; it came with 0.5.1")
-    for name in ("chunk_size", "tier_pages"):
+    for name in ("chunk_size", "tier_pages", "engines"):
         value = getattr(own, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
             raise UsageError(f"option {name!r} ({value}) must be a positive whole number")
@@ -264,16 +288,20 @@ def assemble(header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name
     def new_request(op: Submit, tokens: list[int]) -> Request:
         try:
             check_salt(op.salt)
+            check_model_name(op.kernels)
         except KeyRefused as error:
             raise RefusedRequest(f"request {op.r!r}: {error}") from None
         features = [MultiModalFeature(item.at, item.length, item.hash) for item in op.media]
-        return Request(op.r, tokens, config.hash_block_size, cache_salt=op.salt, adapter=op.adapter, mm_features=features)
+        identity = {"cache_salt": op.salt, "adapter": op.adapter, "kernels": op.kernels}
+        return ServedRequest(op.r, tokens, config.hash_block_size, mm_features=features, **identity)
 
     lmcache = build_connector(header.layout, config, own)
     tier = TierRules(lmcache.chunk_size, together=len(lmcache.server.groups.object_groups) == 1)
     rules = msgspec.structs.replace(reference_vllm.rules(header, config), tier=tier)
     queue = reference_vllm.FREE_LISTS[options_of(config).free_list]
     described = describe(header, name, own.release, rules, config.options, queue)
+    if own.engines > 1:
+        described = msgspec.structs.replace(described, capabilities=sorted([*described.capabilities, "kernels"]))
     manager = observable_manager(config)
     if not config.options.enable_caching:
         return Driver(described, SchedulerAdapter(config, ObservedManager(manager), new_request))

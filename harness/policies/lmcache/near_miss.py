@@ -51,7 +51,11 @@ def adapter_joined_to_salt(engine: Any) -> None:
     connector = _connector(engine)
     if connector is not None:
         start = connector.server.start_session
-        wrap(connector.server, "start_session", lambda original, r, salt="", adapter="": start(r, salt + adapter))
+        wrap(
+            connector.server,
+            "start_session",
+            lambda original, r, salt="", adapter="", kernels="": start(r, salt + adapter, "", kernels),
+        )
 
 
 @fault(
@@ -70,6 +74,37 @@ def tokens_of_two_bytes(engine: Any) -> None:
         original(hashes, [token if token >= MEDIA_IDS else token & SIXTEEN_BITS for token in tokens], adapter)
 
     wrap(connector.server.hasher, "extend", extend)
+
+
+@fault(
+    name="lmcache-kernels-left-out-of-objects",
+    mirrors="LMCache 0.5.6 (its document forbids to share a server for want of it); LMCache/LMCache#4467",
+    anomaly="cross-identity-hit",
+    checker="identity",
+)
+def kernels_left_out_of_objects(engine: Any) -> None:
+    """A key says nothing of attention backend and kernel block size, so engines that differ in them read each other's pages."""
+    connector = _connector(engine)
+    if connector is not None:
+        wrap(connector.server, "start_session", lambda original, r, salt="", adapter="", kernels="": original(r, salt, adapter))
+
+
+@fault(
+    name="lmcache-kernel-block-left-out-of-objects",
+    mirrors="LMCache/LMCache#4247 (pages of a kernel block that nothing names), #4467",
+    anomaly="cross-identity-hit",
+    checker="identity",
+)
+def kernel_block_left_out_of_objects(engine: Any) -> None:
+    """A key names the attention backend and not the size of its kernel's block, by which it lays a page out."""
+    connector = _connector(engine)
+    if connector is None:
+        return
+
+    def start_session(original: Any, r: str, salt: str = "", adapter: str = "", kernels: str = "") -> None:
+        original(r, salt, adapter, kernels.partition(":")[0])
+
+    wrap(connector.server, "start_session", start_session)
 
 
 MUTANTS = declared(globals())

@@ -50,6 +50,7 @@ def configurations() -> list[Configuration]:
         _configuration(fine, 64, retention_interval=0, **apart),
         _configuration(mamba, 64, retention_interval=0, **apart, async_depth=1),
         _configuration(three, 96, retention_interval=None, **apart, num_speculative_tokens=3),
+        _configuration(three, 96, retention_interval=None, **apart, engines=3),
     ]
 
 

@@ -74,6 +74,11 @@ class Shape:
         """How many steps a copy from or to the second tier takes; 0 if it is part of one."""
         return int(self.options.get("tier_delay", 0))
 
+    @property
+    def engines(self) -> int:
+        """How many engines, each with kernels of its own, share the second tier."""
+        return int(self.options.get("engines", 1))
+
     def has(self, kind: str) -> bool:
         """Whether some group of the layout is of that kind."""
         return any(group.kind == kind for group in self.layout.groups)

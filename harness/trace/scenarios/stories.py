@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 from harness.trace.format import Trace
 from harness.trace.scenarios.shape import Script, Shape, image
-from harness.trace.scenarios.tiers import cold_then_from_tier, loads_fill_the_pool, loads_take_time, second_tier
+from harness.trace.scenarios.tiers import (
+    cold_then_from_tier,
+    engines_share_a_tier,
+    loads_fill_the_pool,
+    loads_take_time,
+    reset_while_one_waits,
+    second_tier,
+)
 
 
 @dataclass(frozen=True)
@@ -27,10 +34,11 @@ class Scenario:
     tiered: bool = False
     slow: bool = False
     needs: tuple[str, ...] = ()
+    engines: int = 1
 
     def applies(self, shape: Shape) -> bool:
-        """Whether the layout has the kinds of groups, the height and the second tier, slow or not, that the story is about."""
-        if (self.tiered and not shape.tier_pages) or (self.slow and not shape.tier_delay):
+        """Whether the layout has the kinds of groups, the height and the second tier, slow or shared, that it is about."""
+        if (self.tiered and not shape.tier_pages) or (self.slow and not shape.tier_delay) or self.engines > shape.engines:
             return False
         return shape.height in self.heights and all(shape.has(kind) for kind in self.kinds)
 
@@ -323,6 +331,24 @@ SCENARIOS: tuple[Scenario, ...] = (
         cold_then_from_tier,
         heights=("scheduler",),
         tiered=True,
+    ),
+    Scenario(
+        "reset-while-one-waits",
+        "the second tier is reset while a request waits that was told what it could load from there",
+        "vllm-project/vllm#57727",
+        reset_while_one_waits,
+        heights=("scheduler",),
+        tiered=True,
+    ),
+    Scenario(
+        "engines-share-a-tier",
+        "engines with other attention backends or kernel block sizes ask one second tier the same; each finds its own",
+        "LMCache documentation, Hybrid Attention Models, Caveats",
+        engines_share_a_tier,
+        heights=("scheduler",),
+        tiered=True,
+        needs=("kernels",),
+        engines=2,
     ),
     Scenario(
         "multi-turn",

@@ -40,6 +40,40 @@ def cold_then_from_tier(s: Script, shape: Shape) -> int:
     return shape.pages(4 * u) * 2
 
 
+def reset_while_one_waits(s: Script, shape: Shape) -> int:
+    """Forget the second tier while a request waits for room that was told what it could load from there."""
+    u = shape.unit
+    s.serve("a", f"doc:{3 * u + 1}", chunk=u)
+    s.reset(tier="local")
+    s.submit("large", f"large:{4 * u}")
+    s.submit("b", f"doc:{3 * u + 1}")
+    s.step(("large", 4 * u), ("b", u))
+    s.step(("large", 1), ("b", u))
+    s.reset(tier="cpu")
+    s.finish("large")
+    s.prefill("b", u)
+    s.finish("b")
+    s.serve("c", f"doc:{3 * u + 1}", chunk=u)
+    return shape.pages(4 * u + 1)
+
+
+def engines_share_a_tier(s: Script, shape: Shape) -> int:
+    """Ask the same of engines with other kernels, before and after each has lost what lay on its device.
+
+    The first two differ in the size of the kernel's block alone, the third in the backend. At last one with the kernels of the
+    first, which is what a shared tier is for, is served what that one stored.
+    """
+    u = shape.unit
+    names = ("flash:16", "flash:64", "triton:16")
+    for run in ("cold", "again"):
+        for index, kernels in enumerate(names):
+            s.serve(f"{run}{index}", f"doc:{3 * u + 1}", chunk=u, decode=2, kernels=kernels)
+            s.serve(f"{run}{index}more", f"doc:{2 * u} more:{u}", chunk=u, kernels=kernels)
+        s.reset(tier="local")
+    s.serve("joins", f"doc:{3 * u + 1}", chunk=u, kernels=names[0])
+    return shape.pages(4 * u) * 2
+
+
 def loads_take_time(s: Script, shape: Shape) -> int:
     """Bring a lost prefix back while others run; let one be aborted that waits for it, let a load fail, and a store."""
     u = shape.unit
