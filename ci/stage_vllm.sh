@@ -62,6 +62,7 @@ unpack_tests() {
             --dest "$part/built" "vllm==${1#*==}" >"$part/log" 2>&1 || true
         if ! mv "$part"/pip-download-*/*/tests "$tree" 2>>"$part/log"; then
             cat "$part/log" >&2
+            rm -rf "$part"
             echo "stage_vllm: the source distribution of vllm ${1#*==} could not be had, so its own tests have not run" >&2
             return 2
         fi
