@@ -141,16 +141,24 @@ def test_both_pools_are_given_together_or_not_at_all(global_blocks: int, sliding
             assert bool(request.global_blocks) == (request.status is Status.RUNNING)
 
 
-def test_eviction_pressure_is_off_the_sliding_pool() -> None:
-    """A long request runs beside a stored one without evicting it: what its window has left is enough for it."""
-    engine = scheduler(40, 8)
+@pytest.mark.parametrize(("out_of_window", "reusable"), [("freed", 8), ("evictable", 0)])
+def test_eviction_pressure_is_off_the_sliding_pool(out_of_window: str, reusable: int) -> None:
+    """A request of 60 tokens runs in a sliding pool of 32, because what its window has left serves it again.
+
+    Freed at once, that is enough for it, and a request that was stored before stays whole. Where entries keep such blocks until
+    memory is needed, the oldest go first, which are the stored request's.
+    """
+    engine = scheduler(40, 8, out_of_window=out_of_window)
     added(engine, "kept", list(range(100, 108)))
     run(engine)
     engine.finish(["kept"])
-    added(engine, "long", list(range(60)))
+    long = added(engine, "long", list(range(60)))
     for _ in range(16):
         run(engine, 4)
-    assert engine.manager.match(Request("again", [*range(100, 108), 50])).matched == 8
+        assert engine.manager.sliding_pool.num_held <= 4
+    assert long.num_computed > 60
+    match = engine.manager.match(Request("again", [*range(100, 108), 50]))
+    assert (match.matched, match.length) == (8, reusable)
 
 
 # --- our choices ------------------------------------------------------------------------------------------------------

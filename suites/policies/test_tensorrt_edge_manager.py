@@ -107,10 +107,10 @@ def test_a_pure_mamba_model_has_no_attention_layers() -> None:
 
 
 def test_absolute_layers_lead_to_local_ones_in_order_of_appearance() -> None:
-    """In A M A M the attention layers are 0 and 2, the Mamba layers 1 and 3."""
-    routing = HybridCachePolicy(config()).routing
-    assert [routing.local("get", i, A) for i in (0, 2)] == [0, 1]
-    assert [routing.local("get", i, M) for i in (1, 3)] == [0, 1]
+    """In A M M M A the attention layers are 0 and 4, the Mamba layers 1 to 3."""
+    routing = HybridCachePolicy(config((A, M, M, M, A))).routing
+    assert [routing.local("get", i, A) for i in (0, 4)] == [0, 1]
+    assert [routing.local("get", i, M) for i in (1, 2, 3)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

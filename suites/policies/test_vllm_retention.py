@@ -113,11 +113,12 @@ def test_in_0_23_states_are_kept_densely_beside_a_thinned_window(interval: int) 
 
 def test_the_default_is_dense_before_0_29_and_sparse_from_then_on() -> None:
     kept = {}
-    for release in ("0.28", "0.29"):
+    for release in ("0.24", "0.28", "0.29"):
         engine = scheduler([FULL, MAMBA], release=release)
         serve(engine, "cold", PROMPT)
         kept[release] = boundaries(engine, 1)
-    assert kept == {"0.28": [b for b in EVERY if b <= 192], "0.29": [192]}
+    dense = [b for b in EVERY if b <= 192]
+    assert kept == {"0.24": dense, "0.28": dense, "0.29": [192]}
 
 
 def test_in_0_29_a_hybrid_with_eagle_stays_dense_by_default() -> None:

@@ -213,6 +213,8 @@ def test_lengths_follow_reset_and_both_forms_of_commit(device: str) -> None:
     attention = begun(device, [4, 6], config((A, A)))
     attention.reset_for_new_sequences(host([3, 5, 0]))
     assert lengths(attention) == [3, 5, 0]
+    attention.commit_sequence_length(host([2, 0, 1]).to(device))
+    assert lengths(attention) == [5, 5, 1]
 
 
 def test_reset_wants_a_tensor_of_the_right_type() -> None:
