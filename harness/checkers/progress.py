@@ -104,7 +104,7 @@ def _feasible(ledger: Ledger, r: str, tokens: int) -> bool:
         return False
     upto, reserved = len(request.tokens), ledger.header.rules.reserved_pages
     return all(
-        records.capacity - ledger.holdings.held[pool] - reserved >= _blocks(ledger, r, pool, upto)
+        records.grows or records.capacity - ledger.holdings.held[pool] - reserved >= _blocks(ledger, r, pool, upto)
         for pool, records in ledger.records.items()
     )
 
@@ -121,4 +121,4 @@ def _state_under_way(ledger: Ledger, r: str, step: int) -> bool:
 
 def _fits_alone(ledger: Ledger, r: str) -> bool:
     upto = len(ledger.requests[r].tokens)
-    return all(records.capacity >= _blocks(ledger, r, pool, upto) for pool, records in ledger.records.items())
+    return all(records.grows or records.capacity >= _blocks(ledger, r, pool, upto) for pool, records in ledger.records.items())

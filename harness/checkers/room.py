@@ -16,7 +16,8 @@ def spare_pages(ledger: Ledger, pool: int) -> list[int]:
     records, holdings = ledger.records[pool], ledger.holdings
     if not any_free(ledger, pool):
         return []
-    untouched = [page for page in range(records.pages) if page not in records and page not in records.null]
+    before = records.pages_before(holdings.operation)
+    untouched = [page for page in range(before) if page not in records and page not in records.null]
     return untouched + [page for page, record in records.usable.items() if _free_before(record, holdings.operation)]
 
 

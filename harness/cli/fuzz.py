@@ -15,6 +15,7 @@ from harness.cli.options import (
     expected_options,
     exported_of,
     finish,
+    fitted,
     isolation_options,
     options_of,
     policy_option,
@@ -103,7 +104,7 @@ def fuzz(
     from harness.verdict.report import terminal
 
     spec = engine_of(engine, policy, isolate=isolate, release=release)
-    plan = _plan(spec, policy, layouts, options, seed)
+    plan = _plan(spec, policy, layouts, options, seed, release)
     canary = run_canary(plan if policy == POLICY else _plan(engine_of("reference"), POLICY, (), (), seed))
     progress = _Progress()
     kept = store.Keeper(spec, store.DEFAULT_FOLDER)
@@ -118,19 +119,22 @@ def fuzz(
     return finish(told.exit_code(campaign, canary), {}, kept.problems)
 
 
-def _plan(spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequence[str], seed: int) -> Plan:
+def _plan(
+    spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequence[str], seed: int, release: str | None = None
+) -> Plan:
     from harness.fuzz.campaign import Plan, heights_of
     from harness.fuzz.draw import Restriction
     from harness.trace.configurations import SCHEDULER_OPTIONS
-    from harness.trace.layouts import load
 
     chosen, heights = options_of(options), heights_of(spec, policy)
     if any(chosen.get(name) for name in SCHEDULER_OPTIONS):
         heights = tuple(height for height in heights if height == "scheduler")
     if not heights:
         raise UsageError(f"--engine: {spec.kind.name} runs at no height at which this can be fuzzed; see `ls engines`")
-    named = [load(name) for name in dict.fromkeys(layouts)]
-    return Plan(policy, heights, Restriction(named, chosen, historic=not spec.kind.replays), seed)
+    named = [fitted(policy, name, chosen, release) for name in dict.fromkeys(layouts)]
+    fixed = named[0].options if named else chosen
+    of_layouts = [configuration.layout for configuration in named]
+    return Plan(policy, heights, Restriction(of_layouts, fixed, historic=not spec.kind.replays), seed)
 
 
 def _exhaustive(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from math import isfinite
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from harness.engines.registry import EngineSpec
     from harness.run.suites import Suite
     from harness.trace.configurations import Configuration
+    from harness.trace.format import Layout
     from harness.verdict.expected import Expectations
 
 _MEASURES = ("retention_interval", "pages_per_snapshot", "num_speculative_tokens", "tier_pages", "tier_delay", "engines")
@@ -207,28 +209,62 @@ class Chosen(NamedTuple):
     exact: bool = False
 
 
-def configurations_of(policy: str, layouts: Sequence[str], options: Sequence[str]) -> Chosen:
-    """Return the configurations of a policy to run on.
+def configurations_of(policy: str, layouts: Sequence[str], options: Sequence[str], release: str | None = None) -> Chosen:
+    """Return the configurations of a policy to run on, in a release if one is named.
 
     A layout alone stands for the kinds of retention that it has; what an engine refuses of these is left out and told. Options
     without a layout apply to the layouts of a default run; those that refuse them are left out and told, since an option such
     as a retention interval has no effect on some layouts.
     """
     from harness.engines import policy as policies
-    from harness.trace.configurations import Configuration
     from harness.trace.layouts import load
 
     kind, chosen = policies.get(policy), options_of(options)
     if layouts:
-        named = [load(name) for name in dict.fromkeys(layouts)]
+        names = list(dict.fromkeys(layouts))
         if chosen or kind.variants is None:
-            exact = [Configuration(layout, chosen, policy, kind.least_pages) for layout in named]
-            return Chosen(exact, named=True, exact=True)
-        return Chosen([configuration for layout in named for configuration in kind.variants(layout)], named=True)
+            return Chosen([fitted(policy, name, chosen, release) for name in names], named=True, exact=True)
+        return Chosen([configuration for name in names for configuration in kind.variants(load(name))], named=True)
     if not chosen:
         return Chosen(kind.configurations())
     known = {configuration.layout.name: configuration.layout for configuration in kind.configurations()}
-    return Chosen([Configuration(layout, chosen, policy, kind.least_pages) for layout in known.values()])
+    return Chosen([fitted(policy, layout, chosen, release) for layout in known.values()])
+
+
+def fitted(policy: str, layout: str | Layout, options: dict[str, Any], release: str | None) -> Configuration:
+    """Return a configuration on what the policy's system makes of a layout that the user named.
+
+    Of a layout that the user did not name, it is as the layout says if the system refuses it: whoever opens it says so.
+    """
+    from harness.engines import policy as policies
+    from harness.trace import layouts
+    from harness.trace.configurations import Configuration
+
+    kind = policies.get(policy)
+    if isinstance(layout, str):
+        asked, model = layouts.load(layout), layouts.model(layout) if layouts.has_model(layout) else None
+        if kind.fit is not None:
+            asked, options = kind.fit(asked, model, options, release or "")
+    else:
+        asked = layout
+        if kind.fit is not None:
+            with suppress(UsageError):
+                asked, options = kind.fit(asked, None, options, release or "")
+    return Configuration(asked, options, policy, kind.least_pages)
+
+
+def replaced_by(policy: str, configurations: Sequence[Configuration], release: str | None) -> list[str]:
+    """Return what runs on configurations replace of the system's own defaults, or how it sizes them; a line each."""
+    from harness.engines import policy as policies
+
+    kind = policies.get(policy)
+    if kind.remarks is None:
+        return []
+    lines: dict[str, None] = {}
+    for configuration in configurations:
+        with suppress(UsageError):
+            lines |= dict.fromkeys(kind.remarks(configuration.layout, configuration.options, release or ""))
+    return list(lines)
 
 
 def exported_of(policy: str, options: Sequence[str]) -> list[Exported]:

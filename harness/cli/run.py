@@ -19,6 +19,7 @@ from harness.cli.options import (
     isolation_options,
     policy_option,
     release_option,
+    replaced_by,
     suites_of,
 )
 
@@ -121,7 +122,7 @@ def run(
     spec = engine_of(engine, policy, device, isolate, release)
     said = [*options, *([f"retention_interval={retention_interval}"] if retention_interval is not None else [])]
     exported = exported_of(policy, said)
-    configurations, named, exact = configurations_of(policy, layouts, [*said, *(one.setting for one in exported)])
+    configurations, named, exact = configurations_of(policy, layouts, [*said, *(one.setting for one in exported)], release)
     if junit:
         store.ready(junit, "--junit")
     if folder:
@@ -147,6 +148,7 @@ def run(
     finally:
         progress.clear()
     report.environment = [one.origin for one in exported]
+    report.settings = replaced_by(policy, configurations, release)
     _demand(report, suites_of(suites) if suites else [])
     names = [configuration.name for configuration in configurations]
     _show(report, kept.stored, names, policy, as_json=as_json, github=github, quiet=quiet)

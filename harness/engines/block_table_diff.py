@@ -15,7 +15,7 @@ from itertools import zip_longest
 
 from harness.engines.cache_state import ABSENT, CacheState, DirtyCacheState, Tables
 from harness.engines.page_accounts import Call, DirtyAccounts, WholeAccounts
-from harness.history.events import Drop, Event, Hit, Take, UnpublishReason
+from harness.history.events import Drop, Event, Grow, Hit, Take, UnpublishReason
 
 Further = Callable[[], list[Event]]
 
@@ -51,6 +51,10 @@ class BlockTableDiff:
         pages = pages + [[] for _ in self._pools[len(pages) :]]
         start = length if resume is None else resume
         self.events.append(Hit(step=self.step, r=r, reported=length, resume=start, pages=pages, tier=tier))
+
+    def grow(self, pool: int, pages: int) -> None:
+        """Report that so many pages were added to a pool."""
+        self.events.append(Grow(step=self.step, pool=pool, pages=pages))
 
     def hold(self, group: int, pages: Iterable[int], holder: str) -> None:
         """Report that something other than a request (`copy:N`, `capture:N`) holds these pages of a group now."""

@@ -22,6 +22,7 @@ from harness.engines.mutant import DEFAULT_POLICY, Mutant
 from harness.engines.protocol import Engine
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Layout, TraceHeader
+from harness.trace.model import Model
 from harness.trace.scenarios.shape import LeastPages
 from harness.trace.source import Source
 
@@ -65,6 +66,8 @@ class Serving:
 
 
 Serve = Callable[[Layout, Serving], TraceHeader]
+Fit = Callable[[Layout, Model | None, Mapping[str, Any], str], tuple[Layout, dict[str, Any]]]
+"""Given a layout, its model if it has one, options and a release (empty: the newest): the layout and the options of a run."""
 
 
 class Choices(Protocol):
@@ -147,6 +150,10 @@ class PolicyKind:
     """The environment variables that its system's documents tell a reader to export."""
     plan: Callable[[], click.Command] | None = None
     """The command that works out its sizes for a model (`cachewitness plan NAME`); None: there is none."""
+    fit: Fit | None = None
+    """What its system makes of a layout that the user named; raises UsageError. None: the groups are as the layout says."""
+    remarks: Callable[[Layout, Mapping[str, Any], str], list[str]] | None = None
+    """What a run on such a layout replaces of the system's own defaults, and by what; None: nothing."""
     draw: Draw | None = None
     """How a fuzzer draws its configurations; None: from its own ones."""
 

@@ -50,7 +50,8 @@ class Eviction(msgspec.Struct, frozen=True, omit_defaults=True):
 class Pool(msgspec.Struct, frozen=True, omit_defaults=True):
     """A set of physical pages. `null` pages are placeholders that nobody owns, writes or reads.
 
-    `eviction` is how keys of its pages end for want of room; None: the engine does not say.
+    `eviction` is how keys of its pages end for want of room; None: the engine does not say. A pool that `grows` begins with so
+    many `pages`, perhaps none, and has more with each event `grow`.
     """
 
     id: int
@@ -58,6 +59,7 @@ class Pool(msgspec.Struct, frozen=True, omit_defaults=True):
     null: list[int] = []
     tier: str = "local"
     eviction: Eviction | None = None
+    grows: bool = False
 
 
 class Group(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -174,6 +176,13 @@ class Drop(_Event, tag="drop", gc=False):
     group: int
     pages: list[int]
     holder: str
+
+
+class Grow(_Event, tag="grow", gc=False):
+    """The engine added so many pages to a pool that grows; they are numbered on from those that it had, and hold nothing."""
+
+    pool: int
+    pages: int
 
 
 class Write(_Event, tag="write", gc=False):
@@ -432,7 +441,7 @@ class Died(_Event, tag="died", gc=False):
     hung: bool = False
 
 
-Physical = Take | Drop | Write | Read | Copy | Zero
+Physical = Take | Drop | Grow | Write | Read | Copy | Zero
 Claim = Publish | Unpublish | Hit | Counts
 Life = Submitted | StepBegin | StepEnd | Accept | Preempted | Aborted | Finished | ResetDone | Version | Compare | Died
 Event = Physical | Claim | Life

@@ -66,8 +66,10 @@ def check_header(header: Header) -> None:
     if len(set(pools)) != len(pools):
         raise Nonsense(f"{listed(pools)} - at `$.pools`; give every pool an id of its own")
     for pool in header.pools:
-        if not 1 <= pool.pages <= PAGES_MAX or not all(0 <= page < pool.pages for page in pool.null):
-            raise Nonsense(f"pool {pool.id} - at `$.pools`; pages are 1 to {PAGES_MAX}, null pages among them")
+        if not (0 if pool.grows else 1) <= pool.pages <= PAGES_MAX or not all(0 <= page < pool.pages for page in pool.null):
+            raise Nonsense(
+                f"pool {pool.id} - at `$.pools`; pages are 1 to {PAGES_MAX}, null pages among them, 0 only of a pool that grows"
+            )
     for index, group in enumerate(header.groups):
         _check_group(header, index, group, pools)
     rules = header.rules

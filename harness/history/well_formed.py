@@ -20,6 +20,7 @@ from harness.history.events import (
     Drop,
     Event,
     Finished,
+    Grow,
     Header,
     Hit,
     Move,
@@ -38,6 +39,7 @@ from harness.history.events import (
 )
 from harness.history.nonsense import (
     NO_REQUEST,
+    PAGES_MAX,
     Nonsense,
     at_least_nothing,
     check_header,
@@ -65,6 +67,7 @@ class WellFormedness:
         check_header(header)
         self._groups = header.groups
         self._pools = {pool.id: pool.pages for pool in header.pools}
+        self._growing = {pool.id for pool in header.pools if pool.grows}
         self._tiers = {pool.tier for pool in header.pools}
         self.tokens: dict[str, int] = {}
         """How many tokens each request has."""
@@ -83,6 +86,7 @@ class WellFormedness:
         self._rules: dict[type, Callable[[Any], None]] = {
             Take: self._holding,
             Drop: self._holding,
+            Grow: self._grow,
             Read: self._access,
             Write: self._access,
             Copy: lambda e: self._moves(e.moves, "moves"),
@@ -285,6 +289,13 @@ class WellFormedness:
             raise Nonsense(f"no page in any group - at `$.pages`; {event.r!r} resumes at {event.resume}, over its tables there")
 
     # --- pages ---------------------------------------------------------------------------------------------------------------
+
+    def _grow(self, event: Grow) -> None:
+        if event.pool not in self._growing:
+            raise Nonsense(f"pool {event.pool} - at `$.pool`; it does not grow, by the header: `grows` of the pool says so")
+        if event.pages < 1 or self._pools[event.pool] + event.pages > PAGES_MAX:
+            raise Nonsense(f"{event.pages} more - at `$.pages`; at least 1, and at most {PAGES_MAX} in all")
+        self._pools[event.pool] += event.pages
 
     def _holding(self, event: Take | Drop) -> None:
         self._check_pool(event.group, event.pool)

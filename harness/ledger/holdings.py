@@ -7,7 +7,7 @@ it reads it.
 
 from __future__ import annotations
 
-from harness.history.events import Drop, Take
+from harness.history.events import Drop, Grow, Take
 from harness.ledger.records import Key, PageRecord, PoolRecords
 
 
@@ -24,6 +24,10 @@ class Holdings:
         """The number of the operation under way."""
         self.pages_of: dict[str, int] = {}
         """Per holder: how many pages it holds, counted with multiplicity."""
+
+    def grow(self, event: Grow) -> None:
+        """Add pages to a pool in the operation under way."""
+        self._records[event.pool].grow(event.pages, self.operation)
 
     def take(self, event: Take) -> None:
         """Give pages to a holder."""

@@ -21,6 +21,7 @@ from harness.history.events import (
     Event,
     Finished,
     Group,
+    Grow,
     Header,
     Hit,
     Preempted,
@@ -97,6 +98,7 @@ class Ledger:
         self._apply: dict[type, Callable[[Any], None]] = {
             Take: self.holdings.take,
             Drop: self.holdings.drop,
+            Grow: self.holdings.grow,
             Write: self._write,
             Read: self._read,
             Copy: self.contents.copy,

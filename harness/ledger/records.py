@@ -118,7 +118,7 @@ class PoolRecords(dict[int, PageRecord]):
     Raises IndexError for a page that the pool does not have.
     """
 
-    __slots__ = ("capacity", "null", "pages", "usable")
+    __slots__ = ("_grown", "capacity", "grows", "null", "pages", "usable")
 
     def __init__(self, pool: Pool) -> None:
         super().__init__()
@@ -127,6 +127,20 @@ class PoolRecords(dict[int, PageRecord]):
         """How many pages can hold something: all but the null pages."""
         self.usable: dict[int, PageRecord] = {}
         """The records without those of null pages."""
+        self.grows = pool.grows
+        self._grown: tuple[int, int] = (-1, pool.pages)
+        """The operation in which the pool grew last, and how many pages it had before."""
+
+    def grow(self, pages: int, operation: int) -> None:
+        """Add so many pages, which hold nothing, in an operation."""
+        if self._grown[0] != operation:
+            self._grown = operation, self.pages
+        self.pages += pages
+        self.capacity += pages
+
+    def pages_before(self, operation: int) -> int:
+        """Return how many pages the pool had when its latest operation began."""
+        return self._grown[1] if self._grown[0] == operation else self.pages
 
     def __missing__(self, page: int) -> PageRecord:
         if not 0 <= page < self.pages:

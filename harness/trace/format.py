@@ -40,7 +40,8 @@ class GroupSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One cache group of a layout: the layers that share a block table.
 
     `block_size` is in tokens; `window` (sliding) counts the query itself; `chunk` (chunked-local) is in tokens.
-    `token_bytes` are a token's keys and values in one layer, 0 if nothing is said of them.
+    `token_bytes` are a token's keys and values in one layer, `state_bytes` a sequence's recurrent state in one; 0 if nothing is
+    said of them.
     """
 
     kind: GroupKind
@@ -49,6 +50,7 @@ class GroupSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     chunk: int = 0
     layers: int = 1
     token_bytes: int = 0
+    state_bytes: int = 0
 
 
 class Layout(msgspec.Struct, frozen=True, omit_defaults=True):

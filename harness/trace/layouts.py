@@ -45,6 +45,11 @@ def load(name_or_path: str | Path) -> Layout:
     return _read(_path(name_or_path))
 
 
+def has_model(name_or_path: str | Path) -> bool:
+    """Return whether a layout says what model it is of. Raises UsageError as `load` does."""
+    return "model" in _parsed(_path(name_or_path))
+
+
 def model(name_or_path: str | Path) -> Model:
     """Read the model of a layout, by name or from a file as `load` does.
 

@@ -89,13 +89,15 @@ class Report(msgspec.Struct, kw_only=True):
 
     Of the list of expected failures, nothing failed as `unexpected_passes` say, `unmatched` fit no trace, the day of `expired`
     is over; `broken_list` says why the list itself fails the run. `interrupted`: the user stopped it before its end.
-    `environment` names the settings that came from the environment.
+    `environment` names the settings that came from the environment, `settings` which of its system's defaults the run replaces,
+    and how it sizes what is not replaced.
     `held` says in which process an engine ran that is not this package's own.
     """
 
     engine: str
     engine_version: str = ""
     environment: list[str] = []
+    settings: list[str] = []
     held: str = ""
     seed: int = 0
     suites: list[SuiteReport] = []

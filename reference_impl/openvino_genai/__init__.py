@@ -38,6 +38,8 @@ two blocks of the same content carries the key. Whether earlier checkpoints than
 * *partial preemption of hybrids*: OpenVINO takes blocks off both tables, each with its own block size, and sets the request
   back by the KV tokens; the state it goes on from is another one. Here it goes back to a checkpoint that it holds, or to
   the start.
+* *each cache for itself*: 2026.2 restores from either cache what it has and goes on at the smaller position, where the state
+  may be one of a longer prefix. Here, as from 2026.3 on, both resume where both hold the prefix.
 * *longest tail*: OpenVINO tries KV tails shortest first, and may miss a checkpoint that a longer one allows. Here longest
   first.
 * *duplicates*: OpenVINO's newest block takes the key; here a held block keeps it (`block_pool`).

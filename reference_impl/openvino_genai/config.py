@@ -21,6 +21,13 @@ FLAGS = ("dynamic_split_fuse", "enable_prefix_caching", "use_cache_eviction", "u
 BLOCK_COUNTS = ("num_kv_blocks", "num_linear_attention_blocks")
 
 
+ABSENT = {
+    "use_cache_eviction": "each layer drops the KV blocks that a running sequence attends to least, as only a model knows",
+    "use_sparse_attention": "a prompt then reads a part of its KV blocks, by its mode or by what a model attends to",
+}
+"""The fields whose rules are left out, and why. Sources: `cache_eviction.cpp`, `pipeline_impl.cpp`, `sparse_attention.hpp`."""
+
+
 class ConfigError(ValueError):
     """A setting is refused; the message is one line."""
 
@@ -90,9 +97,14 @@ class SchedulerConfig:
         if self.cache_size * GIB > SIZE_MAX:
             most = SIZE_MAX // GIB
             raise ConfigError(f"cache_size: {self.cache_size} GiB do not fit 64 bits when counted in bytes; use at most {most}")
-        for name in ("use_cache_eviction", "use_sparse_attention"):
+        if not self.dynamic_split_fuse and self.max_num_seqs > self.max_num_batched_tokens:
+            raise ConfigError(
+                f"Max num batched tokens ({self.max_num_batched_tokens}) must be greater or equal to max num sequences "
+                f"({self.max_num_seqs})"
+            )
+        for name, why in ABSENT.items():
             if getattr(self, name):
-                raise AbsentRule(f"{name}: this specification has no such rule; leave it off")
+                raise AbsentRule(f"{name}: left out of this specification, since {why}; leave it off")
 
 
 def check_block_count(name: str, count: int) -> None:

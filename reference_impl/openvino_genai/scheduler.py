@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from reference_impl.openvino_genai.block_manager import BlockCopy
-from reference_impl.openvino_genai.config import ConfigError, SchedulerConfig
+from reference_impl.openvino_genai.config import SchedulerConfig
 from reference_impl.openvino_genai.orchestrator import LA, CacheOrchestrator, CacheType, Restored
 from reference_impl.openvino_genai.sequence import Sequence, SequenceGroup, Status
 from reference_impl.openvino_genai.sizing import Capacity, growth_blocks, initial_tokens, target_blocks
@@ -58,11 +58,6 @@ class Scheduler:
         self, config: SchedulerConfig, capacity: Capacity, kv_block_size: int, *, hybrid: bool, version: str = NEWEST
     ) -> None:
         config.validate()
-        if not config.dynamic_split_fuse and config.max_num_seqs > config.max_num_batched_tokens:
-            raise ConfigError(
-                f"Max num batched tokens ({config.max_num_batched_tokens}) must be greater or equal to max num sequences "
-                f"({config.max_num_seqs})"
-            )
         self.config, self.capacity, self.release = config, capacity, RELEASES[version]
         self.cache = CacheOrchestrator(capacity, kv_block_size, hybrid=hybrid, caching=config.enable_prefix_caching)
         self.groups: dict[str, SequenceGroup] = {}
@@ -119,9 +114,11 @@ class Scheduler:
         """Schedule what the caller expects, each cut to what is known of it and to the room that there is; nobody gives way."""
         output, expected = SchedulerOutput(), list(expected)
         self.restore_new(request_id for request_id, _ in expected)
+        if self.capacity.dynamic:
+            self._reserve()
         for request_id, tokens in expected:
             group = self.groups[request_id]
-            self._run(output, group, self._admitted(group, min(tokens, group.num_available)))
+            self._run(output, group, self._room(group, min(tokens, group.num_available)))
         return output
 
     def complete(self, output: SchedulerOutput) -> None:
@@ -186,10 +183,7 @@ class Scheduler:
         for group in self.groups.values():
             if group.can_generate or group.waiting:
                 continue
-            tokens = min(budget - output.num_tokens, group.num_available)
-            while self._admitted(group, tokens) < tokens and self._grow(group):
-                pass
-            self._run(output, group, self._admitted(group, tokens))
+            self._run(output, group, self._room(group, min(budget - output.num_tokens, group.num_available)))
 
     def _whole_prompts(self, output: SchedulerOutput) -> None:
         running = sum(group.can_generate for group in self.groups.values())
@@ -199,12 +193,16 @@ class Scheduler:
             tokens = group.num_available
             if running >= self.config.max_num_seqs or output.num_tokens + tokens > self.config.max_num_batched_tokens:
                 return
-            while self._admitted(group, tokens) < tokens and self._grow(group):
-                pass
-            if self._admitted(group, tokens) < tokens:
+            if self._room(group, tokens) < tokens:
                 return
             self._run(output, group, tokens)
             running += 1
+
+    def _room(self, group: SequenceGroup, tokens: int) -> int:
+        """Return how many of so many tokens there is room for, when a dynamic cache has grown."""
+        while self._admitted(group, tokens) < tokens and self._grow(group):
+            pass
+        return self._admitted(group, tokens)
 
     def _admitted(self, group: SequenceGroup, tokens: int) -> int:
         return min(tokens, self.cache.available_slots(group.sequences[0], group.num_processed))
@@ -262,7 +260,8 @@ class Scheduler:
     def _reserve(self) -> None:
         """Make room for what active requests may need, when a prompt comes in: in one go, not while it is processed."""
         groups = list(self.groups.values())
-        if self._initialized and all(group.can_generate for group in groups):
+        arrived = self.release.reserves_for_arrivals and not all(group.can_generate for group in groups)
+        if self._initialized and not arrived:
             return
         targets = [(initial_tokens(g.prompt_length, g.max_new_tokens), g.num_sequences) for g in groups]
         for manager in self.cache.managers.values():

@@ -9,7 +9,7 @@ rules matters:
    as soon as the KV pool or the budget is set.
 2. A budget without explicit KV blocks is split. Without prefix caching the states come off first and KV gets the rest. With
    it the split is the one that holds the most tokens, and an explicit number of states is *discarded*: the document says
-   that it overrides, the measured release says otherwise.
+   that it overrides, the sources of 2026.2 and 2026.3 and the measured 2026.4 discard it.
 3. Explicit KV blocks win over a budget; with prefix caching an unset number of states covers as many tokens.
 4. With neither, nothing is derived, and a pool of no blocks makes the cache dynamic.
 

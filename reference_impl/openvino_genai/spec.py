@@ -40,21 +40,24 @@ KV_BLOCK_SIZES = {"CPU": 32, "GPU": 16, "GPU+XATTENTION": 256}
 
 @dataclass(frozen=True)
 class Release:
-    """What a release does its own way.
+    """What a release does its own way, by its sources (2026.2, 2026.3) or as measured (2026.4).
 
-    `adaptive_multiplier`: an unset `cache_interval_multiplier` is derived from the bytes of the two kinds of block.
+    `adaptive_multiplier`: an unset `cache_interval_multiplier` is derived from the bytes of the two kinds of block; else 8.
+    `reserves_for_arrivals`: a dynamic cache makes room for a whole prompt that comes while others run, and all that they may
+    become; else it does so for the first requests alone, and grows by 256 tokens where a later one finds no room.
     `dynamic_adds_to_explicit`: a dynamic cache without prefix caching adds a linear-attention block for every waiting sequence
     to an explicit `num_linear_attention_blocks`; else it keeps the explicit number.
     """
 
     adaptive_multiplier: bool
+    reserves_for_arrivals: bool
     dynamic_adds_to_explicit: bool
 
 
 RELEASES: dict[str, Release] = {
-    "2026.2": Release(adaptive_multiplier=False, dynamic_adds_to_explicit=True),
-    "2026.3": Release(adaptive_multiplier=True, dynamic_adds_to_explicit=True),  # PR 4050
-    "2026.4": Release(adaptive_multiplier=True, dynamic_adds_to_explicit=False),  # measured
+    "2026.2": Release(adaptive_multiplier=False, reserves_for_arrivals=False, dynamic_adds_to_explicit=True),
+    "2026.3": Release(adaptive_multiplier=True, reserves_for_arrivals=True, dynamic_adds_to_explicit=True),  # PR 4050
+    "2026.4": Release(adaptive_multiplier=True, reserves_for_arrivals=True, dynamic_adds_to_explicit=False),
 }
 NEWEST = "2026.4"
 
@@ -124,7 +127,18 @@ RULES: dict[str, Rule] = _rules(
     Rule("initial-zero", "The first state of a sequence is zeroed before it runs.", _ORCHESTRATOR),
     Rule("identity", "Salt, adapter and media enter the hashes.", _HERE),
     Rule("clear-keys", "Every key can be forgotten while requests run.", _HERE),
-    Rule("cache-eviction", "use_cache_eviction, sparse attention.", f"{_CB}/cache/cache_eviction.cpp", implemented=False),
+    Rule(
+        "cache-eviction",
+        "use_cache_eviction: each layer drops the KV blocks of a running sequence that it attended to least.",
+        f"{_CB}/cache/cache_eviction.cpp",
+        implemented=False,
+    ),
+    Rule(
+        "sparse-attention",
+        "use_sparse_attention: a prompt reads a part of its KV blocks.",
+        "src/cpp/include/openvino/genai/sparse_attention.hpp",
+        implemented=False,
+    ),
     Rule("temporary-checkpoints", "Checkpoints of every draft in speculative decoding.", _SCHEDULER, implemented=False),
     Rule("gpu-growth", "Dynamic growth limited by free device memory.", _SCHEDULER, implemented=False),
 )

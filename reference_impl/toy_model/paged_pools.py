@@ -79,6 +79,15 @@ class Pools:
             parts = [like.new_empty(group.block_size, 2, config.num_key_value_heads, config.head_dim)]
         return [part.new_full((len(group.layers), self.pages, *part.shape), float("nan")) for part in parts]
 
+    def grow(self, pages: int) -> None:
+        """Add so many pages behind the others; nobody has written them."""
+        self.pages += pages
+        self.owner += [NOBODY] * pages
+        for view in self.views:
+            for index, tensor in enumerate(view):
+                more = tensor.new_full((tensor.shape[0], pages, *tensor.shape[2:]), float("nan"))
+                view[index] = torch.cat([tensor, more], dim=1)
+
     def writable(self, page: int) -> bool:
         """Whether a page exists and is no null page."""
         return 0 <= page < self.pages and page not in self.null

@@ -71,7 +71,6 @@ def test_a_system_has_many_spellings(spelling: str, system: str, capsys: pytest.
         (["openvino", "--kv-blocks", str(2**49), "--release", "2026.2"], "num_kv_blocks"),
         (["openvino", "--kv-blocks", "8", "--multiplier", str(2**58)], "cache_interval_multiplier"),
         (["openvino", "--kv-blocks", "9" * 5000], "'--kv-blocks'"),
-        (["openvino", "--kv-blocks", "8", "--no-prefix-caching", "--multiplier", "8"], "--multiplier"),
         (["openvino", "--device", "npu"], "'--device'"),
         (["openvino", "--max-num-batched-tokens", "all"], "'--max-num-batched-tokens'"),
         (["furiosa", "--layout", "gemma-3-27b", "--expected-average-seq-length", "long"], "EXPECTED_AVERAGE_SEQ_LENGTH"),

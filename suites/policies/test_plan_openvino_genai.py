@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness._util.errors import UsageError
-from harness.policies.openvino_genai.plan import UNLIMITED, Request, plan
+from harness.policies.openvino_genai.plan import Request, plan
 
 # The model whose blocks were measured: 3 gated DeltaNet layers and 1 of attention, everything in f32. OpenVINO 2026.4.1 said
 # 835 584 bytes for a state and 8 192 for a KV block of 32 tokens.
@@ -50,7 +50,7 @@ def tiny(tmp_path: Path) -> str:
 
 
 def _plan(layout: str, release: str = "2026.4", **config: Any) -> dict[str, Any]:
-    answer = plan(Request(config, layout=layout, release=release))
+    answer = plan(Request(config, layout, release))
     return {line.name: line.value for line in answer.lines}
 
 
@@ -80,8 +80,8 @@ def test_explicit_kv_blocks_give_ceil_of_their_share(tiny: str, multiplier: int,
     assert (results["kv_blocks"], results["la_blocks"]) == (64, la)
 
 
-@pytest.mark.parametrize(("batched", "la"), [(256, 5), (UNLIMITED, 1)])
-def test_without_prefix_caching_states_are_of_sequences(tiny: str, batched: int, la: int) -> None:
+@pytest.mark.parametrize(("batched", "la"), [(256, 5), ("unlimited", 1)])
+def test_without_prefix_caching_states_are_of_sequences(tiny: str, batched: int | str, la: int) -> None:
     """Bounded batches: `max_num_seqs`; unlimited: one. Both measured, under a budget and with explicit blocks."""
     explicit = _plan(tiny, num_kv_blocks=64, max_num_seqs=5, max_num_batched_tokens=batched)
     budget = _plan(tiny, cache_size=1, max_num_seqs=5, max_num_batched_tokens=batched)
@@ -108,6 +108,12 @@ def test_the_example_needs_no_layout() -> None:
     assert any("prefix caching is on" in note for note in answer.notes)
 
 
+def test_a_multiplier_without_prefix_caching_is_not_used_and_said_so() -> None:
+    """OpenVINO ignores it as well."""
+    answer = plan(Request({"num_kv_blocks": 8, "cache_interval_multiplier": 8, "enable_prefix_caching": False}))
+    assert answer.value("la_blocks") == 256 and any("--multiplier is not used" in note for note in answer.notes)
+
+
 def test_a_manual_number_of_states_is_discarded_under_a_budget_with_prefix_caching(tiny: str) -> None:
     """Measured, against the document; and said so."""
     config = {"cache_size": 1, "enable_prefix_caching": True, "cache_interval_multiplier": 8, "num_linear_attention_blocks": 20}
@@ -118,16 +124,16 @@ def test_a_manual_number_of_states_is_discarded_under_a_budget_with_prefix_cachi
 
 def test_the_latency_profile_is_a_pipelines_own(tiny: str) -> None:
     """LLMPipeline: unlimited batches and prefix caching, unless told otherwise."""
-    answer = plan(Request({"num_kv_blocks": 64, "cache_interval_multiplier": 8}, layout=tiny, pipeline="LLMPipeline"))
+    answer = plan(Request({"num_kv_blocks": 64, "cache_interval_multiplier": 8, "pipeline": "LLMPipeline"}, tiny))
     assert answer.value("prefix_caching") is True
-    off = plan(Request({"num_kv_blocks": 64, "enable_prefix_caching": False}, layout=tiny, pipeline="LLMPipeline"))
+    off = plan(Request({"num_kv_blocks": 64, "enable_prefix_caching": False, "pipeline": "LLMPipeline"}, tiny))
     assert off.value("la_blocks") == 1
 
 
 @pytest.mark.parametrize(("device", "tokens"), [("cpu", 32), ("gpu", 16), ("gpu+xattention", 256)])
 def test_the_device_gives_the_tokens_of_a_block(tiny: str, device: str, tokens: int) -> None:
     """And so the interval."""
-    answer = plan(Request({"num_kv_blocks": 64, "cache_interval_multiplier": 8}, layout=tiny, device=device))
+    answer = plan(Request({"num_kv_blocks": 64, "cache_interval_multiplier": 8, "device": device}, tiny))
     assert (answer.value("kv_block_tokens"), answer.value("interval_tokens")) == (tokens, 8 * tokens)
 
 
@@ -138,12 +144,11 @@ def test_the_device_gives_the_tokens_of_a_block(tiny: str, device: str, tokens: 
         ({"num_kv_blocks": 8, "cache_interval_multiplier": 2**58}, {}, "cache_interval_multiplier: 288230376151711744"),
         ({"num_kv_blocks": 8, "cache_interval_multiplier": 2**60}, {}, "cache_interval_multiplier is too large"),
         ({"num_kv_blocks": 8, "cache_interval_multiplier": 0}, {}, "cache_interval_multiplier must be greater than 0"),
-        ({"num_kv_blocks": 8, "cache_interval_multiplier": 8, "enable_prefix_caching": False}, {}, "--multiplier"),
-        ({"num_kv_blocks": 8, "enable_prefix_caching": True}, {}, "--multiplier: unset"),
-        ({"cache_size": 2}, {}, "--cache-size-gib"),
-        ({"num_kv_blocks": 8}, {"memory_gib": 1}, "--memory-gib"),
-        ({"num_kv_blocks": 8}, {"la_block_bytes": 4}, "--la-block-bytes"),
-        ({"num_kv_blocks": 8}, {"kv_precision": "f16"}, "--kv-precision"),
+        ({"num_kv_blocks": 8, "enable_prefix_caching": True}, {}, "cache_interval_multiplier: unset"),
+        ({"cache_size": 2}, {}, "cache_size is split by the bytes of blocks"),
+        ({"num_kv_blocks": 8}, {"memory_gib": 1}, "memory_gib is compared with the bytes"),
+        ({"num_kv_blocks": 8}, {"la_block_bytes": 4}, "la_block_bytes: needs kv_block_bytes beside it"),
+        ({"num_kv_blocks": 8}, {"kv_precision": "f16"}, "kv_precision"),
         ({"num_kv_blocks": 8}, {"release": "2025.1"}, "--release: '2025.1'"),
         ({"cache_size": 2**40}, {"kv_block_bytes": 8192}, "cache_size"),
         ({"num_kv_blocks": 8, "use_cache_eviction": True}, {}, "use_cache_eviction"),
@@ -155,22 +160,22 @@ def test_the_device_gives_the_tokens_of_a_block(tiny: str, device: str, tokens: 
         (
             {"cache_size": 2},
             {"layout": "qwen3.5-0.8b"},
-            "256 states of 19759104 bytes against --cache-size-gib 2: lower --max-num",
+            "256 states of 19759104 bytes against cache_size 2 GiB: lower max_num_seqs",
         ),
         (
             {"num_kv_blocks": 2_000_000},
             {"kv_block_bytes": 8192, "memory_gib": 4},
-            "system. --kv-blocks 2000000 against --memory-gib",
+            "system. num_kv_blocks 2000000 against memory_gib",
         ),
-        ({"cache_size": 5}, {"kv_block_bytes": 8192, "memory_gib": 4}, "system. --cache-size-gib 5 against --memory-gib"),
+        ({"cache_size": 5}, {"kv_block_bytes": 8192, "memory_gib": 4}, "system. cache_size 5 GiB against memory_gib"),
         ({"num_kv_blocks": 8, "num_linear_attention_blocks": 2}, {"layout": "gemma-3-27b"}, "num_linear_attention_blocks"),
         ({"num_kv_blocks": 8}, {"layout": "kimi-linear-48b-a3b"}, "model.caches[1].kind 'latent'"),
-        ({"num_kv_blocks": 8}, {"layout": "gemma-3-27b", "kv_block_bytes": 1}, "--kv-block-bytes"),
+        ({"num_kv_blocks": 8}, {"layout": "gemma-3-27b", "kv_block_bytes": 1}, "kv_block_bytes: layout"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_does_not_fit_is_refused_by_name(config: dict[str, Any], options: dict[str, Any], named: str) -> None:
     """One line with the option or the field."""
     with pytest.raises(UsageError) as caught:
-        plan(Request(config, **options))
+        plan(Request(config | {name: options.pop(name) for name in set(options) - {"layout", "release"}}, **options))
     assert named in str(caught.value) and "\n" not in str(caught.value)

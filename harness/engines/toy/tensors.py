@@ -14,7 +14,7 @@ from torch import Tensor
 from harness.engines.toy.culprit import Place
 from harness.engines.toy.holdings import Holdings, Page
 from harness.engines.toy.model import Model
-from harness.history.events import Aborted, Event, Finished, Header, Move, Preempted, Run, StepBegin, Version
+from harness.history.events import Aborted, Event, Finished, Grow, Header, Move, Preempted, Run, StepBegin, Version
 from reference_impl.toy_model.kernels import Kernels
 from reference_impl.toy_model.paged import Chunk, Pools, Shelf, move, step
 from reference_impl.toy_model.paged_plan import NULL
@@ -36,10 +36,10 @@ class Tensors:
         self.places: dict[str, Place] = {}
         """With `every_position`: where the last step kept what it computed on its way, by request."""
         self.version = 0
-        self._first, pages, null = laid_out(header)
+        self._space, pages, null = laid_out(header)
         self.pools = model.pools(pages, null=null)
-        self._shelves = {pool.id: Shelf(pool.pages) for pool in header.pools if pool.id not in self._first}
-        self._of_group = [self._first.get(group.pool, 0) for group in header.groups]
+        self._shelves = {pool.id: Shelf(pool.pages) for pool in header.pools if pool.id not in self._space}
+        self._of_group = [self._space.get(group.pool, []) for group in header.groups]
         self._holdings = Holdings(header)
         self._freed: dict[int, list[Page]] = {}
         self._open: dict[int, set[str]] = {}
@@ -54,6 +54,9 @@ class Tensors:
             if isinstance(event, StepBegin):
                 self._open[event.step] = {run.r for run in event.runs}
                 self._freed[event.step], self._holdings.freed = self._holdings.freed, []
+            elif isinstance(event, Grow):
+                self._space[event.pool] += range(self.pools.pages, self.pools.pages + event.pages)
+                self.pools.grow(event.pages)
             elif isinstance(event, Preempted | Aborted | Finished):
                 self._orphans |= {(step, event.r) for step, running in self._open.items() if event.r in running}
             elif isinstance(event, Version) and not event.adapter:
@@ -73,7 +76,7 @@ class Tensors:
         for pool, pages in begin.zeros:
             self.pools.zero([self._place((pool, page))[1] for page in pages])
         self._move(begin.copies)
-        self._begin([entry for entry in begin.begun if entry[1].src_pool not in self._first])
+        self._begin([entry for entry in begin.begun if entry[1].src_pool not in self._space])
         runs = [run for run in begin.runs if run.r not in withdrawn]
         chunks = [self._chunk(run, tokens[run.r]) for run in runs]
         logits: dict[str, Tensor] = {}
@@ -84,7 +87,7 @@ class Tensors:
             parts = rows.split([chunk.outputs for chunk in chunks])
             logits = {run.r: part for run, part in zip(runs, parts, strict=True)}
         self._move(begin.stores)
-        self._begin([entry for entry in begin.begun if entry[1].src_pool in self._first])
+        self._begin([entry for entry in begin.begun if entry[1].src_pool in self._space])
         self._move([self._under_way.pop(number) for number in begin.ended])
         for number in begin.failed:
             self._under_way.pop(number)
@@ -112,8 +115,8 @@ class Tensors:
     def _place(self, page: Page) -> tuple[Pools | Shelf, int]:
         """Return where a page lies: in the device's space or on a shelf."""
         pool, number = page
-        first = self._first.get(pool)
-        return (self._shelves[pool], number) if first is None else (self.pools, first + number)
+        space = self._space.get(pool)
+        return (self._shelves[pool], number) if space is None else (self.pools, space[number])
 
     def tables(self, run: Run) -> list[list[int]]:
         """Return the tables of a run in the device's space."""
@@ -121,7 +124,7 @@ class Tensors:
 
     def _moved(self, tables: Sequence[Sequence[int]]) -> list[list[int]]:
         moved = zip(tables, self._of_group, strict=True)
-        return [[first + page if page >= 0 else NULL for page in row] for row, first in moved]
+        return [[space[page] if page >= 0 else NULL for page in row] for row, space in moved]
 
     def _chunk(self, run: Run, tokens: Sequence[int]) -> Chunk:
         known = list(tokens[run.start : run.stop])
@@ -131,17 +134,17 @@ class Tensors:
         return Chunk(known, run.start, self.tables(run), len(run.drafts), scratch, outputs)
 
 
-def laid_out(header: Header) -> tuple[dict[int, int], int, list[int]]:
-    """Return where in one space each pool of the device begins, how many pages the space has, and those that hold nothing.
+def laid_out(header: Header) -> tuple[dict[int, list[int]], int, list[int]]:
+    """Return where in one space each page of the device's pools lies, how many pages the space has, and which hold nothing.
 
     A single pool whose page 0 is a null page is the space; otherwise page 0 of the space is nobody's.
     """
     local = [pool for pool in header.pools if pool.tier == "local"]
     if len(local) == 1 and NULL in local[0].null:
-        return {local[0].id: 0}, local[0].pages, list(local[0].null)
-    first, pages, null = {}, 1, [NULL]
+        return {local[0].id: [*range(local[0].pages)]}, local[0].pages, list(local[0].null)
+    space, pages, null = {}, 1, [NULL]
     for pool in local:
-        first[pool.id] = pages
-        null += [pages + page for page in pool.null]
+        space[pool.id] = [*range(pages, pages + pool.pages)]
+        null += [space[pool.id][page] for page in pool.null]
         pages += pool.pages
-    return first, pages, null
+    return space, pages, null

@@ -1,10 +1,12 @@
 """OpenVINO GenAI's two pools as an engine.
 
 OpenVINO has one block table for all attention layers and one for all linear-attention layers. A page of the ledger has one
-content, so each group of a layout has a pool of its own here, and groups of a kind show the same table. A trace names
-`pages`, as if there were one pool of equally large pages; they are the shared budget, in which a KV block weighs one page
-for each attention group and a state one for each recurrent group, and OpenVINO's own rule splits it. The checkpoint
-interval is the layout's recurrent block size unless `cache_interval_multiplier` is set.
+content, so each group of a layout has a pool of its own here, and groups of a kind show the same table.
+
+The pools are sized in one of two ways. If an option names `num_kv_blocks` or `cache_size`, or stands for them (`scenario`,
+`pipeline`), they are sized as SchedulerConfig sizes them, and whatever is not named has OpenVINO's own default; with both 0
+the pools are dynamic and grow. Otherwise a trace's `pages` are the shared budget, in which a KV block weighs one page for each
+attention group and a state one for each recurrent group, and OpenVINO's own rule splits it.
 
 Hits of hybrids end at any length. Of attention alone they are declared by block: OpenVINO resumes inside a block too, but
 by a key that ends beyond, which no checker counts. A sliding group keeps every token, as OpenVINO does. A rolled-back
@@ -15,6 +17,7 @@ aborted. The source of a copy is held as `copy:N` until the step has run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -23,29 +26,24 @@ from harness.engines.adapter import CAPABILITIES, Adapter, Asked, Refused, Sched
 from harness.engines.cache_state import ABSENT, Claim, Count, KeyId, Tables
 from harness.engines.driver import Driver
 from harness.history.events import Eviction, Group, Header, Move, Pool, Rules, UnpublishReason
-from harness.trace.format import GroupSpec, Step, Submit, TraceHeader
+from harness.policies.openvino_genai import fitting, sizes
+from harness.trace.format import GroupSpec, Layout, Step, Submit, TraceHeader
 from reference_impl.openvino_genai import spec
 from reference_impl.openvino_genai.block_manager import BlockManager
-from reference_impl.openvino_genai.config import ConfigError, SchedulerConfig
+from reference_impl.openvino_genai.config import SchedulerConfig
 from reference_impl.openvino_genai.orchestrator import KV, LA, CacheType, Restored
 from reference_impl.openvino_genai.scheduler import RefusedRequest, Scheduler, SchedulerOutput
 from reference_impl.openvino_genai.sequence import Identity, MediaItem, SequenceGroup, Status
-from reference_impl.openvino_genai.sizing import Capacity, LayoutBytes, derive, split_budget
+from reference_impl.openvino_genai.sizing import Capacity, LayoutBytes, split_budget
 
 PROGRESS_STEPS = 4
 """Requests that were preempted wait a step; the rest is margin."""
 
-ALIASES = {"enable_caching": "enable_prefix_caching"}
-"""The harness's names for options of this policy."""
-DEFAULTS: dict[str, Any] = {
-    "enable_prefix_caching": True,
-    "cache_interval_multiplier": None,
-    "num_linear_attention_blocks": 0,
-    "max_num_seqs": 4,
-    "max_num_batched_tokens": 2048,
-    "dynamic_split_fuse": True,
-}
+OF_A_TRACE: dict[str, Any] = {"enable_prefix_caching": True, "max_num_seqs": 4, "max_num_batched_tokens": 2048}
+"""What replaces OpenVINO's defaults where pools are a trace's own; `fitting.remarks` says why."""
 MODEL_LEN = 4096
+BLOCKS_MAX = 1 << 18
+"""So many blocks of a pool a run keeps record of."""
 
 
 class Built:
@@ -53,37 +51,46 @@ class Built:
 
     def __init__(self, header: TraceHeader, release: str = "") -> None:
         self.release = release or spec.NEWEST
-        options = _named(header.options)
-        self.max_model_len = _model_len(options.pop("max_model_len", MODEL_LEN))
-        attention = [group for group in header.layout.groups if group.kind != "recurrent"]
-        recurrent = [group for group in header.layout.groups if group.kind == "recurrent"]
-        self.kv_block_size = _one_size(header, attention, "attention")
-        self.hybrid = bool(recurrent)
-        try:
-            self.config, self.capacity = self._size(header, options, len(attention), recurrent)
-        except ConfigError as error:
-            raise UsageError(f"policy openvino_genai: {error}") from None
-        self.groups = [self._group(index, group) for index, group in enumerate(header.layout.groups)]
+        options = sizes.chosen(header.options)
+        layout = fitting.grouped(header.layout, None, options)
+        self.max_model_len = sizes.check_model_len(options.get("max_model_len", MODEL_LEN))
+        self.kv_block_size = sizes.one_block_size(layout, "attention")
+        self.hybrid = any(group.kind == "recurrent" for group in layout.groups)
+        size = self._sized if sizes.sized(options) else self._split
+        self.config, self.capacity = size(header, layout, options)
+        self.groups = [self._group(index, group) for index, group in enumerate(layout.groups)]
 
-    def _size(
-        self, header: TraceHeader, options: dict[str, Any], attention: int, recurrent: list[GroupSpec]
-    ) -> tuple[SchedulerConfig, Capacity]:
-        if recurrent and options["enable_prefix_caching"] and options["cache_interval_multiplier"] is None:
-            options["cache_interval_multiplier"] = _multiplier(header, recurrent, self.kv_block_size)
-        layout = LayoutBytes(attention, len(recurrent), self.kv_block_size)
-        config = SchedulerConfig(**options)
-        config.validate()
+    def _sized(self, header: TraceHeader, layout: Layout, options: dict[str, Any]) -> tuple[SchedulerConfig, Capacity]:
+        """Return configuration and capacity as SchedulerConfig says."""
+        config = sizes.config_of(options)
+        capacity = sizes.capacity_of(config, layout, options, self.release)
+        for name, blocks in (("num_kv_blocks", capacity.kv_blocks), ("num_linear_attention_blocks", capacity.la_blocks)):
+            if blocks > BLOCKS_MAX:
+                raise UsageError(
+                    f"policy openvino_genai: {name}: {blocks:,} blocks; a run keeps a record of each, of {BLOCKS_MAX:,} at most"
+                )
+        return config, capacity
+
+    def _split(self, header: TraceHeader, layout: Layout, options: dict[str, Any]) -> tuple[SchedulerConfig, Capacity]:
+        """Return configuration and capacity where a trace's pages are the budget of both pools."""
+        options = OF_A_TRACE | options
+        recurrent = sum(group.kind == "recurrent" for group in layout.groups)
+        attention = len(layout.groups) - recurrent
+        if recurrent and options["enable_prefix_caching"]:
+            options["cache_interval_multiplier"] = fitting.multiplier(layout, options, self.release)
+        config = sizes.config_of(options)
+        pages = LayoutBytes(attention, recurrent, self.kv_block_size)
         if recurrent and config.enable_prefix_caching:
-            kv, _ = split_budget(header.pages, layout, config.get_cache_interval(self.kv_block_size))
+            kv, _ = split_budget(header.pages, pages, config.get_cache_interval(self.kv_block_size))
         else:
             states = config.num_linear_attention_blocks or (1 if config.unlimited else config.max_num_seqs)
-            kv = max(header.pages - states * len(recurrent), 0) // attention
+            kv = max(header.pages - states * recurrent, 0) // attention
         if kv == 0:
             raise UsageError(
                 f"policy openvino_genai: {header.pages} pages leave no KV block beside the states; give more pages"
             )
-        config = SchedulerConfig(num_kv_blocks=kv, **options)
-        return config, derive(config, layout, self.release)
+        config = replace(config, num_kv_blocks=kv)
+        return config, sizes.capacity(config, pages, self.release)
 
     def _group(self, index: int, group: GroupSpec) -> Group:
         if group.kind != "recurrent":
@@ -109,51 +116,16 @@ class Built:
             engine="reference",
             engine_version=self.release,
             height=header.height,
-            pools=[Pool(g.pool, blocks[g.kind == "recurrent"], eviction=Eviction("lru-restored")) for g in self.groups],
+            pools=[
+                Pool(g.pool, blocks[g.kind == "recurrent"], eviction=Eviction("lru-restored"), grows=self.capacity.dynamic)
+                for g in self.groups
+            ],
             groups=self.groups,
             rules=Rules(caching=caching, alignment=1 if self.hybrid else self.kv_block_size, progress_steps=PROGRESS_STEPS),
             capabilities=CAPABILITIES,
             not_applicable=not_applicable,
             trace=header.name,
         )
-
-
-def _named(given: Mapping[str, Any]) -> dict[str, Any]:
-    options = dict(DEFAULTS)
-    for name, value in given.items():
-        name_here = ALIASES.get(name, name)
-        if name_here not in options and name_here != "max_model_len":
-            known = ", ".join(sorted([*options, *ALIASES, "max_model_len"]))
-            raise UsageError(f"policy openvino_genai: option {name!r} is unknown; known are {known}")
-        options[name_here] = value
-    return options
-
-
-def _model_len(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 < value <= spec.INT32_MAX:
-        raise UsageError(f"policy openvino_genai: option 'max_model_len' ({value!r}) must be a whole number from 2 to 2^31 - 1")
-    return value
-
-
-def _one_size(header: TraceHeader, groups: list[GroupSpec], what: str) -> int:
-    sizes = sorted({group.block_size for group in groups})
-    if len(sizes) != 1:
-        named = ", ".join(map(str, sizes)) or "none"
-        raise UsageError(
-            f"layout {header.layout.name!r}: OpenVINO has one block table for all {what} groups, of one block size; "
-            f"here they have {named}"
-        )
-    return sizes[0]
-
-
-def _multiplier(header: TraceHeader, recurrent: list[GroupSpec], kv_block_size: int) -> int:
-    interval = _one_size(header, recurrent, "recurrent")
-    if interval % kv_block_size:
-        raise UsageError(
-            f"layout {header.layout.name!r}: a checkpoint interval is a multiple of the KV block size, and {interval} is none "
-            f"of {kv_block_size}; set the option 'cache_interval_multiplier'"
-        )
-    return interval // kv_block_size
 
 
 class TwoPools(Adapter):
@@ -168,6 +140,7 @@ class TwoPools(Adapter):
         self._copies = count(1)
         self._holding: list[tuple[int, int, str]] = []
         self._keys: dict[int, tuple[int, dict[KeyId, Claim]]] = {}
+        self._blocks = {group.id: self._manager(group).pool.num_blocks for group in built.groups}
 
     # --- requests ------------------------------------------------------------------------------------------------------
 
@@ -220,6 +193,7 @@ class TwoPools(Adapter):
             self._report(r, restored)
         starts = {r: group.num_processed for r, group in scheduler.groups.items()}
         self._output = output = scheduler.schedule(step.budget) if asked is None else scheduler.schedule_expected(asked)
+        self._grow()
         copies = self._copies_of(output)
         for r in output.preempted:
             self.engine.preempted(r)
@@ -248,6 +222,14 @@ class TwoPools(Adapter):
             return
         pages = [_pages(restored.blocks.get(kind, [])) for kind in self._kind]
         self.diff.hit(r, restored.cached, pages, resume=restored.processed)
+
+    def _grow(self) -> None:
+        """Report which pools have more blocks than before."""
+        for group in self._groups:
+            blocks = self._manager(group).pool.num_blocks
+            if blocks > self._blocks[group.id]:
+                self.diff.grow(group.pool, blocks - self._blocks[group.id])
+                self._blocks[group.id] = blocks
 
     def _copies_of(self, output: SchedulerOutput) -> list[Move]:
         """Return the moves of every group, and hold their sources until the step has run."""

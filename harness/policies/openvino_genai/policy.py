@@ -13,12 +13,16 @@ from harness.engines.protocol import Engine
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
 from harness.trace.format import Layout, TraceHeader
+from harness.trace.model import Model
 from harness.vectors.case import Questions
 from reference_impl.openvino_genai import spec
 
 
 def configurations() -> list[Configuration]:
-    """Return the configurations of a run: hybrids of several intervals, states without checkpoints, attention alone."""
+    """Return the configurations of a run: hybrids of several intervals, states without checkpoints, attention alone.
+
+    The pools are a trace's own, of sizes that are named, or dynamic.
+    """
     mamba, unequal = layouts.load("full-mamba"), layouts.load("full-mamba-unequal")
     return [
         Configuration(layout, options, "openvino_genai")
@@ -32,6 +36,10 @@ def configurations() -> list[Configuration]:
             (mamba, {"enable_prefix_caching": False}),
             (mamba, {"enable_prefix_caching": False, "max_num_batched_tokens": spec.SIZE_MAX}),
             (mamba, {"dynamic_split_fuse": False}),
+            (mamba, {"num_kv_blocks": 24, "enable_prefix_caching": True, "cache_interval_multiplier": 2}),
+            (mamba, {"num_kv_blocks": 24, "max_num_seqs": 3}),
+            (mamba, {"num_kv_blocks": 0, "enable_prefix_caching": True, "cache_interval_multiplier": 1}),
+            (mamba, {"num_kv_blocks": 0}),
         )
     ]
 
@@ -49,6 +57,18 @@ def cold_configurations() -> list[Configuration]:
 def serve(layout: Layout, serving: Serving) -> TraceHeader:
     """Return the header of a scheduler that answers prompts."""
     return served_plainly("openvino_genai", layout, serving)
+
+
+def _fit(layout: Layout, model: Model | None, options: Mapping[str, Any], release: str) -> tuple[Layout, dict[str, Any]]:
+    from harness.policies.openvino_genai.fitting import fit
+
+    return fit(layout, model, options, release)
+
+
+def _remarks(layout: Layout, options: Mapping[str, Any], release: str) -> list[str]:
+    from harness.policies.openvino_genai.fitting import remarks
+
+    return remarks(layout, options, release)
 
 
 def _steer(engine: Any, choices: Choices) -> None:
@@ -98,4 +118,6 @@ POLICY = PolicyKind(
     mutants=_mutants,
     questions=_questions,
     plan=_plan,
+    fit=_fit,
+    remarks=_remarks,
 )

@@ -66,6 +66,7 @@ class Document(msgspec.Struct, kw_only=True):
     held: str
     policy: str
     environment: list[str]
+    settings: list[str]
     configurations: list[str]
     seed: int
     verdict: Outcome
@@ -99,6 +100,7 @@ def document(report: Report, stored: Mapping[str, Stored], configurations: Seque
         held=report.held,
         policy=policy,
         environment=report.environment,
+        settings=report.settings,
         configurations=list(configurations),
         seed=report.seed,
         verdict=report.outcome,

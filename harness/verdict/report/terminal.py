@@ -194,8 +194,8 @@ def _heading(report: Report, configurations: int, out: Console) -> None:
 
 
 def print_environment(report: Report, out: Console) -> None:
-    """Print the settings that came from the environment, a line each."""
-    for origin in report.environment:
+    """Print the settings that came from the environment, and those that a run replaces, a line each."""
+    for origin in [*report.environment, *report.settings]:
         out.print(Text(origin), soft_wrap=True)
 
 
