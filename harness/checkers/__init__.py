@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.checkers.captures import CapturesKept
 from harness.checkers.content_floor import ContentFloor
 from harness.checkers.eviction import EvictionOrder
 from harness.checkers.ownership import Ownership
@@ -23,6 +24,7 @@ ALL: tuple[type[Checker], ...] = (
     CommitOrder,
     ReuseFloor,
     ContentFloor,
+    CapturesKept,
     EvictionOrder,
     Progress,
     TensorsAgree,

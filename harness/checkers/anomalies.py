@@ -101,6 +101,11 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "correct output, no reuse: the cache is inert, or drops what it need not",
     ),
     Anomaly(
+        "lost-capture",
+        "a declared capture is made, found by whoever begins as it does, and given up for want of places alone",
+        "every request behind the first computes the system prompt again",
+    ),
+    Anomaly(
         "needless-eviction",
         "no key ends for want of room while a page without a key is free, unless the engine declares why",
         "correct output, fewer hits: the cache forgets what it had room for",

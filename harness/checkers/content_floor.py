@@ -19,6 +19,7 @@ from harness.checkers.lookup import Lookup
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.room import spare_pages
 from harness.checkers.wording import count
+from harness.history.attention_span import first_needed
 from harness.history.events import Counts, Drop, Finished, Group, Header, Hit, ResetDone, StepBegin, Take, Unpublish, Version
 from harness.ledger.ledger import Ledger
 from harness.ledger.records import NOTHING, Key, PageRecord
@@ -65,8 +66,8 @@ class ContentFloor(Checker):
         """What requests let go in the operation at hand that have not been reported to be finished."""
         self._ended: list[tuple[Key, PageRecord]] = []
         """Keys that ended in the operation at hand, for want of room as it seems."""
-        self._ended_in: dict[tuple[int, int], int] = {}
-        """By group and prefix: the step in which its last key ended."""
+        self._stripped: dict[tuple[int, int], int] = {}
+        """By group and prefix: the page whose key ended although somebody held it, unless that of another page did later."""
         self._finished: set[str] = set()
         self._older: set[str] = set()
         """Requests that were live when the cache was reset or got new weights: what they computed before is forgotten."""
@@ -99,7 +100,11 @@ class ContentFloor(Checker):
             record = records.get(page)
             if record is None or record.keys or record.holders != {event.holder: 1}:
                 continue
-            if not _whole_block_of_prompt(record, group, request) or self._had_a_key(ledger, event.group, record):
+            if not _whole_block_of_prompt(record, group, request):
+                continue
+            excused = self._had_a_key(ledger, event.group, page, record)
+            self._stripped.pop((event.group, record.node), None)
+            if excused:
                 continue
             operation = ledger.holdings.operation
             lying = Lying(event.group, record.node, record.stop, event.pool, page, event.holder, operation)
@@ -109,9 +114,14 @@ class ContentFloor(Checker):
                 self._let_go.append(lying)
         return None
 
-    def _had_a_key(self, ledger: Ledger, group: int, record: PageRecord) -> bool:
-        """Whether what a page holds has a key elsewhere, or had one since it was written: then it need not have another."""
-        return _keyed(ledger, group, record.node) or self._ended_in.get((group, record.node), -1) >= record.step
+    def _had_a_key(self, ledger: Ledger, group: int, page: int, record: PageRecord) -> bool:
+        """Whether what a page holds is keyed elsewhere, or was since it was written: then it need not have a key of its own.
+
+        That the key was taken from the page itself while somebody held it is no excuse.
+        """
+        ended = ledger.keys.ended[group].get(record.node)
+        went = ended is not None and ended.step >= record.step and self._stripped.get((group, record.node)) != page
+        return went or _keyed(ledger, group, record.node)
 
     def on_finish(self, ledger: Ledger, event: Finished) -> Found:
         """Keep what the request let go in this operation, before it was reported to be finished."""
@@ -129,12 +139,18 @@ class ContentFloor(Checker):
             if key.group != event.group or key.page != event.page or event.length not in (0, key.length):
                 continue
             self._forget((key.group, key.node))
-            self._ended_in[key.group, key.node] = event.step
+            self._note_stripped(key, event, held=record is not None and bool(record.holders))
             declared = ledger.header.pools[ledger.groups[key.group].pool].eviction is not None
             wanted = event.reason in ("evict", "replace", "retention") and key.state == "committed"
             if wanted and not declared and record is not None and not record.holders and not _thinned_out(ledger, key.group):
                 self._ended.append((key, record))
         return None
+
+    def _note_stripped(self, key: Key, event: Unpublish, *, held: bool) -> None:
+        if held and event.reason in ("evict", "replace", "withdraw") and key.state == "committed":
+            self._stripped[key.group, key.node] = key.page
+        else:
+            self._stripped.pop((key.group, key.node), None)
 
     def on_counts(self, ledger: Ledger, event: Counts | StepBegin) -> Found:
         """Keep what lost its key in the operation that is over while a page was free all the while."""
@@ -185,7 +201,7 @@ class ContentFloor(Checker):
         """Owe nothing at prefixes that stand for others now; forget requests that are over."""
         for place in [place for place in self._lying if place[1] in gone]:
             self._forget(place)
-        self._ended_in = {place: step for place, step in self._ended_in.items() if place[1] not in gone}
+        self._stripped = {place: page for place, page in self._stripped.items() if place[1] not in gone}
         self._taken.clear()
         self._finished &= ledger.requests.keys()
         self._older &= ledger.requests.keys()
@@ -256,7 +272,8 @@ def _whole_block_of_prompt(record: PageRecord, group: Group, request: RequestRec
     size, stop = group.block_size, record.stop
     whole = record.node != NOTHING and not record.state and stop % size == 0 and record.start <= stop - size
     sound = whole and not record.tainted and not record.older and record.group == group.id
-    return sound and stop < request.prompt_tokens and request.nodes[stop] == record.node
+    owed = stop < request.prompt_tokens and first_needed(group, stop) < stop  # a window of one token reads nothing cached
+    return sound and owed and request.nodes[stop] == record.node
 
 
 def _keyed(ledger: Ledger, group: int, node: int) -> bool:

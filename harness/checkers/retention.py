@@ -6,7 +6,7 @@ shared-prefix boundaries count), so no mask of any engine is consulted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from math import lcm
 
 from harness.checkers.finding import Finding
@@ -43,7 +43,11 @@ class ReplayBoundaryRetained(Checker):
         self._shared_prefix_boundaries: dict[str, int] = {}
 
     def not_applicable(self, header: Header) -> str:
-        return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
+        if reason := super().not_applicable(header):
+            return reason
+        if header.rules.captures is not None:
+            return "prefixes are captured, not keyed: `captures` judges that"
+        return "" if header.rules.caching else "prefix caching is off"
 
     def handlers(self) -> dict[type, Handler]:
         return {Hit: self.on_hit, StepEnd: self.on_step_end, Unpublish: self.on_unpublish}
@@ -92,12 +96,12 @@ class ReplayBoundaryRetained(Checker):
                 self.opportunities += 1
                 self._owed.setdefault((group.id, node), (r, _lost_shared_prefix_boundary))
                 lost = _lost_shared_prefix_boundary(r, length, group.id, "no key for it was kept")
-                self._expect([(group.id, node)], lost, event)
+                self._expect((group.id, node), _admitted(request), lost, event)
 
-    def _expect(self, places: Sequence[tuple[int, int]], lost: Finding, event: StepEnd | Unpublish) -> None:
-        """Report a loss unless each (group, prefix) has a key, or had one that went lawfully, when the operation is over."""
+    def _expect(self, place: tuple[int, int], since: int, lost: Finding, event: StepEnd | Unpublish) -> None:
+        """Report a loss unless the (group, prefix) has a key, or had one that went lawfully, when the operation is over."""
         lost.seq = event.seq
-        self.doubts.append(lambda ledger: lost if any(_dropped_by_retention(ledger, *place) for place in places) else None)
+        self.doubts.append(lambda ledger: lost if _dropped_by_retention(ledger, *place, since) else None)
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
         """Allow a kept boundary to go for want of room, with a reset or with new weights, but not by retention."""
@@ -110,7 +114,7 @@ class ReplayBoundaryRetained(Checker):
             if owed := self._owed.get((event.group, key.node)):
                 r, lost = owed
                 why = f"retention dropped it in step {event.step}"
-                self._expect([(event.group, key.node)], lost(r, key.length, event.group, why), event)
+                self._expect((event.group, key.node), 0, lost(r, key.length, event.group, why), event)
         return None
 
     def _expect_replay_boundary(self, ledger: Ledger, request: RequestRecord, event: StepEnd) -> None:
@@ -121,16 +125,15 @@ class ReplayBoundaryRetained(Checker):
         r, resume = request.r, request.resume
         for group, node in needed:
             self._owed[group, node] = r, _lost
-        needed = [(group, node) for group, node in needed if ledger.trie.depth[node] > resume]
+        since, needed = _admitted(request), [(group, node) for group, node in needed if ledger.trie.depth[node] > resume]
         places = [[place, *_matched_beyond(ledger, request, *place)] for place in needed]
 
         def judge(ledger: Ledger) -> Finding | None:
             for held in places:
-                if all(_dropped_by_retention(ledger, *place) for place in held):
+                if all(_dropped_by_retention(ledger, *place, since) for place in held):
                     group, node = held[0]
-                    return _lost(
-                        r, boundary, group, f"no key for its first {ledger.trie.depth[node]} tokens was kept", event.seq
-                    )
+                    first = count(ledger.trie.depth[node], "token")
+                    return _lost(r, boundary, group, f"no key for its first {first} was kept", event.seq)
             return None
 
         self.doubts.append(judge)
@@ -301,9 +304,17 @@ def _matched_beyond(ledger: Ledger, request: RequestRecord, owner: int, node: in
         yield owner, request.nodes[beyond]
 
 
-def _dropped_by_retention(ledger: Ledger, group: int, node: int) -> bool:
-    """Whether a prefix has no key, because none was ever published or because retention ended the last."""
-    return node not in ledger.keys.published[group] and ledger.keys.ended[group].get(node, "retention") == "retention"
+def _dropped_by_retention(ledger: Ledger, group: int, node: int, since: int) -> bool:
+    """Whether a prefix has no key, because none was published since a step began or because retention ended the last."""
+    if node in ledger.keys.published[group]:
+        return False
+    ended = ledger.keys.ended[group].get(node)
+    return ended is None or ended.reason == "retention" or ended.step < since
+
+
+def _admitted(request: RequestRecord) -> int:
+    """Return the step in which the request was looked up: what it computes was written since."""
+    return request.hit.step if request.hit else 0
 
 
 def _states_written(ledger: Ledger, request: RequestRecord, boundary: int) -> bool:
@@ -320,7 +331,8 @@ def _lost(r: str, boundary: int, group: int, why: str, seq: int = -1) -> Finding
 
 def _lost_shared_prefix_boundary(r: str, length: int, group: int, why: str) -> Finding:
     sentence = (
-        f"Let {r} have left, after {length} tokens, a prefix that somebody else shares: a shared-prefix boundary, which the "
-        f"engine declares that it keeps. The state there was written; however in group {group} {why}: a contradiction."
+        f"Let {r} have left, after {count(length, 'token')}, a prefix that somebody else shares: a shared-prefix boundary, "
+        f"which the engine declares that it keeps. The state there was written; however in group {group} {why}: "
+        f"a contradiction."
     )
     return Finding(anomaly="lost-shared-prefix-boundary", r=r, sentence=sentence)

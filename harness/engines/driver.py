@@ -150,6 +150,8 @@ class Driver:
             kernels=op.kernels,
             step=self.diff.step,
         )
+        if self.header.rules.captures is not None:
+            event.shared = shared
         self.events.append(event)
         self.adapter.add(op, list(tokens), shared)
         self.clients[op.r] = Client(op.r, tokens)

@@ -142,19 +142,24 @@ class _View:
         return records, requests, self._lost(), len(ledger.requests)
 
     def _lost(self) -> Any:
-        """Return the keys whose end is forgiven: those that a replay needs, and states at shared-prefix boundaries."""
+        """Return the keys whose end is forgiven, and to whom: those of a replay, and states at shared-prefix boundaries."""
         ledger = self._ledger
         if ReplayBoundaryRetained.name in ledger.header.not_applicable:
             return ()
-        ended = {(group, n) for group, nodes in enumerate(ledger.keys.ended) for n, why in nodes.items() if why != "retention"}
+        live = [request for request in ledger.requests.values() if request.live and request.hit]
+        needed = None
         if self._live is not None:
-            live = [request for request in ledger.requests.values() if request.live]
-            needed = {(group, node) for request in live for group, node in replay_needs(ledger, request)[1]}
+            needed = {place for request in live for place in replay_needs(ledger, request)[1]}
             if ledger.header.rules.retention.shared_prefix_boundary:
                 states = [group.id for group in ledger.local if group.kind == "recurrent"]
                 needed |= {(group, node) for request in live for group in states for node in request.nodes}
-            ended &= needed
-        return sorted((group, self._node(node)) for group, node in ended)
+        lost = []
+        for group, ended in enumerate(ledger.keys.ended):
+            for node, how in ended.items():
+                by = [request.r for request in live if request.hit and request.hit.step <= how.step]
+                if by and how.reason != "retention" and (needed is None or (group, node) in needed):
+                    lost.append((group, self._node(node), by))
+        return sorted(lost)
 
     def _record(self, page: int) -> PageRecord:
         """Return the record of a page; one that nobody touched is as every page was at first."""

@@ -107,6 +107,17 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     together: bool = False
 
 
+class Captures(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an engine says that has no keys, and captures the shared part of each prompt (`shared` of its `submit`) instead.
+
+    A capture lies in pools of another tier, held by `capture:N`, and is found whole or not at all. The last `again` tokens of
+    the part are computed again by everybody. `order`: who is given up if places run out, `lru` or `random`.
+    """
+
+    order: Literal["lru", "random"] = "random"
+    again: int = 0
+
+
 class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the engine declares of its own policy, so that checkers need no policy code.
 
@@ -116,6 +127,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     verified with a token at most; there are pages for so many more beyond them, and a page for the state after each. `tier` is
     set if what a second tier has does not complete what the device has. `reuse_distance`: a request may resume so many tokens
     earlier than what is kept allows. `eagle_groups`: the groups that a speculative look-up matches further; empty: all of them.
+    `captures` is set if prefixes are captured rather than keyed.
     """
 
     caching: bool = True
@@ -129,6 +141,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     tier: TierRules | None = None
     reuse_distance: int = 0
     eagle_groups: list[int] = []
+    captures: Captures | None = None
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):
@@ -293,7 +306,7 @@ class Counts(_Event, tag="counts", gc=False):
 
 
 class Submitted(_Event, tag="submit", gc=False):
-    """A request entered the engine."""
+    """A request entered the engine. Its first `shared` tokens are a part that others have too; 0: nobody said."""
 
     r: str
     tokens: list[int]
@@ -301,6 +314,7 @@ class Submitted(_Event, tag="submit", gc=False):
     adapter: str = ""
     media: list[Media] = []
     kernels: str = ""
+    shared: int = 0
 
 
 class Run(msgspec.Struct, omit_defaults=True):

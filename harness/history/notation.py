@@ -6,12 +6,13 @@ The header comes first::
     pool 1: 8 pages, tier cpu, evicts lru     also `evicts lru-used above 80 %`, `evicts lru-leaves together`
     group 0: full block 4
     group 1: sliding block 4 window 6         chunked block 4 chunk 8 | recurrent block 4 [every-block]
-    group 2: full block 4 pool 1
+    group 2: full block 4 pool 1 of 0
     rules: alignment 4, eagle-drop 4, drafts 2, retention 0 on 1, shared-prefix-boundary, stores-logits, no-caching, progress 4
+    rules: captures, reuse-distance 4
 
 Events follow. Pages stand behind bars, group 0 first; what follows `#` is a comment::
 
-    submit r1 sys:8 a:2 salt=x adapter=tuned media=4+2:cat
+    submit r1 sys:8 a:2 salt=x adapter=tuned media=4+2:cat shared=8
     hit r1 8 | 3 4 | 0 5                      `hit r1 8 resume 7 tier cpu | …`
     take r1 | 3 4 | 5                         `drop r1 | 3`, or `drop r1` for all that it holds
     publish 1/5 r1:8                          page 5 of group 1 as the first 8 tokens of r1
@@ -44,6 +45,7 @@ from harness._util.errors import UsageError
 from harness.history.events import (
     Aborted,
     Accept,
+    Captures,
     Copy,
     Counts,
     Died,
@@ -78,6 +80,12 @@ from harness.history.events import (
 )
 from harness.history.worker import Worker
 from harness.trace.format import Media, Vocabulary
+
+PLAIN_RULES: dict[str, dict[str, Any]] = {
+    "stores-logits": {"stores_logits": True},
+    "no-caching": {"caching": False},
+    "captures": {"captures": Captures("lru")},
+}
 
 
 def parse(text: str, where: str = "history", name: str = "") -> History:
@@ -159,7 +167,7 @@ class _Reader:
 
     def _read_group(self, rest: str) -> None:
         form = "group 0: sliding block 4 window 6 pool 0"
-        pattern = r"(\d+): (full|sliding|chunked|recurrent) block (\d+)((?: (?:window|chunk|pool) \d+)*)( every-block)?"
+        pattern = r"(\d+): (full|sliding|chunked|recurrent) block (\d+)((?: (?:window|chunk|pool|of) \d+)*)( every-block)?"
         match = _matched(pattern, rest, form)
         measures = {name: int(value) for name, value in re.findall(r"(\w+) (\d+)", match[4])}
         kind: Any = match[2]
@@ -185,8 +193,8 @@ class _Reader:
                 rules[plain[word]] = int(number)
             elif word == "shared-prefix-boundary":
                 kept = msgspec.structs.replace(kept, shared_prefix_boundary=True)
-            elif word in ("stores-logits", "no-caching"):
-                rules |= {"stores_logits": True} if word == "stores-logits" else {"caching": False}
+            elif word in PLAIN_RULES:
+                rules |= PLAIN_RULES[word]
             else:
                 raise UsageError(f"no rule is called {item.strip()!r}")
         self.rules = Rules(**rules, retention=kept)
@@ -195,7 +203,7 @@ class _Reader:
 
     def _read_submit(self, rest: str) -> None:
         r, _, words = rest.partition(" ")
-        identity = dict(re.findall(r"\b(salt|adapter|media|kernels)=(\S+)", words))
+        identity = dict(re.findall(r"\b(salt|adapter|media|kernels|shared)=(\S+)", words))
         media = []
         for item in filter(None, identity.pop("media", "").split(",")):
             match = _matched(r"(\d+)\+(\d+):(\w+)", item, "media=4+2:cat")
@@ -204,7 +212,8 @@ class _Reader:
         if r in self._tokens or not tokens:
             raise UsageError(f"{r} {'is submitted twice' if r in self._tokens else 'has no tokens'}")
         self._tokens[r] = tokens
-        self.events.append(Submitted(r=r, tokens=list(tokens), media=media, **identity))
+        shared = int(identity.pop("shared", 0))
+        self.events.append(Submitted(r=r, tokens=list(tokens), media=media, shared=shared, **identity))
 
     def _read_accept(self, rest: str) -> None:
         match = _matched(r"(\S+) (\d+) (.+)", rest, "accept r1 9 @r1:1")

@@ -220,6 +220,8 @@ class WellFormedness:
             raise Nonsense(problem)
         if not event.tokens:
             raise Nonsense("no tokens - at `$.tokens`; a request has at least one")
+        if not 0 <= event.shared <= len(event.tokens):
+            raise Nonsense(f"{event.shared} of {len(event.tokens)} tokens - at `$.shared`")
         self.tokens[event.r] = len(event.tokens)
         check_tokens(event.tokens)
 

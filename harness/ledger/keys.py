@@ -7,10 +7,18 @@ if the content is not there. A reset, new weights or a new version of an adapter
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import NamedTuple
 
-from harness.history.events import Group, Publish, Unpublish
+from harness.history.events import Group, Publish, Unpublish, UnpublishReason
 from harness.ledger.holdings import Holdings
 from harness.ledger.records import Key, KeyState, PoolRecords
+
+
+class Ended(NamedTuple):
+    """Why a key was unpublished, and in which step."""
+
+    reason: UnpublishReason
+    step: int
 
 
 class Keys:
@@ -20,8 +28,8 @@ class Keys:
         self._groups, self._records, self._holdings = groups, records, holdings
         self.published: list[dict[int, dict[int, Key]]] = [{} for _ in groups]
         """Per group: node -> page -> key, of everything published."""
-        self.ended: list[dict[int, str]] = [{} for _ in groups]
-        """Per group: node -> why its last key was unpublished."""
+        self.ended: list[dict[int, Ended]] = [{} for _ in groups]
+        """Per group: node -> how its last key was unpublished."""
         self._pending: dict[int, list[Key]] = {}
 
     def pending(self, step: int) -> list[Key]:
@@ -49,15 +57,15 @@ class Keys:
         for key in list(records[event.page].keys):
             named = key.group == event.group and key.page == event.page
             if named and event.length in (0, key.length):
-                self._end(key, event.reason)
+                self._end(key, Ended(event.reason, event.step))
 
-    def _end(self, key: Key, reason: str) -> None:
+    def _end(self, key: Key, ended: Ended) -> None:
         pages = self.published[key.group].get(key.node, {})
         if pages.get(key.page) is key:
             del pages[key.page]
             if not pages:
                 del self.published[key.group][key.node]
-                self.ended[key.group][key.node] = reason
+                self.ended[key.group][key.node] = ended
         pending = self._pending.get(key.step)
         if pending and key in pending:
             pending.remove(key)

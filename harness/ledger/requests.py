@@ -22,7 +22,8 @@ class RequestRecord:
     """What is known of a request: `nodes[i]` is its prefix of i tokens, `computed` how many of them have been run.
 
     `identity` is that of the first token, `drafted` where the last run ended, drafts included. `states` are, per group, the
-    lengths at which a recurrent state was written.
+    lengths at which a recurrent state was written. The first `shared` tokens are a part that others
+    have too, as the client says.
     """
 
     r: str
@@ -38,6 +39,7 @@ class RequestRecord:
     hit: Hit | None = None
     tainted: bool = False
     states: dict[int, set[int]] = field(default_factory=dict)
+    shared: int = 0
 
     def restart(self) -> None:
         """Forget what was computed: the request lost its pages."""
@@ -103,7 +105,7 @@ class Requests(dict[str, RequestRecord]):
     def submit(self, event: Submitted) -> None:
         """Take in a request under the adapter and weights of now."""
         identity = (self.weights, event.salt, event.adapter, self.adapters.get(event.adapter, 0), event.kernels)
-        request = RequestRecord(event.r, list(event.tokens), len(event.tokens), event.media, identity)
+        request = RequestRecord(event.r, list(event.tokens), len(event.tokens), event.media, identity, shared=event.shared)
         self[event.r] = request
         self._rebuild_prefix(request, 0)
 

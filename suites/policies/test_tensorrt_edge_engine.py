@@ -105,7 +105,7 @@ def late(engine: Driver) -> None:
 
 
 def test_a_state_beside_a_shorter_kv_length_is_a_skew() -> None:
-    """The releases' own fault: a state at N, and prefill from N - 1. Without recurrent layers it is harmless."""
+    """The releases' own fault: a state at N, and prefill from N - 1. Without states it is harmless."""
     assert anomalies(results(configuration(), late))["state-position-skew"] > 0
     assert not anomalies(results(configuration("full-swa"), late))
 

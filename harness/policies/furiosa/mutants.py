@@ -232,4 +232,53 @@ def entries_end_with_their_last_user(engine: Driver) -> None:
     wrap(tree, "end", end)
 
 
+@fault(
+    name="furiosa-partial-chunks-not-stored",
+    mirrors="jundot/omlx#1427, #3182 (a guard on the last block refuses the store, and nothing behind it is stored)",
+    anomaly="lost-replay-boundary",
+    checker="replay-boundary-retained",
+    group="N",
+)
+def partial_chunks_not_stored(engine: Driver) -> None:
+    """A chunk that ends inside a block is not stored, and what is computed behind it has nothing to hang on."""
+    manager, refused = _manager(engine), set[str]()
+
+    def store(original: Any, request: Any) -> None:
+        if request.num_computed % manager.block_size:
+            refused.add(request.request_id)
+        if request.request_id not in refused:
+            original(request)
+
+    def free(original: Any, request: Any) -> None:
+        original(request)
+        refused.discard(request.request_id)
+
+    wrap(manager, "store", store)
+    wrap(manager, "free", free)
+
+
+@fault(
+    name="furiosa-window-freed-with-its-request",
+    mirrors="sgl-project/sglang#35515, #26907 (a hole in the last window leaves nothing of a branch to match)",
+    anomaly="forgotten-prefix",
+    checker="content-floor",
+    group="N",
+)
+def window_freed_with_its_request(engine: Driver) -> None:
+    """Where windows free what they left, a request that ends has left all of its window, so nothing behind it is usable."""
+    manager = _manager(engine)
+    if manager.config.options.out_of_window != "freed":
+        return
+
+    def free(original: Any, request: Any) -> None:
+        window = [block for block in request.sliding_blocks if block is not None]
+        original(request)
+        for block in window:
+            if manager.sliding_pool.is_idle(block):
+                manager._evict_sliding(block)
+        manager.diff.settle()
+
+    wrap(manager, "free", free)
+
+
 MUTANTS = declared(globals())

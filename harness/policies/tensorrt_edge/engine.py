@@ -17,7 +17,7 @@ import msgspec
 from harness._util.errors import UsageError
 from harness.engines.adapter import CAPABILITIES, SECOND
 from harness.engines.driver import Driver
-from harness.history.events import Group, Header, Pool, Rules
+from harness.history.events import Captures, Group, Header, Pool, Rules
 from harness.policies.tensorrt_edge import NOT_APPLICABLE
 from harness.policies.tensorrt_edge.rows import Rows
 from harness.trace.format import GroupSpec, Layout, TraceHeader
@@ -128,13 +128,14 @@ def describe(header: TraceHeader, options: Mapping[str, Any], version: str = COR
         not_applicable["no-fabricated-snapshots"] = "nothing is captured" if recurrent else "no recurrent group"
     if options["joining"] == "static":
         not_applicable["progress"] = "a static batch ends with its slowest request; others wait for it"
+    captures = Captures(order="lru", again=int(options["replay_last_token"])) if places else None
     return Header(
         engine="reference",
         engine_version=version,
         height=header.height,
         pools=pools,
         groups=groups,
-        rules=Rules(caching=places > 0),
+        rules=Rules(caching=places > 0, captures=captures),
         capabilities=CAPABILITIES,
         not_applicable=not_applicable,
         trace=header.name,

@@ -236,4 +236,76 @@ def keys_put_off_for_good(engine: Driver) -> None:
     wrap(core(engine), "allocate_slots", allocate_slots)
 
 
+@mutant(
+    name="index-of-stored-prefixes-outlives-eviction",
+    mirrors="taco-project/FlexKV#195 (entries left behind by an eviction); sgl-project/sglang#28222 (one hit of four)",
+    anomaly="lost-replay-boundary",
+    checker="replay-boundary-retained",
+    group="N",
+    engines=REFERENCE,
+)
+def index_of_stored_prefixes_outlives_eviction(engine: Driver) -> None:
+    """What an index says is stored is not keyed again; a reset empties the index, an eviction does not."""
+    _skip_what_is_known(core(engine).block_pool, emptied_by="reset_prefix_cache")
+
+
+@mutant(
+    name="index-of-stored-prefixes-outlives-a-reset",
+    mirrors="vllm-project/aibrix#2287 (an index that is not invalidated by the engine's reset)",
+    anomaly="lost-replay-boundary",
+    checker="replay-boundary-retained",
+    group="L",
+    engines=REFERENCE,
+)
+def index_of_stored_prefixes_outlives_a_reset(engine: Driver) -> None:
+    """What an index says is stored is not keyed again; an eviction takes its keys out of the index, a reset does not."""
+    _skip_what_is_known(core(engine).block_pool, emptied_by="")
+
+
+@mutant(
+    name="withdrawal-takes-committed-keys",
+    mirrors="vllm-project/vllm#43569, #57580 (keys of a step that does not run), mended by the table and not by the step",
+    anomaly="forgotten-prefix",
+    checker="content-floor",
+    group="N",
+    engines=REFERENCE,
+)
+def withdrawal_takes_committed_keys(engine: Driver) -> None:
+    """A request whose step is withdrawn loses the keys of its whole table, those of steps that ran among them."""
+    manager = core(engine)
+
+    def withdraw_keys(original: Any, request_id: str) -> None:
+        original(request_id)
+        for table in manager.coordinator.get_blocks(request_id):
+            for block in table:
+                if block.block_hash is not None:
+                    manager.block_pool._drop_keys(block)
+
+    wrap(manager.block_pool, "withdraw_keys", withdraw_keys)
+
+
+def _skip_what_is_known(pool: Any, emptied_by: str) -> None:
+    """Let a pool key a block only if its key is not in an index of those that it keyed before."""
+    index: set[Any] = set()
+
+    def insert(original: Any, request_id: str, key: Any, block: Any, num_tokens: int) -> None:
+        if key not in index or pool.cached_block_hash_to_block.get_one_block(key) is not None:
+            index.add(key)
+            original(request_id, key, block, num_tokens)
+
+    def evict(original: Any, block: Any) -> None:
+        if block.block_hash is not None and not emptied_by:
+            index.discard(block.block_hash)
+        original(block)
+
+    def empty(original: Any) -> Any:
+        index.clear()
+        return original()
+
+    wrap(pool, "_insert", insert)
+    wrap(pool, "_maybe_evict_cached_block", evict)
+    if emptied_by:
+        wrap(pool, emptied_by, empty)
+
+
 MUTANTS = declared(globals())
