@@ -82,7 +82,8 @@ for release in "${releases[@]}"; do
 done
 printf '\n== tests on %s\n' "${releases[-1]}"
 CACHEWITNESS_VLLM_SOURCE=$source "$venv/bin/python" -m pytest -m vllm || status=$((status ? status : $?))
-printf '\n== own tests of %s\n' "${releases[-1]}"
+printf '\n== own tests of %s, beside what the reference makes of the same rules\n' "${releases[-1]}"
+"$venv/bin/python" -m pytest suites/policies/test_vllm_{retention,retention_document,hit_rates}.py || status=$((status ? status : $?))
 if own=$(unpack_tests "${releases[-1]}"); then
     "$venv/bin/python" -m benchmarks.vllm_own_tests --source "$source" --tests "$own" || status=$((status ? status : $?))
 else
