@@ -205,6 +205,11 @@ def test_the_released_null_mask_is_found() -> None:
         ("deepseek-v4-flash", [1, -1]),
         ("glm-5.1", [-1]),
         ("glm-5.2", [-1]),
+        ("gemma-2-9b", [16, -1]),
+        ("gpt-oss-120b", [1, -1]),
+        ("llama-3.1-8b", [-1]),
+        ("mistral-7b-v0.2", [-1]),
+        ("qwen3-4b", [-1]),
     ],
 )
 def test_validated_attention_models_need_no_configuration(layout: str, windows: list[int]) -> None:

@@ -69,7 +69,9 @@ def test_second_run_is_served_by_the_tier_in_every_group(layout: str, apart: boo
         assert everywhere == aside >= SHARE_MIN, kind
 
 
-@pytest.mark.parametrize("layout", ["gpt-oss-20b", "gemma-4-31b", "qwen3.5-0.8b", "deepseek-v4-flash"])
+@pytest.mark.parametrize(
+    "layout", ["gpt-oss-120b", "gemma-2-9b", "gemma-4-31b", "qwen3.5-0.8b", "deepseek-v4-flash", "qwen3-4b"]
+)
 def test_second_run_is_served_on_published_models(layout: str) -> None:
     """Windows, unequal blocks, states (chunk and budget are N), compressed pages: with the models' own groups."""
     result = judged(procedure(layout, tier_pages=2000))
