@@ -11,7 +11,7 @@ from suites.support import consoles
 
 PAGES = sorted(path for path in (consoles.ROOT / "docs").rglob("*.md") if "```console" in path.read_text(encoding="utf-8"))
 SESSIONS = [(page, session) for page in PAGES for session in consoles.sessions(page.read_text(encoding="utf-8"))]
-NEEDED = {"": (), "toy": ("torch",)}
+NEEDED = {"": (), "toy": ("torch",), "score": ("torch", "lm_eval", "aiohttp")}
 """What the commands of a block import, by the word behind `console`."""
 
 
