@@ -29,6 +29,13 @@ class Claim(NamedTuple):
     companions: tuple[int, ...] = ()
 
 
+class KeysByEntry(dict[Hashable, Mapping[KeyId, Claim]]):
+    """The keys of each entry of a cache, by all that they depend on; they are compared by entry and not one by one.
+
+    Two entries may have a key in common, with the same claim.
+    """
+
+
 class Count(NamedTuple):
     """A pool's own books: pages free, held by somebody, kept for their key alone."""
 
@@ -47,7 +54,7 @@ class CacheState(Protocol):
     def tables(self, r: str) -> Tables:
         """Return the pages that a request holds, by group and column, ABSENT where there is none; [] if it is not known."""
 
-    def keys(self) -> Mapping[KeyId, Claim]:
+    def keys(self) -> Mapping[KeyId, Claim] | KeysByEntry:
         """Return every key that can be hit now; empty for a cache without keys."""
 
     def counts(self) -> Mapping[int, Count]:

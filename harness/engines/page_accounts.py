@@ -6,13 +6,18 @@ Both classes keep what was reported last. `WholeAccounts` asks for every key and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
-from harness.engines.cache_state import CacheState, Claim, Count, DirtyCacheState, KeyId, Tables
+from harness.engines.cache_state import CacheState, Claim, Count, DirtyCacheState, KeyId, KeysByEntry, Tables
 from harness.history.events import Counts, Event, Publish, Take, Unpublish, UnpublishReason
 
 Call = tuple[int, str, UnpublishReason]
 """The call that has just returned: its step, whom keys are published for, why keys ended in it."""
+
+
+Keys = Mapping[KeyId, Claim] | KeysByEntry
 
 
 def _beyond(some: Mapping[KeyId, Claim], others: Mapping[KeyId, Claim]) -> Iterator[tuple[KeyId, Claim]]:
@@ -28,7 +33,9 @@ class WholeAccounts:
 
     def __init__(self, state: CacheState, pools: Sequence[int]) -> None:
         self._state, self._pools = state, pools
-        self._keys: Mapping[KeyId, Claim] = state.keys()
+        self._keys = state.keys()
+        self._times = Counter(chain.from_iterable(self._keys.values())) if isinstance(self._keys, KeysByEntry) else Counter()
+        """In how many entries a key is, of a cache that shows its keys by entry."""
         self._counts: dict[int, Count] = dict(state.counts())
         self._ended: list[Event] = []
         self._begun: list[Publish] = []
@@ -40,14 +47,36 @@ class WholeAccounts:
         now, before = self._state.keys(), self._keys
         if now is before or now == before:
             return
-        lost = dict(_beyond(before, now))
+        lost, come = self._between(before, now)
         held = self._held(lost, tables) if reason == "evict" else set()
         for (group, page, _), claim in lost.items():
             why: UnpublishReason = "replace" if (self._pools[group], page) in held else reason
             self._ended.append(Unpublish(step=step, group=group, page=page, length=claim.length, reason=why))
-        self._begun = [_publish(step, served, group, page, claim) for (group, page, _), claim in _beyond(now, before)]
+        self._begun = [_publish(step, served, group, page, claim) for (group, page, _), claim in come.items()]
         self._begun.sort(key=lambda event: (event.group, event.length, event.page))
         self._keys = now
+
+    def _between(self, before: Keys, now: Keys) -> tuple[dict[KeyId, Claim], dict[KeyId, Claim]]:
+        """Return the keys that ended and those that began."""
+        if isinstance(before, KeysByEntry) and isinstance(now, KeysByEntry):
+            return self._between_entries(before, now)
+        assert not isinstance(before, KeysByEntry) and not isinstance(now, KeysByEntry), "a cache shows its keys in one way"
+        return dict(_beyond(before, now)), dict(_beyond(now, before))
+
+    def _between_entries(self, before: KeysByEntry, now: KeysByEntry) -> tuple[dict[KeyId, Claim], dict[KeyId, Claim]]:
+        changed: dict[KeyId, Claim] = {}
+        was: dict[KeyId, int] = {}
+        for entries, others, change in ((before, now, -1), (now, before, 1)):
+            for claims in [claims for entry, claims in entries.items() if entry not in others]:
+                changed.update(claims)
+                for key in claims:
+                    was.setdefault(key, self._times[key])
+                    self._times[key] += change
+        lost = {key: claim for key, claim in changed.items() if was[key] and not self._times[key]}
+        come = {key: claim for key, claim in changed.items() if self._times[key] and not was[key]}
+        for key in lost:
+            del self._times[key]
+        return lost, come
 
     def around(self, call: Call, moves: list[Event], touched: list[tuple[int, int]]) -> list[Event]:
         """Return the moves of the call between the keys that ended and those that began, then the counts that changed.

@@ -13,7 +13,7 @@ from typing import Any
 from harness._util.errors import UsageError
 from harness.engines.adapter import CAPABILITIES, Adapter, Asked, Host, Refused, Scheduled
 from harness.engines.block_table_diff import BlockTableDiff
-from harness.engines.cache_state import ABSENT, Claim, Count, KeyId, Tables
+from harness.engines.cache_state import ABSENT, Claim, Count, KeyId, KeysByEntry, Tables
 from harness.engines.driver import Driver
 from harness.history.events import Eviction, Group, Header, Move, Pool, Rules, UnpublishReason
 from harness.policies.furiosa import NOT_APPLICABLE
@@ -134,8 +134,7 @@ class Furiosa(Adapter):
         self.scheduler = Scheduler(config, self.manager)
         self.max_model_len = config.max_request_len
         self._shape: list[Place] = []
-        self._keys: dict[KeyId, Claim] = {}
-        self._claims: dict[Place, dict[KeyId, Claim]] = {}
+        self._keys = KeysByEntry()
         """The keys of each entry of the tree, by its place."""
 
     def attach(self, engine: Host) -> None:
@@ -207,22 +206,16 @@ class Furiosa(Adapter):
             return []
         return [list(request.global_blocks), [ABSENT if block is None else block for block in request.sliding_blocks]]
 
-    def keys(self) -> Mapping[KeyId, Claim]:
+    def keys(self) -> KeysByEntry:
         """Return a key for each length at which an entry can be left, in each pool that has its block.
 
         A global block is good for its column from the start: an entry further up may come to name it as well.
         """
         shape = [(e.start, e.stop, e.global_block, e.sliding_block) for e in self.manager.tree.entries()]
         if shape != self._shape:
-            self._shape, self._keys = shape, self._keys_of(shape)
+            known = self._keys
+            self._shape, self._keys = shape, KeysByEntry((place, known.get(place) or self._claims_of(place)) for place in shape)
         return self._keys
-
-    def _keys_of(self, shape: Sequence[Place]) -> dict[KeyId, Claim]:
-        known, found = self._claims, dict[KeyId, Claim]()
-        self._claims = {place: known.get(place) or self._claims_of(place) for place in shape}
-        for claims in self._claims.values():
-            found.update(claims)
-        return found
 
     def _claims_of(self, place: Place) -> dict[KeyId, Claim]:
         start, stop, global_block, sliding_block = place
