@@ -54,7 +54,7 @@ class EvictionOrder(Checker):
             for key in record.keys if record is not None else ():
                 if key.group == event.group and key.page == event.page and event.length in (0, key.length) and key.usable:
                     assert record is not None
-                    self._ended.append(Ended.of(key, ledger.groups[event.group].pool, record))
+                    self._ended.append(Ended.of(key, ledger.groups[event.group].pool, record, event.step))
         return None
 
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
@@ -101,7 +101,9 @@ class EvictionOrder(Checker):
         for one in ended:
             if come := _given_to_others(one):
                 return _held(one, come)
-        lost = [one for one in ended if one.key.node not in ledger.keys.published[one.key.group]]
+        lost = [
+            one for one in ended if one.key.node not in ledger.keys.published[one.key.group] and not _expired(one, eviction)
+        ]
         idle = [one for one in lost if not one.holders]
         lost = [one for one in lost if not one.holders or not one.record.holders]
         if lost and eviction.free_first and any_free(ledger, pool.id):
@@ -114,6 +116,11 @@ class EvictionOrder(Checker):
                 return _for_nobody(ledger, unused[0])
         pair = spared_instead(ledger, pool.id, eviction, idle)
         return None if pair is None else _wrong(ledger, eviction, *pair)
+
+
+def _expired(one: Ended, eviction: Eviction) -> bool:
+    """Whether a key ended because nobody had used its page for as long as the pool declares that it lives."""
+    return eviction.ttl > 0 and one.unused >= eviction.ttl and not one.holders
 
 
 def _pruned(ledger: Ledger, event: Unpublish) -> bool:

@@ -19,32 +19,35 @@ from harness.ledger.records import Key, PageRecord
 
 
 class Times(NamedTuple):
-    """The operations in which a page was used last, as in `PageRecord`."""
+    """The operations in which a page was used last, and how often it was hit, as in `PageRecord`."""
 
     taken: int
     restored: int
     released: int
     keyed: int
     asked_for: int
+    hits: int
 
 
 NOBODY: frozenset[str] = frozenset()
 
 
 class Ended(NamedTuple):
-    """A key that ended in an operation, and how its page stood before: who held it, and when it was used."""
+    """A key that ended in an operation, and how its page stood before: its holders, its uses, and the steps since the last."""
 
     key: Key
     pool: int
     record: PageRecord
     holders: frozenset[str]
     times: Times
+    unused: int
 
     @staticmethod
-    def of(key: Key, pool: int, record: PageRecord) -> Ended:
-        """Return what is to be known of a key that is about to end."""
-        times = Times(record.taken, record.restored, record.released, record.keyed, record.asked_for)
-        return Ended(key, pool, record, frozenset(record.holders) if record.holders else NOBODY, times)
+    def of(key: Key, pool: int, record: PageRecord, step: int) -> Ended:
+        """Return what is to be known of a key that is about to end in a step."""
+        times = Times(record.taken, record.restored, record.released, record.keyed, record.asked_for, record.hits)
+        holders = frozenset(record.holders) if record.holders else NOBODY
+        return Ended(key, pool, record, holders, times, step - record.used_in)
 
 
 def _used(times: Times | PageRecord) -> int:
@@ -60,9 +63,13 @@ TIMES: dict[Order, tuple[Callable[[Times | PageRecord], int], Callable[[Times | 
     "lru-used": (_used, _perhaps_used),
     "lru-leaves": (_used, _perhaps_used),
     "lru-restored": (lambda times: times.restored, lambda times: times.taken),
+    "lfu": (lambda times: times.hits, lambda times: times.hits),
     "fifo": (lambda times: times.keyed, lambda times: times.keyed),
 }
-"""By order: by when a page was certainly used, and after when it certainly was not. In the order `random` nobody is wrong."""
+"""By order: by when a page was certainly used, and after when it certainly was not. In the order `random` nobody is wrong.
+
+Of `lfu` it is not when, but how often.
+"""
 
 
 def spared_instead(ledger: Ledger, pool: int, eviction: Eviction, victims: list[Ended]) -> tuple[Ended, int, str] | None:
@@ -78,7 +85,7 @@ def spared_instead(ledger: Ledger, pool: int, eviction: Eviction, victims: list[
     latest = certain(worst.times)
     for page, record in _older(idle, latest, possible, in_order=order == "lru"):
         if any(key.usable for key in record.keys) and not (order != "lru" and _asked_for(ledger, record)):
-            return worst, page, "was certainly not used after the other one was"
+            return worst, page, "was hit less often" if order == "lfu" else "was certainly not used after the other one was"
     if order == "lru":
         together = [one for one in victims if one.times.released == latest and _by_request(one.record)]
         tied = {page: r for page, r in _upto(idle, latest) if r.released == latest and _by_request(r)}

@@ -24,7 +24,7 @@ FORMAT = "cachewitness.history"
 VERSION = 2
 
 
-Order = Literal["lru", "lru-used", "lru-leaves", "lru-restored", "fifo", "random"]
+Order = Literal["lru", "lru-used", "lru-leaves", "lru-restored", "lfu", "fifo", "random"]
 
 
 class Eviction(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -33,18 +33,20 @@ class Eviction(msgspec.Struct, frozen=True, omit_defaults=True):
     `order` says who goes first, of pages that are kept for a key alone. `lru`: whose last holder let go longest ago, and of
     full attention's that a request let go together a longer prefix first. `lru-used`: who was used longest ago, where the
     engine counts a use at some time between the last take and the last release. `lru-leaves`: so too, and nobody before a
-    longer prefix of its own. `lru-restored`: who was hit longest ago, or else handed out longest ago. `fifo`: whose key is
-    oldest. `random`: anybody.
+    longer prefix of its own. `lru-restored`: who was hit longest ago, or else handed out longest ago. `lfu`: who was hit by
+    the fewest requests since it was keyed. `fifo`: whose key is oldest. `random`: anybody.
 
     `free_first`: pages without a key are handed out before any key ends; otherwise both wait in one queue. `watermark`: the
     share of the pool in use from which keys end ahead of need; 1: never. `together`: a key goes when that of the same
-    prefix in another pool does, and with it those of longer prefixes.
+    prefix in another pool does, and with it those of longer prefixes. `ttl`: a key may end without need when its page was
+    not taken or keyed for so many steps; 0: it may not.
     """
 
     order: Order
     free_first: bool = True
     watermark: float = 1.0
     together: bool = False
+    ttl: int = 0
 
 
 class Pool(msgspec.Struct, frozen=True, omit_defaults=True):

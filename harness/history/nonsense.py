@@ -9,7 +9,7 @@ from harness.trace.format import GroupSpec, Media
 
 PAGES_MAX = 1 << 22
 TOKEN_MAX = (1 << 43) - 1
-NO_REQUEST = ("copy:", "capture:", "store:")
+NO_REQUEST = ("copy:", "capture:", "store:", "pin:")
 """How holders begin that are no requests."""
 
 

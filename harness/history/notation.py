@@ -3,7 +3,7 @@
 The header comes first::
 
     pool 0: 10 pages, null 0
-    pool 1: 8 pages, tier cpu, evicts lru     also `evicts lru-used above 80 %`, `evicts lru-leaves together`
+    pool 1: 8 pages, tier cpu, evicts lru     also `evicts lru-used above 80 %`, `lru-leaves together`, `lfu after 9 steps`
     group 0: full block 4
     group 1: sliding block 4 window 6         chunked block 4 chunk 8 | recurrent block 4 [every-block]
     group 2: full block 4 pool 1 of 0
@@ -156,13 +156,13 @@ class _Reader:
 
     def _read_pool(self, rest: str) -> None:
         form = "pool 0: 10 pages, null 0, tier cpu, evicts lru"
-        evicts = r"(?:, evicts ([a-z-]+)(?: above (\d+) %)?( together)?)?"
+        evicts = r"(?:, evicts ([a-z-]+)(?: above (\d+) %)?( together)?(?: after (\d+) steps)?)?"
         match = _matched(r"(\d+): (\d+) pages(?:, null ([\d ]+))?(?:, tier (\w+))?" + evicts, rest, form)
         eviction, order = None, cast(Any, match[5])
         if order and order not in Order.__args__:  # type: ignore[attr-defined]
             raise UsageError(f"{order!r} is no order of eviction")
         if order:
-            eviction = Eviction(order, watermark=int(match[6] or 100) / 100, together=bool(match[7]))
+            eviction = Eviction(order, watermark=int(match[6] or 100) / 100, together=bool(match[7]), ttl=int(match[8] or 0))
         self.pools.append(Pool(int(match[1]), int(match[2]), _numbers(match[3] or ""), match[4] or "local", eviction))
 
     def _read_group(self, rest: str) -> None:

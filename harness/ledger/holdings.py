@@ -35,6 +35,9 @@ class Holdings:
         self.pages_of[holder] = self.pages_of.get(holder, 0) + len(event.pages)
         for page in event.pages:
             record = records[page]
+            record.used_in = event.step
+            if record.keys:
+                record.hits += 1
             if not record.holders:
                 self.held[event.pool] += 1
                 record.taken = operation
@@ -74,7 +77,10 @@ class Holdings:
         record = self._records[pool][page]
         if not record.keys and not record.holders:
             self.idle[pool][page] = record
+        if not record.keys:
+            record.hits = 0
         record.keyed = self.operation
+        record.used_in = max(record.used_in, key.step)
         record.keys.append(key)
 
     def remove_key(self, key: Key, pool: int, page: int) -> None:

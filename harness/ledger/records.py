@@ -99,6 +99,7 @@ class PageRecord(Content):
     `restored` if a key named it then or it was fetched from another tier, `released` when it was last given up by the last
     holder (`released_by`), or lost its last key while nobody held it, `keyed` when it was last keyed, `asked_for` when the
     device last keyed the prefix that it keeps a copy of, or a request ended that begins with it: that may count as a use.
+    `used_in` is the step in which it was taken or keyed last, `hits` how often it was taken since it was keyed.
     """
 
     holders: dict[str, int] = field(default_factory=dict)
@@ -110,6 +111,8 @@ class PageRecord(Content):
     released_by: str = ""
     keyed: int = -1
     asked_for: int = -1
+    used_in: int = 0
+    hits: int = 0
 
 
 class PoolRecords(dict[int, PageRecord]):
