@@ -140,7 +140,8 @@ def _sized(layout: Layout, options: Mapping[str, Any], release: str) -> str:
     config, tokens = sizes.config_of(options), sizes.one_block_size(layout, "attention")
     found = sizes.capacity_of(config, layout, options, release)
     room = "dynamic" if found.dynamic else "fixed"
-    states = f", {found.la_blocks:,} states" if any(group.kind == "recurrent" for group in layout.groups) else ""
+    plural = "" if found.la_blocks == 1 else "s"
+    states = f", {found.la_blocks:,} state{plural}" if any(group.kind == "recurrent" for group in layout.groups) else ""
     every = f", a checkpoint every {found.interval:,} tokens" if found.interval else ""
     caching = "prefix caching on" if config.enable_prefix_caching else "prefix caching off"
     blocks = f"{found.kv_blocks:,} KV blocks of {tokens} tokens"

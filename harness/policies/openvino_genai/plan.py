@@ -185,7 +185,8 @@ def _remark(answer: Plan, request: Request, config: SchedulerConfig, capacity: C
             "overrides, the sources of 2026.2 and 2026.3 and the package 2026.4.1 discard it"
         )
     if not config.enable_prefix_caching and capacity.la_blocks and not capacity.dynamic:
-        answer.notes.append(f"at most {capacity.la_blocks} sequences run at once: the pool of states does not grow")
+        most = "1 sequence runs" if capacity.la_blocks == 1 else f"{capacity.la_blocks} sequences run"
+        answer.notes.append(f"at most {most} at once: the pool of states does not grow")
     by_layout = request.layout is not None and any(line.name == "kv_bytes" for line in answer.lines)
     if by_layout and not (given.get("kv_precision") and given.get("state_precision")):
         answer.notes.append(
