@@ -185,7 +185,7 @@ def test_in_process_is_possible_and_says_so(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_same_seed_finds_the_same_in_either_process() -> None:
     """Isolation changes nothing of what is judged."""
-    every = [suite for suite in SUITES if suite.name in ("random", "scheduler-random", "differential")]
+    every = [suite for suite in SUITES if suite.name in ("invariants", "differential")]
     fault = "reference:mutant=block-leaked"
     reports = [
         Runner(spec, [Configuration(load("full-mamba"))]).run(every)

@@ -91,12 +91,12 @@ def test_an_unknown_option_is_told_the_options_of_that_policy(
 def test_an_unknown_option_of_a_plan_is_told_the_options_of_that_plan(system: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = policies.get(system).plan
     assert command is not None
-    error = said(capsys, "plan", system, "--foo", "1", code=EXIT_USAGE)
-    assert error.startswith("cachewitness: No such option '--foo'; known are --") and error.count("\n") == 1
+    error = said(capsys, "plan", system, "--zzz", "1", code=EXIT_USAGE)
+    assert error.startswith("cachewitness: No such option '--zzz'; known are --") and error.count("\n") == 1
     for option in command().params:
         assert option.opts[0] in error
 
 
-def test_amistyped_option_of_any_command_is_told_the_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_option_of_any_command_is_told_the_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     error = said(capsys, "consume", tmp_path, "--layoot", "x", code=EXIT_USAGE)
     assert "known are --engine, --release, --quiet" in error
