@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,6 +26,13 @@ def test_the_page_shows_what_is_printed(page: Path, session: consoles.Session, t
         pytest.skip(f"needs the extra `{session.extra}`: pip install 'cachewitness[{session.extra}]'")
     wrong = consoles.run(session, tmp_path)
     assert not wrong, f"{page.name}, {session.section}:\n" + "\n".join(wrong)
+
+
+def test_every_document_has_a_walkthrough() -> None:
+    """Those that the page on coverage maps, in its order."""
+    pages = [(consoles.ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("coverage.md", "walkthroughs.md")]
+    mapped, walked = (re.findall(r"^## (.+?):", page, re.MULTILINE) for page in pages)
+    assert mapped == walked
 
 
 def wrongs(block: str, tmp_path: Path) -> list[str]:
