@@ -189,3 +189,39 @@ def test_an_engine_may_declare_how_much_earlier_it_resumes() -> None:
     again = "submit r2 a:13\nhit r2 8 | 1 2\n"
     assert found(again) and not found(again, ", reuse-distance 4")
     assert found("submit r2 a:13\nhit r2 4 | 1\n", ", reuse-distance 4")
+
+
+# --- runs that end early --------------------------------------------------------------------------------------
+
+
+def dies_at_the_third(engine: Any) -> None:
+    def add(original: Any, submit: Any, tokens: list[int], shared: int) -> None:
+        if submit.r == "r2":
+            raise MemoryError("no room for another request")
+        original(submit, tokens, shared)
+
+    wrap(engine.adapter, "add", add)
+
+
+def test_a_death_in_the_middle_is_what_is_found_and_nothing_is_owed_for_it() -> None:
+    trace = one_after_another("vllm")
+    result = judged(trace, dies_at_the_third)
+    assert [finding.anomaly for finding in result.findings] == ["died"]
+    assert result.tallies[0].opportunities == 1, "the second request was looked up, the third never"
+
+
+def test_a_run_in_which_nothing_comes_twice_has_no_opportunity() -> None:
+    """So it ends as vacuous, and is not taken for a cache that reuses."""
+    result = judged(one_after_another("vllm", prompts=1), nothing_is_keyed)
+    assert (result.findings, result.tallies[0].opportunities) == ([], 0)
+
+
+def test_a_run_that_is_stopped_at_any_operation_owes_nothing_more() -> None:
+    """Each beginning of a lawful run passes, with no more opportunities than the whole."""
+    trace = one_after_another("furiosa")
+    seen = [0]
+    for length in range(1, len(trace.ops) + 1):
+        result = judged(Trace(trace.header, trace.ops[:length]))
+        assert result.findings == [] and result.tallies[0].opportunities >= seen[-1]
+        seen.append(result.tallies[0].opportunities)
+    assert seen[-1] == 2
