@@ -298,11 +298,16 @@ def _skip_what_is_known(pool: Any, emptied_by: str) -> None:
             index.discard(block.block_hash)
         original(block)
 
+    def move(original: Any, request_id: str, src_block: Any, dst_block: Any) -> None:
+        index.difference_update([src_block.block_hash, *pool.cached_block_hashes_by_block.get(src_block.block_id, ())])
+        original(request_id, src_block, dst_block)
+
     def empty(original: Any) -> Any:
         index.clear()
         return original()
 
     wrap(pool, "_insert", insert)
+    wrap(pool, "move_block_hashes", move)
     wrap(pool, "_maybe_evict_cached_block", evict)
     if emptied_by:
         wrap(pool, emptied_by, empty)
