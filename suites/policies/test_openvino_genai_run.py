@@ -11,7 +11,9 @@ import pytest
 from harness._util.errors import UsageError
 from harness.cli import invoke
 from harness.engines.registry import parse
-from harness.history.events import Grow
+from harness.history.events import Group, Grow, Header, Pool, Submitted, Take
+from harness.history.nonsense import PAGES_MAX, Nonsense
+from harness.history.well_formed import WellFormedness
 from harness.policies.openvino_genai.engine import Built
 from harness.policies.openvino_genai.fitting import fit
 from harness.policies.openvino_genai.plan import Request, plan
@@ -184,6 +186,32 @@ def test_keys_that_end_while_grown_blocks_wait_are_found_and_those_that_ended_be
     fault = "reference:mutant=openvino-store-overwritten-first"
     assert "needless-eviction" in {finding.anomaly for seed in range(6) for finding in run(crowded(seed), fault).findings}
     assert not [finding for seed in range(6) for finding in run(crowded(seed)).findings]
+
+
+@pytest.mark.parametrize(
+    ("pool", "event", "line"),
+    [
+        (Pool(0, 4), Grow(pool=0, pages=1), "pool 0 - at `$.pool`; it does not grow, by the header"),
+        (Pool(0, 0, grows=True), Grow(pool=1, pages=1), "pool 1 - at `$.pool`; it does not grow, by the header"),
+        (Pool(0, 0, grows=True), Grow(pool=0, pages=0), "0 more - at `$.pages`; at least 1"),
+        (Pool(0, 9, grows=True), Grow(pool=0, pages=PAGES_MAX - 8), "at most 4194304 in all"),
+        (Pool(0, 0), Grow(pool=0, pages=1), "pages are 1 to 4194304, null pages among them, 0 only of a pool that grows"),
+    ],
+)
+def test_growth_that_no_pool_can_have_is_refused_by_its_field(pool: Pool, event: Grow, line: str) -> None:
+    with pytest.raises(Nonsense) as caught:
+        WellFormedness(Header("mine", "manager", [pool], [Group(0, "full", 4)]), live=True).follow(event)
+    assert line in str(caught.value)
+
+
+def test_a_page_is_there_once_its_pool_has_grown() -> None:
+    """Not before."""
+    followed = WellFormedness(Header("mine", "manager", [Pool(0, 0, grows=True)], [Group(0, "full", 4)]), live=True)
+    followed.follow(Submitted(r="a", tokens=[1, 2]))
+    with pytest.raises(Nonsense, match="page 2 does not exist"):
+        followed.follow(Take(pool=0, group=0, pages=[2], holder="a"))
+    followed.follow(Grow(pool=0, pages=3))
+    followed.follow(Take(pool=0, group=0, pages=[2], holder="a"))
 
 
 # --- plan and run -------------------------------------------------------------------------------------------------------------

@@ -276,7 +276,12 @@ class TwoPools(Adapter):
         pool = self._manager(group).pool
         changes, claims = self._keys.get(group.id, (-1, {}))
         if changes != pool.key_changes:
-            claims = {(group.id, b.block_id, key): Claim(b.content_length, b.owner) for key, b in pool.cached.items()}
+            before, claims = claims, {}
+            for key, block in pool.cached.items():
+                name = (group.id, block.block_id, key)
+                claim = before.get(name)
+                same = claim is not None and claim.length == block.content_length and claim.r == block.owner
+                claims[name] = claim if claim is not None and same else Claim(block.content_length, block.owner)
             self._keys[group.id] = pool.key_changes, claims
         return claims
 
