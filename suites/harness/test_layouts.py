@@ -122,6 +122,7 @@ LAYERS = {
     "gpt-oss-20b": 24,
     "kimi-linear-48b-a3b": 27,
     "llama-3.1-8b": 32,
+    "llama-4-scout": 48,
     "mistral-7b-v0.2": 32,
     "qwen3-4b": 36,
     "qwen3-next-80b-a3b": 48,

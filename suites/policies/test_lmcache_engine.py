@@ -208,6 +208,7 @@ def test_the_released_null_mask_is_found() -> None:
         ("gemma-2-9b", [16, -1]),
         ("gpt-oss-120b", [1, -1]),
         ("llama-3.1-8b", [-1]),
+        ("llama-4-scout", [-1]),
         ("mistral-7b-v0.2", [-1]),
         ("qwen3-4b", [-1]),
     ],

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
@@ -24,13 +23,13 @@ from harness.engines.scheduler_adapter import NewRequest, SchedulerAdapter
 from harness.engines.vllm_header import describe, with_tier
 from harness.history.events import Eviction, TierRules
 from harness.policies.lmcache.observe import ObservedFront, ObservedStore
+from harness.policies.lmcache.options import StoreOptions, configure
 from harness.policies.vllm import engine as reference_vllm
 from harness.policies.vllm.reporting_pool import observable_manager
 from harness.trace.format import GroupSpec, Layout, Submit, TraceHeader
 from reference_impl.lmcache import spec
 from reference_impl.lmcache.checks import StartupError, validate_kv_cache_groups, validate_mamba_step_alignment
 from reference_impl.lmcache.connector import ConnectorMetadata, LMCacheMPConnector
-from reference_impl.lmcache.features import FEATURES, refusal
 from reference_impl.lmcache.groups import KVLayerGroups, LayerKind, LayerSpec, RegistrationError, create_engine_group_infos
 from reference_impl.lmcache.keys import KeyRefused, check_model_name, check_salt
 from reference_impl.lmcache.server import LMCacheServer, PageCopy
@@ -38,31 +37,12 @@ from reference_impl.primitives import BlockId
 from reference_impl.vllm.config import KVCacheConfig
 from reference_impl.vllm.key_index import KVCacheBlock
 from reference_impl.vllm.kv_cache_manager import KVCacheBlocks
-from reference_impl.vllm.options import ABSENT_OPTIONS
 from reference_impl.vllm.request import ExtraKeys, MultiModalFeature, Request
 from reference_impl.vllm.scheduler import RefusedRequest, SchedulerOutput
 from reference_impl.vllm.scheduler_interface import KVConnectorMetadata
-from reference_impl.vllm_extended.config import Options, options_of
+from reference_impl.vllm_extended.config import options_of
 
-NAME = "lmcache"
-DEFAULT_TIER_PAGES = 128
-WHOLE_BLOCKS = "0.25"
-"""The last release of vLLM that hits whole blocks alone, whatever their sizes."""
 _KINDS: dict[str, LayerKind] = {"full": "full", "sliding": "sliding", "recurrent": "mamba"}
-
-
-@dataclass(frozen=True)
-class StoreOptions:
-    """LMCache's own options, as a trace names them; None stands for what the release or the layout says."""
-
-    release: str = spec.NEWEST
-    chunk_size: int | None = None
-    separate_object_groups: bool | None = None
-    save_decode_cache: bool = False
-    tier_pages: int = DEFAULT_TIER_PAGES
-    trigger_watermark: float = spec.EVICTION_TRIGGER_WATERMARK
-    eviction_ratio: float = spec.EVICTION_RATIO
-    engines: int = 1
 
 
 class ServedRequest(Request):
@@ -184,69 +164,6 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """
     own, config = configure(header, options.get("release", ""))
     return assemble(header, own, config, "reference")
-
-
-def configure(header: TraceHeader, release: str = "") -> tuple[StoreOptions, KVCacheConfig]:
-    """Return LMCache's options and vLLM's checked configuration; `release` is LMCache's if the trace names none."""
-    given = dict(header.options)
-    if header.height != "scheduler":
-        raise UsageError("policy lmcache sits behind a scheduler; run it at scheduler height")
-    if release:
-        given.setdefault("release", release)
-    names = {field.name for field in fields(StoreOptions)}
-    _refuse_unknown(given, names)
-    given = {name: value for name, value in given.items() if name not in FEATURES}
-    own = _checked(StoreOptions(**{name: value for name, value in given.items() if name in names}))
-    of_vllm = {name: value for name, value in given.items() if name not in names and name != "vllm_release"}
-    if "vllm_release" in given:
-        of_vllm["release"] = given["vllm_release"]
-    config = reference_vllm.configure(msgspec.structs.replace(header, options=of_vllm))
-    _refuse_absent(config, own)
-    return own, config
-
-
-def _refuse_unknown(given: Mapping[str, Any], own: set[str]) -> None:
-    """Raise UsageError for an option that neither LMCache nor vLLM has; why vLLM's reference lacks one, that reference says."""
-    known = {"vllm_release", *own, *Options.checks, *FEATURES}
-    for name, value in given.items():
-        if why := refusal(name, value):
-            raise UsageError(f"policy {NAME}: option '{name}={value}': {why}")
-        if name not in known and name not in ABSENT_OPTIONS:
-            raise UsageError(f"policy {NAME}: option {name!r} is unknown; known are {', '.join(sorted(known))}")
-
-
-def _checked(own: StoreOptions) -> StoreOptions:
-    if own.release not in spec.RELEASES:
-        raise UsageError(f"option 'release': LMCache {own.release!r} is unknown; known are {', '.join(spec.RELEASES)}")
-    release = spec.RELEASES[own.release]
-    if own.separate_object_groups is not None and not release.separable:
-        raise UsageError(f"option 'separate_object_groups': LMCache {own.release} has no such flag; it came with 0.5.1")
-    for name in ("chunk_size", "tier_pages", "engines"):
-        value = getattr(own, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
-            raise UsageError(f"option {name!r} ({value}) must be a positive whole number")
-    for name in ("trigger_watermark", "eviction_ratio"):
-        value = getattr(own, name)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
-            raise UsageError(f"option {name!r} ({value}) must be in (0, 1]: a share")
-    for name in ("separate_object_groups", "save_decode_cache"):
-        if getattr(own, name) not in (None, True, False):
-            raise UsageError(f"option {name!r} cannot be {getattr(own, name)!r}")
-    return own
-
-
-def _refuse_absent(config: KVCacheConfig, own: StoreOptions) -> None:
-    """Raise UsageError for combinations that no rule of the two specifications covers."""
-    options = options_of(config)
-    if config.enable_partial_hash_hits:
-        raise UsageError(
-            "policy lmcache: hits inside a block are not in this specification; "
-            "set 'hash_block_size' to the block size, or 'vllm_release' to one before 0.26"
-        )
-    if options.use_eagle or options.pages_per_snapshot > 1:
-        raise UsageError("policy lmcache: 'use_eagle' and 'pages_per_snapshot' are not in this specification with a connector")
-    if own.save_decode_cache and options.num_speculative_tokens and config.has_mamba_layers:
-        raise UsageError("option 'save_decode_cache': states after drafts are stored by no rule of this specification")
 
 
 def layer_specs(layout: Layout, mamba_cache_mode: str = "align") -> list[dict[int, LayerSpec]]:
