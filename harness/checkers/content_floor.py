@@ -141,7 +141,7 @@ class ContentFloor(Checker):
             self._forget((key.group, key.node))
             self._note_stripped(key, event, held=record is not None and bool(record.holders))
             declared = ledger.header.pools[ledger.groups[key.group].pool].eviction is not None
-            wanted = event.reason in ("evict", "replace", "retention") and key.state == "committed"
+            wanted = event.reason in ("evict", "replace", "retention", "withdraw") and key.state == "committed"
             if wanted and not declared and record is not None and not record.holders and not _thinned_out(ledger, key.group):
                 self._ended.append((key, record))
         return None
@@ -223,14 +223,15 @@ class ContentFloor(Checker):
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Compare where the request resumes with the longest prefix that lies somewhere or has keys."""
         there = self._there(ledger, event.r) if self._lying or self._taken else {}
+        distance = ledger.header.rules.reuse_distance
         if not there:
-            self.opportunities += event.resume > 0
+            self.opportunities += event.resume > distance
             return None
         lookup = ContentLookup(ledger, ledger.requests[event.r], there)
         floor = lookup.longest_common()
-        self.opportunities += floor > 0
+        self.opportunities += floor > distance
         needed = [lying for lying in lookup.found.values() if lying.length <= floor + ledger.header.rules.eagle_drop_tokens]
-        if event.resume + ledger.header.rules.reuse_distance >= floor or not needed:
+        if event.resume + distance >= floor or not needed:
             return None
         finding = _forgotten(ledger, event, floor, needed)
         self.doubts.append(lambda _: finding if all(lying.taker in ("", event.r) for lying in needed) else None)

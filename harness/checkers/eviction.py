@@ -12,6 +12,7 @@ from harness.checkers.room import any_free, spare_pages
 from harness.checkers.victims import Ended, spared_instead
 from harness.history.events import Copy, Counts, Eviction, Header, Pool, StepBegin, Unpublish
 from harness.ledger.ledger import Ledger
+from harness.ledger.records import Key
 
 
 class EvictionOrder(Checker):
@@ -49,10 +50,10 @@ class EvictionOrder(Checker):
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
         """Note keys that end for the sake of others, and how their pages stand before that."""
-        if event.reason in ("evict", "replace") or (event.reason == "retention" and not _pruned(ledger, event)):
+        if event.reason in ("evict", "replace", "withdraw") or (event.reason == "retention" and not _pruned(ledger, event)):
             record = ledger.record(event.group, event.page)
             for key in record.keys if record is not None else ():
-                if key.group == event.group and key.page == event.page and event.length in (0, key.length) and key.usable:
+                if _ends(event, key):
                     assert record is not None
                     self._ended.append(Ended.of(key, ledger.groups[event.group].pool, record, event.step))
         return None
@@ -106,8 +107,8 @@ class EvictionOrder(Checker):
         ]
         idle = [one for one in lost if not one.holders]
         lost = [one for one in lost if not one.holders or not one.record.holders]
-        if lost and eviction.free_first and any_free(ledger, pool.id):
-            spare = spare_pages(ledger, pool.id)
+        if lost and any_free(ledger, pool.id):
+            spare = spare_pages(ledger, pool.id) if eviction.free_first else []
             used = ledger.records[pool.id].capacity - len(spare)
             if spare and used < eviction.watermark * ledger.records[pool.id].capacity:
                 return _needless(ledger, eviction, lost[0], spare[0], used)
@@ -121,6 +122,12 @@ class EvictionOrder(Checker):
 def _expired(one: Ended, eviction: Eviction) -> bool:
     """Whether a key ended because nobody had used its page for as long as the pool declares that it lives."""
     return eviction.ttl > 0 and one.unused >= eviction.ttl and not one.holders
+
+
+def _ends(event: Unpublish, key: Key) -> bool:
+    """Whether the event ends the key, which could be hit and did not go with the step that was to write its content."""
+    named = key.group == event.group and key.page == event.page and event.length in (0, key.length)
+    return named and key.usable and (event.reason != "withdraw" or key.state == "committed")
 
 
 def _pruned(ledger: Ledger, event: Unpublish) -> bool:

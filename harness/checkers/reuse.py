@@ -30,11 +30,11 @@ class ReuseFloor(Checker):
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Compare where the request resumes with the longest common prefix."""
-        floor = Lookup(ledger, ledger.requests[event.r]).longest_common()
-        if floor == 0:
+        floor, distance = Lookup(ledger, ledger.requests[event.r]).longest_common(), ledger.header.rules.reuse_distance
+        if floor <= distance:
             return None
         self.opportunities += 1
-        if event.resume + ledger.header.rules.reuse_distance >= floor:
+        if event.resume + distance >= floor:
             return None
         tier = ledger.header.rules.tier
         if tier is not None and event.resume >= longest_apart(ledger, ledger.requests[event.r], tier):

@@ -149,7 +149,7 @@ def _missing(spec: EngineSpec, asked: Trace, file: Path) -> str:
 
     try:
         engine = spec.open(asked.header)
-        header = described(engine)
+        header = described(engine, asked.header)
         with suppress(EngineFailure):  # running the trace will tell
             engine.close()
     except UsageError as error:

@@ -154,7 +154,7 @@ class Campaign:
         except UsageError as error:
             self._leave_out("configurations", str(error))
             return
-        header = described(engine)
+        header = described(engine, trace.header)
         self.report.startup_seconds = max(self.report.startup_seconds, time.perf_counter() - began)
         self._versions.add(header.engine_version)
         for need in lacking(trace, header.capabilities):

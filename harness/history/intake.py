@@ -12,16 +12,12 @@ from typing import Any
 import msgspec
 
 from harness._util.errors import UsageError
-from harness.history.events import (
-    Event,
-    Header,
-    ResetDone,
-    Submitted,
-    Version,
-)
+from harness.history.asked import Asked
+from harness.history.declared import check_fit
+from harness.history.events import Event, Header
 from harness.history.nonsense import Nonsense
 from harness.history.well_formed import WellFormedness
-from harness.trace.format import Abort, Finish, Op, Reset, Step, Submit, UpdateWeights, length_of
+from harness.trace.format import Op, TraceHeader
 
 _UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, AttributeError, msgspec.MsgspecError)
 _ENCODER = msgspec.msgpack.Encoder()
@@ -36,18 +32,20 @@ class BadEvents(UsageError):
     """
 
 
-def taken_in(header: Any) -> Header:
+def taken_in(header: Any, trace: TraceHeader | None = None) -> Header:
     """Return the header of a live engine, read anew.
 
-    Raises BadEvents if it is none, or does not fit together.
+    Raises BadEvents if it is none, does not fit together, or is no engine for the trace that it was opened for.
     """
     if not isinstance(header, Header):
         raise BadEvents(f"engine, describe(): returned {_kind(header)}; return a harness.history.events.Header")
     try:
         read = msgspec.msgpack.decode(_ENCODER.encode(header), type=Header)
         WellFormedness(read)
+        if trace is not None:
+            check_fit(read, trace)
     except (Nonsense, *_UNWRITABLE) as problem:
-        raise BadEvents(f"engine {header.engine}, describe(): {problem}; {_FORMAT}") from None
+        raise BadEvents(f"engine {header.engine!r}, describe(): {problem}; {_FORMAT}") from None
     return read
 
 
@@ -55,8 +53,9 @@ class Intake:
     """Takes in the events of one engine, operation by operation."""
 
     def __init__(self, header: Header) -> None:
-        self._engine, self._tiers = header.engine, {pool.tier for pool in header.pools}
+        self._engine = header.engine
         self._sense = WellFormedness(header, live=True)
+        self._asked = Asked(header, self._sense)
 
     def take(self, answer: Any, op: Op, index: int) -> list[Event]:
         """Return what the engine reported of an operation, read anew; `index` is the operation's in the trace.
@@ -70,19 +69,13 @@ class Intake:
         except _UNWRITABLE:
             raise self._unreadable(answer, op, index) from None
         sense, event = self._sense, None
-        begun, submitted = sense.begun, len(sense.tokens)
         try:
             for event in events:
                 sense.follow(event)
         except Nonsense as problem:
             raise self.bad(op, index, str(problem), _place(events, event), event) from None
         try:
-            if not isinstance(op, Step):
-                self._answers(op, events)
-            elif len(sense.tokens) > submitted:
-                _check_nobody_came(events)
-            elif sense.begun == begun and self._wanted(op):
-                raise Nonsense("no `step_begin`; report every step, also one in which nobody runs")
+            self._asked.check(op, events)
             sense.operation_over()
         except Nonsense as problem:
             raise self.bad(op, index, str(problem)) from None
@@ -94,31 +87,6 @@ class Intake:
             self._sense.rest()
         except Nonsense as problem:
             raise BadEvents(f"engine {self._engine}, at the end: {problem}; {_FORMAT}") from None
-
-    # --- what an operation asks for ------------------------------------------------------------------------------------
-
-    def _answers(self, op: Op, events: list[Event]) -> None:
-        """Raise Nonsense if events do not answer the operation that was asked for."""
-        if isinstance(op, Submit):
-            check_submit(op, [event for event in events if type(event) is Submitted])
-        else:
-            _check_nobody_came(events)
-        if isinstance(op, Finish | Abort) and op.r in self._sense.tokens and op.r not in self._sense.ended:
-            raise Nonsense(f"{op.r!r} does not end; report `finish` or `abort` of it")
-        if isinstance(op, UpdateWeights):
-            asked = (op.version, op.adapter)
-            if not any(type(event) is Version and (event.weights, event.adapter) == asked for event in events):
-                raise Nonsense(
-                    f"no `version` with weights {op.version} and adapter {op.adapter!r}; report it when they are loaded"
-                )
-        asks = isinstance(op, Reset) and (op.tier or "local") in self._tiers
-        if asks and not any(type(event) is ResetDone for event in events):
-            raise Nonsense("no `reset`; report what was answered for each tier, `ok` or not")
-
-    def _wanted(self, op: Step) -> bool:
-        """Whether somebody is there for whom a step was asked."""
-        sense = self._sense
-        return not sense.ended.issuperset(r for r, _ in op.run) if op.run else len(sense.ended) < len(sense.tokens)
 
     # --- messages -------------------------------------------------------------------------------------------------------
 
@@ -135,26 +103,6 @@ class Intake:
         asked = " ".join(filter(None, (type(op).__name__.lower(), getattr(op, "r", ""))))
         which = f", event {number + 1} ({_kind(event)})" if number >= 0 else ""
         return BadEvents(f"engine {self._engine}, operation {index + 1} ({asked}){which}: {problem}; {_FORMAT}")
-
-
-def check_submit(op: Submit, submits: list[Submitted]) -> None:
-    """Raise Nonsense unless exactly the request that was asked for was submitted."""
-    if [event.r for event in submits] != [op.r]:
-        raise Nonsense(f"`submit` of {[event.r for event in submits]}; report {op.r!r}, once")
-    (event,) = submits
-    for field in ("salt", "adapter", "media", "kernels"):
-        if getattr(event, field) != getattr(op, field):
-            raise Nonsense(
-                f"{field} {getattr(event, field)!r} of {op.r!r} - at `$.{field}`; the operation says {getattr(op, field)!r}"
-            )
-    if len(event.tokens) != length_of(op.prompt):
-        raise Nonsense(f"{len(event.tokens)} tokens of {op.r!r} - at `$.tokens`; the prompt has {length_of(op.prompt)}")
-
-
-def _check_nobody_came(events: list[Event]) -> None:
-    for event in events:
-        if type(event) is Submitted:
-            raise Nonsense(f"request {event.r!r} was not asked for - at `$.r`; a `submit` answers a submit alone")
 
 
 def _place(events: list[Event], event: Event | None) -> int:

@@ -59,7 +59,7 @@ def listed(pools: Iterable[int]) -> str:
 
 
 def check_header(header: Header) -> None:
-    """Raise Nonsense if groups, pools and rules do not fit together."""
+    """Raise Nonsense if groups and pools do not fit together."""
     pools = [pool.id for pool in header.pools]
     if not pools or not header.groups:
         raise Nonsense("nothing to judge - at `$.pools` or `$.groups`; name at least one pool and one group")
@@ -72,12 +72,6 @@ def check_header(header: Header) -> None:
             )
     for index, group in enumerate(header.groups):
         _check_group(header, index, group, pools)
-    rules = header.rules
-    interval = rules.retention.interval
-    if rules.alignment < 1 or rules.eagle_drop_tokens < 0 or (interval is not None and interval < 0):
-        raise Nonsense("less than it can be - at `$.rules`; alignment is at least 1, eagle_drop_tokens and interval at least 0")
-    if not all(0 <= group < len(header.groups) for group in rules.retention.groups):
-        raise Nonsense(f"groups {rules.retention.groups} - at `$.rules.retention`; one of them does not exist")
 
 
 def _check_group(header: Header, index: int, group: Group, pools: list[int]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.history.attention_span import columns
+from harness.history.declared import check_declared, denied
 from harness.history.events import (
     Aborted,
     Accept,
@@ -34,6 +35,7 @@ from harness.history.events import (
     Submitted,
     Take,
     Unpublish,
+    Version,
     Write,
     Zero,
 )
@@ -65,6 +67,8 @@ class WellFormedness:
 
     def __init__(self, header: Header, *, live: bool = False) -> None:
         check_header(header)
+        check_declared(header)
+        self._denied, self._caching = denied(header), header.rules.caching
         self._groups = header.groups
         self._pools = {pool.id: pool.pages for pool in header.pools}
         self._growing = {pool.id for pool in header.pools if pool.grows}
@@ -78,6 +82,12 @@ class WellFormedness:
         self._ended_step = 0
         self._ahead = 0
         """The latest step that has events and has not begun."""
+        self._forgotten = ""
+        """Why keys ended that nothing has explained yet: `reset` or `version`."""
+        self._forgets = False
+        """Whether a reset that was done, or new weights, explain why keys end."""
+        self._taken_back: set[int] = set()
+        """Steps of which keys were withdrawn."""
         self._keyed = 0
         """The step that has not begun and will write what keys were published for."""
         self._in_flight: dict[int, dict[str, tuple[int, int]]] = {}
@@ -103,7 +113,8 @@ class WellFormedness:
             Aborted: self._end,
             Finished: self._end,
             Compare: self._compare,
-            ResetDone: lambda e: self._tier(e.tier),
+            ResetDone: self._reset,
+            Version: self._version,
         }
         if live:
             self._rules |= dict.fromkeys((Read, Write, Copy, Zero, Died), _not_the_engines)
@@ -121,6 +132,7 @@ class WellFormedness:
         """Judge the end of the history. Raises Nonsense if no step ever ended of those that began."""
         if self._in_flight and not self._ended_step:
             raise Nonsense(f"{len(self._in_flight)} steps begin and none of them ends; write `step_end` when a step has run")
+        self._check_forgotten()
 
     def operation_over(self) -> None:
         """Note that an operation is over. Raises Nonsense if it published keys for a step that did not begin in it."""
@@ -129,6 +141,8 @@ class WellFormedness:
                 f"step {self._keyed} has keys, and did not begin by the end of the operation - at `$.step`; the last step that "
                 f"began is {self.begun}"
             )
+        self._check_forgotten()
+        self._forgets = False
 
     # --- when --------------------------------------------------------------------------------------------------------------
 
@@ -153,6 +167,8 @@ class WellFormedness:
             raise Nonsense(
                 f"step {step} - at `$.step`; events of step {expected} came already, so step {expected} begins first"
             )
+        self._check_forgotten()
+        self._forgets = False
         self.begun, self._ahead, self._keyed = step, 0, 0
         for r, tokens in event.asked:
             self._check_known(r, "asked")
@@ -199,6 +215,8 @@ class WellFormedness:
         self._ended_step = event.step
         for r in event.withdrawn:
             self._check_known(r, "withdrawn")
+        if event.step in self._taken_back and not event.withdrawn:
+            raise Nonsense(f"nobody - at `$.withdrawn`; keys of step {event.step} ended for `withdraw`")
 
     def _transfers(self, event: StepBegin) -> None:
         for number, move in event.begun:
@@ -269,6 +287,8 @@ class WellFormedness:
             self._check_pages(event.companions, pool, "companions")
         if event.length < 0:
             at_least_nothing(event.length, "length")
+        if event.group in self._denied:
+            raise Nonsense(f"a key in group {event.group} - at `$.group`; the header says {self._denied[event.group]}")
         if event.step > self.begun:
             self._keyed = self._keyed or event.step
 
@@ -276,6 +296,24 @@ class WellFormedness:
         self._check_page(event.page, self._pool_of(event.group), "page")
         if event.length < 0:
             at_least_nothing(event.length, "length")
+        if event.reason in ("reset", "version"):
+            self._forgotten = self._forgotten or event.reason
+        elif event.reason == "withdraw":
+            self._taken_back.add(event.step)
+
+    def _reset(self, event: ResetDone) -> None:
+        self._tier(event.tier)
+        self._forgets = self._forgets or event.ok
+
+    def _version(self, event: Version) -> None:
+        self._forgets = True
+
+    def _check_forgotten(self) -> None:
+        """Refuse keys that ended for what did not happen in the same operation."""
+        forgotten, self._forgotten = self._forgotten, ""
+        if forgotten and not self._forgets:
+            told = "a `reset` that is `ok` or a `version`"
+            raise Nonsense(f"keys ended for {forgotten!r} without {told}; a key that ends by itself is evicted")
 
     def _counts(self, event: Counts) -> None:
         if event.refs or event.pool not in self._pools:
@@ -286,6 +324,8 @@ class WellFormedness:
         self._tier(event.tier)
         if event.reported < 0 or event.resume < 0:
             raise Nonsense("less than nothing - at `$.reported` or `$.resume`")
+        if event.resume and not self._caching:
+            raise Nonsense(f"{event.resume} - at `$.resume`; the header says `caching` false, so nothing is ever hit")
         self._columns(event.pages, "pages")
         if event.resume and not any(event.pages):
             raise Nonsense(f"no page in any group - at `$.pages`; {event.r!r} resumes at {event.resume}, over its tables there")

@@ -34,7 +34,7 @@ from harness.history.events import (
 )
 from harness.history.intake import BadEvents, Intake, taken_in
 from harness.history.worker import Worker
-from harness.trace.format import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace, UpdateWeights
+from harness.trace.format import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
 from harness.verdict.result import Activity, Result
 
 Beside = Callable[[int, Op, list[Event]], Finding | None]
@@ -200,7 +200,7 @@ def drive(
 
     Raises Stopped, which has the result until then, if the engine reports what cannot be followed.
     """
-    header = described(engine)
+    header = described(engine, trace.header)
     worker, observer, applicable = Worker(header), Observer(header, checkers, keep=keep), Applicable()
     try:
         for index, asked in enumerate(trace.ops):
@@ -233,9 +233,12 @@ def attempt(run: Callable[[], Result]) -> tuple[Result, str]:
         return stopped.result, str(stopped)
 
 
-def described(engine: Engine) -> Header:
-    """Return what an engine says of itself. Raises BadEvents if that is no header, or does not fit together."""
-    return taken_in(engine.describe())
+def described(engine: Engine, trace: TraceHeader) -> Header:
+    """Return what an engine says of itself.
+
+    Raises BadEvents if that is no header, does not fit together, or is no engine for the trace.
+    """
+    return taken_in(engine.describe(), trace)
 
 
 def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Event] | None:

@@ -87,7 +87,7 @@ def lockstep(
     `until`, `keep` and whatever else is given are as in `harness.run.execute.drive`. Raises UsageError if the reference cannot
     follow, or refuses the trace's configuration in the engine's release.
     """
-    header = described(engine)
+    header = described(engine, trace.header)
     reference, tally = Follower(trace, header), Tally(checker=NAME)
     facts = _Facts(header)
 

@@ -208,7 +208,7 @@ class Runner:
                 raise
             self._skip(f"configuration {stream.configuration.name}", str(error))
             return None
-        header = described(engine)
+        header = described(engine, trace.header)
         self._report.startup_seconds = max(self._report.startup_seconds, time.perf_counter() - began)
         self._report.engine_version = header.engine_version
         if suite.paired and (why := header.not_applicable.get(DIFFERENTIAL) or refused(trace, header)):

@@ -16,7 +16,7 @@ another.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -195,17 +195,25 @@ class Vocabulary:
         Raises UsageError if a segment is malformed or longer than 65 536 tokens.
         """
         out: list[int] = []
-        for term in prompt.split():
-            match = _SEGMENT.match(term)
-            if match is None:
-                raise UsageError(f"prompt segment {term!r} is not of the form text:count or text[start]:count")
-            first, many = match["start"] or "0", match["count"]
-            if max(len(first), len(many)) > _DIGITS_MAX or int(first) + int(many) > SEGMENT_TOKENS_MAX:
-                raise UsageError(f"prompt segment {term!r} reaches beyond {SEGMENT_TOKENS_MAX} tokens")
-            start, count = int(first), int(many)
-            base = self.token(match["name"], start)
+        for name, start, count in segments(prompt):
+            base = self.token(name, start)
             out.extend(range(base, base + count))
         return out
+
+
+def segments(prompt: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the segments of a prompt: the name of a text, where the segment starts in it, and how many tokens it has.
+
+    Raises UsageError if one is malformed or longer than 65 536 tokens.
+    """
+    for term in prompt.split():
+        match = _SEGMENT.match(term)
+        if match is None:
+            raise UsageError(f"prompt segment {term!r} is not of the form text:count or text[start]:count")
+        first, many = match["start"] or "0", match["count"]
+        if max(len(first), len(many)) > _DIGITS_MAX or int(first) + int(many) > SEGMENT_TOKENS_MAX:
+            raise UsageError(f"prompt segment {term!r} reaches beyond {SEGMENT_TOKENS_MAX} tokens")
+        yield match["name"], int(first), int(many)
 
 
 def length_of(prompt: str) -> int:

@@ -31,7 +31,19 @@ from harness.history.events import (
 )
 from harness.history.events import Preempted as Lost
 from harness.run.execute import drive
-from harness.trace.format import Finish, Height, Layout, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
+from harness.trace.format import (
+    Finish,
+    GroupSpec,
+    Height,
+    Layout,
+    Preempt,
+    Reset,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+    UpdateWeights,
+)
 
 SIZE = 4
 LONGEST = 24
@@ -210,5 +222,8 @@ def test_a_request_that_can_never_run_is_aborted_at_once() -> None:
 def test_several_pools_are_lawful_to_all_checkers() -> None:
     """A whole trace over two pools of different sizes raises nothing."""
     ops = [Submit("a", "doc:9"), Step(run=[("a", 9)]), Step(run=[("a", 1)]), Submit("b", "doc:5"), Step(run=[("b", 5)])]
-    trace = Trace(TraceHeader("two pools", Layout("two", []), pages=8), [*ops, Finish("a"), Finish("b")])
+    trace = Trace(
+        TraceHeader("two pools", Layout("two", [GroupSpec("full", SIZE), GroupSpec("recurrent", LONGEST)]), pages=8),
+        [*ops, Finish("a"), Finish("b")],
+    )
     assert drive(trace, engine()).findings == []

@@ -33,7 +33,7 @@ from harness.fuzz.metamorphic import (
     sparser_adds_nothing,
     splits_agree,
 )
-from harness.history import intake
+from harness.history import asked as what_was_asked
 from harness.history.events import Event, Header, Hit
 from harness.trace.configurations import Configuration
 from harness.trace.format import Finish, Height, Op, Step, Submit, Trace, TraceHeader, length_of
@@ -108,7 +108,9 @@ def doctored(change: Callable[[], Callable[[Op], Op]]) -> Open:
 @pytest.fixture(autouse=True)
 def nobody_compares_what_was_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a doctored engine report the requests that it was asked for, which are not those of the trace."""
-    monkeypatch.setattr(intake, "check_submit", lambda op, submits: None)
+    monkeypatch.setattr(what_was_asked, "check_submit", lambda op, submits: None)
+    monkeypatch.setattr(what_was_asked.Texts, "submit", lambda self, op, tokens: None)
+    monkeypatch.setattr(what_was_asked.Texts, "accept", lambda self, event: None)
 
 
 def salted(op: Op) -> Op:

@@ -1,0 +1,171 @@
+"""Whether a live engine's events answer what was asked: the operation, its requests, its tokens.
+
+An engine that answers something else is not judged by what it was asked, so a rule could have nothing to judge because the
+engine says that nothing is shared, that nobody was asked for, or that a reset ended its keys.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.history.events import Accept, Event, Header, Hit, Preempted, ResetDone, StepBegin, Submitted, Version
+from harness.history.nonsense import Nonsense
+from harness.history.well_formed import WellFormedness
+from harness.trace.format import Abort, Finish, Op, Reset, Step, Submit, UpdateWeights, length_of, segments
+
+_ANSWERS = frozenset((Accept, Hit, Preempted, ResetDone, StepBegin, Submitted, Version))
+"""Events that answer what was asked."""
+
+
+class Asked:
+    """Follows what one engine is asked for and what it answers, operation by operation."""
+
+    def __init__(self, header: Header, sense: WellFormedness) -> None:
+        self._header, self._sense = header, sense
+        self._tiers = {pool.tier for pool in header.pools}
+        self._texts, self._looked = Texts(), set[str]()
+
+    def check(self, op: Op, events: list[Event]) -> None:
+        """Raise Nonsense if events, which were followed already, do not answer the operation."""
+        said: dict[type, list[Any]] = {}
+        for event in events:
+            if (kind := type(event)) in _ANSWERS:
+                if kind in said:
+                    said[kind].append(event)
+                else:
+                    said[kind] = [event]
+        submits, sense = said.get(Submitted, []), self._sense
+        if isinstance(op, Submit):
+            check_submit(op, submits)
+            self._texts.submit(op, submits[0].tokens)
+        elif submits:
+            raise Nonsense(f"request {submits[0].r!r} was not asked for - at `$.r`; a `submit` answers a submit alone")
+        if isinstance(op, Step):
+            self._check_step(op, said.get(StepBegin, []))
+        if isinstance(op, Finish | Abort) and op.r in sense.tokens and op.r not in sense.ended:
+            raise Nonsense(f"{op.r!r} does not end; report `finish` or `abort` of it")
+        if ResetDone in said or Version in said or isinstance(op, Reset | UpdateWeights):
+            self._check_reset(op, said.get(ResetDone, []), said.get(Version, []))
+        if self._header.rules.caching:
+            self._check_looked_up(events, said)
+        for event in said.get(Accept, ()):
+            self._texts.accept(event)
+
+    def _check_step(self, op: Step, begun: list[StepBegin]) -> None:
+        """Refuse a step that is missing, or says that others were asked for; at scheduler height nobody is, by name."""
+        ended = self._sense.ended
+        if not begun:
+            there = not ended.issuperset(r for r, _ in op.run) if op.run else len(ended) < len(self._sense.tokens)
+            if there:
+                raise Nonsense("no `step_begin`; report every step, also one in which nobody runs")
+            return
+        asked = begun[0].asked if len(begun) == 1 else [entry for event in begun for entry in event.asked]
+        wanted = op.run if self._header.height == "manager" else []
+        if asked == wanted:
+            return
+        said, by_name = dict(asked), dict(wanted)
+        missing = by_name.keys() - said.keys() - ended
+        if missing or len(said) < len(asked) or not said.items() <= by_name.items():
+            raise Nonsense(f"asked {asked} - at `$.asked`; the operation asks for {wanted}")
+
+    def _check_reset(self, op: Op, resets: list[ResetDone], versions: list[Version]) -> None:
+        """Refuse a reset, or new weights, that nobody asked for, or that is asked for and not reported."""
+        if isinstance(op, UpdateWeights):
+            if not any((event.weights, event.adapter) == (op.version, op.adapter) for event in versions):
+                raise Nonsense(
+                    f"no `version` with weights {op.version} and adapter {op.adapter!r}; report it when they are loaded"
+                )
+        elif versions:
+            raise Nonsense("`version`, which nobody asked for; weights are new when the trace says so")
+        elif isinstance(op, Reset):
+            if (op.tier or "local") in self._tiers and not resets:
+                raise Nonsense("no `reset`; report what was answered for each tier, `ok` or not")
+        elif resets:
+            raise Nonsense("`reset`, which nobody asked for; keys that end by themselves are evicted")
+
+    def _check_looked_up(self, events: list[Event], said: dict[type, list[Any]]) -> None:
+        """Refuse a run of a request that was not looked up since it came, or lost its place; `hit` may come after the run."""
+        looked = self._looked
+        if Hit not in said and Preempted not in said:
+            new = {run.r for event in said.get(StepBegin, ()) for run in event.runs if run.r not in looked}
+        else:
+            hits, new = {event.r for event in said.get(Hit, ())}, set[str]()
+            for event in events:
+                if isinstance(event, Hit):
+                    looked.add(event.r)
+                elif isinstance(event, Preempted):
+                    looked.discard(event.r)
+                elif isinstance(event, StepBegin):
+                    new |= {run.r for run in event.runs} - looked - hits
+        if new:
+            raise Nonsense(f"{min(new)!r} runs and was not looked up; report `hit`, also when nothing was hit")
+
+
+def check_submit(op: Submit, submits: list[Submitted]) -> None:
+    """Raise Nonsense unless exactly the request that was asked for was submitted."""
+    if [event.r for event in submits] != [op.r]:
+        raise Nonsense(f"`submit` of {[event.r for event in submits]}; report {op.r!r}, once")
+    (event,) = submits
+    for field in ("salt", "adapter", "media", "kernels"):
+        if getattr(event, field) != getattr(op, field):
+            raise Nonsense(
+                f"{field} {getattr(event, field)!r} of {op.r!r} - at `$.{field}`; the operation says {getattr(op, field)!r}"
+            )
+    if len(event.tokens) != length_of(op.prompt):
+        raise Nonsense(f"{len(event.tokens)} tokens of {op.r!r} - at `$.tokens`; the prompt has {length_of(op.prompt)}")
+
+
+class Texts:
+    """Sees that equal segments are equal tokens, and different ones are different: what is shared is the trace's to say."""
+
+    def __init__(self) -> None:
+        self._met: dict[tuple[str, int, int], list[int]] = {}
+        """Segments that came already."""
+        self._tokens: dict[str, dict[int, int]] = {}
+        """By text: the token at each position."""
+        self._place_of: dict[int, tuple[str, int]] = {}
+        self._stream: dict[str, tuple[str, int]] = {}
+        """By request: the text that it generates, and how long its prompt is."""
+
+    def submit(self, op: Submit, tokens: list[int]) -> None:
+        """Take in the tokens of a prompt. Raises Nonsense if a place of a text is another token than before."""
+        self._stream[op.r] = op.stream or f"@{op.r}", len(tokens)
+        stop = 0
+        for segment in segments(op.prompt):
+            text, first, count = segment
+            start, stop = stop, stop + count
+            said = tokens[start:stop]
+            if self._met.get(segment) != said:
+                self._learn_segment(op.r, text, first, said)
+                self._met[segment] = said
+
+    def _learn_segment(self, r: str, text: str, first: int, said: list[int]) -> None:
+        known, new = self._tokens.setdefault(text, {}), dict(enumerate(said, first))
+        places = {token: (text, position) for position, token in new.items()}
+        if len(places) < len(said) or any(new[at] != known[at] for at in known.keys() & new.keys()):
+            for position, token in new.items():
+                self._learn(r, text, position, token, alone=True)
+        for token in self._place_of.keys() & places.keys():
+            self._learn(r, *places[token], token, alone=True)
+        known |= new
+        self._place_of |= places
+
+    def accept(self, event: Accept) -> None:
+        """Take in what a request generated. Raises Nonsense as `submit`; two texts may generate the same token."""
+        text, prompt = self._stream[event.r]
+        first = event.upto - len(event.tokens) - prompt
+        if first < 0:
+            raise Nonsense(f"{event.upto} - at `$.upto`; {event.r!r} has a prompt of {prompt} tokens, which stays as it is")
+        for position, token in enumerate(event.tokens, first):
+            self._learn(event.r, text, position, token, alone=False)
+
+    def _learn(self, r: str, text: str, position: int, token: int, *, alone: bool) -> None:
+        """Take in one token; `alone`: no other place may have it."""
+        before = self._tokens.setdefault(text, {}).setdefault(position, token)
+        other = self._place_of.setdefault(token, (text, position))
+        if before == token and (other == (text, position) or not alone):
+            return
+        said = f"token {token} of {r!r} for {text}[{position}] - at `$.tokens`"
+        if before != token:
+            raise Nonsense(f"{said}; it was {before} before: equal segments are equal tokens")
+        raise Nonsense(f"{said}; that is {other[0]}[{other[1]}] already: different segments are different tokens")

@@ -1,0 +1,214 @@
+"""Engines that are sound to look at and say what is not so: of themselves, of what they were asked, of why a key ended.
+
+The cache behind each is the reference's and right unless the lie is about it, so without the check every one of them passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from harness.checkers import ALL
+from harness.engines.registry import parse
+from harness.history.declared import ALWAYS, OF_INTERVAL, OF_KEYS, OF_STATES
+from harness.history.events import (
+    Accept,
+    Event,
+    Eviction,
+    Header,
+    Hit,
+    ResetDone,
+    StepBegin,
+    Submitted,
+    Unpublish,
+    UnpublishReason,
+)
+from harness.history.intake import BadEvents
+from harness.run.execute import Stopped, drive
+from harness.trace.configurations import Configuration
+from harness.trace.format import Abort, Finish, Op, Reset, Step, Submit, Trace, TraceHeader
+from harness.trace.layouts import load
+from harness.verdict.result import Result
+from suites.support.mistaken_engine import Mistake, lively, mistaken
+
+Say = Callable[[Header], Header]
+FULL = Configuration(load("full"))
+REPLAYED = [Submit("a", "doc:40 q:3"), Step(run=[("a", 43)]), Finish("a"), Submit("b", "doc:40 z:3"), Step(run=[("b", 43)])]
+
+CROWDED = Trace(
+    TraceHeader("crowded", FULL.layout, pages=4),
+    [op for r in "abcd" for op in (Submit(r, f"{r}:40"), Step(run=[(r, 40)]), Finish(r))],
+)
+"""Each request takes the pages that the one before left keys in."""
+
+
+class Declaring:
+    """The reference, which says something else of itself."""
+
+    def __init__(self, header: TraceHeader, say: Say) -> None:
+        self._engine = parse("reference").open(header)
+        self._say = say
+
+    def describe(self) -> Header:
+        return self._say(self._engine.describe())
+
+    def apply(self, op: Op) -> list[Event]:
+        return self._engine.apply(op)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def rules(**fields: Any) -> Say:
+    return lambda header: replace(header, rules=replace(header.rules, **fields))
+
+
+def pools(**fields: Any) -> Say:
+    return lambda header: replace(header, pools=[replace(pool, **fields) for pool in header.pools])
+
+
+def says(**fields: Any) -> Say:
+    return lambda header: replace(header, **fields)
+
+
+def each_group(**fields: Any) -> Say:
+    return lambda header: replace(header, groups=[replace(group, **fields) for group in header.groups])
+
+
+DECLARED: dict[str, tuple[Say, str]] = {
+    "nothing applies": (says(not_applicable=dict.fromkeys(ALWAYS, "trust me")), "'safety-law' - at `$.not_applicable`"),
+    "no rule of keys applies, and there are keys": (says(not_applicable={OF_KEYS[1]: "trust me"}), "a key in group 0"),
+    "no state is kept, and states have keys": (says(not_applicable={OF_STATES: "trust me"}), "a key in group 1"),
+    "nothing is cached, and things are hit": (rules(caching=False), "the header says `caching` false"),
+    "a patience without end": (rules(progress_steps=10**9), "1000000000 - at `$.rules.progress_steps`"),
+    "no patience": (rules(progress_steps=-1), "-1 - at `$.rules.progress_steps`"),
+    "everything is reserved": (rules(reserved_pages=10**9), "1000000000 - at `$.rules.reserved_pages`"),
+    "drafts without end": (rules(drafts=10**9), "1000000000 - at `$.rules.drafts`"),
+    "a negative distance": (rules(reuse_distance=-3), "-3 - at `$.rules.reuse_distance`"),
+    "a watermark that is no number": (pools(eviction=Eviction("lru", watermark=float("nan"))), "nan of pool 0 - at `$.pools`"),
+    "room from the first page on": (pools(eviction=Eviction("lru", watermark=0.0)), "0.0 of pool 0 - at `$.pools`"),
+    "another height": (says(height="server"), "'server' - at `$.height`; the trace has height 'manager'"),
+    "a verdict in its name": (says(engine="mine\nverdict: pass"), r"'mine\nverdict: pass' - at `$.engine`"),
+    "colours in its version": (says(engine_version="\x1b[31m1.0"), r"'\x1b[31m1.0' - at `$.engine_version`"),
+}
+
+
+@pytest.mark.parametrize(("say", "told"), DECLARED.values(), ids=DECLARED.keys())
+def test_a_declaration_that_cannot_be_or_that_events_belie_is_refused(say: Say, told: str) -> None:
+    """What an engine says of itself switches rules off, so it is input: one line that names the field."""
+    trace = lively()
+    with pytest.raises(BadEvents) as refused:
+        drive(trace, Declaring(trace.header, say))
+    assert told in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_an_engine_of_another_layout_is_refused() -> None:
+    """A trace with a recurrent group is not judged on an engine that declares attention alone."""
+    trace = lively()
+    with pytest.raises(BadEvents, match=r"full - at `\$.groups`; the trace's layout has full, recurrent"):
+        drive(trace, Declaring(trace.header, each_group(kind="full")))
+
+
+def test_a_window_narrower_than_the_layouts_is_refused() -> None:
+    """What lies left of the window is never read, so an engine could declare itself out of every fault in it."""
+    header = TraceHeader("narrow", load("full-swa"), pages=20)
+    with pytest.raises(BadEvents, match="window 1 - at"):
+        drive(Trace(header, REPLAYED), Declaring(header, each_group(window=1)))
+
+
+def test_the_rules_that_nobody_may_deny_are_rules() -> None:
+    """Their names are those of checkers."""
+    assert {*ALWAYS, *OF_KEYS, OF_STATES, OF_INTERVAL} <= {checker.invariant or checker.name for checker in ALL}
+
+
+def test_a_distance_beyond_every_hit_leaves_the_floors_nothing_to_judge() -> None:
+    """An engine may declare how much it forgoes, but a rule that cannot fail then has not been passed."""
+    trace = lively()
+    tallies = {tally.checker: tally for tally in drive(trace, Declaring(trace.header, rules(reuse_distance=10**9))).tallies}
+    assert (tallies["reuse-floor"].opportunities, tallies["content-floor"].opportunities) == (0, 0)
+
+
+def changed(kind: type[Event], change: Callable[[Any], Any]) -> Mistake:
+    return lambda op, events: [change(event) if type(event) is kind else event for event in events]
+
+
+def left_out(leave: Callable[[Any], bool]) -> Mistake:
+    return lambda op, events: [event for event in events if not leave(event)]
+
+
+def with_(**fields: Any) -> Callable[[Any], Any]:
+    return lambda event: replace(event, **fields)
+
+
+def alone() -> Mistake:
+    """Give every request tokens of its own, so that nobody shares anything."""
+    moved: dict[str, int] = {}
+
+    def mistake(op: Op, events: list[Any]) -> list[Any]:
+        for event in events:
+            if isinstance(event, Submitted):
+                moved[event.r] = (len(moved) + 1) << 30
+        return [
+            replace(e, tokens=[token + moved[e.r] for token in e.tokens]) if isinstance(e, Submitted | Accept) else e
+            for e in events
+        ]
+
+    return mistake
+
+
+ANSWERED: dict[str, tuple[Mistake, str]] = {
+    "nobody was asked for": (changed(StepBegin, with_(asked=[])), "asked [] - at `$.asked`; the operation asks for"),
+    "all tokens are one": (
+        changed(Submitted, lambda e: replace(e, tokens=[7] * len(e.tokens))),
+        "different segments are different",
+    ),
+    "nothing is shared": (alone(), "equal segments are equal tokens"),
+    "look-ups in vain are not reported": (
+        left_out(lambda e: isinstance(e, Hit) and not e.resume),
+        "runs and was not looked up",
+    ),
+    "keys end with a reset that never was": (changed(Unpublish, with_(reason="reset")), "keys ended for 'reset' without"),
+    "keys end with a step that ran": (changed(Unpublish, with_(reason="withdraw")), "keys of step"),
+    "a reset that nobody asked for": (
+        lambda op, events: [*events, ResetDone(step=events[-1].step, ok=True)] if isinstance(op, Step) else events,
+        "`reset`, which nobody asked for",
+    ),
+}
+
+
+@pytest.mark.parametrize(("mistake", "told"), ANSWERED.values(), ids=ANSWERED.keys())
+def test_an_answer_to_something_else_is_refused(mistake: Mistake, told: str) -> None:
+    """An engine that says that it was asked something else is not judged by that."""
+    with pytest.raises(Stopped) as stopped:
+        for trace in (lively(), CROWDED):
+            drive(trace, mistaken(trace, mistake))
+    assert told in str(stopped.value)
+
+
+def flushing(header: TraceHeader, eviction: Eviction, reason: UnpublishReason) -> Result:
+    """Run a prompt twice on a cache that forgets every key when a request ends, and says why."""
+    engine = parse("reference").open(header)
+
+    class Flushing(Declaring):
+        def apply(self, op: Op) -> list[Event]:
+            events = self._engine.apply(op)
+            if not isinstance(op, Finish | Abort):
+                return events
+            more = [event for event in self._engine.apply(Reset()) if not isinstance(event, ResetDone)]
+            return events + [replace(event, reason=reason) if isinstance(event, Unpublish) else event for event in more]
+
+    engine.close()
+    return drive(Trace(header, REPLAYED), Flushing(header, pools(eviction=eviction)))
+
+
+@pytest.mark.parametrize("order", ["lru", "lru-used", "fifo", "random"])
+@pytest.mark.parametrize("free_first", [True, False])
+def test_a_cache_that_forgets_everything_is_found_whatever_order_it_declares(order: Any, free_first: bool) -> None:
+    """One queue for pages with and without a key is no reason to end a key for nobody."""
+    header = TraceHeader("replayed", FULL.layout, pages=20)
+    found = {finding.anomaly for finding in flushing(header, Eviction(order, free_first=free_first), "evict").findings}
+    assert "needless-eviction" in found
