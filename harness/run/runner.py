@@ -88,6 +88,8 @@ class Runner:
         self._report = Report(engine=self.engine.text, held=self.engine.held, seed=self.seed)
         self._left_out: dict[tuple[str, str], NotRun] = {}
         self._shrunk: set[str] = set()
+        self._changed: list[str] = []
+        """Configurations that the engine ran, and then refused."""
         try:
             self._suites(suites, policies.get(self.policy))
             self._refuse_if_nothing_fits()
@@ -138,6 +140,7 @@ class Runner:
                     continue
                 result = self._trace(suite, stream, trace, report)
                 if result is not None:
+                    stream.ran += 1
                     report.traces += 1
                     report.activity.add(result.activity)
                     tallies += result.tallies
@@ -207,6 +210,9 @@ class Runner:
             if self.exact_configurations:
                 raise
             self._skip(f"configuration {stream.configuration.name}", str(error))
+            if stream.ran:
+                after = f"the engine refused it after {stream.ran} of its traces had run: {error}"
+                self._changed.append(f"{suite.name}: configuration {stream.configuration.name}: {after}")
             return None
         header = described(engine, trace.header)
         self._report.startup_seconds = max(self._report.startup_seconds, time.perf_counter() - began)
@@ -278,6 +284,7 @@ class Runner:
                 report.not_applicable[tally.checker] = tally.not_applicable
             elif tally.opportunities == 0 and not tally.crashed:
                 report.vacuous.append(f"checker {tally.checker} {idle(tally)}")
+        report.vacuous += self._changed
         left_out = {what for what, _ in self._left_out}
         arms = [row for suite in report.suites for row in suite.arms]
         report.vacuous += [f"arm {row.arm}: {why}" for row in arms for why in row.missing]

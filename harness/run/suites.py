@@ -16,11 +16,12 @@ from harness.verdict.result import Result
 
 @dataclass
 class Stream:
-    """Traces for one configuration, and the engine that runs them, its precision included."""
+    """Traces for one configuration, and the engine that runs them, its precision included; `ran` of them have been run."""
 
     configuration: Configuration
     engine: EngineSpec
     traces: Iterator[Trace]
+    ran: int = 0
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,18 @@ The cache behind each is the reference's and right unless the lie is about it, s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from harness._util.errors import UsageError
 from harness.checkers import ALL
-from harness.engines.registry import parse
+from harness.engines.kind import EngineKind
+from harness.engines.protocol import Engine
+from harness.engines.registry import EngineSpec, parse
 from harness.history.declared import ALWAYS, OF_INTERVAL, OF_KEYS, OF_STATES
 from harness.history.events import (
     Accept,
@@ -28,10 +32,12 @@ from harness.history.events import (
 )
 from harness.history.intake import BadEvents
 from harness.run.execute import Stopped, drive
+from harness.run.runner import Runner
+from harness.run.suites import SUITES
 from harness.trace.configurations import Configuration
 from harness.trace.format import Abort, Finish, Op, Reset, Step, Submit, Trace, TraceHeader
 from harness.trace.layouts import load
-from harness.verdict.result import Result
+from harness.verdict.result import EXIT_NOTHING_CHECKED, Result
 from suites.support.mistaken_engine import Mistake, lively, mistaken
 
 Say = Callable[[Header], Header]
@@ -212,3 +218,18 @@ def test_a_cache_that_forgets_everything_is_found_whatever_order_it_declares(ord
     header = TraceHeader("replayed", FULL.layout, pages=20)
     found = {finding.anomaly for finding in flushing(header, Eviction(order, free_first=free_first), "evict").findings}
     assert "needless-eviction" in found
+
+
+def test_a_configuration_that_was_run_and_then_refused_was_not_checked() -> None:
+    """An engine that takes one trace of each configuration and refuses all others has not passed them."""
+    opened = count()
+
+    def once(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+        if next(opened):
+            raise UsageError("not any more")
+        return parse("reference").open(header)
+
+    spec = EngineSpec(EngineKind("once", "a reference that tires", ("manager",), once, replays=False), {}, "once")
+    report = Runner(spec, [Configuration(load("full-mamba"))]).run([suite for suite in SUITES if suite.name == "random"])
+    assert report.exit_code == EXIT_NOTHING_CHECKED
+    assert any("refused it after 1 of its traces had run: not any more" in line for line in report.vacuous)
