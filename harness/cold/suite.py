@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from harness.cold.arms import ARMS, BY_NAME, EVERYWHERE, Arm
+from harness.cold.arms import ARMS, BY_NAME, EVERYWHERE, Arm, arm_of
 from harness.cold.stories import write
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
+from harness.history.events import Header
 from harness.run.suites import Stream, Suite, Tensors, scenario_traces
 from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
@@ -57,10 +58,17 @@ def _judge(trace: Trace, engine: Engine, spec: EngineSpec) -> Result:
     return judged(trace, engine, spec, keep=False)
 
 
+def _inapplicable(trace: Trace, header: Header) -> str:
+    """Return why an arm is not run: without prefix caching there is nothing for a warm one to hit."""
+    arm = arm_of(trace.header.name)
+    warm = arm is not None and arm.options.get("enable_caching", True)
+    return "prefix caching is off" if warm and not header.rules.caching else ""
+
+
 SUITE = Suite(
     NAME,
     "the same requests without a cache and with one, by their tensors",
     "scheduler",
     scenario_traces,
-    tensors=Tensors(streams, _judge),
+    tensors=Tensors(streams, _judge, _inapplicable),
 )

@@ -220,6 +220,9 @@ class Runner:
         if suite.paired and (why := header.not_applicable.get(DIFFERENTIAL) or refused(trace, header)):
             self._skip(f"suite {suite.name}", why)
             return None
+        if suite.tensors is not None and (why := suite.tensors.inapplicable(trace, header)):
+            self._skip(f"{suite.name}: arm {trace.header.name.partition('/')[0]} on {stream.configuration.name}", why)
+            return None
         for need in trace.header.needs:
             if need not in header.capabilities:
                 why = header.not_applicable.get(need, f"engine {self.engine.kind.name} cannot {need}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
+from harness.history.events import Header
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
 from harness.trace.generate import random_trace
@@ -29,11 +30,13 @@ class Tensors:
     """How a suite that compares tensors draws its traces and judges one.
 
     `streams(engine, configurations, seed)` returns the traces; `judge(trace, engine, spec)` runs one on an engine that was
-    opened for it, and perhaps on another that it opens as `spec`.
+    opened for it, and perhaps on another that it opens as `spec`; `inapplicable(trace, header)` says why a trace has nothing to
+    show on an engine of that header, empty if it has.
     """
 
     streams: Callable[[EngineSpec, Sequence[Configuration], int], list[Stream]]
     judge: Callable[[Trace, Engine, EngineSpec], Result]
+    inapplicable: Callable[[Trace, Header], str]
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,17 @@ def test_a_command_runs_a_scenario_on_the_toy(capsys: pytest.CaptureFixture[str]
     assert found["suites"][0]["activity"]["evictions"] and tensors["opportunities"] > 100
 
 
+@pytest.mark.toy
+def test_without_prefix_caching_the_warm_arms_are_left_out_and_the_cold_ones_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """There is nothing that they could hit, which is no lack of the engine."""
+    pytest.importorskip("torch")
+    words = (*RUN, "--engine", "toy:dtype=float64", "--suite", "cold-vs-cached", "--option", "scenario=3")
+    found = report(capsys, *words)
+    left_out = {entry["what"].split(" on ")[0] for entry in found["not_run"] if entry["why"] == "prefix caching is off"}
+    assert {"cold-vs-cached: arm miss", "cold-vs-cached: arm hit", "cold-vs-cached: arm preempted"} <= left_out
+    assert found["suites"][0]["traces"] >= 5
+
+
 @pytest.mark.parametrize(
     "given", [DYNAMIC, {"num_kv_blocks": 24, "max_num_seqs": 3}, {"cache_size": 1, "max_num_seqs": 9} | BYTES]
 )
