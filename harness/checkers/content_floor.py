@@ -68,6 +68,8 @@ class ContentFloor(Checker):
         """Keys that ended in the operation at hand, for want of room as it seems."""
         self._stripped: dict[tuple[int, int], int] = {}
         """By group and prefix: the page whose key ended although somebody held it, unless that of another page did later."""
+        self._free: dict[int, int] = {}
+        """By pool: how many pages the engine called free last. What it keeps without a key is not free to it."""
         self._finished: set[str] = set()
         self._older: set[str] = set()
         """Requests that were live when the cache was reset or got new weights: what they computed before is forgotten."""
@@ -159,9 +161,12 @@ class ContentFloor(Checker):
         for key, record in ended:
             pool = ledger.groups[key.group].pool
             untouched = not record.holders and not record.keys and record.node == NOTHING
-            if untouched and not _keyed(ledger, key.group, key.node) and spare_pages(ledger, pool):
+            spare = self._free.get(pool, 1) and spare_pages(ledger, pool)
+            if untouched and not _keyed(ledger, key.group, key.node) and spare:
                 operation = ledger.holdings.operation
                 self._keep(Lying(key.group, key.node, key.length, pool, key.page, key.r, operation, keyed=True))
+        if isinstance(event, Counts):
+            self._free[event.pool] = event.free
         return None
 
     # --- what is lost -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from harness.policies.furiosa.engine import open_engine
 from harness.policies.furiosa.policy import POLICY, variants
 from harness.run.execute import drive
 from harness.trace import layouts
-from harness.trace.format import Height, Layout, Trace, TraceHeader
+from harness.trace.format import Finish, GroupSpec, Height, Layout, Media, Op, Step, Submit, Trace, TraceHeader
 from harness.trace.generate import random_trace
 from harness.trace.scenarios.shape import Shape
 from harness.verdict.result import Activity, Result
@@ -198,3 +198,25 @@ def test_an_engine_answers_for_its_policy() -> None:
     for configuration in POLICY.configurations():
         shape = configuration.shape("scheduler")
         assert isinstance(POLICY.open(random_trace(shape, 1, withdraw=False).header, {}), Driver)
+
+
+def test_a_tail_without_a_key_is_no_free_page() -> None:
+    """With hits on blocks alone, the entry of a partial block is kept and cannot be hit; the engine counts it as cached.
+
+    Whoever needs a page then has the least recently used entries evicted, and with the first of a tree all behind it.
+    """
+    header = TraceHeader(
+        "tails",
+        Layout("tails", [GroupSpec("full", 16), GroupSpec("sliding", 16, window=32)]),
+        19,
+        policy="furiosa",
+        options={"expected_average_seq_length": 64, "hit_granularity": "block", "out_of_window": "freed"},
+    )
+    ops: list[Op] = [
+        *[Submit("a", "A:33", media=[Media(27, 21, "cat")]), Submit("b", "b:1"), Submit("c", "b:1 c:12"), Step([("c", 13)])],
+        *[Step([("a", 1), ("b", 1), ("c", 1)]), Submit("d", "A:46 @a:1 d:1"), Step([("c", 1), ("d", 48)])],
+        *[Step([("a", 16), ("c", 1)]), Step([("a", 16), ("c", 1), ("d", 1)]), Finish("d"), Finish("a")],
+        *[Submit("e", "e:1"), Submit("f", "A:17"), Step([("e", 1), ("f", 1)])],
+    ]
+    result = drive(Trace(header, ops), open_engine(header, {}))
+    assert result.activity.evictions > 4 and result.findings == []
