@@ -53,6 +53,17 @@ def test_a_fault_in_the_program_is_found(capsys: pytest.CaptureFixture[str], cha
     assert code == 1 and "FAIL" in out and "replay: cachewitness replay" in out
 
 
+def test_an_operation_that_is_refused_stops_its_trace_alone(capsys: pytest.CaptureFixture[str], changed: Path) -> None:
+    """The line names engine, trace and operation; all other traces are judged, and the run cannot pass."""
+    text = SAMPLE.read_text(encoding="utf-8")
+    old = '        self.events, kind, r = [], op["op"], op.get("r")\n'
+    assert text.count(old) == 1
+    changed.write_text(text.replace(old, old + "        if kind == 'preempt':\n            raise ValueError('not today')\n"))
+    code, out, _ = run(changed, capsys)
+    assert code == 4 and "refuses it: not today" in out and "(preempt" in out and "trace preempt-and-resume" in out, out
+    assert "2 suites" in out
+
+
 @pytest.mark.parametrize(
     ("program", "said"),
     {

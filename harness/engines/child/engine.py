@@ -70,6 +70,10 @@ class Isolation:
         return self.command or [sys.executable, "-u", "-c", SERVE, json.dumps(sys.path)]
 
 
+class Refusal(UsageError):
+    """The engine does not do what it is asked."""
+
+
 class Child:
     """A child process that speaks the protocol. `name` is the engine in messages; `busy`: it owes an answer."""
 
@@ -102,7 +106,8 @@ class Child:
         if isinstance(answer, Raised):
             raise EngineFailure("died", f"raised {answer.error}{self._limit(answer.error)}", self.output())
         if isinstance(answer, Refused):
-            raise (EngineMissing if answer.missing else BadEvents if answer.bad_events else UsageError)(answer.message)
+            told = EngineMissing if answer.missing else BadEvents if answer.bad_events else Refusal
+            raise told(answer.message)
         return answer
 
     def _asked(self, line: bytes, seconds: float) -> Answer:
@@ -175,9 +180,13 @@ class Isolated:
     def apply(self, op: Op) -> list[Event]:
         """Have one operation carried out.
 
-        Raises EngineFailure if the engine raised, died or hung, UsageError if it refuses or answers what is no answer.
+        Raises EngineFailure if the engine raised, died or hung, BadEvents if it refuses the operation, which stops this trace
+        alone, UsageError if it answers what is no answer.
         """
-        answer = self._expect(Happened, Apply(op), self._isolation.deadline)
+        try:
+            answer = self._expect(Happened, Apply(op), self._isolation.deadline)
+        except Refusal as refused:
+            raise BadEvents(f"engine {self._child.name} refuses it: {refused}") from None
         if answer.engine_seconds is not None:
             self.engine_seconds = answer.engine_seconds
         events: list[Event] = answer.events
