@@ -34,7 +34,7 @@ from harness.trace.format import Height, Trace
 from harness.trace.generate import write, write_gallery
 from harness.trace.source import Seeded
 from harness.verdict.expected import Entry, Expectations
-from harness.verdict.result import Result
+from harness.verdict.result import UNCOUNTED, Result
 from harness.verdict.summary import UNFINISHED, Failure, NotRun, Report, SuiteReport
 
 LENGTHS = (30, 60, 60, 120)
@@ -189,6 +189,8 @@ class Campaign:
         suite, activity = self._suites[trace.header.height], result.activity
         suite.traces, suite.seconds = suite.traces + 1, suite.seconds + seconds
         suite.activity.add(activity)
+        if activity.lookups and not result.counted:
+            self._leave_out(*UNCOUNTED)
         suite.tallies = merge_tallies([*suite.tallies, *result.tallies])
         suite.crashed = sorted({*suite.crashed, *(f"{t.checker}: {t.crashed}" for t in result.tallies if t.crashed)})
         self.traces += 1

@@ -19,6 +19,7 @@ from harness.engines.failure import EngineFailure, OwnMistake, of_ours, told
 from harness.engines.protocol import Engine
 from harness.history.events import (
     Aborted,
+    Counts,
     Died,
     Event,
     Finished,
@@ -42,7 +43,7 @@ Beside = Callable[[int, Op, list[Event]], Finding | None]
 
 _MAY_BEGIN = (Submitted, Finished, Aborted, Preempted, ResetDone, Version)
 """Events with which an operation may begin."""
-_COUNTED = frozenset((Hit, Unpublish, Preempted, Read))
+_COUNTED = frozenset((Hit, Unpublish, Preempted, Read, Counts))
 
 
 class Stopped(BadEvents):
@@ -103,7 +104,7 @@ class Observer:
     def __init__(self, header: Header, checkers: Iterable[Checker] | None = None, *, keep: bool = True) -> None:
         self.history = History(header, [], [])
         self.findings: list[Finding] = []
-        self.activity = Activity()
+        self.activity, self.counted = Activity(), False
         self.panel = Panel(header, fresh() if checkers is None else checkers)
         self._recurrent = {group.id for group in header.groups if group.kind == "recurrent"}
         self._keep = keep
@@ -161,6 +162,7 @@ class Observer:
             findings=self.findings,
             tallies=list(self.panel.tallies.values()),
             activity=self.activity,
+            counted=self.counted,
         )
 
     def _count(self, event: Event) -> None:
@@ -177,6 +179,8 @@ class Observer:
             request = self.panel.ledger.requests[event.r]
             if request.ran_steps == 0 and event.stop == request.resume:
                 activity.restored += 1
+        elif isinstance(event, Counts):
+            self.counted = True
         elif isinstance(event, Unpublish):
             activity.evictions += event.reason == "evict"
         else:

@@ -30,7 +30,7 @@ from harness.trace.shrink import SHORT
 from harness.verdict.arm_row import merge_rows
 from harness.verdict.compared import Compared
 from harness.verdict.expected import Expectations
-from harness.verdict.result import Result
+from harness.verdict.result import UNCOUNTED, Result
 from harness.verdict.summary import UNFINISHED, Failure, NotRun, Report, SuiteReport
 
 RANDOM_TRACES = 12
@@ -231,6 +231,8 @@ class Runner:
         asked = self._within(suite, trace, header)
         result, bad = attempt(lambda: _judged(suite, asked, engine, stream.engine))
         report.bad_events += [bad] if bad else []
+        if result.activity.lookups and not result.counted:
+            self._skip(*UNCOUNTED)
         spent = getattr(engine, "engine_seconds", None)
         if spent is not None:
             self._report.engine_seconds = (self._report.engine_seconds or 0.0) + spent

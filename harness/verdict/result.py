@@ -47,6 +47,10 @@ class Activity(msgspec.Struct, kw_only=True):
             setattr(self, field, getattr(self, field) + getattr(other, field))
 
 
+UNCOUNTED = "the engine's count of free pages", "there are no `counts` among its events, so only who holds each page was judged"
+"""What is not judged of a trace whose events have no counts, and why."""
+
+
 class Result(msgspec.Struct, kw_only=True):
     """One trace, run and judged."""
 
@@ -55,6 +59,8 @@ class Result(msgspec.Struct, kw_only=True):
     findings: list[Finding]
     tallies: list[Tally]
     activity: Activity
+    counted: bool = True
+    """Whether the engine ever said how many pages it counts as free."""
 
     @property
     def outcome(self) -> Outcome:

@@ -20,6 +20,7 @@ from harness.engines.registry import EngineSpec, parse
 from harness.history.declared import ALWAYS, OF_INTERVAL, OF_KEYS, OF_STATES
 from harness.history.events import (
     Accept,
+    Counts,
     Event,
     Eviction,
     Header,
@@ -37,7 +38,8 @@ from harness.run.suites import SUITES
 from harness.trace.configurations import Configuration
 from harness.trace.format import Abort, Finish, Op, Reset, Step, Submit, Trace, TraceHeader
 from harness.trace.layouts import load
-from harness.verdict.result import EXIT_NOTHING_CHECKED, Result
+from harness.verdict.report.terminal import covered
+from harness.verdict.result import EXIT_NOTHING_CHECKED, UNCOUNTED, Result
 from suites.support.mistaken_engine import Mistake, lively, mistaken
 
 Say = Callable[[Header], Header]
@@ -233,3 +235,20 @@ def test_a_configuration_that_was_run_and_then_refused_was_not_checked() -> None
     report = Runner(spec, [Configuration(load("full-mamba"))]).run([suite for suite in SUITES if suite.name == "random"])
     assert report.exit_code == EXIT_NOTHING_CHECKED
     assert any("refused it after 1 of its traces had run: not any more" in line for line in report.vacuous)
+
+
+def test_an_engine_without_counts_is_told_that_they_were_not_judged() -> None:
+    """Its free list is nobody's word against the ledger's; the report and its last line but one say so."""
+
+    class Uncounted(Declaring):
+        def apply(self, op: Op) -> list[Event]:
+            return [event for event in self._engine.apply(op) if not isinstance(event, Counts)]
+
+    def opened(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+        return Uncounted(header, lambda said: said)
+
+    spec = EngineSpec(EngineKind("silent", "a reference without counts", ("manager",), opened, replays=False), {}, "silent")
+    asked = [suite for suite in SUITES if suite.name == "invariants"]
+    silent, counted = (Runner(engine, [FULL]).run(asked) for engine in (spec, parse("reference")))
+    assert UNCOUNTED[0] in [entry.what for entry in silent.not_run] and UNCOUNTED[0] in covered(silent)
+    assert UNCOUNTED[0] not in [entry.what for entry in counted.not_run]
