@@ -136,20 +136,22 @@ class ContentFloor(Checker):
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
         """Note keys that end for want of room; what had a key that ended is owed no more, unless there was room."""
-        record = ledger.record(event.group, event.page)
+        record, pool = ledger.record(event.group, event.page), ledger.groups[event.group].pool
         for key in record.keys if record is not None else ():
             if key.group != event.group or key.page != event.page or event.length not in (0, key.length):
                 continue
             self._forget((key.group, key.node))
-            self._note_stripped(key, event, held=record is not None and bool(record.holders))
-            declared = ledger.header.pools[ledger.groups[key.group].pool].eviction is not None
-            wanted = event.reason in ("evict", "replace", "retention", "withdraw") and key.state == "committed"
+            wanted = key.state == "committed" and _for_room(event, record)
+            self._note_stripped(
+                key, held=wanted and event.reason != "retention" and record is not None and bool(record.holders)
+            )
+            declared = ledger.header.pools[pool].eviction is not None
             if wanted and not declared and record is not None and not record.holders and not _thinned_out(ledger, key.group):
                 self._ended.append((key, record))
         return None
 
-    def _note_stripped(self, key: Key, event: Unpublish, *, held: bool) -> None:
-        if held and event.reason in ("evict", "replace", "withdraw") and key.state == "committed":
+    def _note_stripped(self, key: Key, *, held: bool) -> None:
+        if held:
             self._stripped[key.group, key.node] = key.page
         else:
             self._stripped.pop((key.group, key.node), None)
@@ -271,6 +273,16 @@ def _thinned_out(ledger: Ledger, group: int) -> bool:
     """Whether retention, as the engine declares it, keeps only part of what is written of a group."""
     retention = ledger.header.rules.retention
     return retention.interval is not None and group in retention.groups
+
+
+def _for_room(event: Unpublish, record: PageRecord | None) -> bool:
+    """Whether a key ended for the sake of others, as it seems: not with a reset, new weights, or a step that does not run.
+
+    What was taken or keyed for that step goes with it, also if its page had that very key before.
+    """
+    if event.reason == "withdraw":
+        return record is not None and record.used_in < event.step
+    return event.reason in ("evict", "replace", "retention")
 
 
 def _whole_block_of_prompt(record: PageRecord, group: Group, request: RequestRecord) -> bool:

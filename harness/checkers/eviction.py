@@ -12,7 +12,7 @@ from harness.checkers.room import any_free, spare_pages
 from harness.checkers.victims import Ended, spared_instead
 from harness.history.events import Copy, Counts, Eviction, Header, Pool, StepBegin, Unpublish
 from harness.ledger.ledger import Ledger
-from harness.ledger.records import Key
+from harness.ledger.records import Key, PageRecord
 
 
 class EvictionOrder(Checker):
@@ -53,8 +53,8 @@ class EvictionOrder(Checker):
         if event.reason in ("evict", "replace", "withdraw") or (event.reason == "retention" and not _pruned(ledger, event)):
             record = ledger.record(event.group, event.page)
             for key in record.keys if record is not None else ():
-                if _ends(event, key):
-                    assert record is not None
+                assert record is not None
+                if _ends(event, key, record):
                     self._ended.append(Ended.of(key, ledger.groups[event.group].pool, record, event.step))
         return None
 
@@ -124,10 +124,13 @@ def _expired(one: Ended, eviction: Eviction) -> bool:
     return eviction.ttl > 0 and one.unused >= eviction.ttl and not one.holders
 
 
-def _ends(event: Unpublish, key: Key) -> bool:
-    """Whether the event ends the key, which could be hit and did not go with the step that was to write its content."""
+def _ends(event: Unpublish, key: Key, record: PageRecord) -> bool:
+    """Whether the event ends the key, which could be hit and did not go with a step that does not run.
+
+    What was taken or keyed for that step goes with it, also if its page had that very key before.
+    """
     named = key.group == event.group and key.page == event.page and event.length in (0, key.length)
-    return named and key.usable and (event.reason != "withdraw" or key.state == "committed")
+    return named and key.usable and (event.reason != "withdraw" or record.used_in < event.step)
 
 
 def _pruned(ledger: Ledger, event: Unpublish) -> bool:
