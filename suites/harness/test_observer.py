@@ -14,6 +14,7 @@ ONE_KEY = f"""
 pool 0: 4 pages, null 0
 group 0: full block 4
 submit r1 a:5
+hit r1 0 |
 take r1 | 1 2
 {KEY}step 1: r1 0..5 | 1 2
 """

@@ -51,6 +51,9 @@ def permuted(header: TraceHeader, seed: int) -> tuple[Engine, Drawn]:
     assert kind.steer is not None
     engine: Any = kind.open(header, {})
     pools = [msgspec.structs.replace(pool, eviction=None) for pool in engine.header.pools]
-    engine.header = msgspec.structs.replace(engine.header, pools=pools)
+    rules = engine.header.rules
+    if rules.captures is not None:
+        rules = msgspec.structs.replace(rules, captures=msgspec.structs.replace(rules.captures, order="random"))
+    engine.header = msgspec.structs.replace(engine.header, pools=pools, rules=rules)
     kind.steer(engine, drawn)
     return engine, drawn

@@ -106,7 +106,6 @@ OTHERS = {
         "lmcache-failed-store-found",
         "lmcache-last-token-not-reserved",
         "lmcache-salt-left-out-of-objects",
-        "lmcache-objects-survive-reset",
     ),
     "tensorrt_edge": (
         "edge-rows-copied-one-by-one",

@@ -541,6 +541,7 @@ STORIES: dict[str, list[str]] = {
     "identities": ["identity"],
     "new-weights": ["stale"],
     "reset-with-running": ["stale"],
+    "reset-while-one-waits": ["stale"],
 }
 """What each scenario hunts."""
 
