@@ -8,6 +8,7 @@ that is not here (a GPU, a device, a model's weights), or "no rule:" where the d
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -117,7 +118,8 @@ def test_pytest_finds_every_test_that_is_named() -> None:
     files = sorted({test.partition("::")[0] for test in tests})
     flags = ["--collect-only", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
     command = [sys.executable, "-m", "pytest", *flags, *files]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # it is no worker of ours
+    printed = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False).stdout
     collected, _, not_run = printed.partition("= not run =")
     found = {line.partition("[")[0] for line in collected.splitlines()}
     lost = {test for test in tests - found if f"{test.partition('::')[0]}: " not in not_run}
