@@ -66,16 +66,16 @@ def test_a_key_over_the_same_tokens_says_what_is_missing(sentences: list[tuple[s
     """A block of drafts looks whole; the sentence says how many tokens the request really has."""
     told = {name: sentence for name, anomaly, sentence in sentences if anomaly == "partial-commit"}
     assert "b1 has 13 tokens; what lies behind them are drafts" in told["drafts-published"]
-    assert "token 12 is not in the page" in told["tail-published-early"]
+    assert "token 1 is not in the page" in told["tail-published-early"]
     assert "token 0 is not in the page" in told["stores-share-a-place"]
 
 
 @pytest.mark.parametrize(
     ("fault", "part"),
     [
-        ("adapter-left-out", "whose adapter is 'other', where the page has none"),
+        ("adapter-left-out", "whose adapter is 'tuned', where the page has none"),
         ("salt-left-out", "whose salt is none, where the page has 'one'"),
-        ("image-left-out", "whose token 14 is of image 'dog', where the page has no image"),
+        ("image-left-out", "whose token 3 is of image 'dog-3', where the page has no image"),
         ("edge-captures-survive-new-weights", "whose version of the weights is 1, where the page has 0"),
         ("hash-without-parent", "whose token 0 is 196608, where the page has 65536"),
     ],
