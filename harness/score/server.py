@@ -169,21 +169,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Answer a completion, or forget what is cached."""
-        asked = urlsplit(self.path)
         try:
-            content = self._content()
-            if asked.path == "/v1/completions":
-                self._json(200, self.server.owner.completion(content))
-            elif asked.path == "/reset_prefix_cache":
-                self._json(200, self.server.owner.reset(asked.query))
-            else:
-                raise Refused(404, f"there is no {asked.path}")
+            status, content = 200, self._answered()
         except Refused as error:
-            self._json(error.status, _error(str(error)))
-        except OSError:
-            raise  # the client went away
+            status, content = error.status, _error(str(error))
         except Exception as error:  # of the backend, which may die in any way
-            self._json(500, _error(str(error) or type(error).__name__))
+            status, content = 500, _error(str(error) or type(error).__name__)
+        self._json(status, content)
+
+    def _answered(self) -> dict[str, Any]:
+        asked, content = urlsplit(self.path), self._content()
+        if asked.path == "/v1/completions":
+            return self.server.owner.completion(content)
+        if asked.path == "/reset_prefix_cache":
+            return self.server.owner.reset(asked.query)
+        raise Refused(404, f"there is no {asked.path}")
 
     def _content(self) -> bytes:
         told = self.headers.get("Content-Length") or "0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ pytest.importorskip("aiohttp", reason="aiohttp is missing: pip install 'cachewit
 from harness._util.errors import UsageError
 from harness.cli import invoke
 from harness.engines.answers import (
+    Answer,
     Ask,
     BackendError,
     Opening,
@@ -226,6 +227,22 @@ def test_requests_that_come_together_are_answered_by_one_call(local: LocalServer
     gate.set()
     thread.join()
     assert answered == [str(i) for i in range(12)] and sum(stub.batches) == 12 and len(stub.batches) < 12
+
+
+def test_an_error_of_the_operating_system_in_the_backend_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As any other error of the backend is; it is not taken for a client that went away."""
+    stub = Stub({}, Opening())
+
+    def full(asks: Sequence[Ask]) -> list[Answer]:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(stub, "answer", full)
+    with LocalServer(stub) as server:
+        request = urllib.request.Request(f"{server.url}/v1/completions", data=b'{"prompt": "a"}')
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request)
+        with refused.value as answer:
+            assert answer.code == 500 and "No space left on device" in answer.read().decode()
 
 
 REFUSED = {
