@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 from harness.engines.fault_tools import wrap
-from harness.engines.mutant import Plant, declared, mutant
+from harness.engines.mutant import declared, mutant
+from harness.policies.lmcache.planting import connector_of, name_objects, where_there_is_a_store
 from reference_impl.lmcache.server import Transfer
 
 fault = partial(mutant, engines=("lmcache",), height="scheduler")
-
-
-def _where_there_is_a_store(plant: Plant) -> Plant:
-    """Plant a fault if prefix caching is on; without it nothing is behind the scheduler."""
-
-    @wraps(plant)
-    def where_there_is_one(engine: Any) -> None:
-        if hasattr(engine.adapter, "connector"):
-            plant(engine)
-
-    return where_there_is_one
 
 
 @fault(
@@ -30,10 +20,10 @@ def _where_there_is_a_store(plant: Plant) -> Plant:
     checker="no-fabricated-snapshots",
     group="C",
 )
-@_where_there_is_a_store
+@where_there_is_a_store
 def prefix_counted_in_one_group(engine: Any) -> None:
     """The chunks of one object group are counted, and so many of all are served."""
-    server = _connector(engine).server
+    server = connector_of(engine).server
 
     def lookup(original: Any, request_id: str, tokens: Any, num_tokens: int) -> int:
         session = server._hashed(request_id, tokens)
@@ -59,10 +49,10 @@ def prefix_counted_in_one_group(engine: Any) -> None:
     checker="no-fabricated-snapshots",
     group="A",
 )
-@_where_there_is_a_store
+@where_there_is_a_store
 def null_blocks_stored(engine: Any) -> None:
     """What lies in the null block is stored as a chunk's state."""
-    wrap(_connector(engine).server, "_has_content", lambda original, blocks: True)
+    wrap(connector_of(engine).server, "_has_content", lambda original, blocks: True)
 
 
 @fault(
@@ -72,7 +62,7 @@ def null_blocks_stored(engine: Any) -> None:
     checker="commit-order",
     group="K",
 )
-@_where_there_is_a_store
+@where_there_is_a_store
 def failed_store_found(engine: Any) -> None:
     """A store fails on its last page, and its object is found all the same."""
 
@@ -91,10 +81,10 @@ def failed_store_found(engine: Any) -> None:
     checker="safety-law",
     group="P",
 )
-@_where_there_is_a_store
+@where_there_is_a_store
 def last_token_not_reserved(engine: Any) -> None:
     """A prompt of whole chunks is served whole, with a state behind its last token."""
-    _connector(engine).reserve_last_token = False
+    connector_of(engine).reserve_last_token = False
 
 
 @fault(
@@ -104,10 +94,10 @@ def last_token_not_reserved(engine: Any) -> None:
     checker="no-fabricated-snapshots",
     group="A",
 )
-@_where_there_is_a_store
+@where_there_is_a_store
 def moved_blocks_not_tracked(engine: Any) -> None:
     """A block that left a request's table is stored as if it were still there."""
-    connector = _connector(engine)
+    connector = connector_of(engine)
     known: dict[str, list[list[Any]]] = {}
 
     def build_connector_meta(original: Any, scheduled: Any, tables: Any) -> Any:
@@ -126,11 +116,10 @@ def moved_blocks_not_tracked(engine: Any) -> None:
     checker="identity",
     group="I",
 )
-@_where_there_is_a_store
+@where_there_is_a_store
 def salt_left_out_of_objects(engine: Any) -> None:
     """Objects are named by their tokens alone."""
-    server = _connector(engine).server
-    wrap(server, "start_session", lambda original, r, salt="", adapter="", kernels="": original(r, kernels=kernels))
+    name_objects(engine, lambda salt, adapter, kernels: ("", "", kernels))
 
 
 @fault(
@@ -140,14 +129,14 @@ def salt_left_out_of_objects(engine: Any) -> None:
     checker="safety-law",
     group="L",
 )
-@_where_there_is_a_store
+@where_there_is_a_store
 def objects_survive_reset(engine: Any) -> None:
     """A reset of the store passes over what a reader has locked, and reports success.
 
     Locked are the chunks that a request was told of while it waits for blocks, and those that a step in flight loads. Whoever
     asks next finds them.
     """
-    connector = _connector(engine)
+    connector = connector_of(engine)
 
     def reset_cache(original: Any) -> bool:
         l1 = connector.server.l1
@@ -164,10 +153,10 @@ def objects_survive_reset(engine: Any) -> None:
     checker="eviction",
     group="M",
 )
-@_where_there_is_a_store
+@where_there_is_a_store
 def watermark_of_another_total(engine: Any) -> None:
     """The share in use is taken of the pages of one group, so the watermark is reached while most pages are free."""
-    server = _connector(engine).server
+    server = connector_of(engine).server
     parts = 2 * len(server.groups.kernel_groups)
 
     def tick(original: Any) -> Any:
@@ -188,10 +177,10 @@ def watermark_of_another_total(engine: Any) -> None:
     checker="eviction",
     group="N",
 )
-@_where_there_is_a_store
+@where_there_is_a_store
 def newest_evicted(engine: Any) -> None:
     """Eviction begins with the keys that were of use last."""
-    policy = _connector(engine).server.eviction.policy
+    policy = connector_of(engine).server.eviction.policy
 
     def get_eviction_actions(original: Any, ratio: float, is_eligible: Any) -> Any:
         order = list(policy._order)
@@ -212,14 +201,10 @@ def newest_evicted(engine: Any) -> None:
     checker="eviction",
     group="N",
 )
-@_where_there_is_a_store
+@where_there_is_a_store
 def use_does_not_renew(engine: Any) -> None:
     """Keys that were looked up and loaded keep the age of their store."""
-    wrap(_connector(engine).server.eviction.policy, "on_keys_accessed", lambda original, keys: None)
-
-
-def _connector(engine: Any) -> Any:
-    return engine.adapter.connector.lmcache
+    wrap(connector_of(engine).server.eviction.policy, "on_keys_accessed", lambda original, keys: None)
 
 
 MUTANTS = declared(globals())

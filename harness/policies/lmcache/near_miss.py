@@ -9,24 +9,17 @@ from typing import Any
 
 from harness.engines.fault_tools import wrap
 from harness.engines.mutant import declared, mutant
+from harness.policies.lmcache.planting import connector_of, name_objects, where_there_is_a_store
 
 fault = partial(mutant, engines=("lmcache",), height="scheduler", group="I")
 SIXTEEN_BITS = 0xFFFF
 MEDIA_IDS = 1 << 62
 
 
-def _connector(engine: Any) -> Any:
-    """Return LMCache's connector; None without prefix caching, where nothing is behind the scheduler."""
-    connector = getattr(engine.adapter, "connector", None)
-    return None if connector is None else connector.lmcache
-
-
 @fault(name="lmcache-image-ids-of-16-bits", mirrors="LMCache/LMCache#4086", anomaly="cross-identity-hit", checker="identity")
+@where_there_is_a_store
 def image_ids_of_16_bits(engine: Any) -> None:
     """An image's name is cut to 16 bits, and the one id is repeated over all of its placeholders."""
-    connector = _connector(engine)
-    if connector is None:
-        return
 
     def on_new_request(original: Any, request_id: str, prompt: Sequence[int], *, media: Any = (), **identity: str) -> None:
         ids = list(prompt)
@@ -37,7 +30,7 @@ def image_ids_of_16_bits(engine: Any) -> None:
                 ids[at] = MEDIA_IDS | name
         original(request_id, ids, **identity)
 
-    wrap(connector, "on_new_request", on_new_request)
+    wrap(connector_of(engine), "on_new_request", on_new_request)
 
 
 @fault(
@@ -46,16 +39,10 @@ def image_ids_of_16_bits(engine: Any) -> None:
     anomaly="cross-identity-hit",
     checker="identity",
 )
+@where_there_is_a_store
 def adapter_joined_to_salt(engine: Any) -> None:
     """A key's one field for a name has the salt and the adapter behind one another, without a separator."""
-    connector = _connector(engine)
-    if connector is not None:
-        start = connector.server.start_session
-        wrap(
-            connector.server,
-            "start_session",
-            lambda original, r, salt="", adapter="", kernels="": start(r, salt + adapter, "", kernels),
-        )
+    name_objects(engine, lambda salt, adapter, kernels: (salt + adapter, "", kernels))
 
 
 @fault(
@@ -64,16 +51,14 @@ def adapter_joined_to_salt(engine: Any) -> None:
     anomaly="stale-hit",
     checker="safety-law",
 )
+@where_there_is_a_store
 def tokens_of_two_bytes(engine: Any) -> None:
     """Tokens are packed into two bytes each before chunks are hashed; ids of images are not."""
-    connector = _connector(engine)
-    if connector is None:
-        return
 
     def extend(original: Any, hashes: Any, tokens: Sequence[int], adapter: str = "") -> None:
         original(hashes, [token if token >= MEDIA_IDS else token & SIXTEEN_BITS for token in tokens], adapter)
 
-    wrap(connector.server.hasher, "extend", extend)
+    wrap(connector_of(engine).server.hasher, "extend", extend)
 
 
 @fault(
@@ -82,11 +67,10 @@ def tokens_of_two_bytes(engine: Any) -> None:
     anomaly="cross-identity-hit",
     checker="identity",
 )
+@where_there_is_a_store
 def kernels_left_out_of_objects(engine: Any) -> None:
     """A key says nothing of attention backend and kernel block size, so engines that differ in them read each other's pages."""
-    connector = _connector(engine)
-    if connector is not None:
-        wrap(connector.server, "start_session", lambda original, r, salt="", adapter="", kernels="": original(r, salt, adapter))
+    name_objects(engine, lambda salt, adapter, kernels: (salt, adapter, ""))
 
 
 @fault(
@@ -95,16 +79,10 @@ def kernels_left_out_of_objects(engine: Any) -> None:
     anomaly="cross-identity-hit",
     checker="identity",
 )
+@where_there_is_a_store
 def kernel_block_left_out_of_objects(engine: Any) -> None:
     """A key names the attention backend and not the size of its kernel's block, by which it lays a page out."""
-    connector = _connector(engine)
-    if connector is None:
-        return
-
-    def start_session(original: Any, r: str, salt: str = "", adapter: str = "", kernels: str = "") -> None:
-        original(r, salt, adapter, kernels.partition(":")[0])
-
-    wrap(connector.server, "start_session", start_session)
+    name_objects(engine, lambda salt, adapter, kernels: (salt, adapter, kernels.partition(":")[0]))
 
 
 MUTANTS = declared(globals())
