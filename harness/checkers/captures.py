@@ -86,15 +86,12 @@ class CapturesKept(Checker):
         if event.holder.startswith(HOLDER):
             capture = self._captures.setdefault(event.holder, Capture(event.holder))
             capture.used = event.step
-            capture.pages.update(dict.fromkeys([event.group], event.pages[0]))
+            capture.pages[event.group] = event.pages[0]
         return None
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         """Expect captures of the parts that the step computed to their end."""
-        begun = ledger.open_steps.get(event.step)
-        for run in begun.runs if begun else ():
-            if run.r in event.withdrawn or (event.step, run.r) in ledger.requests.ended_in_flight:
-                continue
+        for run in ledger.requests.ran_in(event):
             request = ledger.requests[run.r]
             for length in _boundaries(ledger, request):
                 if run.start < length <= run.known:

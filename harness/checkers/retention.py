@@ -75,10 +75,7 @@ class ReplayBoundaryRetained(Checker):
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         """When a prompt is complete, note the keys that its replay needs; they may come until the operation is over."""
-        begun = ledger.open_steps.get(event.step)
-        for run in begun.runs if begun else ():
-            if run.r in event.withdrawn or (event.step, run.r) in ledger.requests.ended_in_flight:
-                continue
+        for run in ledger.requests.ran_in(event):
             request = ledger.requests[run.r]
             if run.start < request.prompt_tokens <= run.stop:
                 self._expect_replay_boundary(ledger, request, event)

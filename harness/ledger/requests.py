@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from harness.history.events import Accept, Hit, Read, StepBegin, StepEnd, Submitted, Version, Write
+from harness.history.events import Accept, Hit, Read, Run, StepBegin, StepEnd, Submitted, Version, Write
 from harness.ledger.records import UNKNOWN
 from harness.ledger.trie import Trie
 from harness.trace.format import Media
@@ -152,14 +152,20 @@ class Requests(dict[str, RequestRecord]):
         """Note who runs."""
         self.open_steps[event.step] = event
 
+    def ran_in(self, event: StepEnd) -> list[Run]:
+        """Return the runs of a step that is about to end whose requests are still there and were not withdrawn from it."""
+        step, begun = event.step, self.open_steps.get(event.step)
+        there = (run for run in begun.runs if run.r not in event.withdrawn) if begun else ()
+        return [run for run in there if (step, run.r) not in self.ended_in_flight]
+
     def end_step(self, event: StepEnd) -> None:
         """Advance whoever ran and is still there."""
-        step, begun = event.step, self.open_steps.pop(event.step, None)
-        for run in begun.runs if begun else ():
-            if run.r not in event.withdrawn and (step, run.r) not in self.ended_in_flight:
-                request = self[run.r]
-                request.computed, request.drafted = run.known, run.stop
-                request.ran_steps += 1
+        step = event.step
+        for run in self.ran_in(event):
+            request = self[run.r]
+            request.computed, request.drafted = run.known, run.stop
+            request.ran_steps += 1
+        self.open_steps.pop(step, None)
         if self.ended_in_flight:
             self.ended_in_flight = {place for place in self.ended_in_flight if place[0] != step}
         if self.draft_prefixes:
