@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from harness.checkers.finding import Finding
 from harness.checkers.lookup import Lookup
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.checkers.room import spare_pages
+from harness.checkers.room import goes_with_its_step, spare_pages
 from harness.checkers.wording import count
 from harness.history.attention_span import first_needed
 from harness.history.events import Counts, Drop, Finished, Group, Header, Hit, ResetDone, StepBegin, Take, Unpublish, Version
@@ -276,13 +276,9 @@ def _thinned_out(ledger: Ledger, group: int) -> bool:
 
 
 def _for_room(event: Unpublish, record: PageRecord | None) -> bool:
-    """Whether a key ended for the sake of others, as it seems: not with a reset, new weights, or a step that does not run.
-
-    What was taken or keyed for that step goes with it, also if its page had that very key before.
-    """
-    if event.reason == "withdraw":
-        return record is not None and record.used_in < event.step
-    return event.reason in ("evict", "replace", "retention")
+    """Whether a key ended for the sake of others, as it seems: not with a reset, new weights, or a step that does not run."""
+    ended = event.reason in ("evict", "replace", "retention", "withdraw")
+    return ended and record is not None and not goes_with_its_step(event, record)
 
 
 def _whole_block_of_prompt(record: PageRecord, group: Group, request: RequestRecord) -> bool:

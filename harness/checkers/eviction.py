@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.checkers.room import any_free, spare_pages
+from harness.checkers.room import any_free, goes_with_its_step, spare_pages
 from harness.checkers.victims import Ended, spared_instead
 from harness.history.events import Copy, Counts, Eviction, Header, Pool, StepBegin, Unpublish
 from harness.ledger.ledger import Ledger
@@ -125,12 +125,9 @@ def _expired(one: Ended, eviction: Eviction) -> bool:
 
 
 def _ends(event: Unpublish, key: Key, record: PageRecord) -> bool:
-    """Whether the event ends the key, which could be hit and did not go with a step that does not run.
-
-    What was taken or keyed for that step goes with it, also if its page had that very key before.
-    """
+    """Whether the event ends the key, which could be hit and did not go with a step that does not run."""
     named = key.group == event.group and key.page == event.page and event.length in (0, key.length)
-    return named and key.usable and (event.reason != "withdraw" or record.used_in < event.step)
+    return named and key.usable and not goes_with_its_step(event, record)
 
 
 def _pruned(ledger: Ledger, event: Unpublish) -> bool:

@@ -1,7 +1,8 @@
-"""Room in a pool: which pages were free all the while that an operation took."""
+"""Room in a pool: which pages were free all the while that an operation took, and which keys no room was made for."""
 
 from __future__ import annotations
 
+from harness.history.events import Unpublish
 from harness.ledger.ledger import Ledger
 from harness.ledger.records import PageRecord
 
@@ -19,6 +20,14 @@ def spare_pages(ledger: Ledger, pool: int) -> list[int]:
     before = records.pages_before(holdings.operation)
     untouched = [page for page in range(before) if page not in records and page not in records.null]
     return untouched + [page for page, record in records.usable.items() if _free_before(record, holdings.operation)]
+
+
+def goes_with_its_step(event: Unpublish, record: PageRecord) -> bool:
+    """Whether a key is withdrawn with a page that was taken or keyed for the step that does not run.
+
+    The page may have had that very key before: evicted and keyed anew in one call, it looks as if it had stayed.
+    """
+    return event.reason == "withdraw" and record.used_in >= event.step
 
 
 def _free_before(record: PageRecord, operation: int) -> bool:
