@@ -185,7 +185,7 @@ def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
 
     from harness.engines.child.engine import Isolation
 
-    apart = spec.foreign and not spec.kind.computes if isolate.asked is None else isolate.asked == "yes"
+    apart = spec.held_apart if isolate.asked is None else isolate.asked == "yes"
     if not apart and spec.kind.command:
         raise UsageError(f"--isolate no: {spec.kind.name} is a program, which has a process of its own; leave it out")
     if not apart:

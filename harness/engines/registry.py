@@ -53,6 +53,11 @@ class EngineSpec:
         return self.kind.isolated or (entry is not None and not entry.value.startswith(_OWN))
 
     @property
+    def held_apart(self) -> bool:
+        """Whether it gets a process of its own if the user says nothing; tensors are compared in the harness's."""
+        return self.foreign and not self.kind.computes
+
+    @property
     def held(self) -> str:
         """Where it runs, in words; empty for an engine of this package in the harness's own process."""
         if self.isolation is not None:
@@ -65,11 +70,11 @@ class EngineSpec:
         """What names it on a command line, held as it is here, ready to be pasted into a shell."""
         words = ["--engine", self.text]
         if self.isolation is not None:
-            words += [] if self.foreign and not self.kind.computes else ["--isolate", "yes"]
+            words += [] if self.held_apart else ["--isolate", "yes"]
             given, usual = self.isolation, Isolation()
             words += ["--deadline", f"{given.deadline:g}"] if given.deadline != usual.deadline else []
             words += ["--memory-gib", f"{given.memory_gib:g}"] if given.memory_gib != usual.memory_gib else []
-        elif self.foreign and not self.kind.computes:
+        elif self.held_apart:
             words += ["--isolate", "no"]
         return shlex.join(words)
 

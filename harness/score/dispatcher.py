@@ -43,7 +43,7 @@ class Dispatcher:
     def reset(self, *, external: bool = False) -> bool:
         """Forget every cached prefix, those of a second tier too if `external`, between two calls of the backend."""
         with self._lock:
-            return self._backend.reset(external=True) if external else self._backend.reset()
+            return self._backend.reset(external=external)
 
     def close(self) -> None:
         """End the thread."""
