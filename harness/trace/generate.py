@@ -50,8 +50,8 @@ _WEIGHTS = {
 _SWARM = (0, 0, 1, 1, 3)
 """By what the weight of an operation is multiplied in a swarm; submits and steps are never left out."""
 _IMPATIENT, _LOST = 12, 10
-"""Where copies take time, so many of a hundred requests are aborted a step after they came, and in so many of a hundred
-operations the device loses what the second tier has kept."""
+"""Where copies take time, so many of a hundred requests are aborted a step after they came. Where there is a second tier, in so
+many of a hundred operations the device loses what the tier has kept."""
 _FAILING, _UNDER_WAY = 15, 7
 """In so many of a hundred steps copies from or to another tier fail, among the first eight that are under way."""
 _CANCELLING, _CANCELLED = 40, 8
@@ -153,7 +153,7 @@ class _Workload:
             self._script.needs.append("cancel")
 
     def _one(self) -> None:
-        if self._talk.said and self._script.shape.tier_delay and self._source.chance(_LOST):
+        if self._talk.said and self._script.shape.tier_pages and self._source.chance(_LOST):
             self._lose()
             return
         name = self._drawn()

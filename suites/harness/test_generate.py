@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -157,6 +158,14 @@ def test_traces_are_of_swarms_and_of_crowds() -> None:
     assert max(_live_max(one) for one in traces) == 64
     cancelled = [any(op.cancel for op in one.ops if isinstance(op, Step)) for one in traces]
     assert [("cancel" in one.header.needs) for one in traces] == cancelled and sum(cancelled) > 20
+
+
+@pytest.mark.parametrize("delay", [0, 2])
+def test_a_tier_serves_what_the_device_lost(delay: int) -> None:
+    """Whether copies take time or not, most traces over a second tier have the device lose what it cached, several times."""
+    shape = replace(_shape(height="scheduler"), options={"tier_pages": 16, "tier_delay": delay})
+    lost = [sum(isinstance(op, Reset) and op.tier == "local" for op in one.ops) for one in _traces(shape)]
+    assert sum(times >= 3 for times in lost) > len(SEEDS) // 2
 
 
 def _live_max(one: Trace) -> int:

@@ -182,10 +182,9 @@ def tier_is_first_in_first_out(engine: Driver) -> None:
         return
 
     def unrenewed(original: Any, *args: Any) -> Any:
-        order = list(tier._cached)
+        order = dict.fromkeys(tier._cached)
         answer = original(*args)
-        new = [key for key in tier._cached if key not in order]
-        for key in [key for key in order if key in tier._cached] + new:
+        for key in [*filter(tier._cached.__contains__, order), *[key for key in tier._cached if key not in order]]:
             tier._cached.move_to_end(key)
         return answer
 
