@@ -1,13 +1,15 @@
 """Who holds which page, and for which group; how many pages are held, and which are idle: kept for a key alone.
 
 Time is counted in operations of the engine, which no event begins: one ends where the engine counts its pages, and where a step
-begins. A page that nobody holds and no key names is poisoned: whoever gets it next must write it before
-it reads it.
+begins. A page that nobody holds and no key names is poisoned: whoever gets it next must write it before it reads it. If a step
+in flight copies from it, that is when the step has ended: who has the page next writes it in a later one.
 """
 
 from __future__ import annotations
 
-from harness.history.events import Drop, Grow, Take
+from collections import Counter
+
+from harness.history.events import Drop, Grow, StepBegin, Take
 from harness.ledger.records import Key, PageRecord, PoolRecords
 
 
@@ -24,6 +26,10 @@ class Holdings:
         """The number of the operation under way."""
         self.pages_of: dict[str, int] = {}
         """Per holder: how many pages it holds, counted with multiplicity."""
+        self._copied_from: Counter[tuple[int, int]] = Counter()
+        """(pool, page) -> how many steps in flight copy from the page."""
+        self._left: set[tuple[int, int]] = set()
+        """Those of them that were given up meanwhile."""
 
     def grow(self, event: Grow) -> None:
         """Add pages to a pool in the operation under way."""
@@ -70,7 +76,25 @@ class Holdings:
         if record.keys:
             self.idle[pool][page] = record
         else:
+            self._leave(pool, page, record)
+
+    def _leave(self, pool: int, page: int, record: PageRecord) -> None:
+        """Poison a page that nobody holds and no key names, now or when the steps have ended that copy from it."""
+        if (pool, page) in self._copied_from:
+            self._left.add((pool, page))
+        else:
             record.poison()
+
+    def begin_step(self, event: StepBegin) -> None:
+        """Note from which pages a step copies when it runs."""
+        self._copied_from.update((move.src_pool, move.src) for move in event.copies)
+
+    def end_step(self, event: StepBegin) -> None:
+        """Poison what was given up while a step that has ended copied from it."""
+        self._copied_from -= Counter((move.src_pool, move.src) for move in event.copies)
+        for pool, page in self._left.difference(self._copied_from):
+            self._left.remove((pool, page))
+            self._records[pool][page].poison()
 
     def add_key(self, key: Key, pool: int, page: int) -> None:
         """Let a key name a page."""
@@ -90,4 +114,4 @@ class Holdings:
         if not record.keys and not record.holders:
             del self.idle[pool][page]
             record.released = self.operation
-            record.poison()
+            self._leave(pool, page, record)

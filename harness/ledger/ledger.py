@@ -241,12 +241,17 @@ class Ledger:
     def _step_begin(self, event: StepBegin) -> None:
         self.holdings.operation += 1
         self.requests.begin_step(event)
+        if event.copies:
+            self.holdings.begin_step(event)
         for record in self._asked_again:
             record.asked_for = self.holdings.operation
         self._asked_again.clear()
 
     def _step_end(self, event: StepEnd) -> None:
         before = self.before(event)
+        begun = self.open_steps.get(event.step)
+        if begun is not None and begun.copies:
+            self.holdings.end_step(begun)
         self.requests.end_step(event)
         self.keys.end_step(event.step, event.withdrawn, before.unbacked)
         self.contents.end_step()

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from harness.engines.drift import Drift, takes
-from harness.engines.real_vllm.kind import VllmManager
+from harness.engines.real_vllm.clock import Clock
+from harness.engines.real_vllm.kind import VllmEngine
 from harness.engines.real_vllm.source import KNOWN
 from harness.engines.registry import parse
 from harness.run.execute import drive
@@ -29,12 +30,12 @@ class Renamed:
         return getattr(self._manager, name)
 
 
-def adapter_over(change: Any) -> VllmManager:
+def adapter_over(change: Any) -> VllmEngine:
     """Return the adapter of real vLLM over the reference's manager, changed."""
     engine: Any = parse("reference").open(TRACE.header)
     observed = engine.adapter.manager
     observed.manager = change(observed.manager)
-    return VllmManager(engine.header, engine.adapter, SimpleNamespace(engine_seconds=0.0))  # type: ignore[arg-type]
+    return VllmEngine(engine.header, engine.adapter, Clock())
 
 
 @pytest.mark.parametrize("gone", ["allocate_slots", "get_computed_blocks", "free", "reset_prefix_cache"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 
 from harness._util.errors import EngineMissing, UsageError
 from harness.engines.real_vllm.build import base_block_size, block_sizes, fill
-from harness.engines.real_vllm.kind import ENGINE, TimedManager, open_engine
+from harness.engines.real_vllm.clock import Clock, TimedManager
+from harness.engines.real_vllm.kind import ENGINE, open_engine
 from harness.engines.real_vllm.source import Source, load
 from harness.engines.real_vllm.split import chunk_split
 from harness.trace import layouts
@@ -202,13 +204,44 @@ def test_nothing_is_cut_without_cached_states() -> None:
 
 
 def test_time_in_the_manager_is_counted_apart() -> None:
-    """Only calls of the manager add to its seconds, and only those that it has are there."""
-    timed = TimedManager(SimpleNamespace(free=lambda request: None, usage=0.5))
-    assert (timed.engine_seconds, timed.usage, hasattr(timed, "take_kv_cache_block_copies")) == (0.0, 0.5, False)
+    """Only calls of the manager add to the clock, and only those that it has are there."""
+    clock = Clock()
+    timed = TimedManager(SimpleNamespace(free=lambda request: None, usage=0.5), clock)
+    assert (clock.seconds, timed.usage, hasattr(timed, "take_kv_cache_block_copies")) == (0.0, 0.5, False)
     timed.free("a")
-    assert timed.engine_seconds > 0.0
+    assert clock.seconds > 0.0
 
 
-def test_the_engine_is_registered_at_manager_height() -> None:
+def test_what_vllm_calls_in_the_harness_is_not_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler spends one second, then the observer that it calls ten, and the manager under that three, then it two."""
+    now, clock = [0.0], Clock()
+    monkeypatch.setattr(f"{Clock.__module__}.perf_counter", lambda: now[0])
+
+    def spend(seconds: float, call: Callable[[], None] = lambda: None) -> None:
+        now[0] += seconds
+        call()
+
+    manager = clock.inside(lambda: spend(3.0))
+    observer = clock.outside(lambda: spend(10.0, manager))
+    scheduler = clock.inside(lambda: (spend(1.0, observer), spend(2.0)))
+    scheduler()
+    assert clock.seconds == 1.0 + 3.0 + 2.0
+
+
+def test_a_constructor_that_passes_everything_on_takes_what_its_base_takes() -> None:
+    class Scheduler:
+        def __init__(self, block_size: int) -> None:
+            self.block_size = block_size
+
+    class AsyncScheduler(Scheduler):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+
+    assert fill(source(), AsyncScheduler, {"block_size": 16, "moon": 1}, ["block_size"]).block_size == 16
+    with pytest.raises(UsageError, match="AsyncScheduler takes no 'moon'"):
+        fill(source(), AsyncScheduler, {"block_size": 16, "moon": 1}, ["moon"])
+
+
+def test_the_engine_is_registered_at_both_heights() -> None:
     """The registry knows what `vllm` is before anything of vLLM is imported."""
-    assert (ENGINE.name, ENGINE.heights, "source" in ENGINE.options) == ("vllm", ("manager",), True)
+    assert (ENGINE.name, ENGINE.heights, "source" in ENGINE.options) == ("vllm", ("manager", "scheduler"), True)

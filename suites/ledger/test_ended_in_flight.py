@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.ledger.records import NOTHING
 from suites.support.ledger_histories import FULL, HYBRID, R1, found, ledger_after
 
 IN_FLIGHT = FULL + R1 + "accept r1 9 @r1:1\ntake r1 | 3\nbegin 2: r1 8..9 | 1 2 3\n"
@@ -73,3 +74,21 @@ def test_what_a_copy_fills_before_its_reader_runs_is_nobody_s_loss() -> None:
     filled = records + "submit r2 a:5\n" + reader.format(2) + between + reader.format(4)
     assert "aliased-write" not in found(filled + ends)
     assert "aliased-write" in found(filled.replace("begin 4: r2 4..5 | 2 3; copy 1>2", "begin 4: r2 4..5 | 2 3") + ends)
+
+
+COPYING = HYBRID + "submit r1 a:6\ntake r1 | 1 2 | 4\nstep 1: r1 0..3 | 1 | 4\ntake copy:1 | | 5\n"
+"""The state after three tokens lies in page 4; a copy of it has page 5."""
+
+
+@pytest.mark.parametrize("meanwhile", ["", "submit r2 b:4\ntake r2 | 3 | 4\n"], ids=["nobody", "somebody"])
+def test_what_a_step_in_flight_copies_from_is_there_until_it_has_run(meanwhile: str) -> None:
+    """The request goes while its step is in flight, and the page is free or has another owner before the copy is made."""
+    begun = "begin 2: r1 3..4 | 1 2 | 4; copy 4>5\nabort r1\ndrop r1\n" + meanwhile
+    ledger = ledger_after(COPYING + begun + "end 2\n")
+    copy, source = ledger.records[0][5], ledger.records[0][4]
+    assert (copy.state, copy.stop, source.node) == (True, 3, NOTHING)
+
+
+def test_what_was_given_up_before_a_step_began_cannot_be_copied() -> None:
+    ledger = ledger_after(COPYING + "abort r1\ndrop r1\nbegin 2: ; copy 4>5\nend 2\n")
+    assert ledger.records[0][5].node == NOTHING

@@ -27,8 +27,11 @@ NewRequest = Callable[[Submit, list[int]], Any]
 
 @functools.cache
 def parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a function or constructor by name."""
-    return inspect.signature(target).parameters
+    """Return the parameters of a function or constructor by name; a constructor that passes everything on has its base's."""
+    known = inspect.signature(target).parameters
+    base = target.__base__ if isinstance(target, type) else None
+    passes_on = any(one.kind is one.VAR_KEYWORD for one in known.values())
+    return known if base in (None, object) or not passes_on else parameters(base)
 
 
 def fill(source: Source, target: Callable[..., Any], offered: Mapping[str, Any], needed: Iterable[str] = ()) -> Any:
@@ -52,6 +55,14 @@ def fill(source: Source, target: Callable[..., Any], offered: Mapping[str, Any],
         raise UsageError(f"vLLM {source.version} refuses the configuration: {reason}") from None
 
 
+def settle(source: Source, target: Any, values: Mapping[str, Any]) -> None:
+    """Set fields of a configuration of vLLM's after it was made. Raises UsageError for one that it does not have."""
+    for name, value in values.items():
+        if not hasattr(target, name):
+            raise UsageError(f"vLLM {source.version}: {type(target).__name__} has no {name!r}; this adapter does not know it")
+        setattr(target, name, value)
+
+
 def group_spec(source: Source, group: GroupSpec, options: Options) -> Any:
     """Return vLLM's spec of a cache group. Heads and head sizes are of no account to the cache core; they are small."""
     import torch
@@ -70,8 +81,9 @@ def group_spec(source: Source, group: GroupSpec, options: Options) -> Any:
         "shapes": ((4, 4),),
         "dtypes": (torch.float32,),
         "mamba_cache_mode": options.mamba_cache_mode,
+        "num_speculative_blocks": options.num_speculative_tokens,
     }
-    return fill(source, interface.MambaSpec, state, ["mamba_cache_mode"])
+    return fill(source, interface.MambaSpec, state, ["mamba_cache_mode", "num_speculative_blocks"])
 
 
 def cache_config(source: Source, header: TraceHeader, options: Options, interval: int | None) -> Any:

@@ -1,0 +1,107 @@
+"""Puts vLLM's own objects together for a trace: a cache manager alone, or a scheduler over it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from harness._util.errors import UsageError
+from harness.engines.adapter import Driven
+from harness.engines.manager_adapter import ManagerAdapter
+from harness.engines.observe import ObservedManager
+from harness.engines.real_vllm.build import block_sizes, cache_config, fill, has_retention_field, manager, request_maker
+from harness.engines.real_vllm.clock import Clock, TimedManager
+from harness.engines.real_vllm.declared import interval_of, rules_of
+from harness.engines.real_vllm.engine_config import build_scheduler, engine_config
+from harness.engines.real_vllm.scheduler import RealScheduler
+from harness.engines.real_vllm.source import Source
+from harness.engines.real_vllm.split import chunk_split
+from harness.engines.vllm_header import describe
+from harness.history.events import Header
+from harness.trace.format import TraceHeader
+from reference_impl.vllm.options import RETENTION_VARIABLE
+from reference_impl.vllm_extended.config import Options
+
+SCHEDULERS_SINCE = (0, 29)
+"""The oldest release whose scheduler the adapter was written for."""
+
+
+class Assembled(NamedTuple):
+    """What an engine is made of: what it declares, its adapter, and the clock of the time inside vLLM."""
+
+    header: Header
+    adapter: Driven
+    clock: Clock
+
+
+def manager_engine(header: TraceHeader, options: Options, source: Source) -> Assembled:
+    """Return vLLM's cache manager under the harness's scheduling. Raises UsageError for what this release cannot do."""
+    clock, interval = Clock(), interval_of(header, options, source)
+    config = cache_config(source, header, options, interval)
+    sizes = block_sizes(source, header, config, options)
+    with _retaining(source, interval):
+        core = manager(source, config, sizes, options)
+    timed = TimedManager(core, clock)
+    adapter = ManagerAdapter(
+        ObservedManager(timed, source.utils.get_group_id),
+        timed.new_requests(request_maker(source, sizes[1], options)),
+        options.max_model_len,
+        chunk_split(source, header, options, core, sizes),
+        options.scheduler_reserve_full_isl,
+    )
+    rules = rules_of(header, options, source, core, sizes, interval)
+    return Assembled(describe(header, "vllm", source.version, rules, options), adapter, clock)
+
+
+def scheduler_engine(header: TraceHeader, options: Options, source: Source) -> Assembled:
+    """Return vLLM's scheduler over the cache manager that it makes. Raises UsageError for what this release cannot do."""
+    _refuse(header, options, source)
+    clock, interval = Clock(), interval_of(header, options, source)
+    config = cache_config(source, header, options, interval)
+    whole = engine_config(source, header, options)
+    offered = {"kv_cache_config": config, "vllm_config": whole}
+    sizes: tuple[int, int] = fill(source, source.utils.resolve_kv_cache_block_sizes, offered)
+    with _retaining(source, interval):
+        scheduler = build_scheduler(source, whole, config, sizes)
+    core = scheduler.kv_cache_manager
+    timed = TimedManager(core, clock)
+    observed = ObservedManager(timed, source.utils.get_group_id)
+    new_request = timed.new_requests(request_maker(source, sizes[1], options))
+    adapter = RealScheduler(source, scheduler, observed, new_request, clock, options)
+    rules = rules_of(header, options, source, core, sizes, interval)
+    return Assembled(describe(header, "vllm", source.version, rules, options), adapter, clock)
+
+
+def _refuse(header: TraceHeader, options: Options, source: Source) -> None:
+    """Raise UsageError for what vLLM's scheduler is not driven with."""
+    if source.release is not None and source.release < SCHEDULERS_SINCE:
+        since = "{}.{}".format(*SCHEDULERS_SINCE)
+        raise UsageError(f"vLLM {source.version}: its Scheduler is driven from {since} on; run it at manager height")
+    if options.tier_pages:
+        raise UsageError("option 'tier_pages': the plain second tier is the reference's; no connector of vLLM's is driven")
+    recurrent = any(group.kind == "recurrent" for group in header.layout.groups)
+    if recurrent and (options.num_speculative_tokens or options.use_eagle):
+        raise UsageError("drafts over recurrent groups: the states after drafts are moved by vLLM's worker, which is not run")
+    if options.async_depth and options.num_speculative_tokens:
+        raise UsageError("option 'async_depth': vLLM's worker alone knows the drafts of a step in flight; set one of the two")
+
+
+@contextmanager
+def _retaining(source: Source, interval: int | None) -> Iterator[None]:
+    """Have a release whose retention interval is an environment variable find it there."""
+    before = os.environ.get(RETENTION_VARIABLE)
+    try:
+        if not has_retention_field(source):
+            _set_variable(RETENTION_VARIABLE, None if interval is None else str(interval))
+        yield
+    finally:
+        _set_variable(RETENTION_VARIABLE, before)
+
+
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

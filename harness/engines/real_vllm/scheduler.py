@@ -1,0 +1,217 @@
+"""vLLM's own Scheduler under the harness: who runs, how many tokens, who is preempted and what the worker is told is vLLM's.
+
+The harness plays the worker and the client. It adds and ends requests, has steps scheduled, and answers each with the tokens
+that a worker would have sampled; a step may be answered after later ones were scheduled (`async_depth`).
+
+The scheduler calls its cache manager through the observer, so the same events come out as at manager height. It is told nothing
+and believed in nothing: a request that gives its blocks back and has not ended was preempted.
+
+Sources: vLLM 0.29.0 to 0.33.0, `v1/core/sched/scheduler.py`, `async_scheduler.py`; `v1/engine/core.py`, `step`,
+`step_with_batch_queue`; `v1/outputs.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from time import monotonic
+from typing import Any
+
+from harness.engines.adapter import LOCAL, Asked, Driven, Refused, Scheduled
+from harness.engines.block_table_diff import BlockTableDiff
+from harness.engines.manager_adapter import NewRequest
+from harness.engines.observe import ObservedManager
+from harness.engines.observe_pins import POOL
+from harness.engines.real_vllm.build import fill
+from harness.engines.real_vllm.clock import Clock
+from harness.engines.real_vllm.source import Source
+from harness.history.events import Header, Move, UnpublishReason
+from harness.trace.format import Step, Submit
+from reference_impl.vllm_extended.config import Options
+
+NO_TOKEN = 0
+"""What stands for a draft that there is none of (vLLM's is -1): the id of no token of any text, so it is always rejected."""
+
+
+class RealScheduler(Driven):
+    """Has vLLM's scheduler decide over an observed manager, which is put in place of the one that the scheduler made."""
+
+    samples = cancels = True
+
+    def __init__(
+        self, source: Source, scheduler: Any, manager: ObservedManager, new_request: NewRequest, clock: Clock, options: Options
+    ) -> None:
+        self.source, self.scheduler, self.manager, self.new_request = source, scheduler, manager, new_request
+        self.max_model_len, self.depth = options.max_model_len, options.async_depth
+        self.drafts = options.num_speculative_tokens
+        self.requests: dict[str, Any] = {}
+        """vLLM's objects of the requests that have not ended."""
+        self.view = scheduler.kv_cache_manager = _ReportingManager(self, clock)
+        self._status = source.part("v1.request", "RequestStatus")
+        self._outputs: deque[Any] = deque()
+        self._sampled: dict[str, list[int]] = {}
+        """Tokens that were appended to requests in the call under way, and have not been reported."""
+        self._ran = 0
+        """The step that has run last."""
+        for name in ("schedule", "update_from_output", "add_request", "finish_requests", "reset_prefix_cache"):
+            setattr(scheduler, name, clock.inside(getattr(scheduler, name)))
+
+    def compared(self, header: Header) -> BlockTableDiff:
+        """Return the observer's comparison."""
+        return self.manager.diff
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
+        """Take a request in; vLLM finds out by itself what requests share, and its front end refuses what is too long."""
+        if not 0 < len(tokens) < self.max_model_len:
+            raise Refused(f"a prompt of {len(tokens)} tokens; it must have at least 1 and fewer than {self.max_model_len}")
+        request = self.requests[submit.r] = self.new_request(submit, tokens)
+        append = request.append_output_token_ids
+
+        def noted(token: int) -> None:
+            self._sampled.setdefault(submit.r, []).append(token)
+            append(token)
+
+        request.append_output_token_ids = noted
+        self.scheduler.add_request(request)
+
+    def accept(self, r: str, tokens: Sequence[int]) -> None:
+        """Never called: vLLM's scheduler appends what was sampled."""
+        raise AssertionError(r)
+
+    def end(self, r: str, *, finished: bool) -> None:
+        """Let a request go whose client has what it wants, or went away."""
+        del self.requests[r]
+        self.scheduler.finish_requests(r, self._status["FINISHED_STOPPED" if finished else "FINISHED_ABORTED"])
+
+    def preempt(self, r: str) -> None:
+        """Preempt a request as vLLM does when it lacks blocks."""
+        request = self.requests[r]
+        self.scheduler.running.remove(request)
+        self.scheduler._preempt_request(request, monotonic())
+
+    def running(self) -> list[str]:
+        """Return the requests that run."""
+        return [request.request_id for request in self.scheduler.running]
+
+    # --- the whole cache ----------------------------------------------------------------------------------------------
+
+    def resets_at_once(self) -> bool:
+        """Yes: vLLM's engine resets between two calls of the scheduler, whatever is in flight."""
+        return True
+
+    def reset(self, tier: str, *, running: bool) -> Iterable[tuple[str, bool]]:
+        """Forget every key of the device. The scheduler preempts whoever runs, if it is asked to."""
+        if tier in ("", LOCAL):
+            yield LOCAL, self._forget("reset", running=running)
+
+    def renew(self) -> bool:
+        """End everything that was computed with the old weights."""
+        return self._forget("version", running=True)
+
+    def _forget(self, reason: UnpublishReason, *, running: bool) -> bool:
+        self.view.reason = reason
+        return bool(self.scheduler.reset_prefix_cache(reset_running_requests=running))
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
+        """Have vLLM schedule a step within the trace's budget, and read from its output what the worker is told."""
+        scheduler = self.scheduler
+        limit = scheduler.max_num_scheduled_tokens
+        scheduler.max_num_scheduled_tokens = min(step.budget or limit, limit)
+        output = scheduler.schedule()
+        scheduler.max_num_scheduled_tokens = limit
+        self._outputs.append(output)
+        counts = output.num_scheduled_tokens
+        starts = dict(_starts(output))
+        zeros = output.new_block_ids_to_zero
+        return Scheduled(
+            chunks={r: (starts[r], starts[r] + count) for r, count in counts.items()},
+            copies=[Move(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies or ()],
+            zeros=[(POOL, [*zeros])] if zeros else [],
+            drafts={r: [max(token, NO_TOKEN) for token in drafts] for r, drafts in output.scheduled_spec_decode_tokens.items()},
+        )
+
+    def complete(self, scheduled: Scheduled) -> None:
+        """Answer the oldest step with what was sampled, and report what came of it."""
+        self._ran = scheduled.step
+        ran = list(scheduled.chunks)
+        sampled = [self._sample(r, scheduled) for r in ran]
+        self.scheduler.update_from_output(self._outputs.popleft(), self._model_output(ran, sampled))
+        for r in ran:
+            self.report(r)
+            if r in self.requests and r not in self.scheduler.requests:
+                del self.requests[r]
+                self.engine.over(r, scheduled.step, finished=True)
+        if self.drafts:
+            self._propose([r for r, tokens in zip(ran, sampled, strict=True) if tokens and r in self.requests])
+
+    def report(self, r: str) -> None:
+        """Report the tokens that a request was given since they were last reported."""
+        if tokens := self._sampled.pop(r, None):
+            self.engine.generated(r, tokens, self._ran)
+
+    def _sample(self, r: str, scheduled: Scheduled) -> list[int]:
+        """Return what the worker samples for a request: nothing unless the step computes its last known token."""
+        request, drafts = self.requests.get(r), scheduled.drafts.get(r, [])
+        if request is None or scheduled.chunks[r][1] - len(drafts) != request.num_tokens:
+            return []
+        return self.engine.sampler.sample(request, drafts)
+
+    def _model_output(self, ran: list[str], sampled: list[list[int]]) -> Any:
+        offered = {
+            "req_ids": ran,
+            "req_id_to_index": {r: index for index, r in enumerate(ran)},
+            "sampled_token_ids": sampled,
+            "logprobs": None,
+            "prompt_logprobs_dict": {},
+            "pooler_output": None,
+        }
+        return fill(self.source, self.source.part("v1.outputs", "ModelRunnerOutput"), offered, ["sampled_token_ids"])
+
+    def _propose(self, ran: list[str]) -> None:
+        """Tell the scheduler what the drafter guesses for those who sampled."""
+        guesses = [self.engine.sampler.draft(self.requests[r], self.drafts) for r in ran]
+        drafts = self.source.part("v1.outputs", "DraftTokenIds")
+        self.scheduler.update_draft_token_ids(fill(self.source, drafts, {"req_ids": ran, "draft_token_ids": guesses}))
+
+
+def _starts(output: Any) -> Iterator[tuple[str, int]]:
+    """Yield the position from which each request of a step computes, as the worker is told."""
+    for new in output.scheduled_new_reqs:
+        yield new.req_id, new.num_computed_tokens
+    cached = output.scheduled_cached_reqs
+    yield from zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+
+
+class _ReportingManager:
+    """The observed manager as vLLM's scheduler calls it. What the observer does is not vLLM's time."""
+
+    def __init__(self, adapter: RealScheduler, clock: Clock) -> None:
+        self.reason: UnpublishReason = "reset"
+        self._adapter, self._manager = adapter, adapter.manager
+        for name in ("get_computed_blocks", "allocate_slots", "take_kv_cache_block_copies"):
+            setattr(self, name, clock.outside(getattr(self._manager, name)))
+        self.cache_blocks = clock.outside(self._cache_blocks)
+        self.free = clock.outside(self._free)
+        self.reset_prefix_cache = clock.outside(self._reset_prefix_cache)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+    def _cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
+        """Key blocks, once the tokens that they were filled with are reported."""
+        self._adapter.report(request.request_id)
+        self._manager.cache_blocks(request, num_computed_tokens)
+
+    def _free(self, request: Any) -> None:
+        """Report the preemption, if it is one, and free."""
+        self._adapter.report(request.request_id)
+        if not request.is_finished():
+            self._adapter.engine.preempted(request.request_id)
+        self._manager.free(request)
+
+    def _reset_prefix_cache(self) -> bool:
+        return self._manager.reset_prefix_cache(self.reason)

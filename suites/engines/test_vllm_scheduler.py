@@ -1,0 +1,121 @@
+"""vLLM's own Scheduler decides, under every checker: clean releases pass, and what happened in them is not little.
+
+`CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness._util.errors import UsageError
+from harness.engines.registry import EngineSpec, parse
+from harness.history.events import Accept, Preempted, StepBegin, StepEnd
+from harness.run.execute import drive
+from harness.trace import layouts
+from harness.trace.configurations import Configuration
+from harness.trace.format import Abort, Op, Preempt, Reset, Step, Submit, Trace, TraceHeader
+from harness.trace.generate import random_trace
+from harness.verdict.result import Activity, Result
+from suites.support.real_vllm import REAL, SOURCE
+
+pytestmark = REAL
+
+CONFIGURATIONS = [
+    Configuration(layouts.load("full")),
+    Configuration(layouts.load("full-swa-mamba"), {"retention_interval": 0}),
+    Configuration(layouts.load("full-mamba-unequal"), {"retention_interval": 32}),
+    Configuration(layouts.load("full"), {"num_speculative_tokens": 3}),
+    Configuration(layouts.load("full-swa"), {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 3}),
+    Configuration(layouts.load("full-swa-mamba"), {"retention_interval": None, "async_depth": 1}),
+    Configuration(layouts.load("full-swa-mamba"), {"retention_interval": 0, "async_depth": 2}),
+]
+SEEDS = 8
+
+
+def vllm() -> EngineSpec:
+    return parse(f"vllm:source={SOURCE}")
+
+
+def run(configuration: Configuration, seed: int) -> Result:
+    trace = random_trace(configuration.shape("scheduler"), seed, withdraw=False)
+    return drive(trace, vllm().open(trace.header))
+
+
+def tell(layout: str, ops: list[Op], pages: int = 40, **options: Any) -> Result:
+    header = TraceHeader("t", layouts.load(layout), pages, height="scheduler", options=options)
+    return drive(Trace(header, ops), vllm().open(header))
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
+def test_a_clean_release_passes_and_is_not_idle(configuration: Configuration) -> None:
+    activity = Activity()
+    for seed in range(SEEDS):
+        result = run(configuration, seed)
+        assert [finding.sentence for finding in result.findings] == []
+        activity.add(result.activity)
+    assert min(activity.hits, activity.evictions, activity.preemptions) > 0
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_as_many_steps_are_in_flight_as_the_depth_says(depth: int) -> None:
+    """A step is answered when so many later ones have been scheduled."""
+    events = tell("full", [Submit("r", "a:40"), *[Step()] * 9], async_depth=depth).history.events
+    steps = [type(event) for event in events if isinstance(event, StepBegin | StepEnd)]
+    in_flight = [steps[:index].count(StepBegin) - steps[:index].count(StepEnd) for index in range(len(steps) + 1)]
+    assert max(in_flight) == depth + 1 and in_flight[-1] == depth
+
+
+@pytest.mark.parametrize("method", [{}, {"use_eagle": True, "retention_interval": 0}], ids=["n-grams", "EAGLE"])
+def test_drafts_are_verified_and_every_accepted_length_occurs(method: dict[str, Any]) -> None:
+    ops: list[Op] = [Submit(f"r{index}", f"a{index}:33") for index in range(4)]
+    result = tell("full-swa", ops + [Step()] * 40, pages=200, num_speculative_tokens=3, **method)
+    drafted = {run.r for event in result.history.events if isinstance(event, StepBegin) for run in event.runs if run.drafts}
+    lengths = {len(event.tokens) for event in result.history.events if isinstance(event, Accept)}
+    assert result.findings == []
+    assert drafted == {"r0", "r1", "r2", "r3"}
+    assert lengths == {1, 2, 3, 4}
+
+
+def test_who_came_last_gives_way_when_blocks_run_out_and_comes_back() -> None:
+    """Nobody asks for the preemption: vLLM's scheduler finds no block for a request that decodes."""
+    ops: list[Op] = [Submit("r1", "a:30"), Submit("r2", "b:30"), *[Step()] * 30]
+    result = tell("full", ops, pages=6)
+    preempted = [event.r for event in result.history.events if isinstance(event, Preempted)]
+    assert preempted[0] == "r2" and result.findings == []
+
+
+def test_an_output_that_was_in_flight_when_its_request_was_preempted_is_taken_once() -> None:
+    """It is delivered, unless a reset made the request start again at once: then the same token is sampled again."""
+    begun: list[Op] = [Submit("r", "a:20"), Step(), Step(), Step()]
+    for between in ([Preempt("r")], [Reset(running=True)]):
+        result = tell("full", [*begun, *between, *[Step()] * 6], async_depth=1)
+        tokens = [token for event in result.history.events if isinstance(event, Accept) for token in event.tokens]
+        assert len(tokens) == len(set(tokens)) > 3 and result.findings == []
+
+
+def test_a_request_that_is_aborted_while_its_step_is_in_flight_generates_nothing() -> None:
+    result = tell("full", [Submit("r", "a:20"), Step(), Abort("r"), Step(), Step()], async_depth=1)
+    assert not [event for event in result.history.events if isinstance(event, Accept)] and result.findings == []
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "message"),
+    [
+        ("full", {"tier_pages": 16}, "no connector of vLLM's is driven"),
+        ("full", {"async_depth": 1, "num_speculative_tokens": 2}, "knows the drafts of a step in flight"),
+        ("full-mamba", {"num_speculative_tokens": 2}, "drafts over recurrent groups"),
+    ],
+)
+def test_what_is_not_driven_is_refused_in_one_line(layout: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        tell(layout, [], **options)
+
+
+def test_time_inside_vllm_is_told() -> None:
+    header = TraceHeader("t", layouts.load("full"), 40, height="scheduler")
+    engine: Any = vllm().open(header)
+    for op in [Submit("r", "a:40"), Step(), Step()]:
+        engine.apply(op)
+    assert 0.0 < engine.engine_seconds < 60.0
