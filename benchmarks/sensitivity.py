@@ -166,8 +166,8 @@ class Bench:
         return Outcome(
             condition=condition,
             changed=sum(answer.tokens != self.cold.answers[i].tokens for i, answer in enumerate(answers)),
-            judged=judge(self.cold, [(scores, "restored")], self.again, Rules())[1][0],
-            blind=judge(self.cold, [(scores, "restored")], None, Rules())[1][0],
+            judged=judge(self.cold, [(scores, "restored")], self.again, Rules(tokens="declared"))[1][0],
+            blind=judge(self.cold, [(scores, "restored")], self.again, Rules())[1][0],
             distance=_distance(self.right, self._logits(self.service, self.probe, damage)),
         )
 

@@ -22,7 +22,7 @@ class Distance:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one damage did under one condition. `judged` is the gate's verdict, `blind` the same without a noise floor."""
+    """What one damage did under one condition. `judged` is the gate's verdict, `blind` that of the score alone."""
 
     condition: str
     changed: int

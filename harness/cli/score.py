@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from harness.score.asking import Asking
     from harness.score.document import Document
-    from harness.score.gate import Noise, Rules
+    from harness.score.gate import Noise, Rules, Tokens
     from harness.score.pairs import Scores
     from harness.score.run import Open
     from harness.score.tasks import Task
@@ -81,6 +81,15 @@ _FILE = click.Path(path_type=Path)
     help="The largest loss that is accepted if it cannot be excluded, in points.",
 )
 @click.option(
+    "--tokens",
+    type=click.Choice(["auto", "strict", "report"]),
+    default="auto",
+    show_default=True,
+    help="Whether one changed token fails an arm: of an engine that declares to be bit-exact (auto), of any (strict), "
+    "or of none (report), so that the score decides.",
+)
+@click.option("--bit-exact", is_flag=True, help="Declare that the engine or server answers the same every time.")
+@click.option(
     "--floor",
     type=Finite(0, 100),
     default=10.0,
@@ -117,15 +126,15 @@ def score(**options: Any) -> int:
     from harness.engines.answers import BackendError, Opening
     from harness.score import arms, offline
     from harness.score.gate import Rules
-    from harness.score.pairs import Unpaired
+    from harness.score.pairs import Unpaired, near_tie_of
     from harness.verdict.result import EXIT_UNKNOWN
 
     tiered = policies.get(options["policy"]).tiered
     chosen = arms.named(arms.usual(tiered=tiered) if options["arms"] is None else options["arms"])
     known = expectations_of(options["expected"], options["strict_expected"])
     shares = {name: options[name] / 100 for name in ("margin", "floor", "min_share")}
-    rules = Rules(tiered=tiered, **shares)
     engine, opener, model = _engine(options)
+    rules = Rules(tiered=tiered, tokens=_tokens(options), near_tie=near_tie_of(options["dtype"]), **shares)
     offline.prepare(online=options["gsm8k"] == "hub", client=bool(options["base_url"]))
     task = _task(options)
     opening = Opening(**{key: options[key] for key in ("policy", "device", "dtype", "checkpoint", "seed")})
@@ -182,6 +191,20 @@ def _engine(options: dict[str, Any]) -> tuple[str, Open, Callable[[Asking], Any]
         raise UsageError("--cold-url, --model: these belong to a server; give --base-url")
     spec, answerer = answerer_of(options["engine"], options["policy"], options["release"])
     return spec.text, lambda opening: answerer(spec.options, opening), None
+
+
+def _tokens(options: dict[str, Any]) -> Tokens:
+    """Return whether tokens decide; raises UsageError for a declaration that is not to be used."""
+    from harness._util.errors import UsageError
+    from harness.cli.options import answerer_of
+
+    if options["bit_exact"] and options["tokens"] == "report":
+        raise UsageError("--bit-exact: declares that tokens decide, and --tokens report that they do not; leave one out")
+    if options["tokens"] != "auto":
+        return "strict" if options["tokens"] == "strict" else "reported"
+    own = not options["base_url"] and options["device"] == "cpu"
+    spec = answerer_of(options["engine"], options["policy"], options["release"])[0] if own else None
+    return "declared" if options["bit_exact"] or (spec and spec.kind.bit_exact) else "reported"
 
 
 def _task(options: dict[str, Any]) -> Task:

@@ -41,6 +41,8 @@ class EngineKind:
     is_reference: bool = False
     """What it decides is a reference's own doing, so that without a fault the reference would be compared with itself."""
     answerer: Answerer | None = None
+    bit_exact: bool = False
+    """It declares that its answers on a CPU do not depend on chance, on a batch, or on what was cached, but for near-ties."""
     computes: bool = False
     answers: Answers | None = None
     faults: Callable[[], Mapping[str, Mutant]] = dict

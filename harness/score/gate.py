@@ -4,14 +4,13 @@ Asked in this order, the first that answers decides:
 
 1. Did the arm do what it is for? A warm arm that restored little, or a cold one that restored much, has checked nothing.
 2. Is the model good enough? If both arms answer next to nothing right, there is nothing to lose: nothing checked.
-3. Does the engine answer the same twice without a cache? Then a cached answer may differ where rounding could have done it, at
-   a near-tie, and nowhere else: one hard divergence fails, and if no token differs the arm passes.
-4. Otherwise statistics of the paired answers: a significant loss (exact McNemar, Holm's correction over the arms) fails, also
-   one inside the margin, since a cache may not lose answers; a loss that is surely below the margin (Tango) passes; all else is
-   unknown, and the report names the number of questions that would decide.
+3. Do tokens decide? They do if the engine declares that its answers do not depend on chance (or the user says that they shall):
+   then one answer that differs beyond a near-tie fails the arm, and it passes if no token differs. That two cold runs agree is
+   no such declaration: none in n that differ bounds the true share by three in n, no lower.
+4. Otherwise the score does: lost answers fail the arm, a loss that is surely less than the margin passes, all else is unknown
+   (`harness.score.decision`), and the report names the number of questions that would decide.
 
-Each group of questions needs one kind of cache more than the others, so where an arm loses answers, the groups that lose
-significantly say which cache is wrong.
+An engine that declares to be bit-exact and answers otherwise the second time does not pass, whatever its score.
 """
 
 from __future__ import annotations
@@ -21,12 +20,17 @@ from typing import Literal
 
 import msgspec
 
-from harness.score.pairs import NEAR_TIE, Divergence, Pair, Scores, counts, divergences, pair_up
+from harness.score.counting import counted
+from harness.score.decision import MIN_PREFIXES, MIN_QUESTIONS, Counts, Decision, Risk, decide, decides_at
+from harness.score.distributions import binomial_upper
+from harness.score.groups import GroupScore, group_scores, suspects
+from harness.score.pairs import NEAR_TIE, Divergence, Pair, Scores, counts, divergences, pair_up, right_in_both
 from harness.score.restored import MIN_SHARE, Need, Restored, measure, shortfalls
-from harness.score.statistics import ALPHA, holm, mcnemar, mde, n_for_margin, tango_lower
+from harness.score.statistics import mde
 from harness.verdict.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN
 
 Verdict = Literal["pass", "fail", "unknown", "nothing checked"]
+Tokens = Literal["declared", "strict", "reported"]
 EXIT_CODES: Mapping[Verdict, int] = {
     "fail": EXIT_FAIL,
     "unknown": EXIT_UNKNOWN,
@@ -37,42 +41,31 @@ EXIT_CODES: Mapping[Verdict, int] = {
 PRIMARY = "strict-match"
 FLOOR = 0.1
 """The share of right answers under which a model is too weak to judge by."""
-N_MAX = 10_000_000
 UNTOUCHED = "nothing came from the second tier, in which this policy keeps its prefixes; run the arm tier"
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verdict depends on. `margin` is the largest loss that is accepted if it cannot be excluded, 0.01 for one point.
+class Rules(Risk, frozen=True, kw_only=True):
+    """What a verdict depends on.
 
+    `tokens`: they decide since the engine declares to be bit-exact, or since the user is strict; else they are reported.
     `tiered`: the policy keeps its prefixes in a second tier, so that nothing passes if nothing came from there.
     """
 
-    margin: float = 0.01
-    alpha: float = ALPHA
     floor: float = FLOOR
     min_share: float = MIN_SHARE
     near_tie: float = NEAR_TIE
     primary: str = PRIMARY
+    tokens: Tokens = "reported"
     tiered: bool = False
-
-
-class GroupScore(msgspec.Struct, frozen=True, kw_only=True):
-    """What one group of questions lost; `p` is corrected for the number of groups."""
-
-    group: str
-    n: int
-    right_cold: int
-    right: int
-    lost: int
-    gained: int
-    p: float
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """One arm against the cold one, under the primary filter.
 
-    `p` is the exact one-sided p value of the loss, `p_adjusted` the same corrected for the number of arms, `lower` the lower
-    bound of the change as a share of the questions, `needed` the number of questions that would decide (0 if decided).
+    `lost` were right without the cache and are wrong with it, `gained` the reverse; `alone` of the lost were right in the
+    second cold run too, and `again` were lost by that run and not by this arm. `p` is the smallest p value of a loss, that of
+    `test`, `p_adjusted` the same corrected for the number of arms, `lower` the lower bound of the change as a share of the
+    questions, `prefixes` how many they share, `needed` the number of questions that would decide (0 if decided).
     `suspects` are the groups that lost significantly, the worst first. `anomalies` are what a failure is called; `expected` is
     the listed reason if all of them are expected.
     """
@@ -85,6 +78,10 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     right: int
     lost: int
     gained: int
+    alone: int
+    again: int
+    prefixes: int
+    test: str
     p: float
     p_adjusted: float
     lower: float
@@ -100,16 +97,16 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """How much two cold runs differ: in how many answers the tokens do, in how many the score. `n` is 0 if not measured."""
+    """How much two cold runs differ: in how many answers the tokens do, in how many the score. `n` is 0 if not measured.
+
+    `tokens_upper` and `scores_upper` are the shares that these counts do not exclude, with 95 % confidence each.
+    """
 
     n: int = 0
     tokens: int = 0
     scores: int = 0
-
-    @property
-    def zero(self) -> bool:
-        """Whether it was measured, and no token differed."""
-        return self.n > 0 and not self.tokens
+    tokens_upper: float = 1.0
+    scores_upper: float = 1.0
 
     @property
     def discordance(self) -> float:
@@ -122,8 +119,9 @@ def noise_floor(cold: Scores, again: Scores | None, rules: Rules) -> Noise:
     if again is None:
         return Noise()
     pairs = _primary(pair_up(cold, again), rules)
-    differing = divergences(cold.answers, again.answers, rules.near_tie)
-    return Noise(n=len(pairs), tokens=len(differing), scores=sum(counts(pairs)))
+    n, tokens, scores = len(pairs), len(divergences(cold.answers, again.answers, rules.near_tie)), sum(counts(pairs))
+    upper = [binomial_upper(found, n, rules.alpha) for found in (tokens, scores)]
+    return Noise(n=n, tokens=tokens, scores=scores, tokens_upper=upper[0], scores_upper=upper[1])
 
 
 def judge(
@@ -135,11 +133,13 @@ def judge(
     """
     noise = noise_floor(cold, again, rules)
     warm = [f"arm {arm.arm}: {line}" for arm in (cold, again) if arm for line in shortfalls(measure(arm.answers), "cold")]
-    seen = [_look(cold, scores, need, rules) for scores, need in others]
+    seen = [_look(cold, again, scores, need, rules) for scores, need in others]
     short = [[*warm, *look.short] for look in seen]
     tested = [index for index, lines in enumerate(short) if not lines]
-    adjusted = dict(zip(tested, holm([seen[index].p for index in tested]), strict=True))
-    judged = [_judge(look, short[i], noise, adjusted.get(i, look.p), rules) for i, look in enumerate(seen)]
+    decided = dict(zip(tested, decide([seen[index].counts for index in tested], rules), strict=True))
+    judged = [
+        _judge(look, short[i], noise, decided.get(i) or decide([look.counts], rules)[0], rules) for i, look in enumerate(seen)
+    ]
     untouched = rules.tiered and not any(arm.restored.from_tier for arm in judged)
     return noise, [_vacuous(arm) for arm in judged] if untouched else judged
 
@@ -162,29 +162,14 @@ def exit_code(judged: Sequence[Judged]) -> int:
     return EXIT_CODES[overall(judged)]
 
 
-def decides_at(lost: int, gained: int, n: int, rules: Rules) -> int:
-    """Return how many questions would decide, if answers went on to differ at the rates seen so far.
-
-    Never fewer than would show with power 80 % that nothing is lost, if nothing is; 0 if none would do.
-    """
-    least = n_for_margin((lost + gained) / n, rules.margin)
-    size = max(n, least)
-    while size <= N_MAX:
-        more_lost, more_gained = round(lost * size / n), round(gained * size / n)
-        if mcnemar(more_lost, more_gained) < rules.alpha or tango_lower(more_lost, more_gained, size) > -rules.margin:
-            return size
-        size = size + max(1, size // 100)
-    return 0
-
-
 class _Look(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to see in an arm before it is judged."""
 
     arm: str
     pairs: list[Pair]
+    counts: Counts
     short: list[str]
     restored: Restored
-    p: float
     differing: list[Divergence]
 
     @property
@@ -193,15 +178,15 @@ class _Look(msgspec.Struct, frozen=True, kw_only=True):
         return [found.doc for found in self.differing if found.kind == "hard"]
 
 
-def _look(cold: Scores, scores: Scores, need: Need, rules: Rules) -> _Look:
+def _look(cold: Scores, again: Scores | None, scores: Scores, need: Need, rules: Rules) -> _Look:
     pairs = _primary(pair_up(cold, scores), rules)
     restored = measure(scores.answers)
     return _Look(
         arm=scores.arm,
         pairs=pairs,
+        counts=counted(pairs, _primary(pair_up(cold, again), rules) if again else None),
         short=shortfalls(restored, need, rules.min_share),
         restored=restored,
-        p=mcnemar(*counts(pairs)),
         differing=divergences(cold.answers, scores.answers, rules.near_tie),
     )
 
@@ -210,81 +195,92 @@ def _primary(pairs: list[Pair], rules: Rules) -> list[Pair]:
     return [pair for pair in pairs if pair.cold.filter == rules.primary]
 
 
-def _judge(look: _Look, short: list[str], noise: Noise, p_adjusted: float, rules: Rules) -> Judged:
-    n, (lost, gained), (right_cold, right) = len(look.pairs), counts(look.pairs), _right(look.pairs)
-    lower = tango_lower(lost, gained, n, rules.alpha) if n else -1.0
-    verdict, reasons = _verdict(look, short, noise, p_adjusted, lower, rules)
-    groups = group_scores(look.pairs)
+def _judge(look: _Look, short: list[str], noise: Noise, decided: Decision, rules: Rules) -> Judged:
+    whole, groups = look.counts.whole, group_scores(look.pairs)
+    verdict, reasons = _verdict(look, short, noise, decided, rules)
     return Judged(
         arm=look.arm,
         verdict=verdict,
         reasons=reasons,
-        n=n,
-        right_cold=right_cold,
-        right=right,
-        lost=lost,
-        gained=gained,
-        p=look.p,
-        p_adjusted=p_adjusted,
-        lower=lower,
-        mde=mde(n, (lost + gained) / n, rules.alpha) if n else None,
-        needed=decides_at(lost, gained, n, rules) if verdict == "unknown" else 0,
+        n=whole.n,
+        right_cold=whole.right,
+        right=right_in_both(look.pairs)[1],
+        lost=whole.lost,
+        gained=whole.gained,
+        alone=whole.alone,
+        again=whole.again,
+        prefixes=len(look.counts.prefixes),
+        test=decided.test,
+        p=decided.p,
+        p_adjusted=decided.p_adjusted,
+        lower=decided.lower,
+        mde=mde(whole.n, (whole.lost + whole.gained) / whole.n, rules.alpha) if whole.n else None,
+        needed=decides_at(look.counts, rules) if verdict == "unknown" and decided.outcome == "open" else 0,
         restored=look.restored,
         near_ties=len(look.differing) - len(look.hard),
         hard=look.hard,
         groups=groups,
-        suspects=_suspects(groups, rules.alpha),
-        anomalies=_anomalies(look, noise, p_adjusted, rules) if verdict == "fail" else [],
+        suspects=suspects(groups, rules.alpha),
+        anomalies=_anomalies(look, noise, decided, rules) if verdict == "fail" else [],
     )
 
 
-def _verdict(
-    look: _Look, short: list[str], noise: Noise, p_adjusted: float, lower: float, rules: Rules
-) -> tuple[Verdict, list[str]]:
+def _verdict(look: _Look, short: list[str], noise: Noise, decided: Decision, rules: Rules) -> tuple[Verdict, list[str]]:
     if short or not look.pairs:
         return "nothing checked", short or [f"no question under filter {rules.primary}"]
-    right = max(_right(look.pairs))
+    right = max(right_in_both(look.pairs))
     if not right or right < rules.floor * len(look.pairs):
         told = f"the model is too weak to judge by: at most {right} of {len(look.pairs)} answers right in either arm"
         return "nothing checked", [f"{told}, less than {rules.floor:.0%}" if right else told]
-    if noise.zero and look.hard:
-        return "fail", [f"{len(look.hard)} answers differ beyond a near-tie, and without a cache none does"]
-    if noise.zero and not look.differing:
-        return "pass", ["every token is the same, as in two runs without a cache"]
-    lost, gained = counts(look.pairs)
-    if p_adjusted < rules.alpha:
-        return "fail", [f"{lost} answers lost and {gained} gained: p = {p_adjusted:.2g} after Holm's correction"]
-    if lower > -rules.margin:
-        return "pass", [f"at most {-100 * lower:.2f} points are lost, less than the margin of {100 * rules.margin:g}"]
-    return "unknown", [f"up to {-100 * lower:.2f} points may be lost, more than the margin of {100 * rules.margin:g}"]
+    if _by_tokens(noise, rules) and look.hard:
+        return "fail", [_changed(look, noise)]
+    if decided.outcome == "lost":
+        return "fail", [_lost(look.counts, decided)]
+    if len(look.pairs) < MIN_QUESTIONS:
+        return "unknown", [f"{len(look.pairs)} questions are too few to pass by; ask {MIN_QUESTIONS} or more"]
+    if _by_tokens(noise, rules) and not look.differing:
+        return "pass", ["every token is the same as without a cache"]
+    if rules.tokens == "declared" and noise.tokens:
+        told = f"the engine is declared bit-exact, but {noise.tokens:,} of {noise.n:,} answers differ between two cold runs"
+        return "unknown", [f"{told}; without the declaration the score decides"]
+    return _by_score(look.counts, decided, rules)
 
 
-def _anomalies(look: _Look, noise: Noise, p_adjusted: float, rules: Rules) -> list[str]:
+def _by_tokens(noise: Noise, rules: Rules) -> bool:
+    """Whether tokens decide: on request, or by a declaration that two cold runs have not refuted."""
+    return rules.tokens == "strict" or (rules.tokens == "declared" and not noise.tokens)
+
+
+def _changed(look: _Look, noise: Noise) -> str:
+    told = f"{len(look.hard):,} of {len(look.pairs):,} answers differ beyond a near-tie"
+    if noise.n:
+        told += f"; between two runs without a cache {noise.tokens or 'none'}"
+    return told
+
+
+def _lost(found: Counts, decided: Decision) -> str:
+    whole, p = found.whole, f"p = {decided.p_adjusted:.2g} after Holm's correction"
+    if decided.test == "net":
+        return f"{whole.lost:,} answers lost and {whole.gained:,} gained: {p}"
+    if decided.test == "noise":
+        told = f"{whole.lost:,} answers lost, {whole.alone:,} of which a second run without a cache keeps"
+        return f"{told}, while it loses {whole.again:,} others: {p}"
+    worst = max(found.prefixes or (whole,), key=lambda tally: tally.lost / max(1, tally.right))
+    where = "behind one shared prefix " if found.prefixes else ""
+    return f"{where}{worst.lost:,} of {worst.right:,} right answers are lost, more than noise takes: {p}"
+
+
+def _by_score(found: Counts, decided: Decision, rules: Rules) -> tuple[Verdict, list[str]]:
+    worst = f"{-100 * decided.lower:.2f} points"
+    if decided.outcome == "kept":
+        return "pass", [f"at most {worst} are lost, less than the margin of {100 * rules.margin:g}"]
+    if found.prefixes and len(found.prefixes) < MIN_PREFIXES and decided.lower > -rules.margin:
+        few = f"the questions share {len(found.prefixes)} prefixes, which is too few to judge a score by"
+        return "unknown", [f"{few}; ask behind {MIN_PREFIXES} or more"]
+    return "unknown", [f"up to {worst} may be lost, more than the margin of {100 * rules.margin:g}"]
+
+
+def _anomalies(look: _Look, noise: Noise, decided: Decision, rules: Rules) -> list[str]:
     """Return every way in which an arm failed."""
-    changed, lost = noise.zero and bool(look.hard), p_adjusted < rules.alpha
+    changed, lost = _by_tokens(noise, rules) and bool(look.hard), decided.outcome == "lost"
     return ["changed-answer"] * changed + ["lost-answers"] * lost
-
-
-def group_scores(pairs: Sequence[Pair]) -> list[GroupScore]:
-    """Return what each group of questions lost, if the questions have groups."""
-    members: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        if pair.cold.group:
-            members.setdefault(pair.cold.group, []).append(pair)
-    adjusted = holm([mcnemar(*counts(group)) for group in members.values()])
-    return [_group_score(name, group, p) for (name, group), p in zip(members.items(), adjusted, strict=True)]
-
-
-def _group_score(name: str, pairs: Sequence[Pair], p: float) -> GroupScore:
-    (lost, gained), (right_cold, right) = counts(pairs), _right(pairs)
-    return GroupScore(group=name, n=len(pairs), right_cold=right_cold, right=right, lost=lost, gained=gained, p=p)
-
-
-def _right(pairs: Sequence[Pair]) -> tuple[int, int]:
-    """Return how many answers are right in the cold arm and in the other."""
-    return sum(pair.cold.correct for pair in pairs), sum(pair.other.correct for pair in pairs)
-
-
-def _suspects(groups: Sequence[GroupScore], alpha: float) -> list[str]:
-    significant = [group for group in groups if group.p < alpha]
-    return [group.group for group in sorted(significant, key=lambda group: (group.gained - group.lost) / group.n)]

@@ -12,7 +12,7 @@ margins are unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -20,7 +20,9 @@ import msgspec
 from harness.engines.answers import Answer
 
 NEAR_TIE = 1e-3
-"""The margin, in logits, up to which two tokens are all but equal."""
+"""The margin, in logits, up to which two tokens are all but equal, in float32."""
+_NEAR_TIES = {"bfloat16": 0.25, "float16": 0.03125}
+"""The same where logits are rounded: twice the step from one number to the next between 16 and 32."""
 
 
 class Unpaired(RuntimeError):
@@ -94,6 +96,16 @@ def pair_up(cold: Scores, other: Scores) -> list[Pair]:
     return [Pair(row, second[key]) for key, row in first.items()]
 
 
+def near_tie_of(dtype: str) -> float:
+    """Return the margin up to which two tokens are all but equal, for a model that computes in `dtype`."""
+    return _NEAR_TIES.get(dtype, NEAR_TIE)
+
+
+def right_in_both(pairs: Sequence[Pair]) -> tuple[int, int]:
+    """Return how many answers are right in the cold arm and in the other."""
+    return sum(pair.cold.correct for pair in pairs), sum(pair.other.correct for pair in pairs)
+
+
 def counts(pairs: Iterable[Pair]) -> tuple[int, int]:
     """Return how many answers were lost and how many gained."""
     lost = gained = 0
@@ -116,7 +128,10 @@ def _by_key(scores: Scores) -> dict[tuple[int, str], Scored]:
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """Where the answers to a question part: the step of the first differing token, -1 if only the texts are known."""
+    """Where the answers to a question part: the step of the first differing token, -1 if only the texts are known.
+
+    Texts that differ though no token does part behind the last one.
+    """
 
     doc: int
     step: int
@@ -132,7 +147,7 @@ def _compare(doc: int, cold: Answer, other: Answer, near_tie: float) -> Divergen
     if not (cold.tokens and other.tokens):
         return None if cold.text == other.text else Divergence(doc, -1, "hard")
     if cold.tokens == other.tokens:
-        return None
+        return None if cold.text == other.text else Divergence(doc, len(cold.tokens), "hard")
     shorter = min(len(cold.tokens), len(other.tokens))
     step = next((i for i in range(shorter) if cold.tokens[i] != other.tokens[i]), shorter)
     tied = all(step < len(answer.margins) and answer.margins[step] <= near_tie for answer in (cold, other))

@@ -20,16 +20,29 @@ def before(n: int, rules: Rules) -> list[str]:
 def measured(noise: Noise, rules: Rules) -> list[str]:
     """Return what can be shown now that two cold runs were compared."""
     if not noise.n:
-        return ["noise floor not measured (no arm off-again): answers are judged by their score alone"]
-    if noise.zero:
-        return [f"noise floor 0 of {noise.n:,} answers: tokens are compared, and one hard divergence fails"]
-    head = f"noise floor {noise.tokens:,} of {noise.n:,} answers, {noise.scores:,} scores"
+        head = "noise floor not measured (no arm off-again)"
+        return [f"{head}: {_deciding(noise, rules) or 'all that is lost counts, be it by chance'}"]
+    told = f"noise floor {noise.tokens:,} of {noise.n:,} answers (with 95 % confidence under {noise.tokens_upper:.1%})"
+    if deciding := _deciding(noise, rules):
+        return [f"{told}: {deciding}"]
+    told += f", {noise.scores:,} scores (under {noise.scores_upper:.1%})"
     share = max(noise.discordance, 1 / noise.n)
     needed = n_for_margin(share, rules.margin, rules.alpha)
-    told = f"{head}: the smallest loss that shows is {_loss(noise.n, share, rules)}"
+    told += f": the smallest loss that shows is {_loss(noise.n, share, rules)}"
     if needed <= noise.n:
         return [told]
     return [f"{told}; a margin of {100 * rules.margin:g} points takes {needed:,} questions, so `unknown` is likely"]
+
+
+def _deciding(noise: Noise, rules: Rules) -> str:
+    """Return why tokens decide, or do not although they were to; empty if the score does."""
+    if rules.tokens == "strict":
+        return "tokens decide, as was asked for, and one hard divergence fails"
+    if rules.tokens == "reported":
+        return ""
+    if noise.tokens:
+        return "the engine is declared bit-exact and is not, so no arm passes"
+    return "the engine is declared bit-exact, so tokens are compared, and one hard divergence fails"
 
 
 def _loss(n: int, share: float, rules: Rules) -> str:

@@ -48,7 +48,7 @@ def _open(options: Mapping[str, str], opening: Opening) -> Backend:
 def _stub_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     options = {"fault": "a group of problems, or `weak`", "dies": "after so many answers"}
-    stub = EngineKind(name="stub", summary="", heights=(), open=REFERENCE.open, options=options, answerer=_open)
+    stub = EngineKind(name="stub", summary="", heights=(), open=REFERENCE.open, options=options, answerer=_open, bit_exact=True)
     monkeypatch.setattr(registry, "kinds", lambda: {"stub": stub, "reference": REFERENCE})
 
 
@@ -143,3 +143,25 @@ def test_without_lm_eval_the_extra_is_named(capsys: pytest.CaptureFixture[str], 
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "lm_eval" else found(name, *rest))
     code, out, err = _run(capsys, *QUICK)
     assert (code, out) == (4, "") and "install cachewitness[score]" in err
+
+
+@pytest.mark.parametrize(("argv", "expected"), [((), 0), (("--tokens", "strict"), 0), (("--tokens", "report"), 2)])
+def test_tokens_decide_as_the_engine_declares_or_as_was_asked_for(
+    argv: tuple[str, ...], expected: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its score alone an engine has shown too little with 48 questions, though no token differs."""
+    code, out, _ = _run(capsys, *QUICK, *argv)
+    assert code == expected and ("questions would decide" in out) == (expected == 2)
+
+
+def test_an_engine_that_declares_nothing_is_judged_by_its_score_unless_the_user_declares_for_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = EngineKind(name="stub", summary="", heights=(), open=REFERENCE.open, answerer=_open)
+    monkeypatch.setattr(registry, "kinds", lambda: {"stub": silent})
+    assert [_run(capsys, *QUICK, *argv)[0] for argv in ((), ("--bit-exact",))] == [2, 0]
+
+
+def test_a_declaration_that_is_not_to_be_used_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = _run(capsys, *QUICK, "--bit-exact", "--tokens", "report")
+    assert code == 4 and err.count("\n") == 1 and "leave one out" in err

@@ -80,6 +80,7 @@ ENGINE = EngineKind(
     open=open_engine,
     policies=None,
     answerer=open_service,
+    bit_exact=True,
     computes=True,
     is_reference=True,
     options={

@@ -1,0 +1,197 @@
+"""How often the gate of scores errs, simulated: writes the table of docs/score.md.
+
+    python -m benchmarks.score_rates [--runs 20000] [--write docs/score.md]
+
+A model answers each question right, wrong, or undecided; every run decides an undecided one anew with a coin, so that a share
+`noise` of the answers differs between any two runs. Where questions share prefixes, `lumps` says how noise comes: a prefix in
+twenty is read another way and loses or gains a tenth of its answers at once, in every run anew. A damaged cache makes right
+answers wrong (`lost`, of all questions) and wrong ones right (`gained`), or ruins half of one prefix (`ruined`). The cold run,
+its repetition and every arm are drawn, counted, and handed to `harness.score.decision.decide`, which is what judges a real run.
+
+Needs numpy, which lm-eval brings along.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import sections
+from harness.score.decision import Counts, Risk, Tally, decide
+
+RUNS = 20_000
+TITLE = "## How often the gate errs"
+RIGHT = 0.8
+CHUNK = 500
+"""Runs that are drawn at a time."""
+LUMP_CHANCE, LUMP = 0.05, 0.1
+LUMPED = LUMP_CHANCE * LUMP
+"""The share of answers in which two runs differ by lumps: half of those hit change, in either run."""
+
+
+@dataclass(frozen=True)
+class World:
+    """One row of the table. `cold_noise` is the noise between two cold runs where it is not that of the arms."""
+
+    n: int
+    noise: float
+    arms: int = 1
+    lost: float = 0.0
+    gained: float = 0.0
+    prefixes: int = 0
+    lumps: bool = False
+    ruined: bool = False
+    repeated: bool = True
+    cold_noise: float | None = None
+    margin: float = 0.01
+
+
+SOUND = [
+    *(World(n, noise) for n in (50, 200, 400, 1319) for noise in (0.002, 0.005, 0.02, 0.05)),
+    *(World(n, noise, arms=5) for n in (50, 400, 1319) for noise in (0.002, 0.02, 0.05)),
+    *(World(1319, noise, arms=3, repeated=False) for noise in (0.005, 0.05)),
+    *(World(1319, noise, arms=3, cold_noise=0.0) for noise in (0.005, 0.02)),
+    *(World(prefixes * 50, 0.02, arms=3, prefixes=prefixes, lumps=lumps) for prefixes in (8, 26) for lumps in (False, True)),
+    World(150, 0.02, arms=3, prefixes=3, lumps=True),
+    World(400, 0.02, margin=0.05, arms=3),
+]
+DAMAGED = [
+    *(World(1319, noise, lost=0.01) for noise in (0.0, 0.005, 0.02, 0.05)),
+    *(World(n, noise, lost=0.02) for n in (400, 1319) for noise in (0.0, 0.005, 0.02, 0.05)),
+    *(World(1319, noise, lost=0.02, gained=0.02) for noise in (0.0, 0.02, 0.05)),
+    *(World(1319, noise, lost=0.05, gained=0.05) for noise in (0.0, 0.02)),
+    *(World(1319, noise, lost=0.02, gained=gained, repeated=False) for noise in (0.0, 0.02) for gained in (0.0, 0.02)),
+    World(1300, 0.02, lost=0.02, prefixes=26),
+    World(1300, 0.02, prefixes=26, ruined=True),
+    World(400, 0.02, prefixes=8, ruined=True),
+    World(50, 0.02, lost=0.2),
+    World(50, 0.02, lost=0.06, margin=0.05),
+]
+
+
+def simulate(world: World, runs: int, seed: int) -> Counter[str]:
+    """Return how often what came of the worst arm: `lost` if any is, else `open`, else `kept`."""
+    draw = np.random.default_rng(seed)
+    found: Counter[str] = Counter()
+    sizes = [world.n // world.prefixes] * world.prefixes if world.prefixes else [world.n]
+    for begin in range(0, runs, CHUNK):
+        count = min(CHUNK, runs - begin)
+        parts = [_part(world, size, count, draw, ruined=world.ruined and i == 0) for i, size in enumerate(sizes)]
+        found += _judged(world, parts, count)
+    return found
+
+
+def _judged(world: World, parts: Sequence[Any], runs: int) -> Counter[str]:
+    risk, found = Risk(margin=world.margin), Counter[str]()
+    for run in range(runs):
+        arms = [_counts(world, [part[arm][run] for part in parts]) for arm in range(world.arms)]
+        outcomes = {decision.outcome for decision in decide(arms, risk)}
+        found[next(each for each in ("lost", "open", "kept") if each in outcomes)] += 1
+    return found
+
+
+def _counts(world: World, rows: Sequence[Any]) -> Counts:
+    tallies = [Tally(*row) for row in rows]
+    whole = Tally(*map(sum, zip(*rows, strict=True)))
+    return Counts(whole, tuple(tallies) if world.prefixes else (), world.repeated)
+
+
+def _part(world: World, size: int, runs: int, draw: Any, *, ruined: bool) -> list[list[list[int]]]:
+    """Return the tallies (n, right, lost, gained, alone, again) of one prefix, by arm and run."""
+    noise = world.noise - (LUMPED if world.lumps else 0)
+    shares = np.array([RIGHT - noise, 1 - RIGHT - noise, 2 * noise])
+    state = np.searchsorted(np.cumsum(shares), draw.random((runs, size), dtype=np.float32))
+    cold = _answers(state, draw)
+    quiet = world.cold_noise == 0.0
+    again = cold.copy() if quiet else _lumped(_answers(state, draw), world, draw)
+    cold = cold if quiet else _lumped(cold, world, draw)
+    found = []
+    for _ in range(world.arms):
+        arm = _damaged(_lumped(_answers(state, draw), world, draw), world, draw, ruined=ruined)
+        lost, gone = cold & ~arm, cold & ~again
+        columns = [cold, lost, ~cold & arm, lost & ~gone, gone & ~lost]
+        table = np.stack([np.full(runs, size), *(each.sum(1) for each in columns)], 1)
+        found.append(table.tolist())
+    return found
+
+
+def _answers(state: Any, draw: Any) -> Any:
+    """Return whether each answer is right: as the state says, by a coin where it is undecided."""
+    return (state == 0) | ((state == 2) & (draw.random(state.shape, dtype=np.float32) < 0.5))
+
+
+def _lumped(right: Any, world: World, draw: Any) -> Any:
+    """Return answers of which a prefix in twenty has a tenth changed in one direction, either being as likely."""
+    if not world.lumps:
+        return right
+    way = draw.random((len(right), 1))
+    hit = draw.random(right.shape, dtype=np.float32) < LUMP
+    return (right & ~((way < LUMP_CHANCE / 2) & hit)) | ((way > 1 - LUMP_CHANCE / 2) & hit)
+
+
+def _damaged(right: Any, world: World, draw: Any, *, ruined: bool) -> Any:
+    chance = draw.random(right.shape, dtype=np.float32)
+    if ruined:
+        return right & (chance < 0.5)
+    if not (world.lost or world.gained):
+        return right
+    return (right & (chance >= world.lost / RIGHT)) | (~right & (chance < world.gained / (1 - RIGHT)))
+
+
+def section(runs: int) -> str:
+    """Return the section of the page."""
+    heads = {"noise": SOUND, "loss": DAMAGED}
+    tables = {name: _table(worlds, runs) for name, worlds in heads.items()}
+    return "\n\n".join([TITLE, _HEAD.format(runs=runs), tables["noise"], _BETWEEN, tables["loss"]])
+
+
+_HEAD = """Each row is {runs:,} simulated runs, judged by the code that judges real ones; `python -m benchmarks.score_rates
+--write docs/score.md` writes this section. The model is right in 80 % of the answers; *noise* is the share of answers that
+differ between any two runs. The worst arm of a run counts. First a correct cache, which may fail in 5 % of the runs at most:"""
+_BETWEEN = """And a damaged one, in points of all questions; *gained* answers are mended by the same damage. Such a run may pass
+in 5 % of the cases at most if the loss is the margin, and hardly ever if it is more:"""
+
+
+def _table(worlds: Sequence[World], runs: int) -> str:
+    lines = ["| questions | noise | arms | world | pass % | fail % | unknown % |", "|--:|--:|--:|---|--:|--:|--:|"]
+    for seed, world in enumerate(worlds):
+        found = simulate(world, runs, seed)
+        rates = " | ".join(f"{100 * found[key] / runs:.2f}" for key in ("kept", "lost", "open"))
+        line = f"| {world.n:,} | {100 * world.noise:g} % | {world.arms} | {told(world)} | {rates} |"
+        print(line, flush=True)
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def told(world: World) -> str:
+    """Return what is special about a world."""
+    parts = [
+        f"{100 * world.lost:g} lost" if world.lost else "",
+        f"{100 * world.gained:g} gained" if world.gained else "",
+        f"{world.prefixes} prefixes" if world.prefixes else "",
+        "noise in lumps" if world.lumps else "",
+        "half of one prefix ruined" if world.ruined else "",
+        "" if world.repeated else "no `off-again`",
+        "cold runs always agree" if world.cold_noise == 0.0 else "",
+        f"margin {100 * world.margin:g}" if world != replace(world, margin=0.01) else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def main() -> None:
+    """Simulate, print, and write the page if asked to."""
+    parser = argparse.ArgumentParser(description="Simulate the error rates of the gate of scores.")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--write", type=Path, metavar="PAGE")
+    given = parser.parse_args()
+    sections.tell(section(given.runs), given.write)
+
+
+if __name__ == "__main__":
+    main()
