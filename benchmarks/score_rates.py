@@ -72,6 +72,8 @@ DAMAGED = [
     World(400, 0.02, prefixes=8, ruined=True),
     World(50, 0.02, lost=0.2),
     World(50, 0.02, lost=0.06, margin=0.05),
+    World(200, 0.02, lost=0.01),
+    World(400, 0.02, lost=0.01, prefixes=8, lumps=True),
 ]
 
 

@@ -39,6 +39,14 @@ _FILE = click.Path(path_type=Path)
     help="The number of requests that a server gets at a time.",
 )
 @click.option(
+    "--timeout",
+    type=click.IntRange(min=1),
+    default=300,
+    show_default=True,
+    metavar="S",
+    help="The seconds after which a server has not answered a request.",
+)
+@click.option(
     "--task",
     type=click.Choice(["problems", "gsm8k"]),
     help="The questions to ask; default: problems, or gsm8k if --gsm8k is given.",
@@ -185,7 +193,8 @@ def _engine(options: dict[str, Any]) -> tuple[str, Open, Callable[[Asking], Any]
 
         if options["release"] is not None:
             raise UsageError("--release: a server has the release that it is; leave it out beside --base-url")
-        server = Server(options["base_url"], options["cold_url"] or "", options["model"], options["concurrent"])
+        chosen = {key: options[key] for key in ("model", "concurrent", "timeout")}
+        server = Server(options["base_url"], options["cold_url"] or "", **chosen)
         return server.name, server.open, server.lm
     if options["cold_url"] or options["model"]:
         raise UsageError("--cold-url, --model: these belong to a server; give --base-url")

@@ -1,12 +1,26 @@
-"""What is read of a completion's body, as OpenAI's interface has it."""
+"""What is sent for a completion and what is read of its body, as OpenAI's interface has it and vLLM's extends it.
+
+A server is asked for the two best tokens of every step, by their numbers (`logprobs`, `return_tokens_as_token_ids`): where
+answers part, they say whether rounding can have done it. One that does not offer this answers without, or says no, and is then
+asked without; its answers are compared as texts.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from harness.engines.answers import Answer, BackendError
+
+EXTRAS: Mapping[str, Any] = {"logprobs": 2, "return_tokens_as_token_ids": True}
+"""What a request asks for beside its text."""
+WORDS_MAX = 300
+"""How many letters of a server's words are repeated."""
+_PREFIX = "token_id:"
+_NO_TIE = 1e9
 
 
 class _Details(msgspec.Struct, frozen=True):
@@ -18,8 +32,16 @@ class _Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: _Details | None = None
 
 
+class _Logprobs(msgspec.Struct, frozen=True):
+    """By step: the token that was chosen, and the best ones with their logarithms."""
+
+    tokens: list[str] = []
+    top_logprobs: list[dict[str, float | None] | None] | None = None
+
+
 class _Choice(msgspec.Struct, frozen=True):
     text: str
+    logprobs: _Logprobs | None = None
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -30,9 +52,35 @@ class Completion(msgspec.Struct, frozen=True):
 
     def answer(self, name: str) -> Answer:
         """Return the answer to one prompt."""
-        usage = self.usage or _Usage()
+        usage, choice = self.usage or _Usage(), self.choices[0]
         cached = (usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0) or 0
-        return Answer(id=name, text=self.choices[0].text, prompt_tokens=usage.prompt_tokens, restored={"": cached})
+        tokens, margins = steps(choice.logprobs) if choice.logprobs else ((), ())
+        return Answer(
+            id=name,
+            text=choice.text,
+            tokens=tokens,
+            prompt_tokens=usage.prompt_tokens,
+            restored={"": cached},
+            margins=margins,
+        )
+
+
+def steps(found: _Logprobs) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Return the chosen tokens and how far each was ahead of the next one; nothing if the server names them by their text.
+
+    The logarithms of two tokens of one step differ as their logits do. Of a step with one token alone nothing is near.
+    """
+    if not all(token.startswith(_PREFIX) and token.removeprefix(_PREFIX).isdecimal() for token in found.tokens):
+        return (), ()
+    tokens = tuple(int(token.removeprefix(_PREFIX)) for token in found.tokens)
+    tops = found.top_logprobs or []
+    return tokens, tuple(_margin(top) for top in tops) if len(tops) == len(tokens) else ()
+
+
+def _margin(top: Mapping[str, float | None] | None) -> float:
+    best = sorted((value for value in (top or {}).values() if value is not None), reverse=True)
+    ahead = best[0] - best[1] if len(best) > 1 else _NO_TIE
+    return ahead if math.isfinite(ahead) else _NO_TIE
 
 
 def read(content: Any, name: str) -> Answer:
@@ -48,3 +96,16 @@ def read(content: Any, name: str) -> Answer:
     if len(found.choices) != 1:
         raise BackendError(f"question {name}: the server answered 200 with {len(found.choices)} choices, not 1")
     return found.answer(name)
+
+
+def said(body: bytes | str) -> str:
+    """Return a server's own words about an error: its message if the body has one, the beginning of the body otherwise."""
+    text = body.decode(errors="replace") if isinstance(body, bytes) else body
+    try:
+        found = msgspec.json.decode(text.encode())
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        found = None
+    error = found.get("error", found) if isinstance(found, dict) else None
+    message = error.get("message") if isinstance(error, dict) else error
+    words = " ".join((message if isinstance(message, str) else text).split())
+    return "".join(letter if letter.isprintable() else "?" for letter in words[:WORDS_MAX]) or "nothing"

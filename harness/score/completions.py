@@ -1,56 +1,63 @@
 """lm-eval's own client of servers (`local-completions`), which counts what each of its requests restored.
 
-lm-eval hands a completion's text on and drops the rest of the body, so the class that it registers is taken further at the
-three places where it meets the server: what is sent gets the arm's salt, what comes back is read for `usage` as well, and a
-call knows which question it is for. The last goes through a context variable, since concurrent calls are tasks with contexts of
-their own. Nothing else is changed: lm-eval makes the requests, limits how many are under way, and repeats those that fail.
+lm-eval hands a completion's text on and drops the rest of the body, and of a server's refusal it keeps the status alone. So the
+class that it registers is taken further where it meets the server: a request carries the arm's salt and asks for tokens, what
+comes back is read for `usage` and tokens as well, and a failure is repeated or told in the server's words. lm-eval still builds
+the requests, their generation parameters and the session, and has them under way together.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextvars import ContextVar
+import copy
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from aiohttp import ClientError, ClientResponseError
+from aiohttp import ClientError
 from lm_eval.api.registry import register_model
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-from harness.engines.answers import Ask, BackendError
+from harness.engines.answers import Answer, Ask, BackendError
 from harness.score.asking import Asking
-from harness.score.completion import read
+from harness.score.completion import EXTRAS, read, said
+from harness.score.context import Offer
 from harness.score.lm import asks_of, prefixes
+from harness.score.retries import wait_s
 
-ATTEMPTS = 2
-"""How often a request is sent before it counts as failed."""
-_ASKED: ContextVar[Ask] = ContextVar("the question that this call is for")
+REFUSED = (400, 422)
+"""How a server says that a field of a request is not for it."""
 
 
 class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
     """`local-completions` for one arm; every answer is kept with what it restored."""
 
-    def __init__(self, asking: Asking, url: str, model: str, concurrent: int) -> None:
+    def __init__(self, asking: Asking, server: Offer, url: str) -> None:
         super().__init__(
             base_url=f"{url}/v1/completions",
-            model=model,
-            num_concurrent=max(2, concurrent),
-            max_retries=ATTEMPTS,
+            model=server.model,
+            num_concurrent=max(2, server.concurrent),
+            max_retries=1,
+            timeout=server.timeout,
             tokenized_requests=False,
             tokenizer_backend=None,
         )
         self._asking = asking
+        self._server = server
+        self._room = asyncio.Semaphore(server.concurrent)
         self._asks: dict[str, list[Ask]] = {}
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return the text that answers each request; those that were answered before are not sent again.
 
-        Raises BackendError if the server does not answer; what it answered before that is kept.
+        Raises BackendError if the server does not answer; what it answered before that is kept. Raises UsageError for a prompt
+        that is longer than the server's context, if the server tells its length, before anything is asked.
         """
         asks = asks_of(requests, self._asking)
-        self._asking.begin(asks, prefixes(requests))
         missing = {ask.id for ask in self._asking.missing(asks)}
+        self._server.context.prepare([ask for ask in asks if ask.id in missing])
+        self._asking.begin(asks, prefixes(requests))
         waiting = [(request, ask) for request, ask in zip(requests, asks, strict=True) if ask.id in missing]
         self._asks = {}
         for _, ask in waiting:
@@ -59,38 +66,62 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
             super().generate_until([request for request, _ in waiting], disable_tqdm=disable_tqdm)
         return self._asking.texts(asks)
 
-    async def amodel_call(self, session: Any, sem: Any, messages: Sequence[str], **options: Any) -> Any:
-        """Send one request, knowing for which question; a server's failure becomes one line."""
-        waiting = self._asks[messages[0]]
-        ask = waiting.pop()
-        _ASKED.set(ask)
-        try:
-            return await super().amodel_call(session, sem, messages, **options)
-        except BaseException as error:
-            waiting.append(ask)
-            if isinstance(error, ClientResponseError):
-                raise BackendError(f"question {ask.id}: the server answered {error.status} ({error.message})") from None
-            if isinstance(error, ClientError | OSError | asyncio.TimeoutError):
-                told = str(error) or type(error).__name__
-                raise BackendError(f"question {ask.id}: {self.base_url} does not answer ({told})") from None
-            raise
-
-    def _create_payload(self, *arguments: Any, **options: Any) -> dict[str, Any]:
-        payload: dict[str, Any] = super()._create_payload(*arguments, **options)
-        return payload | {"cache_salt": _ASKED.get().salt}
-
-    def parse_generations(self, outputs: Any, **_: Any) -> list[str]:
-        """Return the text of an answer, and keep it with what it restored.
+    async def amodel_call(
+        self, session: Any, messages: Sequence[str], *, gen_kwargs: Any = None, eos: Any = None, **_: Any
+    ) -> list[str]:
+        """Answer one request: send it, and keep what comes with what it restored.
 
         A server does not say which tier that came from. In an arm of the second tier it can have come from nowhere else: the
         server's own pools were reset, and the request's salt was not used since.
         """
-        ask = _ASKED.get()
-        answer = read(outputs, ask.id)
+        ask = self._asks[messages[0]].pop()
+        own: Mapping[str, Any] = self._create_payload(
+            self.create_message(messages), generate=True, gen_kwargs=copy.deepcopy(gen_kwargs), seed=self._seed, eos=eos
+        )
+        async with self._room:
+            ask, answer = await self._answered(session, ask, {**own, "prompt": self._server.context.prompt(ask)})
         if self._asking.arm.tier:
             answer = msgspec.structs.replace(answer, from_tier=answer.restored[""])
         self._asking.keep(ask, answer)
         return [answer.text]
+
+    async def _answered(self, session: Any, ask: Ask, payload: Mapping[str, Any]) -> tuple[Ask, Answer]:
+        """Send a request until it is answered; return it as it was sent at last. Raises BackendError if it is not answered.
+
+        What a failed attempt left in the cache must not warm the next one of a cold arm, so that has another salt.
+        """
+        arm, first = self._asking.arm, ask
+        for attempt in itertools.count(1):
+            if attempt > 1 and arm.own_salts and not arm.warm:
+                ask = msgspec.structs.replace(first, salt=f"{first.salt}.{attempt}")
+            with_tokens = self._server.tells_tokens
+            extras = EXTRAS if with_tokens else {}
+            status, content, retry_after = await self._sent(session, ask, {**payload, "cache_salt": ask.salt, **extras})
+            if status == 200:
+                return ask, read(content, ask.id)
+            if with_tokens and status in REFUSED:
+                self._server.tells_tokens = False
+                continue
+            wait = wait_s(attempt, status, retry_after)
+            if wait is None:
+                told = f"the server answered {status}: {content}" if status else f"{self.base_url} does not answer ({content})"
+                raise BackendError(f"question {ask.id}: {told}")
+            await asyncio.sleep(wait)
+        raise AssertionError("attempts end")
+
+    async def _sent(self, session: Any, ask: Ask, payload: Mapping[str, Any]) -> tuple[int, Any, str]:
+        """Send a request once and return status, body and Retry-After; a broken connection is status 0, the body says how."""
+        try:
+            async with session.post(self.base_url, json=payload, headers=self.header) as response:
+                if response.status != 200:
+                    return response.status, said(await response.read()), response.headers.get("Retry-After", "")
+                return 200, await response.json(content_type=None), ""
+        except TimeoutError:
+            raise BackendError(f"question {ask.id}: {self.base_url} does not answer within {self.timeout} s") from None
+        except (ClientError, OSError) as error:
+            return 0, str(error) or type(error).__name__, ""
+        except ValueError:
+            raise BackendError(f"question {ask.id}: the server answered 200, but its body is no JSON") from None
 
 
 register_model("cachewitness-completions")(CompletionsLM)

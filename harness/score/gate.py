@@ -215,7 +215,7 @@ def _judge(look: _Look, short: list[str], noise: Noise, decided: Decision, rules
         p_adjusted=decided.p_adjusted,
         lower=decided.lower,
         mde=mde(whole.n, (whole.lost + whole.gained) / whole.n, rules.alpha) if whole.n else None,
-        needed=decides_at(look.counts, rules) if verdict == "unknown" and decided.outcome == "open" else 0,
+        needed=decides_at(look.counts, rules) if verdict == "unknown" and whole.n >= MIN_QUESTIONS else 0,
         restored=look.restored,
         near_ties=len(look.differing) - len(look.hard),
         hard=look.hard,

@@ -11,6 +11,8 @@ second server of the same model that has no prefix cache.
 from __future__ import annotations
 
 import http.client
+import itertools
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -23,16 +25,22 @@ import msgspec
 from harness._util.errors import UsageError
 from harness.engines.answers import Answer, Ask, Backend, BackendError, Opening
 from harness.score.asking import Asking
-from harness.score.completion import read
+from harness.score.completion import read, said
+from harness.score.context import TIMEOUT_S, Context, Offer
+from harness.score.retries import wait_s
 
-TIMEOUT_S = 300
+LIST_TIMEOUT_S = 30
+"""How long the list of models may take."""
+BODY_MAX = 1 << 16
+"""Bytes of an error's body that are read."""
 
 
 class RemoteBackend:
-    """A server that answers prompts; `concurrent` of them at a time."""
+    """A server that answers prompts; `concurrent` of them at a time, each within `timeout` seconds."""
 
-    def __init__(self, url: str, model: str, concurrent: int = 16) -> None:
+    def __init__(self, url: str, model: str, concurrent: int = 16, timeout: int = TIMEOUT_S) -> None:
         self.url = url
+        self.timeout = timeout
         self.model = model
         self.name = f"{model} at {url}"
         self._concurrent = concurrent
@@ -45,7 +53,7 @@ class RemoteBackend:
     def reset(self, *, external: bool = False) -> bool:
         """Make the server forget its cached prefixes; an HTTP status alone is not believed."""
         query = "?reset_external=true" if external else ""
-        content = self._call(f"/reset_prefix_cache{query}", {}, "reset_prefix_cache")
+        content = self.post(f"/reset_prefix_cache{query}", {}, "reset_prefix_cache")
         if content is None:
             raise BackendError(
                 "reset_prefix_cache: the server does not say whether it forgot anything (no `success` in its body)"
@@ -56,7 +64,7 @@ class RemoteBackend:
         """Return the server's model and, if it tells, its version."""
         found = {"server": self.url, "model": self.model}
         try:
-            told = _request(f"{self.url}/version", None)
+            told = _request(f"{self.url}/version", None, self.timeout)
         except (OSError, http.client.HTTPException, ValueError):
             return found
         return found | ({"engine": str(told["version"])} if isinstance(told, dict) and "version" in told else {})
@@ -68,31 +76,42 @@ class RemoteBackend:
         body: dict[str, Any] = {"model": self.model, "prompt": ask.prompt, "max_tokens": ask.max_tokens, "temperature": 0.0}
         body |= {"stop": list(ask.stop)} if ask.stop else {}
         body |= {"cache_salt": ask.salt} if ask.salt else {}
-        return read(self._call("/v1/completions", body, f"question {ask.id}"), ask.id)
+        return read(self.post("/v1/completions", body, f"question {ask.id}"), ask.id)
 
-    def _call(self, path: str, body: Mapping[str, Any], what: str) -> Any:
-        try:
-            return _request(f"{self.url}{path}", body)
-        except urllib.error.HTTPError as error:
-            said = error.read(300).decode(errors="replace")
-            raise BackendError(f"{what}: the server answered {error.code}: {said}") from None
-        except (OSError, http.client.HTTPException) as error:
-            raise BackendError(f"{what}: {self.url} does not answer ({error})") from None
-        except ValueError:
-            raise BackendError(f"{what}: the server answered 200, but its body is no JSON") from None
+    def post(self, path: str, body: Mapping[str, Any], what: str) -> Any:
+        """Send a body, again if what failed may pass, and return what comes back. Raises BackendError if nothing does."""
+        for attempt in itertools.count(1):
+            try:
+                return _request(f"{self.url}{path}", body, self.timeout)
+            except urllib.error.HTTPError as error:
+                with error:
+                    wait = wait_s(attempt, error.code, error.headers.get("Retry-After", ""))
+                    told = f"the server answered {error.code}: {said(error.read(BODY_MAX))}"
+            except ValueError:
+                raise BackendError(f"{what}: the server answered 200, but its body is no JSON") from None
+            except (OSError, http.client.HTTPException) as error:
+                slow = isinstance(getattr(error, "reason", error), TimeoutError)
+                wait = None if slow else wait_s(attempt, 0)
+                told = f"{self.url} does not answer {f'within {self.timeout} s' if slow else f'({error})'}"
+            if wait is None:
+                raise BackendError(f"{what}: {told}")
+            time.sleep(wait)
+        raise AssertionError("attempts end")
 
 
 class Server:
     """The server that the user named, perhaps with a second one for the cold arms, as a run wants it."""
 
-    def __init__(self, url: str, cold_url: str = "", model: str = "", concurrent: int = 16) -> None:
+    def __init__(self, url: str, cold_url: str = "", model: str = "", concurrent: int = 16, timeout: int = TIMEOUT_S) -> None:
         """Ask the servers for their models. Raises UsageError if one does not answer, or has not got the model."""
         self.url = _checked(url, "--base-url")
         self.cold_url = _checked(cold_url, "--cold-url") if cold_url else ""
-        self.model = _model(self.url, model, "--base-url")
+        self.model, limit = _model(self.url, model, "--base-url")
         if self.cold_url:
-            _model(self.cold_url, self.model, "--cold-url")
-        self.concurrent = concurrent
+            _, cold_limit = _model(self.cold_url, self.model, "--cold-url")
+            limit = min(filter(None, (limit, cold_limit)), default=0)
+        context = Context(RemoteBackend(self.url, self.model, timeout=timeout).post, self.model, limit, concurrent)
+        self.offer = Offer(self.model, concurrent, timeout, context)
         self.name = f"{self.model} at {self.url}"
 
     def open(self, opening: Opening) -> Backend:
@@ -100,7 +119,7 @@ class Server:
         for asked, arm in ((opening.preempt, "preempted"), (opening.drafts, "drafts"), (opening.scarce, "scarce")):
             if asked:
                 raise UsageError(f"--arms: a server cannot be brought to that from outside; leave `{arm}` out")
-        return RemoteBackend(self._url(caching=opening.caching), self.model, self.concurrent)
+        return RemoteBackend(self._url(caching=opening.caching), self.model, self.offer.concurrent, self.offer.timeout)
 
     @property
     def lm(self) -> Callable[[Asking], Any]:
@@ -109,7 +128,7 @@ class Server:
         def make(asking: Asking) -> Any:
             from harness.score.completions import CompletionsLM
 
-            return CompletionsLM(asking, self._url(caching=asking.arm.caching), self.model, self.concurrent)
+            return CompletionsLM(asking, self.offer, self._url(caching=asking.arm.caching))
 
         return make
 
@@ -127,21 +146,32 @@ def _checked(url: str, option: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-def _model(url: str, model: str, option: str) -> str:
-    """Return the model that the server is to answer with: the one named, or its first."""
+def _model(url: str, model: str, option: str) -> tuple[str, int]:
+    """Return the model that the server is to answer with, the one named or its first, and its context's length, 0: not told."""
     try:
-        listed = [str(entry["id"]) for entry in _request(f"{url}/v1/models", None)["data"]]
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        listed = msgspec.convert(_request(f"{url}/v1/models", None, LIST_TIMEOUT_S), _Models).data
+    except (OSError, http.client.HTTPException, ValueError) as error:
         raise UsageError(f"{option}: {url} lists no models ({error}); is a server running there?") from None
-    if (model and model not in listed) or not listed:
-        raise UsageError(f"{option}: {url} has no model {model!r}; it has {', '.join(listed) or 'none'}")
-    return model or listed[0]
+    limits = {entry.id: entry.max_model_len or 0 for entry in listed}
+    if (model and model not in limits) or not limits:
+        raise UsageError(f"{option}: {url} has no model {model!r}; it has {', '.join(limits) or 'none'}")
+    name = model or listed[0].id
+    return name, limits[name]
 
 
-def _request(url: str, body: Mapping[str, Any] | None) -> Any:
+class _Entry(msgspec.Struct, frozen=True):
+    id: str
+    max_model_len: int | None = None
+
+
+class _Models(msgspec.Struct, frozen=True):
+    data: list[_Entry]
+
+
+def _request(url: str, body: Mapping[str, Any] | None, timeout: int) -> Any:
     """Return the decoded body of an answer, None if it is empty; without a body to send it is a GET."""
     data = None if body is None else msgspec.json.encode(body)
     request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+    with urllib.request.urlopen(request, timeout=timeout) as response:
         content: bytes = response.read()
     return msgspec.json.decode(content) if content.strip() else None
