@@ -134,7 +134,7 @@ def score(**options: Any) -> int:
     from harness.engines.answers import BackendError, Opening
     from harness.score import arms, offline
     from harness.score.gate import Rules
-    from harness.score.pairs import Unpaired, near_tie_of
+    from harness.score.pairs import Unpaired
     from harness.verdict.result import EXIT_UNKNOWN
 
     tiered = policies.get(options["policy"]).tiered
@@ -142,7 +142,7 @@ def score(**options: Any) -> int:
     known = expectations_of(options["expected"], options["strict_expected"])
     shares = {name: options[name] / 100 for name in ("margin", "floor", "min_share")}
     engine, opener, model = _engine(options)
-    rules = Rules(tiered=tiered, tokens=_tokens(options), near_tie=near_tie_of(options["dtype"]), **shares)
+    rules = Rules(tiered=tiered, tokens=_tokens(options), near_tie=_near_tie(options), **shares)
     offline.prepare(online=options["gsm8k"] == "hub", client=bool(options["base_url"]))
     task = _task(options)
     opening = Opening(**{key: options[key] for key in ("policy", "device", "dtype", "checkpoint", "seed")})
@@ -214,6 +214,13 @@ def _tokens(options: dict[str, Any]) -> Tokens:
     own = not options["base_url"] and options["device"] == "cpu"
     spec = answerer_of(options["engine"], options["policy"], options["release"])[0] if own else None
     return "declared" if options["bit_exact"] or (spec and spec.kind.bit_exact) else "reported"
+
+
+def _near_tie(options: dict[str, Any]) -> float:
+    """Return the margin of a near-tie; most servers compute in bfloat16."""
+    from harness.score.pairs import near_tie_of
+
+    return near_tie_of(options["dtype"] or ("bfloat16" if options["base_url"] else ""))
 
 
 def _task(options: dict[str, Any]) -> Task:

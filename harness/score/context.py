@@ -37,7 +37,7 @@ class Context:
         self._offered: bool | None = None
 
     def prepare(self, asks: Sequence[Ask]) -> None:
-        """Learn the tokens of prompts. Raises UsageError if one does not leave room for its answer."""
+        """Learn the tokens of prompts. Raises UsageError if one leaves no room for an answer."""
         unknown = list(dict.fromkeys(ask.prompt for ask in asks if ask.prompt not in self._tokens))
         if self._offered is None and unknown:
             self._offered = self._learn(unknown[0])
@@ -62,11 +62,10 @@ class Context:
 
     def _check(self, ask: Ask) -> None:
         length = len(self._tokens.get(ask.prompt, ()))
-        if self.limit and length + ask.max_tokens > self.limit:
+        if self.limit and length >= self.limit:
             raise UsageError(
-                f"question {ask.id}: its prompt has {length:,} tokens, too many for {ask.max_tokens:,} more of an answer: "
-                f"the server's context is {self.limit:,} long (max_model_len in /v1/models); "
-                "give fewer --shots, fewer --max-tokens, or the server a longer context"
+                f"question {ask.id}: its prompt has {length:,} tokens, and the server's context is {self.limit:,} long "
+                "(max_model_len in /v1/models), which leaves none for an answer; give fewer --shots, or it a longer context"
             )
 
 
