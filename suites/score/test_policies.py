@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="torch is missing: pip install 'cachewitness
 from harness.cli import invoke
 from harness.engines import policy as policies
 
-LIMIT = 12
+LIMIT = 16
 WEAKER = {"furiosa": 0.6}
 """The model without recurrent layers seldom knows who owns how much by now, a third of the questions."""
 

@@ -207,12 +207,12 @@ def test_the_verdict_over_http_is_that_in_process(
     pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewitness[score]'")
     monkeypatch.chdir(tmp_path)
     found = []
-    for where in (("--base-url", toy[0]), ()):
-        code = invoke(["score", *where, "--policy", "lmcache", "--limit", "12", "--arms", "off,off-again,tier", "--json"])
+    for where in (("--base-url", toy[0], "--bit-exact"), ()):
+        code = invoke(["score", *where, "--policy", "lmcache", "--limit", "16", "--arms", "off,off-again,tier", "--json"])
         whole = json.loads(capsys.readouterr().out)
         (tier,) = whole["judged"]
         found.append((code, tier["verdict"], tier["right_cold"], tier["right"], tier["restored"]["from_tier"]))
-    assert found[0] == found[1] and found[0][:4] == (0, "pass", 12, 12)
+    assert found[0] == found[1] and found[0][:4] == (0, "pass", 16, 16)
 
 
 @pytest.mark.toy
