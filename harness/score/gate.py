@@ -215,7 +215,7 @@ def _judge(look: _Look, short: list[str], noise: Noise, decided: Decision, rules
         p_adjusted=decided.p_adjusted,
         lower=decided.lower,
         mde=mde(whole.n, (whole.lost + whole.gained) / whole.n, rules.alpha) if whole.n else None,
-        needed=decides_at(look.counts, rules) if verdict == "unknown" and whole.n >= MIN_QUESTIONS else 0,
+        needed=decides_at(look.counts, rules) if verdict == "unknown" and _wide(look.counts, noise, decided, rules) else 0,
         restored=look.restored,
         near_ties=len(look.differing) - len(look.hard),
         hard=look.hard,
@@ -240,7 +240,7 @@ def _verdict(look: _Look, short: list[str], noise: Noise, decided: Decision, rul
         return "unknown", [f"{len(look.pairs)} questions are too few to pass by; ask {MIN_QUESTIONS} or more"]
     if _by_tokens(noise, rules) and not look.differing:
         return "pass", ["every token is the same as without a cache"]
-    if rules.tokens == "declared" and noise.tokens:
+    if _refuted(noise, rules):
         told = f"the engine is declared bit-exact, but {noise.tokens:,} of {noise.n:,} answers differ between two cold runs"
         return "unknown", [f"{told}; without the declaration the score decides"]
     return _by_score(look.counts, decided, rules)
@@ -248,7 +248,17 @@ def _verdict(look: _Look, short: list[str], noise: Noise, decided: Decision, rul
 
 def _by_tokens(noise: Noise, rules: Rules) -> bool:
     """Whether tokens decide: on request, or by a declaration that two cold runs have not refuted."""
-    return rules.tokens == "strict" or (rules.tokens == "declared" and not noise.tokens)
+    return rules.tokens == "strict" or (rules.tokens == "declared" and not _refuted(noise, rules))
+
+
+def _refuted(noise: Noise, rules: Rules) -> bool:
+    """Whether two cold runs contradict the declaration that an engine is bit-exact."""
+    return rules.tokens == "declared" and noise.tokens > 0
+
+
+def _wide(found: Counts, noise: Noise, decided: Decision, rules: Rules) -> bool:
+    """Whether an open verdict is for want of questions: the bound is beyond the margin, and nothing else is in the way."""
+    return found.whole.n >= MIN_QUESTIONS and decided.lower <= -rules.margin and not _refuted(noise, rules)
 
 
 def _changed(look: _Look, noise: Noise) -> str:

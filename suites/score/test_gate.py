@@ -194,6 +194,7 @@ def test_an_engine_that_is_declared_bit_exact_and_is_not_does_not_pass() -> None
     same, lost = scores("hit", always, restored=90), scores("hit", lambda doc: doc > 60, restored=90)
     judged = one(COLD, same, NOISY, tokens="declared")
     assert judged.verdict == "unknown" and "1 of 300 answers differ between two cold runs" in judged.reasons[0]
+    assert not judged.needed, "more questions would not help"
     assert one(COLD, lost, NOISY, tokens="declared").verdict == "fail", "its score is judged all the same"
 
 
