@@ -8,6 +8,7 @@ it. All of that breaks silently, by one convenient import.
     suites.support                           the only part of suites that test modules import
     reference_impl.<system>                  the standard library, reference_impl.primitives and itself (see `BUILDS_ON`)
     toy_model/*                              torch and safetensors as well
+    toy_model/triton_kernels/*               Triton as well
     tensors.py, sub_managers.py              torch as well
     harness.<room>                           rooms in front of it in `FLOW`, and itself
     harness.policies.<policy>                loaded by entry point, imported by nobody else (see `BUILDS_ON`)
@@ -156,6 +157,8 @@ def _open_to_policy(module: Module, name: str) -> bool:
     if top in sys.stdlib_module_names or top in CLOSED["reference_impl"]:
         return True
     system = module.path.parts[1]
+    if top == "triton":
+        return "triton_kernels" in module.path.parts
     if top in ("torch", "safetensors"):
         return system == "toy_model" or (top == "torch" and module.path.name in ("tensors.py", "sub_managers.py"))
     own = f"reference_impl.{system}"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The tests that need torch, transformers or lm-eval: the toy model's tensors, cold against cached, scores. Makes a virtual
-# environment of its own with the extras `toy` and `score` at the pinned versions (1.5 GB with a CPU build of torch).
+# The tests that need torch, transformers or lm-eval: the toy model's tensors, its kernels in Triton's interpreter, cold against
+# cached, scores. Makes a virtual environment of its own with the extras `toy`, `triton` and `score` at the pinned versions (2.5 GB
+# with a CPU build of torch).
 # Arguments go to pytest. Exits with pytest's status.
 #
 #   CACHEWITNESS_TOY_VENV     where the environment is kept between runs; a temporary folder if unset
@@ -20,12 +21,13 @@ if [[ ! -e $venv/.ready ]]; then
     index=()
     [[ -n $torch_index ]] && index=(--extra-index-url "$torch_index")
     "$venv/bin/python" -m pip install --quiet "${index[@]}" torch --constraint ci/constraints.txt
-    "$venv/bin/python" -m pip install --quiet --editable '.[dev,toy,score,dev-toy,dev-score]' --constraint ci/constraints.txt
+    "$venv/bin/python" -m pip install --quiet --editable '.[dev,toy,triton,score,dev-toy,dev-score]' --constraint ci/constraints.txt
     touch "$venv/.ready"
 fi
 
 # Threads that wait for one another on a busy core are slower than one thread.
 export OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 OMP_WAIT_POLICY=PASSIVE
 export PYTHONPYCACHEPREFIX="$work/pycache" HYPOTHESIS_STORAGE_DIRECTORY="$work/hypothesis"
+export TRITON_INTERPRET=1 # kernels run on the CPU
 unset PYTHONPATH PYTHONHOME
-"$venv/bin/python" -m pytest --numprocesses=auto --dist=worksteal -o cache_dir="$work/pytest" suites/toy_model suites/toy suites/cold_vs_cached suites/score suites/docs/test_consoles.py "$@"
+"$venv/bin/python" -m pytest --numprocesses=auto --dist=worksteal -o cache_dir="$work/pytest" suites/toy_model suites/toy suites/kernels suites/cold_vs_cached suites/score suites/docs/test_consoles.py "$@"

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-NEEDED = {"cold_vs_cached": ("torch",), "toy": ("torch",), "toy_model": ("torch", "transformers")}
+NEEDED = {
+    "cold_vs_cached": ("torch",),
+    "kernels": ("torch", "triton"),
+    "toy": ("torch",),
+    "toy_model": ("torch", "transformers"),
+}
 """What the suites in a folder import; without it they are listed as not run."""
 
 
@@ -16,7 +21,8 @@ class NotRun(pytest.Module):
     """A file of tests whose extra is not installed."""
 
     def collect(self) -> list[pytest.Item]:
-        pytest.skip("needs the extra `toy`: pip install 'cachewitness[toy]'", allow_module_level=True)
+        extra = "triton" if self.path.parent.name == "kernels" else "toy"
+        pytest.skip(f"needs the extra `{extra}`: pip install 'cachewitness[{extra}]'", allow_module_level=True)
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:

@@ -143,7 +143,8 @@ def rotary_positions_restart_at_a_hit(engine: Any) -> None:
         return made
 
     def positions(original: Any, span: Any) -> Any:
-        return original(span) - resume.get(chunk_of.get(id(span), ""), 0)
+        skipped = resume.get(chunk_of.get(id(span), ""), 0)
+        return [position - skipped for position in original(span)]
 
     def execute(original: Any, begin: StepBegin, *args: Any) -> Any:
         chunk_of.clear()

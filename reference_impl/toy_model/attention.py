@@ -20,13 +20,17 @@ Weights = Mapping[str, Tensor]
 """Parameters by name, as in a Hugging Face checkpoint."""
 
 
+def inverse_frequencies(config: ToyConfig, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return by how much each pair of dimensions turns from one position to the next [rotary_dim / 2], in float32 at least."""
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    exponents = torch.arange(0, config.rotary_dim, 2, dtype=torch.float32, device=device) / config.rotary_dim
+    return (1.0 / config.rope_theta**exponents).to(wide)
+
+
 def rotary(positions: Tensor, config: ToyConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return cosines and sines [..., rotary_dim] for positions [...]."""
-    dim = config.rotary_dim
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    exponents = torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim
-    frequencies = (1.0 / config.rope_theta**exponents).to(wide)
-    angles = positions[..., None].to(wide) * frequencies
+    frequencies = inverse_frequencies(config, dtype, positions.device)
+    angles = positions[..., None].to(frequencies.dtype) * frequencies
     angles = torch.cat([angles, angles], dim=-1)
     return angles.cos().to(dtype), angles.sin().to(dtype)
 

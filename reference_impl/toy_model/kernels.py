@@ -1,15 +1,16 @@
 """The kernels that an execution mixes tokens with, by name, so that a device can have others than these.
 
-`dense` and the training use them as they are. A paged execution takes them from here; a seeded fault of a device replaces one.
+`dense` and the training use the plain ones as they are. A paged execution takes plain or flat ones from here, and does its step
+accordingly: `paged` gathers pages for plain kernels, `flat` leaves that to kernels which follow block tables themselves. A
+seeded fault of a device replaces one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from reference_impl.toy_model import attention, causal_conv, gated_delta, mamba2
@@ -27,9 +28,9 @@ class Span(Protocol):
         """Return the position behind the last token."""
 
 
-def positions(span: Span) -> Tensor:
+def positions(span: Span) -> Sequence[int]:
     """Return the rotary positions of a chunk's tokens."""
-    return torch.arange(span.start, span.stop)
+    return range(span.start, span.stop)
 
 
 @dataclass
@@ -42,7 +43,59 @@ class Kernels:
     mamba2_by_chunk: Callable[..., tuple[Tensor, Tensor]] = mamba2.chunked
     conv: Callable[..., Tensor] = causal_conv.causal_conv
     attend: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = attention.attend
-    positions: Callable[[Span], Tensor] = positions
+    positions: Callable[[Span], Sequence[int]] = positions
 
 
 PLAIN = Kernels()
+
+
+@dataclass
+class FlatKernels:
+    """Kernels over the flat tokens of requests of any length and over pages, one function each.
+
+    Arguments and results are those of `triton_kernels`, where each stands under the name in brackets.
+    """
+
+    gather: Callable[..., Tensor]
+    """States out of their pages (`state.gather_states`)."""
+    normalise: Callable[..., Tensor]
+    """A residual sum and its norm (`norms.add_and_normalise`)."""
+    keep: Callable[..., Tensor]
+    """Queries, and keys and values into their pages (`attention.keep_keys`)."""
+    attend: Callable[..., Tensor]
+    """Attention over pages (`attention.paged_attention`)."""
+    conv: Callable[..., Tensor]
+    """The causal convolution (`convolution.causal_conv`)."""
+    keep_inputs: Callable[..., None]
+    """What it leaves behind, into pages (`convolution.keep_inputs`)."""
+    gates: Callable[..., tuple[Tensor, Tensor]]
+    """Decay and write strength of the delta rule (`gated_delta.delta_gates`)."""
+    delta: Callable[..., Tensor]
+    """The gated delta rule, and memories into pages (`gated_delta.gated_delta`)."""
+    gate: Callable[..., Tensor]
+    """The norm of its outputs (`norms.normalise_and_gate`)."""
+    positions: Callable[[Span], Sequence[int]] = positions
+    known: tuple[attention.Weights, attention.Weights] | None = None
+    """The weights that were used last, and what `flat.constants` made of them."""
+
+
+NAMES = ("torch", "triton")
+
+
+def named(name: str) -> Kernels | FlatKernels:
+    """Return the kernels of a name, one of `NAMES`. Those in Triton need it installed."""
+    if name == "torch":
+        return Kernels()
+    from reference_impl.toy_model.triton_kernels import attention, convolution, gated_delta, norms, state
+
+    return FlatKernels(
+        gather=state.gather_states,
+        normalise=norms.add_and_normalise,
+        keep=attention.keep_keys,
+        attend=attention.paged_attention,
+        conv=convolution.causal_conv,
+        keep_inputs=convolution.keep_inputs,
+        gates=gated_delta.delta_gates,
+        delta=gated_delta.gated_delta,
+        gate=norms.normalise_and_gate,
+    )

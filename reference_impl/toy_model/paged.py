@@ -20,12 +20,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from reference_impl.toy_model import attention, recurrent
+from reference_impl.toy_model import attention, flat, recurrent
 from reference_impl.toy_model.attention import Weights
+from reference_impl.toy_model.chunk import Chunk
 from reference_impl.toy_model.dense import feed_forward, unembed
-from reference_impl.toy_model.kernels import PLAIN, Kernels
+from reference_impl.toy_model.kernels import PLAIN, FlatKernels, Kernels
 from reference_impl.toy_model.norms import rms_norm
-from reference_impl.toy_model.paged_plan import NOWHERE, Bucket, Chunk, Plan, plan
+from reference_impl.toy_model.paged_plan import NOWHERE, Bucket, Plan, plan
 from reference_impl.toy_model.paged_pools import PagedGroup, Pools, Shelf, move
 from reference_impl.toy_model.recurrent_state import RecurrentState
 from reference_impl.toy_model.watch import Read, Watch
@@ -39,15 +40,17 @@ def step(
     w: Weights,
     *,
     pad_rows: int = 1,
-    kernels: Kernels = PLAIN,
+    kernels: Kernels | FlatKernels = PLAIN,
     watch: Watch | None = None,
 ) -> Tensor:
     """Run the chunks and return the logits wanted of them [sum of outputs, vocab], in the order of the chunks.
 
     Rows of equal length run together; with `pad_rows` their number is filled up to a multiple of it. `watch` is filled with
-    what the step reads and computes on its way.
+    what the step reads and computes on its way. With flat kernels rows of any length run together (`flat`).
     """
     with torch.inference_mode():
+        if isinstance(kernels, FlatKernels):
+            return flat.step(pools, chunks, w, kernels, pad_rows, watch)
         return _Step(pools, plan(pools, chunks, pad_rows, kernels), w, kernels, watch).run()
 
 

@@ -7,13 +7,13 @@ all layers of a group; a column that a table lacks, and a null column, is read a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from reference_impl.toy_model import recurrent
+from reference_impl.toy_model.chunk import NULL, Chunk, Writes
 from reference_impl.toy_model.kernels import PLAIN, Kernels
 from reference_impl.toy_model.paged_pools import Pools, sent
 
@@ -22,29 +22,6 @@ Handle = int
 
 NOWHERE = 1 << 40
 """The position of a key that nobody sees."""
-NULL = 0
-"""The page that stands for one that is not there."""
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Tokens at positions `start` ... of one request, over `tables`, its pages per group by column.
-
-    The last `drafts` tokens are guesses: a recurrent group then writes the state after the last known token into its column and
-    the state after the i-th guess into `scratch[group][i - 1]`. Logits are wanted of the last `outputs` positions.
-    """
-
-    tokens: Sequence[int]
-    start: int
-    tables: Sequence[Sequence[int]]
-    drafts: int = 0
-    scratch: Sequence[Sequence[int]] = ()
-    outputs: int = 1
-
-    @property
-    def stop(self) -> int:
-        """The position behind the last token."""
-        return self.start + len(self.tokens)
 
 
 class Parcel:
@@ -128,17 +105,14 @@ def plan(pools: Pools, chunks: Sequence[Chunk], pad_rows: int = 1, kernels: Kern
 class _Planner:
     def __init__(self, pools: Pools, chunks: Sequence[Chunk], kernels: Kernels) -> None:
         self.pools, self.chunks, self.parcel, self.kernels = pools, chunks, Parcel(), kernels
-        kinds = [recurrent.is_recurrent(kind) for kind in pools.kinds]
-        self.recurrent = [g for g, is_recurrent in enumerate(kinds) if is_recurrent]
-        self.attention = [g for g, is_recurrent in enumerate(kinds) if not is_recurrent]
+        self.writes = Writes(pools, chunks)
+        self.recurrent, self.attention = self.writes.recurrent, self.writes.attention
         self.places: dict[int, list[Tensor]] = {g: [] for g in self.attention}
-        self.claims = [(g, list(self._written(g, c))) for c in chunks for g in self.recurrent + self.attention]
-        self.lost = _lost(self.claims)
 
     def plan(self, pad_rows: int) -> Plan:
         shapes: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         for index, chunk in enumerate(self.chunks):
-            shapes.setdefault((len(chunk.tokens), self._cuts(chunk)), []).append(index)
+            shapes.setdefault((len(chunk.tokens), self.writes.cuts(chunk)), []).append(index)
         buckets: list[Bucket] = []
         laid: list[Chunk] = []
         place_of: dict[int, tuple[int, int]] = {}
@@ -158,12 +132,12 @@ class _Planner:
             parcel=self.parcel,
             tokens=put(torch.tensor([token for chunk in laid for token in chunk.tokens])),
             positions=put(torch.cat([torch.arange(chunk.start, chunk.stop) for chunk in laid])),
-            angles=put(torch.cat([self.kernels.positions(chunk) for chunk in laid])),
+            angles=put(torch.tensor([position for chunk in laid for position in self.kernels.positions(chunk)])),
             wanted=put(torch.cat(wanted)),
             places=places,
             buckets=buckets,
             writes={g: self._writes(g) for g in self.attention},
-            claims=self.claims,
+            claims=self.writes.claims,
         )
 
     def _bucket(self, chunks: list[Chunk], first: int, length: int, cuts: tuple[int, ...]) -> Bucket:
@@ -177,18 +151,8 @@ class _Planner:
 
     # --- recurrent groups ---------------------------------------------------------------------------------------------
 
-    def _cuts(self, chunk: Chunk) -> tuple[int, ...]:
-        length, known = len(chunk.tokens), len(chunk.tokens) - chunk.drafts
-        cuts = {length, *range(known, length)}
-        for g in self.recurrent:
-            size = self.pools.groups[g].block_size
-            if self.pools.groups[g].every_block:
-                cuts.update(range(size - chunk.start % size, known, size))
-        return tuple(sorted(cuts))
-
     def _states(self, g: int, chunks: list[Chunk], starts: Tensor, cuts: tuple[int, ...]) -> States:
-        size = self.pools.groups[g].block_size
-        pages = [_page(chunk.tables[g], (chunk.start - 1) // size) if chunk.start else NULL for chunk in chunks]
+        pages = [self.writes.source(g, chunk) for chunk in chunks]
         inside = torch.tensor([page if 0 <= page < self.pools.pages else NULL for page in pages])
         cold = [chunk.start == 0 for chunk in chunks]
         saves = [self._save([self._kept(g, chunk, cut) for chunk in chunks]) for cut in cuts]
@@ -202,17 +166,8 @@ class _Planner:
 
     def _kept(self, g: int, chunk: Chunk, cut: int) -> int:
         """Return the page that a group keeps the state after `cut` tokens of a chunk in; 0 if it keeps none."""
-        page = self._target(g, chunk, cut)
-        return page if self.pools.writable(page) and page not in self.lost.get(g, ()) else NULL
-
-    def _target(self, g: int, chunk: Chunk, cut: int) -> int:
-        group, stop = self.pools.groups[g], chunk.start + cut
-        guess = cut - (len(chunk.tokens) - chunk.drafts)
-        if guess > 0:
-            return _page(chunk.scratch[g], guess - 1) if g < len(chunk.scratch) else NULL
-        if guess == 0 or (group.every_block and stop % group.block_size == 0):
-            return _page(chunk.tables[g], -(-stop // group.block_size) - 1)
-        return NULL
+        page = self.writes.target(g, chunk, cut)
+        return page if self.writes.kept(g, page) else NULL
 
     # --- attention groups ---------------------------------------------------------------------------------------------
 
@@ -238,37 +193,11 @@ class _Planner:
     def _writes(self, g: int) -> tuple[Handle, Handle]:
         places = torch.cat(self.places[g])
         pages = places // self.pools.groups[g].block_size
-        dropped = torch.tensor([NULL, *self.pools.null, *self.lost.get(g, ())])
+        dropped = torch.tensor([NULL, *self.pools.null, *self.writes.lost.get(g, ())])
         sources = (~torch.isin(pages, dropped)).nonzero().flatten()
         return self.parcel.put(sources), self.parcel.put(places[sources])
-
-    # --- both ---------------------------------------------------------------------------------------------------------
-
-    def _written(self, g: int, chunk: Chunk) -> Iterator[int]:
-        """Yield the pages that a group writes of a chunk, in order."""
-        if g in self.recurrent:
-            pages = [self._target(g, chunk, cut) for cut in self._cuts(chunk)]
-        else:
-            size = self.pools.groups[g].block_size
-            pages = [_page(chunk.tables[g], column) for column in range(chunk.start // size, -(-chunk.stop // size))]
-        yield from filter(self.pools.writable, pages)
 
 
 def _places(table: Tensor, positions: Tensor, size: int) -> Tensor:
     """Return where tokens at `positions` [rows, n] lie, counted in tokens from page 0."""
     return table.gather(1, positions // size) * size + positions % size
-
-
-def _page(table: Sequence[int], column: int) -> int:
-    return table[column] if 0 <= column < len(table) else NULL
-
-
-def _lost(claims: list[tuple[int, list[int]]]) -> dict[int, set[int]]:
-    """Return per group the pages that it writes and that another group writes after it in the same step."""
-    last: dict[int, int] = {}
-    for g, pages in claims:
-        last |= dict.fromkeys(pages, g)
-    lost: dict[int, set[int]] = {}
-    for g, pages in claims:
-        lost.setdefault(g, set()).update(page for page in pages if last[page] != g)
-    return {g: pages for g, pages in lost.items() if pages}

@@ -41,7 +41,7 @@ class PagedGroup:
 
 def sent(whole: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor from the host to a device without waiting for it."""
-    return whole.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else whole
+    return whole.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else whole.to(device)
 
 
 class Pools:

@@ -9,10 +9,13 @@ import torch
 
 from reference_impl.toy_model import dense
 from reference_impl.toy_model.config import ToyConfig
+from reference_impl.toy_model.kernels import PLAIN, FlatKernels, Kernels
 from reference_impl.toy_model.paged import Chunk, PagedGroup, Pools, step
 from reference_impl.toy_model.weights import random_weights
 
 LAYERS = ("linear_attention", "sliding_attention", "mamba2", "full_attention")
+WITHOUT_MAMBA = ("linear_attention", "sliding_attention", "linear_attention", "full_attention")
+"""The same, for kernels that lack Mamba2."""
 SIZES: dict[str, Any] = {
     "vocab_size": 97,
     "hidden_size": 32,
@@ -38,8 +41,18 @@ BLOCKS = (4, 4, 8, 8)
 class Hand:
     """A model, its pools and requests whose tables are dealt by hand, scattered over the pages."""
 
-    def __init__(self, dtype: torch.dtype = torch.float64, *, seed: int = 1, every_block: bool = False, **options: Any) -> None:
-        self.config = ToyConfig(layer_types=LAYERS, **SIZES)  # type: ignore[arg-type]
+    def __init__(
+        self,
+        dtype: torch.dtype = torch.float64,
+        *,
+        seed: int = 1,
+        every_block: bool = False,
+        layers: tuple[str, ...] = LAYERS,
+        kernels: Kernels | FlatKernels = PLAIN,
+        **options: Any,
+    ) -> None:
+        self.config = ToyConfig(layer_types=layers, **SIZES)  # type: ignore[arg-type]
+        self.kernels = kernels
         self.weights = random_weights(self.config, seed, dtype)
         self.groups = [
             PagedGroup((layer,), block, every_block=every_block and block == 8)
@@ -66,7 +79,8 @@ class Hand:
     def run(self, *rows: tuple[list[int], int, int, list[list[int]]], pad_rows: int = 1) -> list[torch.Tensor]:
         """Run tokens [start, stop) of each (tokens, start, stop, tables) in one step; return all their logits."""
         chunks = [Chunk(tokens[a:b], a, tables, outputs=b - a) for tokens, a, b, tables in rows]
-        return list(step(self.pools, chunks, self.weights, pad_rows=pad_rows).split([len(c.tokens) for c in chunks]))
+        logits = step(self.pools, chunks, self.weights, pad_rows=pad_rows, kernels=self.kernels)
+        return list(logits.split([len(c.tokens) for c in chunks]))
 
 
 def far(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from harness.engines.protocol import Stepping
-from harness.engines.toy.model import Model
 from harness.engines.toy.tensors import Tensors
 from harness.history.events import Event, Header, StepBegin
 from harness.trace.format import Op
@@ -18,9 +17,8 @@ from harness.trace.format import Op
 class Computed:
     """Puts tensors behind an engine. `follow` sees every event once, before the step that comes after it is carried out."""
 
-    def __init__(self, engine: Stepping, model: Model, *, every_position: bool = False, pad_rows: int = 1) -> None:
-        self.engine, self.header = engine, engine.header
-        self.tensors = Tensors(engine.header, model, every_position=every_position, pad_rows=pad_rows)
+    def __init__(self, engine: Stepping, tensors: Tensors) -> None:
+        self.engine, self.header, self.tensors = engine, engine.header, tensors
         self._followed = 0
         engine.device = self
 

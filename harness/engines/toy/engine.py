@@ -6,13 +6,16 @@ logits of every position are compared with those of a cold run, and the comparis
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Collection, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from harness._util.errors import UsageError
+from harness._util.errors import EngineMissing, UsageError
 from harness.engines import policy as policies
 from harness.engines.protocol import Stepping
 from harness.engines.scripted import Scripted
@@ -20,16 +23,19 @@ from harness.engines.toy.computed import Computed
 from harness.engines.toy.model import PRECISIONS, Model, loaded, made_for
 from harness.engines.toy.oracle import Oracle
 from harness.engines.toy.spelling import Spelling
+from harness.engines.toy.tensors import Tensors
 from harness.history.events import Event, Header, StepBegin, Submitted
 from harness.trace.format import COMPARE, TraceHeader
+from reference_impl.toy_model.config import ToyConfig
+from reference_impl.toy_model.kernels import NAMES
 
 
 class ToyEngine(Computed):
     """Carries out a trace on a policy's scheduler and, step by step, on tensors; compares every position with a cold run."""
 
-    def __init__(self, engine: Stepping, model: Model, *, pad_rows: int = 1) -> None:
+    def __init__(self, engine: Stepping, model: Model, *, pad_rows: int = 1, kernels: str = "torch") -> None:
         assert isinstance(engine.sampler, Scripted)
-        super().__init__(engine, model, every_position=True, pad_rows=pad_rows)
+        super().__init__(engine, Tensors(engine.header, model, every_position=True, pad_rows=pad_rows, kernels=kernels))
         self.header = msgspec.structs.replace(engine.header, capabilities=[*engine.header.capabilities, COMPARE])
         self.oracle = Oracle(model, self._truth)
         self._scripted = engine.sampler
@@ -69,7 +75,9 @@ def build(header: TraceHeader, options: Mapping[str, str]) -> ToyEngine:
     """
     engine: Any = policies.get(header.policy).open(header, {"release": options.get("release", "")})
     engine.header = msgspec.structs.replace(engine.header, engine="toy")
-    return ToyEngine(engine, _model(engine.header, options), pad_rows=_number("pad_rows", options, 1))
+    model, kernels = _model(engine.header, options), options.get("kernels", "torch")
+    check_kernels(kernels, model.device, model.config)
+    return ToyEngine(engine, model, pad_rows=_number("pad_rows", options, 1), kernels=kernels)
 
 
 def _model(header: Header, options: Mapping[str, str]) -> Model:
@@ -98,3 +106,25 @@ def check(precision: str, device: str) -> None:
         raise UsageError(f"--engine: device {device!r} is unknown; known are cpu, cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--engine: device cuda: torch sees no GPU here; use device=cpu")
+
+
+def check_kernels(kernels: str, device: str, config: ToyConfig) -> None:
+    """Make kernels ready for a device: without a GPU those in Triton run in its interpreter.
+
+    Raises UsageError for kernels that there are not, or that lack a layer of the model, EngineMissing without Triton.
+    """
+    if kernels not in NAMES:
+        raise UsageError(f"--engine: kernels {kernels!r} are unknown; known are {', '.join(NAMES)}")
+    if kernels == "torch":
+        return
+    if "mamba2" in config.layer_types:
+        raise UsageError("--engine: kernels triton: there are none for layers of type mamba2; use kernels=torch")
+    if find_spec("triton") is None:
+        raise EngineMissing("--engine: kernels triton: Triton is not installed; pip install 'cachewitness[triton]'")
+    if device == "cpu" and "triton" not in sys.modules:
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+    from reference_impl.toy_model.triton_kernels.operation import INTERPRETED
+
+    if (device == "cpu") != INTERPRETED:
+        told = "set TRITON_INTERPRET=1" if device == "cpu" else "unset TRITON_INTERPRET"
+        raise UsageError(f"--engine: kernels triton on device {device}: {told} in the environment before the start")

@@ -13,6 +13,7 @@ from harness.engines.protocol import Stepping
 from harness.engines.scripted import Sampled
 from harness.engines.toy.computed import Computed
 from harness.engines.toy.model import Model
+from harness.engines.toy.tensors import Tensors
 from harness.history.events import StepBegin
 
 NO_TIE = 1e9
@@ -29,8 +30,8 @@ class Choice(NamedTuple):
 class GreedyEngine(Computed):
     """Runs requests of model tokens. `chosen[r]` are the choices that became tokens of r."""
 
-    def __init__(self, engine: Stepping, model: Model) -> None:
-        super().__init__(engine, model)
+    def __init__(self, engine: Stepping, model: Model, *, kernels: str = "torch") -> None:
+        super().__init__(engine, Tensors(engine.header, model, kernels=kernels))
         self.chosen: dict[str, list[Choice]] = {}
         self._choices: dict[str, list[Choice]] = {}
         engine.sampler = self
@@ -65,8 +66,9 @@ def _choices(logits: Mapping[str, object]) -> dict[str, list[Choice]]:
         return {}
     rows: list[torch.Tensor] = list(logits.values())
     values, tokens = torch.cat(rows).topk(2)
-    margins = (values[:, 0] - values[:, 1]).nan_to_num(nan=NO_TIE, posinf=NO_TIE).tolist()
-    choices = [Choice(token, margin) for token, margin in zip(tokens[:, 0].tolist(), margins, strict=True)]
+    margins = (values[:, 0] - values[:, 1]).nan_to_num(nan=NO_TIE, posinf=NO_TIE)
+    both: list[tuple[float, float]] = torch.stack([tokens[:, 0].double(), margins.double()], dim=1).tolist()
+    choices = [Choice(int(token), margin) for token, margin in both]
     out, at = {}, 0
     for r, row in zip(logits, rows, strict=True):
         out[r] = choices[at : at + len(row)]

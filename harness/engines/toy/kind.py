@@ -55,6 +55,7 @@ def open_service(options: Mapping[str, str], opening: Opening) -> Backend:
         preempt_every=PREEMPT_EVERY if opening.preempt else 0,
         dtype=options.get("dtype") or opening.dtype or "float32",
         device=options.get("device") or opening.device,
+        kernels=options.get("kernels", "torch"),
     )
 
 
@@ -88,6 +89,7 @@ ENGINE = EngineKind(
         "release": "the release of the policy's system whose rules apply",
         "dtype": "float64 (default; for prompts float32), float32, or bf16-state: recurrent memories in bfloat16",
         "device": "cpu (default) or cuda",
+        "kernels": "torch (default), or triton: kernels over block tables; on the CPU in Triton's interpreter, which is slow",
         "checkpoint": "a folder with a trained model; default: a random one made to fit the layout",
         "seed": "of the random model; default 0",
         "pad_rows": "batches are filled up to a multiple of so many rows; default 1",

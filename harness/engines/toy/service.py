@@ -20,7 +20,7 @@ from harness.engines.answers import Answer, Ask, BackendError
 from harness.engines.faults import plant
 from harness.engines.policy import Serving
 from harness.engines.registry import kinds
-from harness.engines.toy.engine import check
+from harness.engines.toy.engine import check, check_kernels
 from harness.engines.toy.greedy import GreedyEngine
 from harness.engines.toy.model import kind_of, loaded
 from harness.history.events import Accept, Event, Hit, Preempted, ResetDone, StepBegin, Unpublish
@@ -45,7 +45,8 @@ class ToyService:
     `budget` tokens; `retention_interval` is the policy's option. `tier_pages` > 0 adds a second tier. With `preempt_every`
     n > 0 each n-th step takes its place from the request that came last, once for each request. So many `drafts` are verified
     with each token; so many steps are `in_flight` when the next one is scheduled (0 to 2). `dtype` is float32, float64 or
-    bf16-state (float32, recurrent memories in bfloat16); `device` is cpu or cuda. `engine` is what carries the requests out.
+    bf16-state (float32, recurrent memories in bfloat16); `device` is cpu or cuda, `kernels` are torch or triton.
+    `engine` is what carries the requests out.
 
     Raises UsageError for an option or a checkpoint that does not fit.
     """
@@ -71,6 +72,7 @@ class ToyService:
         in_flight: int = 0,
         dtype: str = "float32",
         device: str = "cpu",
+        kernels: str = "torch",
     ) -> None:
         check(dtype, device)
         kind = policies.get(policy)
@@ -94,7 +96,8 @@ class ToyService:
         header = kind.serve(layout, serving)
         engine: Any = kind.open(header, {"release": release})
         model = loaded(folder, engine.header.local_groups(), precision=dtype, device=device)
-        self.engine, self._header = GreedyEngine(engine, model), engine.header
+        check_kernels(kernels, device, model.config)
+        self.engine, self._header = GreedyEngine(engine, model, kernels=kernels), engine.header
         if mutant:
             plant(mutant, kinds()["toy"], self.engine, header)
         self._preempt_every = preempt_every
@@ -105,6 +108,7 @@ class ToyService:
             "checkpoint": model.sha256,
             "device": device,
             "dtype": dtype,
+            "kernels": kernels,
             "torch": str(torch.__version__),
         }
 

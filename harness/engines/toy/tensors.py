@@ -15,9 +15,9 @@ from harness.engines.toy.culprit import Place
 from harness.engines.toy.holdings import Holdings, Page
 from harness.engines.toy.model import Model
 from harness.history.events import Aborted, Event, Finished, Grow, Header, Move, Preempted, Run, StepBegin, Version
-from reference_impl.toy_model.kernels import Kernels
+from reference_impl.toy_model.chunk import NULL
+from reference_impl.toy_model.kernels import named
 from reference_impl.toy_model.paged import Chunk, Pools, Shelf, move, step
-from reference_impl.toy_model.paged_plan import NULL
 from reference_impl.toy_model.watch import Watch
 
 UNKNOWN = 0
@@ -27,12 +27,15 @@ UNKNOWN = 0
 class Tensors:
     """A model and the pools of every tier. `every_position`: logits of whole chunks are kept, not of what is sampled from.
 
-    All pools of the device lie in one space of pages, one behind another; page 0 of the space stands for whatever is not there.
+    `kernels` are torch or triton. All pools of the device lie in one space of pages, one behind another; page 0 of the space
+    stands for whatever is not there.
     """
 
-    def __init__(self, header: Header, model: Model, *, every_position: bool = False, pad_rows: int = 1) -> None:
+    def __init__(
+        self, header: Header, model: Model, *, every_position: bool = False, pad_rows: int = 1, kernels: str = "torch"
+    ) -> None:
         self.model, self.every_position, self.pad_rows = model, every_position, pad_rows
-        self.weights, self.kernels = model.weights, Kernels()
+        self.weights, self.kernels = model.weights, named(kernels)
         self.places: dict[str, Place] = {}
         """With `every_position`: where the last step kept what it computed on its way, by request."""
         self.version = 0

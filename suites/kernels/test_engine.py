@@ -1,0 +1,36 @@
+"""The engine `toy` with kernels in Triton: clean runs pass, and what it cannot do is refused in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness._util.errors import UsageError
+from harness.engines.registry import parse
+from harness.run.execute import drive
+from suites.support.toy_runs import DENSE, measured_in, story
+
+pytestmark = pytest.mark.toy
+
+
+@pytest.mark.parametrize("precision", ["float64", "bf16-state"])
+def test_clean_run_with_hits_passes(precision: str) -> None:
+    trace = story("full-swa-mamba", DENSE, "preempt-and-resume")
+    result = drive(trace, parse(f"toy:kernels=triton,dtype={precision}").open(trace.header))
+    assert result.outcome == "pass", result.findings[:1]
+    assert measured_in(result).restored_rows > 0
+
+
+def test_unknown_kernels_are_refused() -> None:
+    trace = story("full-swa-mamba", DENSE, "preempt-and-resume")
+    with pytest.raises(UsageError, match="kernels 'cuda' are unknown; known are torch, triton"):
+        parse("toy:kernels=cuda").open(trace.header)
+
+
+def test_interpreter_is_no_gpu() -> None:
+    from harness.engines.toy.engine import check_kernels
+    from suites.support.toy_models import model
+
+    with pytest.raises(UsageError, match="on device cuda: unset TRITON_INTERPRET"):
+        check_kernels("triton", "cuda", model("full_attention"))
+    with pytest.raises(UsageError, match="none for layers of type mamba2; use kernels=torch"):
+        check_kernels("triton", "cpu", model("mamba2"))
