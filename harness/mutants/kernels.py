@@ -7,12 +7,14 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from harness.engines.fault_tools import wrap
 from harness.engines.mutant import declared, mutant
 from harness.history.events import Run, StepBegin
+from harness.mutants import flat_kernels
 
 fault = partial(mutant, anomaly="silent-divergence", checker="tensors", engines=("toy",))
 CHUNK = 16
@@ -45,7 +47,7 @@ def tail_gate_read_past_the_end(engine: Any) -> None:
         out, after = original(*none[:3], filled(g, g[:, -1:]), none[3], state, size)
         return out[:, :length], after
 
-    wrap(engine.tensors.kernels, "delta_by_chunk", scan)
+    _replace(engine, {"delta_by_chunk": scan}, {"delta": flat_kernels.tail_gate})
 
 
 @fault(
@@ -61,7 +63,7 @@ def last_gate_left_out_of_the_state(engine: Any) -> None:
         kept[:, -1] = 0.0
         return original(q, k, v, g, *rest)[0], original(q, k, v, kept, *rest)[1]
 
-    wrap(engine.tensors.kernels, "delta_by_chunk", scan)
+    _replace(engine, {"delta_by_chunk": scan}, {"delta": flat_kernels.last_gate})
 
 
 @fault(
@@ -83,7 +85,7 @@ def value_sum_not_reset(engine: Any) -> None:
         dealt = torch.nn.functional.pad(rows, (0, 0, 0, -len(rows) % CTAS)).unflatten(0, (-1, CTAS))
         return dealt.cumsum(0).flatten(0, 1)[: len(rows)].reshape(out.shape)
 
-    wrap(engine.tensors.kernels, "attend", attend)
+    _replace(engine, {"attend": attend}, {"attend": flat_kernels.value_sum(CTAS)})
 
 
 @fault(
@@ -101,7 +103,7 @@ def unwritten_values_times_zero(engine: Any) -> None:
         unseen = ~visible.any(1)
         return original(query, key, value.masked_fill(unseen[..., None, None], float("nan")), visible)
 
-    wrap(engine.tensors.kernels, "attend", attend)
+    _replace(engine, {"attend": attend}, {"attend": flat_kernels.unwritten_values})
 
 
 @fault(
@@ -122,8 +124,7 @@ def state_restored_in_bf16(engine: Any) -> None:
         restored = state.to(torch.bfloat16).to(state.dtype) if resumed else state
         return original(q, k, v, g, beta, restored, *size)
 
-    wrap(engine.tensors.kernels, "delta_by_chunk", scan)
-    wrap(engine.tensors.kernels, "delta_by_token", scan)
+    _replace(engine, {"delta_by_chunk": scan, "delta_by_token": scan}, {"gather": flat_kernels.rounded(resumed)})
 
 
 @fault(
@@ -166,7 +167,7 @@ def convolution_begins_anew_in_every_chunk(engine: Any) -> None:
     def conv(original: Any, x: Any, weight: Any, state: Any, *bias: Any) -> Any:
         return original(x, weight, state * (x.shape[1] == 1), *bias)
 
-    wrap(engine.tensors.kernels, "conv", conv)
+    _replace(engine, {"conv": conv}, {"conv": flat_kernels.conv_anew})
 
 
 @fault(
@@ -182,8 +183,14 @@ def only_the_first_row_goes_on(engine: Any) -> None:
         first = torch.arange(len(state), device=state.device).view(-1, 1, 1, 1) == 0
         return original(q, k, v, g, beta, torch.where(first, state, 0), *size)
 
-    wrap(engine.tensors.kernels, "delta_by_chunk", scan)
-    wrap(engine.tensors.kernels, "delta_by_token", scan)
+    _replace(engine, {"delta_by_chunk": scan, "delta_by_token": scan}, {"gather": flat_kernels.first_row_only})
+
+
+def _replace(engine: Any, plain: Mapping[str, Any], flat: Mapping[str, Any]) -> None:
+    """Replace kernels by name: those of `plain` on plain kernels, those of `flat` on kernels that follow block tables."""
+    kernels = engine.tensors.kernels
+    for name, around in (plain if hasattr(kernels, "delta_by_chunk") else flat).items():
+        wrap(kernels, name, around)
 
 
 def _first_chunks_after_hits(engine: Any) -> set[str]:

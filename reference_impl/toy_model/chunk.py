@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from reference_impl.toy_model import recurrent
@@ -42,12 +42,13 @@ class Writes:
         self.recurrent = [g for g, is_recurrent in enumerate(kinds) if is_recurrent]
         self.attention = [g for g, is_recurrent in enumerate(kinds) if not is_recurrent]
         self._every_block = [g for g in self.recurrent if pools.groups[g].every_block]
-        self.claims = [(g, self._written(g, c)) for c in chunks for g in self.recurrent + self.attention]
+        self._sizes = [group.block_size for group in pools.groups]
+        self.claims = [claim for chunk in chunks for claim in self._written(chunk)]
         self.lost = _lost(self.claims)
 
     def kept(self, g: int, page: int) -> bool:
         """Whether what a group writes to a page is there after the step."""
-        return self.pools.writable(page) and page not in self.lost.get(g, ())
+        return self.pools.writable(page) and not (self.lost and page in self.lost.get(g, ()))
 
     def cuts(self, chunk: Chunk) -> tuple[int, ...]:
         """Return after how many tokens of a chunk recurrent states are wanted; the last is the whole length."""
@@ -62,25 +63,25 @@ class Writes:
 
     def target(self, g: int, chunk: Chunk, cut: int) -> int:
         """Return the page that a recurrent group writes the state after `cut` tokens of a chunk to; the null page for none."""
-        group, stop = self.pools.groups[g], chunk.start + cut
+        size, stop = self._sizes[g], chunk.start + cut
         guess = cut - (len(chunk.tokens) - chunk.drafts)
         if guess > 0:
             return page_at(chunk.scratch[g], guess - 1) if g < len(chunk.scratch) else NULL
-        if guess == 0 or (group.every_block and stop % group.block_size == 0):
-            return page_at(chunk.tables[g], -(-stop // group.block_size) - 1)
+        if guess == 0 or (g in self._every_block and stop % size == 0):
+            return page_at(chunk.tables[g], -(-stop // size) - 1)
         return NULL
 
     def source(self, g: int, chunk: Chunk) -> int:
         """Return the page with the state that a chunk of a recurrent group goes on from; the null page for none."""
-        return page_at(chunk.tables[g], (chunk.start - 1) // self.pools.groups[g].block_size) if chunk.start else NULL
+        return page_at(chunk.tables[g], (chunk.start - 1) // self._sizes[g]) if chunk.start else NULL
 
-    def _written(self, g: int, chunk: Chunk) -> list[int]:
-        if g in self.recurrent:
-            pages = [self.target(g, chunk, cut) for cut in self.cuts(chunk)]
-        else:
-            size = self.pools.groups[g].block_size
-            pages = list(chunk.tables[g][chunk.start // size : -(-chunk.stop // size)])
-        return [page for page in pages if self.pools.writable(page)]
+    def _written(self, chunk: Chunk) -> Iterator[tuple[int, list[int]]]:
+        start, stop, cuts, writable = chunk.start, chunk.stop, self.cuts(chunk), self.pools.writable
+        for g in self.recurrent:
+            yield g, [page for cut in cuts if writable(page := self.target(g, chunk, cut))]
+        for g in self.attention:
+            size = self._sizes[g]
+            yield g, [page for page in chunk.tables[g][start // size : -(-stop // size)] if writable(page)]
 
 
 def page_at(table: Sequence[int], column: int) -> int:

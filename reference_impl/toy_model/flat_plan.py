@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reference_impl.toy_model.chunk import NULL, Chunk, Writes
+from reference_impl.toy_model.chunk import NULL, Chunk, Writes, page_at
 from reference_impl.toy_model.kernels import Span
 from reference_impl.toy_model.paged_plan import Bucket
 from reference_impl.toy_model.paged_pools import Pools
@@ -91,7 +91,7 @@ def plan(pools: Pools, chunks: Sequence[Chunk], pad_rows: int, positions: Callab
     stops = list(accumulate(len(chunk.tokens) for chunk in laid))
     cuts = [planner.writes.cuts(chunk) for chunk in laid]
     first, segments = [0, *stops], [0, *accumulate(len(own) for own in cuts)]
-    parts: list[list[int]] = [
+    parts: list[Sequence[int]] = [
         [token for chunk in laid for token in chunk.tokens],
         [position for chunk in laid for position in positions(chunk)],
         [at for chunk, stop in zip(laid, stops, strict=True) for at in range(stop - chunk.outputs, stop)],
@@ -106,9 +106,11 @@ def plan(pools: Pools, chunks: Sequence[Chunk], pad_rows: int, positions: Callab
         parts += planner.attention(g, laid, width) if width else planner.states(g, laid, cuts)
     longest = max(len(chunk.tokens) for chunk in laid)
     shape = Shape(stops[-1], len(laid), segments[-1], len(parts[2]), longest, columns)
-    numbers = torch.frombuffer(array("i", [number for part in parts for number in part]), dtype=torch.int32)
+    numbers = array("i")
+    for part in parts:
+        numbers += array("i", part)
     buckets = [Bucket(begin, 1, len(chunk.tokens), own) for begin, chunk, own in zip(first, chunks, cuts, strict=False)]
-    return FlatPlan(shape, numbers, planner.claims(), buckets)
+    return FlatPlan(shape, torch.frombuffer(numbers, dtype=torch.int32), planner.claims(), buckets)
 
 
 class _Planner:
@@ -116,11 +118,11 @@ class _Planner:
         self.pools, self.chunks, self.writes = pools, chunks, Writes(pools, chunks)
 
     def claims(self) -> list[tuple[int, list[int]]]:
-        """Return what is claimed; what is a group's already is left out, unless groups take pages from one another."""
+        """Return what is claimed; a page that stays its group's is left out, unless groups take pages from others."""
         claims, owner = self.writes.claims, self.pools.owner
         if self.writes.lost:
             return claims
-        return [(g, pages) for g, pages in claims if any(owner[page] != g for page in pages)]
+        return [(g, pages) for g, pages in claims if len(pages) != 1 or owner[pages[0]] != g]
 
     def columns(self, g: int) -> int:
         """Return how many columns the table of a group gets: a power of 2, so that growing requests seldom change the shape."""
@@ -129,24 +131,30 @@ class _Planner:
         needed = max(-(-chunk.stop // self.pools.groups[g].block_size) for chunk in self.chunks)
         return max(COLUMNS_LEAST, 1 << (needed - 1).bit_length())
 
-    def attention(self, g: int, laid: Sequence[Chunk], columns: int) -> list[list[int]]:
-        """Return the table of a group, and the place of each token's key, counted in tokens from page 0."""
-        size = self.pools.groups[g].block_size
-        table: list[int] = []
-        places: list[int] = []
+    def attention(self, g: int, laid: Sequence[Chunk], columns: int) -> list[Sequence[int]]:
+        """Return the table of a group, and the place of each token's key, counted in tokens from page 0.
+
+        Columns in front of the window are left null.
+        """
+        size, kept, table, places = self.pools.groups[g].block_size, self.writes.kept, array("i"), list[int]()
+        window = self.pools.config.sliding_window if self.pools.kinds[g] == "sliding_attention" else 0
+        empty = array("i", [NULL]) * columns
         for chunk in laid:
-            row = list(chunk.tables[g][:columns])
-            row += [NULL] * (columns - len(row))
-            table += row
-            for column in range(chunk.start // size, -(-chunk.stop // size)):
-                begin = column * size
-                low, high = max(chunk.start, begin), min(chunk.stop, begin + size)
-                shift = row[column] * size - begin
-                places += range(low + shift, high + shift) if self.writes.kept(g, row[column]) else [NOT_KEPT] * (high - low)
+            start, stop, row = chunk.start, chunk.stop, chunk.tables[g]
+            oldest, end = (max(0, start - window + 1) // size if window else 0), -(-stop // size)
+            seen = array("i", row[oldest:end])
+            table += empty[:oldest] + seen + empty[oldest + len(seen) :]
+            for column in range(start // size, end):
+                begin, page = column * size, page_at(row, column)
+                low = start if start > begin else begin
+                high = stop if stop < begin + size else begin + size
+                shift = page * size - begin
+                places += range(low + shift, high + shift) if kept(g, page) else [NOT_KEPT] * (high - low)
         return [table, places]
 
-    def states(self, g: int, laid: Sequence[Chunk], cuts: Sequence[tuple[int, ...]]) -> list[list[int]]:
+    def states(self, g: int, laid: Sequence[Chunk], cuts: Sequence[tuple[int, ...]]) -> list[Sequence[int]]:
         """Return the page of each request's state, and for each segment the page that its state goes to."""
-        reads = [max(self.writes.source(g, chunk), NULL) if chunk.start else NOT_KEPT for chunk in laid]
-        targets = [self.writes.target(g, chunk, cut) for chunk, own in zip(laid, cuts, strict=True) for cut in own]
-        return [reads, [page if self.writes.kept(g, page) else NOT_KEPT for page in targets]]
+        source, target, kept = self.writes.source, self.writes.target, self.writes.kept
+        reads = [max(source(g, chunk), NULL) if chunk.start else NOT_KEPT for chunk in laid]
+        saves = [target(g, chunk, cut) for chunk, own in zip(laid, cuts, strict=True) for cut in own]
+        return [reads, [page if kept(g, page) else NOT_KEPT for page in saves]]

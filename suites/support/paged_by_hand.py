@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -48,10 +50,11 @@ class Hand:
         seed: int = 1,
         every_block: bool = False,
         layers: tuple[str, ...] = LAYERS,
+        sizes: Mapping[str, int] = MappingProxyType({}),
         kernels: Kernels | FlatKernels = PLAIN,
         **options: Any,
     ) -> None:
-        self.config = ToyConfig(layer_types=layers, **SIZES)  # type: ignore[arg-type]
+        self.config = ToyConfig(layer_types=layers, **SIZES | dict(sizes))  # type: ignore[arg-type]
         self.kernels = kernels
         self.weights = random_weights(self.config, seed, dtype)
         self.groups = [

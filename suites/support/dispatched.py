@@ -1,0 +1,81 @@
+"""What a computation asks of a device: the operations that torch dispatches, with the shapes of their arguments."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+VIEWS = (
+    "split",
+    "select",
+    "slice",
+    "unsqueeze",
+    "view",
+    "t",
+    "transpose",
+    "unbind",
+    "expand",
+    "as_strided",
+    "split_with_sizes",
+)
+"""Operations that only say how memory is looked at: they launch nothing."""
+
+
+class Dispatched(TorchDispatchMode):
+    """Lists every operation in its context: the name, and the shape of each tensor or the value of anything else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = [(tuple(x.shape), x.dtype) if isinstance(x, Tensor) else x for x in tree_leaves((args, kwargs or {}))]
+        self.calls.append((func.overloadpacket.__name__, tuple(given)))
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def names(self) -> Counter[str]:
+        return Counter(name for name, _ in self.calls)
+
+    @property
+    def launches(self) -> int:
+        """How many of them do something on a device."""
+        return sum(count for name, count in self.names.items() if name not in VIEWS)
+
+
+class HostReads:
+    """Counts how often values of tensors are read on the host: where a GPU would make the host wait."""
+
+    NAMES = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero")
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __enter__(self) -> HostReads:
+        self._original = {name: getattr(Tensor, name) for name in self.NAMES}
+        for name, method in self._original.items():
+            setattr(Tensor, name, self._counting(name, method))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, method in self._original.items():
+            setattr(Tensor, name, method)
+
+    def _counting(self, name: str, method: Any) -> Any:
+        def counting(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            self.names.append(name)
+            return method(tensor, *args, **kwargs)
+
+        return counting
+
+
+def meta(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: torch.empty_like(tensor, device="meta") for name, tensor in weights.items()}
