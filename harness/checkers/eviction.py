@@ -102,19 +102,25 @@ class EvictionOrder(Checker):
         for one in ended:
             if come := _given_to_others(one):
                 return _held(one, come)
-        lost = [
-            one for one in ended if one.key.node not in ledger.keys.published[one.key.group] and not _expired(one, eviction)
-        ]
+        lost = [one for one in ended if one.key.node not in ledger.keys.published[one.key.group]]
+        expired = [one for one in lost if _expired(one, eviction)]
+        if expired:
+            self.excused[f"ttl {eviction.ttl}"] += len(expired)
+            lost = [one for one in lost if one not in expired]
         idle = [one for one in lost if not one.holders]
         lost = [one for one in lost if not one.holders or not one.record.holders]
         if lost and any_free(ledger, pool.id):
-            spare = spare_pages(ledger, pool.id) if eviction.free_first else []
+            spare = spare_pages(ledger, pool.id)
             used = ledger.records[pool.id].capacity - len(spare)
-            if spare and used < eviction.watermark * ledger.records[pool.id].capacity:
+            if spare and eviction.free_first and used < eviction.watermark * ledger.records[pool.id].capacity:
                 return _needless(ledger, eviction, lost[0], spare[0], used)
+            if spare:
+                self.excused[f"watermark {eviction.watermark}" if eviction.free_first else "free_first false"] += len(lost)
             unused = [one for one in lost if _nobody_got(ledger, one)]
             if unused and eviction.watermark == 1 and not eviction.together:
                 return _for_nobody(ledger, unused[0])
+        if eviction.order == "random" and idle and ledger.holdings.idle[pool.id]:
+            self.excused["order random"] += len(idle)
         pair = spared_instead(ledger, pool.id, eviction, idle)
         return None if pair is None else _wrong(ledger, eviction, *pair)
 

@@ -65,10 +65,28 @@ def merge_measured(measured: list[Measured]) -> list[Measured]:
     return list(merged.values())
 
 
+class Reuse(msgspec.Struct, kw_only=True):
+    """What look-ups came to, in tokens of the requests that were looked up: `got` is where they resumed.
+
+    `owed` is the longest hit that the engine's keys allowed at the time, and `reach` the longest had no page and no key ever
+    been given up: what had been computed before, under the same identity. What lies between the two was lost lawfully, or a
+    finding says how not.
+    """
+
+    got: int = 0
+    owed: int = 0
+    reach: int = 0
+
+    def add(self, other: Reuse) -> None:
+        """Add another run's."""
+        self.got, self.owed, self.reach = self.got + other.got, self.owed + other.owed, self.reach + other.reach
+
+
 class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a checker did in a run: how often it had something to judge, what it found, why it could not judge.
 
-    `missing` are the events that it looks at and that never came, if it had nothing to judge.
+    `missing` are the events that it looks at and that never came, if it had nothing to judge. `excused` counts, by declaration
+    of the engine, on how many occasions the rule was not judged because of it.
     """
 
     checker: str
@@ -79,12 +97,38 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     not_applicable: str = ""
     measured: list[Measured] = []
     missing: list[str] = []
+    excused: dict[str, int] = {}
+    reuse: Reuse | None = None
 
 
 def idle(tally: Tally) -> str:
     """Say of a checker without opportunities what it lacked."""
     lacked = " or ".join(f"`{name}`" for name in tally.missing)
     return "had nothing to judge" + (f": it looks at {lacked}, and none came" if lacked else "")
+
+
+def reused(tallies: list[Tally]) -> str:
+    """Say in one line how many tokens were hit, owed, and lost lawfully; empty if nothing could have been hit."""
+    total = Reuse()
+    for tally in tallies:
+        total.add(tally.reuse or Reuse())
+    if not total.reach:
+        return ""
+    lost = max(total.reach - max(total.owed, total.got), 0)
+    return (
+        f"hits: {total.got:,} tokens got, {total.owed:,} owed by what was kept; {total.reach:,} had been computed before, "
+        f"of which {lost:,} were lost lawfully (evicted, reset, thinned out)"
+    )
+
+
+def excused(tallies: list[Tally]) -> str:
+    """Say in one line what the engine's declarations kept from being judged, and how often each; empty if they kept nothing."""
+    told = [
+        f"{tally.checker} {count:,} times by {declaration} (judged {tally.opportunities:,} times)"
+        for tally in tallies
+        for declaration, count in sorted(tally.excused.items())
+    ]
+    return f"not judged, as the engine declares: {', '.join(told)}" if told else ""
 
 
 def merge_tallies(tallies: list[Tally]) -> list[Tally]:
@@ -100,5 +144,10 @@ def merge_tallies(tallies: list[Tally]) -> list[Tally]:
         into.crashed = into.crashed or tally.crashed
         if not tally.not_applicable:
             into.not_applicable = ""
+        for declaration, count in tally.excused.items():
+            into.excused[declaration] = into.excused.get(declaration, 0) + count
+        if tally.reuse is not None:
+            into.reuse = into.reuse or Reuse()
+            into.reuse.add(tally.reuse)
         into.measured = merge_measured([*into.measured, *tally.measured])
     return list(merged.values())

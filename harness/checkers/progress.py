@@ -1,4 +1,4 @@
-"""Liveness: a request that can run does run, within the number of steps that the engine declares."""
+"""Liveness: a request that can run does run, within the number of steps that the engine declares, and is not given up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import lcm
 
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.history.events import Copy, ResetDone, StepBegin, StepEnd
+from harness.history.events import Aborted, Copy, ResetDone, StepBegin, StepEnd
 from harness.ledger.ledger import Ledger
 
 
@@ -14,7 +14,10 @@ class Progress(Checker):
     """A feasible request advances within a stated number of steps."""
 
     name = "progress"
-    summary = "a request that is asked for, and for which the pool has room, runs within the declared number of steps"
+    summary = (
+        "a request that is asked for, and for which the pool has room, runs within the declared number of steps, and the "
+        "engine gives nobody up who could run alone"
+    )
     anomalies = ("stuck",)
 
     def __init__(self) -> None:
@@ -23,7 +26,13 @@ class Progress(Checker):
         self._idle = 0
 
     def handlers(self) -> dict[type, Handler]:
-        return {StepBegin: self.on_step, StepEnd: self.on_step_end, ResetDone: self.on_reset, Copy: self.on_copy}
+        return {
+            StepBegin: self.on_step,
+            StepEnd: self.on_step_end,
+            ResetDone: self.on_reset,
+            Copy: self.on_copy,
+            Aborted: self.on_abort,
+        }
 
     def on_step(self, ledger: Ledger, event: StepBegin) -> Found:
         """Count how long each feasible request has been refused in a row, and how long nobody ran at all."""
@@ -60,6 +69,23 @@ class Progress(Checker):
         if event.phase == "fail":
             self._idle = 0
         return None
+
+    def on_abort(self, ledger: Ledger, event: Aborted) -> Found:
+        """Hold an engine that gave a request up, which nobody asked for, to what it declares and has room for."""
+        if not event.by_engine:
+            return None
+        self.opportunities += 1
+        request, most = ledger.requests[event.r], ledger.header.rules.max_prompt
+        prompt, reserved = request.prompt_tokens, ledger.header.rules.reserved_pages
+        if (most and prompt > most) or not _fits_alone(ledger, event.r, reserved):
+            return None
+        limit = f"prompts of up to {most} tokens" if most else "prompts of any length"
+        sentence = (
+            f"Let {event.r} be a request with a prompt of {prompt} tokens, for which the pool has room if it runs alone; the "
+            f"engine declares that it takes {limit}. However it gave {event.r} up, which nobody had asked for: a "
+            f"contradiction."
+        )
+        return (Finding(anomaly="stuck", r=event.r, sentence=sentence),)
 
     def _nobody(self, ledger: Ledger, event: StepBegin, ran: set[str], limit: int) -> Found:
         waiting = [request.r for request in ledger.requests.values() if request.live]
@@ -119,6 +145,9 @@ def _state_under_way(ledger: Ledger, r: str, step: int) -> bool:
     return any(key.r != r and key.node == prefix_of(key.length) for key in states)
 
 
-def _fits_alone(ledger: Ledger, r: str) -> bool:
+def _fits_alone(ledger: Ledger, r: str, reserved: int = 0) -> bool:
     upto = len(ledger.requests[r].tokens)
-    return all(records.grows or records.capacity >= _blocks(ledger, r, pool, upto) for pool, records in ledger.records.items())
+    return all(
+        records.grows or records.capacity - reserved >= _blocks(ledger, r, pool, upto)
+        for pool, records in ledger.records.items()
+    )

@@ -10,11 +10,12 @@ An invalid read is diagnosed once, by the panel, and the finding goes to the che
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
 from harness.checkers.diagnose import diagnose
-from harness.checkers.finding import Finding, Measured, Tally
+from harness.checkers.finding import Finding, Measured, Reuse, Tally
 from harness.history.events import Event, Header, Read
 from harness.ledger.collection import Collector
 from harness.ledger.ledger import Ledger
@@ -40,6 +41,9 @@ class Checker:
         self.opportunities = 0
         self.acceptable = 0
         self.measured: list[Measured] = []
+        self.excused: Counter[str] = Counter()
+        """By what the engine declares: how often that kept the rule from being judged."""
+        self.reuse: Reuse | None = None
         self.doubts: list[Doubt] = []
 
     def not_applicable(self, header: Header) -> str:
@@ -162,7 +166,7 @@ class Panel:
         for checker in self._active:
             tally = self.tallies[checker.name]
             tally.opportunities, tally.acceptable = max(checker.opportunities, tally.findings), checker.acceptable
-            tally.measured = checker.measured
+            tally.measured, tally.excused, tally.reuse = checker.measured, dict(checker.excused), checker.reuse
             if not tally.opportunities:
                 kinds: list[Any] = [kind for kind in checker.handlers() if kind not in self._seen]
                 tally.missing = [kind.__struct_config__.tag for kind in kinds]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from harness.checkers.finding import Finding
+from bisect import bisect_left
+from collections.abc import Collection
+
+from harness.checkers.finding import Finding, Reuse
 from harness.checkers.lookup import Lookup
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.tier_floor import longest_apart
 from harness.checkers.wording import count
-from harness.history.events import Header, Hit
+from harness.history.events import Aborted, Finished, Header, Hit, Preempted, StepBegin
 from harness.ledger.ledger import Ledger
 
 
@@ -22,26 +25,73 @@ class ReuseFloor(Checker):
     summary = "a request resumes no earlier than at the longest prefix that every group holds by the engine's own keys"
     anomalies = ("lost-hit",)
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.reuse: Reuse = Reuse()
+        self._computed: set[int] = set()
+        """Prefixes that were computed at some time, and with each of them all that it begins with."""
+
     def not_applicable(self, header: Header) -> str:
         return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
 
     def handlers(self) -> dict[type, Handler]:
-        return {Hit: self.on_hit}
+        return {
+            Hit: self.on_hit,
+            StepBegin: self.on_step_begin,
+            Preempted: self.on_end,
+            Aborted: self.on_end,
+            Finished: self.on_end,
+        }
+
+    def on_step_begin(self, ledger: Ledger, event: StepBegin) -> Found:
+        """Note what had been computed of those who run."""
+        for run in event.runs:
+            if run.start:
+                self._note(ledger, run.r, run.start)
+        return None
+
+    def on_end(self, ledger: Ledger, event: Preempted | Aborted | Finished) -> Found:
+        """Note what was computed of a request that ends or starts again."""
+        self._note(ledger, event.r, ledger.requests[event.r].computed)
+        return None
+
+    def _acceptable(self, ledger: Ledger, event: Hit) -> bool:
+        request, tier = ledger.requests[event.r], ledger.header.rules.tier
+        if tier is not None and event.resume >= longest_apart(ledger, request, tier):
+            return True
+        return event.resume >= Lookup(ledger, request, last_block=True).longest_common()
+
+    def _note(self, ledger: Ledger, r: str, length: int) -> None:
+        node, parent, computed = ledger.requests[r].node_of(length), ledger.trie.parent, self._computed
+        while node >= 0 and node not in computed:
+            computed.add(node)
+            node = parent[node]
+
+    def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
+        """Forget prefixes whose nodes stand for others now."""
+        self._computed.difference_update(gone)
+
+    def _count(self, ledger: Ledger, event: Hit, owed: int) -> None:
+        """Count what a look-up got, what it was owed, and what had been computed before."""
+        nodes, rules, computed = ledger.requests[event.r].nodes, ledger.header.rules, self._computed
+        limit = len(nodes) - (1 if rules.stores_logits else 2)
+        length = bisect_left(range(1, limit + 1), True, key=lambda at: nodes[at] not in computed)
+        owed = max(owed, event.resume)
+        self.reuse.add(Reuse(got=event.resume, owed=owed, reach=max(length // rules.alignment * rules.alignment, owed)))
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Compare where the request resumes with the longest common prefix."""
         floor, distance = Lookup(ledger, ledger.requests[event.r]).longest_common(), ledger.header.rules.reuse_distance
+        short = event.resume + distance < floor
+        acceptable = short and self._acceptable(ledger, event)
+        self._count(ledger, event, event.resume if acceptable else floor)
+        if event.resume < floor and not short:
+            self.excused[f"reuse_distance {distance}"] += 1
         if floor <= distance:
             return None
         self.opportunities += 1
-        if event.resume + distance >= floor:
-            return None
-        tier = ledger.header.rules.tier
-        if tier is not None and event.resume >= longest_apart(ledger, ledger.requests[event.r], tier):
-            self.acceptable += 1
-            return None
-        if event.resume >= Lookup(ledger, ledger.requests[event.r], last_block=True).longest_common():
-            self.acceptable += 1
+        self.acceptable += acceptable
+        if not short or acceptable:
             return None
         sentence = (
             f"Let {event.r} be admitted in step {event.step}. By the engine's own keys every group holds its first "

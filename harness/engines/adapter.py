@@ -94,6 +94,8 @@ class Driven(Protocol):
     diff: BlockTableDiff
     max_model_len: int
     """A request ends when it has so many tokens."""
+    max_prompt: int = 0
+    """A prompt of more tokens is refused; 0: one that leaves no room to generate below `max_model_len`."""
     depth: int = 0
     """How many steps may have been scheduled and not run when an operation is over."""
     cancels: bool = False

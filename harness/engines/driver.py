@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from harness._util.errors import UsageError
 from harness.engines.adapter import Asked, Driven, Refused, Scheduled
 from harness.engines.protocol import Device
@@ -63,7 +65,7 @@ class Driver:
     """Carries out the operations of a trace on a policy. `header.height` says who decides what a step computes."""
 
     def __init__(self, header: Header, adapter: Driven) -> None:
-        self.header, self.adapter = header, adapter
+        self.header, self.adapter = _limited(header, adapter), adapter
         self.diff = adapter.compared(header)
         self.device: Device | None = None
         self._vocabulary = Vocabulary()
@@ -287,3 +289,9 @@ class Driver:
         client = self.clients[r]
         client.all_token_ids += tokens
         self.diff.events.append(Accept(r=r, upto=len(client.all_token_ids), tokens=tokens, step=step))
+
+
+def _limited(header: Header, adapter: Driven) -> Header:
+    """Return the header with the longest prompt that the adapter takes."""
+    most = adapter.max_prompt or adapter.max_model_len - 1
+    return replace(header, rules=replace(header.rules, max_prompt=most))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.history.events import Accept, Event, Header, Hit, Preempted, ResetDone, StepBegin, Submitted, Version
+from harness.history.events import Aborted, Accept, Event, Header, Hit, Preempted, ResetDone, StepBegin, Submitted, Version
 from harness.history.nonsense import Nonsense
 from harness.history.well_formed import WellFormedness
 from harness.trace.format import Abort, Finish, Op, Reset, Step, Submit, UpdateWeights, length_of, segments
 
-_ANSWERS = frozenset((Accept, Hit, Preempted, ResetDone, StepBegin, Submitted, Version))
+_ANSWERS = frozenset((Aborted, Accept, Hit, Preempted, ResetDone, StepBegin, Submitted, Version))
 """Events that answer what was asked."""
 
 
@@ -26,7 +26,10 @@ class Asked:
         self._texts, self._looked = Texts(), set[str]()
 
     def check(self, op: Op, events: list[Event]) -> None:
-        """Raise Nonsense if events, which were followed already, do not answer the operation."""
+        """Raise Nonsense if events, which were followed already, do not answer the operation.
+
+        Aborts that nobody asked for are marked as the engine's own.
+        """
         said: dict[type, list[Any]] = {}
         for event in events:
             if (kind := type(event)) in _ANSWERS:
@@ -50,6 +53,8 @@ class Asked:
             self._check_looked_up(events, said)
         for event in said.get(Accept, ()):
             self._texts.accept(event)
+        for event in said.get(Aborted, ()):
+            event.by_engine = event.r not in _let_go(op)
 
     def _check_step(self, op: Step, begun: list[StepBegin]) -> None:
         """Refuse a step that is missing, or says that others were asked for; at scheduler height nobody is, by name."""
@@ -99,6 +104,13 @@ class Asked:
                     new |= {run.r for run in event.runs} - looked - hits
         if new:
             raise Nonsense(f"{min(new)!r} runs and was not looked up; report `hit`, also when nothing was hit")
+
+
+def _let_go(op: Op) -> list[str]:
+    """Return the requests whose clients go away with an operation."""
+    if isinstance(op, Step):
+        return op.cancel
+    return [op.r] if isinstance(op, Finish | Abort) else []
 
 
 def check_submit(op: Submit, submits: list[Submitted]) -> None:

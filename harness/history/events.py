@@ -129,7 +129,8 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     verified with a token at most; there are pages for so many more beyond them, and a page for the state after each. `tier` is
     set if what a second tier has does not complete what the device has. `reuse_distance`: a request may resume so many tokens
     earlier than what is kept allows. `eagle_groups`: the groups that a speculative look-up matches further; empty: all of them.
-    `captures` is set if prefixes are captured rather than keyed.
+    `captures` is set if prefixes are captured rather than keyed. `max_prompt`: a prompt may have so many tokens; 0:
+    any number for which the pools have room.
     """
 
     caching: bool = True
@@ -144,6 +145,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     reuse_distance: int = 0
     eagle_groups: list[int] = []
     captures: Captures | None = None
+    max_prompt: int = 0
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):
@@ -378,9 +380,10 @@ class Preempted(_Event, tag="preempt", gc=False):
 
 
 class Aborted(_Event, tag="abort", gc=False):
-    """r ended early."""
+    """r ended early; `by_engine`: nobody asked for it, the engine gave the request up."""
 
     r: str
+    by_engine: bool = False
 
 
 class Finished(_Event, tag="finish", gc=False):

@@ -227,7 +227,8 @@ class _Reader:
         self.events.append(Preempted(r=self._request(rest)))
 
     def _read_abort(self, rest: str) -> None:
-        self.events.append(Aborted(r=self._request(rest)))
+        r, _, how = rest.partition(" ")
+        self.events.append(Aborted(r=self._request(r), by_engine=how == "by engine"))
 
     def _read_finish(self, rest: str) -> None:
         self.events.append(Finished(r=self._request(rest)))

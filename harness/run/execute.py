@@ -43,7 +43,7 @@ Beside = Callable[[int, Op, list[Event]], Finding | None]
 
 _MAY_BEGIN = (Submitted, Finished, Aborted, Preempted, ResetDone, Version)
 """Events with which an operation may begin."""
-_COUNTED = frozenset((Hit, Unpublish, Preempted, Read, Counts))
+_COUNTED = frozenset((Submitted, Aborted, Hit, Unpublish, Preempted, Read, Counts))
 
 
 class Stopped(BadEvents):
@@ -181,6 +181,10 @@ class Observer:
                 activity.restored += 1
         elif isinstance(event, Counts):
             self.counted = True
+        elif isinstance(event, Submitted):
+            activity.requests += 1
+        elif isinstance(event, Aborted):
+            activity.given_up += event.by_engine
         elif isinstance(event, Unpublish):
             activity.evictions += event.reason == "evict"
         else:

@@ -28,11 +28,14 @@ EXIT_INTERRUPTED = 130
 class Activity(msgspec.Struct, kw_only=True):
     """What happened in a run, so that nobody mistakes an idle run for a clean one.
 
-    `from_tier` counts those of the hits to which another tier contributed.
+    `from_tier` counts those of the hits to which another tier contributed, `given_up` the requests that the engine ended early
+    and nobody had asked it to.
     """
 
     operations: int = 0
     events: int = 0
+    requests: int = 0
+    given_up: int = 0
     lookups: int = 0
     hits: int = 0
     from_tier: int = 0

@@ -141,6 +141,13 @@ class Report(msgspec.Struct, kw_only=True):
         """Return the failures of all suites."""
         return [failure for suite in self.suites for failure in suite.failures]
 
+    @property
+    def given_up(self) -> str:
+        """Return why a run on an engine that gave up most of its requests has checked nothing; empty if it did not."""
+        asked = sum(suite.activity.requests for suite in self.suites)
+        gone = sum(suite.activity.given_up for suite in self.suites)
+        return f"the engine gave up {gone:,} of {asked:,} requests, more than half" if 2 * gone > asked else ""
+
     def take_in(self, expected: Expectations) -> None:
         """Note what the run made of the list of expected failures."""
         self.unexpected_passes = [entry.text for entry in expected.passed]

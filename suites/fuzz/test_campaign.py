@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from itertools import count
+
 import msgspec
 import pytest
 
 from harness._util.errors import UsageError
 from harness.cli import invoke
 from harness.engines.kind import EngineKind
+from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec, parse
 from harness.fuzz import marks
 from harness.fuzz.campaign import Campaign, Plan, heights_of
@@ -52,6 +56,30 @@ def test_a_campaign_stops_at_its_first_failure_and_shrinks_it() -> None:
     (failure,) = [failure for suite in campaign.report.suites for failure in suite.failures]
     assert failure.finding.anomaly in ("partial-commit", "uncommitted-hit")  # its key without content, or a hit on it
     assert failure.offending == len(failure.shrunk.ops) - 1 < len(failure.trace.ops)
+
+
+def refusing(share: Callable[[int], bool]) -> Campaign:
+    """Return a campaign on the reference that refuses the configurations whose numbers `share` picks."""
+    numbers = count()
+
+    def opened(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+        if share(next(numbers)):
+            raise UsageError("not this one")
+        return parse("reference").open(header)
+
+    spec = EngineSpec(EngineKind("choosy", "a reference that refuses", ("manager",), opened, replays=False), {}, "choosy")
+    return Campaign(spec, Plan("vllm", ("manager",), Restriction(), 0))
+
+
+def test_an_engine_that_refuses_most_of_what_is_drawn_was_not_checked() -> None:
+    """One that takes a single trace has not passed the others; one that is for some layouts alone has passed them."""
+    most, few = refusing(lambda number: number % 20 != 5), refusing(lambda number: number % 3 > 0)
+    for campaign, operations in ((most, 500), (few, 3_000)):
+        campaign.run(operations=operations)
+    assert most.report.exit_code == EXIT_NOTHING_CHECKED
+    assert any("drawn configurations, all but" in line for line in most.report.vacuous)
+    assert few.report.exit_code == EXIT_PASS, few.report.vacuous
+    assert any(entry.what == "configurations" and entry.why == "not this one" for entry in few.report.not_run)
 
 
 def test_a_campaign_goes_on_after_what_is_expected() -> None:

@@ -99,6 +99,12 @@ class Built:
             return Group(index, group.kind, self.max_model_len, pool=index)
         return Group(index, group.kind, self.capacity.interval, pool=index, snapshots="every-block")
 
+    @property
+    def max_prompt(self) -> int:
+        """The longest prompt that is taken: one that leaves room to generate and, where prompts are not split, fits a batch."""
+        batch = self.max_model_len if self.config.dynamic_split_fuse else self.config.max_num_batched_tokens
+        return min(self.max_model_len - 1, batch)
+
     def scheduler(self) -> Scheduler:
         """Return a scheduler over empty pools."""
         return Scheduler(self.config, self.capacity, self.kv_block_size, hybrid=self.hybrid, version=self.release)
@@ -133,7 +139,7 @@ class TwoPools(Adapter):
 
     def __init__(self, built: Built) -> None:
         self.scheduler = built.scheduler()
-        self.max_model_len = built.max_model_len
+        self.max_model_len, self.max_prompt = built.max_model_len, built.max_prompt
         self._groups, self._block_size = built.groups, built.kv_block_size
         self._kind: list[CacheType] = [LA if group.kind == "recurrent" else KV for group in built.groups]
         self._output = SchedulerOutput()

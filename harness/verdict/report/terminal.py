@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from harness.checkers.finding import Measured, Tally, idle
+from harness.checkers.finding import Measured, Tally, excused, idle, reused
 from harness.verdict.report.cold import print_arms
 from harness.verdict.report.counterexample import witness_of, wrapped
 from harness.verdict.report.tables import new_table, print_table
@@ -109,6 +109,8 @@ def print_tallies(tallies: list[Tally], out: Console) -> None:
         table.add_row(tally.checker, *numbers, note)
     print_table(table, out)
     out.print()
+    for line in filter(None, (reused(tallies), excused(tallies))):
+        print_lines([*wrapped(line, ""), ""], out)
 
 
 def _told_measured(measured: Measured) -> str:
@@ -157,7 +159,10 @@ def covered(report: Report) -> str:
     more = f" and {len(names) - LISTED_REASONS_MAX} more" if len(names) > LISTED_REASONS_MAX else ""
     left_out = f"not run: {', '.join(names[:LISTED_REASONS_MAX]) or 'nothing'}{more}"
     done = f"{_counted(suites, 'suite')}, {_counted(traces, 'trace')}, {_counted(total.operations, 'operation')}"
-    return f"covered: {done}, {_counted(total.hits, 'hit')} in {_counted(total.lookups, 'look-up')}; {left_out}"
+    gone = f"; {total.given_up:,} of {_counted(total.requests, 'request')} given up by the engine" if total.given_up else ""
+    declared = excused(report.tallies())
+    more = f"{gone}; {declared}" if declared else gone
+    return f"covered: {done}, {_counted(total.hits, 'hit')} in {_counted(total.lookups, 'look-up')}; {left_out}{more}"
 
 
 def listed(failures: Iterable[Failure]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.engines.adapter import Refused
 from harness.engines.driver import Driver
 from harness.engines.fault_tools import BOTH, REFERENCE, adapter, core, wrap
 from harness.engines.mutant import declared, mutant
@@ -120,6 +121,27 @@ def needs_counted_for_every_group(engine: Driver) -> None:
         return int(original(*args, **kwargs)) * len(coordinator.single_type_managers)
 
     wrap(coordinator, "get_num_blocks_to_allocate", get_num_blocks_to_allocate)
+
+
+@mutant(
+    name="busy-pool-taken-for-a-small-one",
+    mirrors="vllm-project/vllm#39734, #35570 (who exceeds the capacity is aborted: what is free now taken for what there is)",
+    anomaly="stuck",
+    checker="progress",
+    group="O",
+    engines=REFERENCE,
+)
+def busy_pool_taken_for_a_small_one(engine: Driver) -> None:
+    """A request is given up if its prompt does not fit the blocks that are free when it comes, instead of waiting for them."""
+    manager, driven = core(engine), adapter(engine)
+
+    def add(original: Any, submit: Any, tokens: Any, shared: int) -> None:
+        needed = sum(-(-len(tokens) // single.block_size) for single in manager.coordinator.single_type_managers)
+        if needed > manager.block_pool.get_num_free_blocks():
+            raise Refused(f"a prompt of {needed} blocks exceeds the capacity")
+        original(submit, tokens, shared)
+
+    wrap(driven, "add", add)
 
 
 @mutant(

@@ -1,0 +1,148 @@
+"""What an engine declares or does that leaves little to judge: it is counted, said in one line, and not taken for a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import count
+
+import pytest
+from msgspec.structs import replace
+
+from harness.checkers.finding import excused, reused
+from harness.engines.kind import EngineKind
+from harness.engines.protocol import Engine
+from harness.engines.registry import EngineSpec, parse
+from harness.history.events import Aborted, Event, Eviction, Header, ResetDone, Submitted, Unpublish
+from harness.history.intake import BadEvents
+from harness.run.execute import drive
+from harness.run.runner import Runner
+from harness.run.suites import SUITES
+from harness.trace.configurations import Configuration
+from harness.trace.format import Abort, Finish, Op, Reset, Step, Submit, Trace, TraceHeader
+from harness.trace.layouts import load
+from harness.verdict.report.terminal import covered
+from harness.verdict.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS
+from harness.verdict.summary import Report
+
+FULL = Configuration(load("full"))
+INVARIANTS = [suite for suite in SUITES if suite.name == "invariants"]
+
+
+class Changed:
+    """The reference, which says something else of itself, and gives up the requests that `gives_up` picks by their number."""
+
+    def __init__(self, header: TraceHeader, say: Callable[[Header], Header], gives_up: Callable[[int], bool]) -> None:
+        self._engine, self._say, self._gives_up = parse("reference").open(header), say, gives_up
+        self._numbers = count()
+
+    def describe(self) -> Header:
+        return self._say(self._engine.describe())
+
+    def apply(self, op: Op) -> list[Event]:
+        events = self._engine.apply(op)
+        if isinstance(op, Submit) and self._gives_up(next(self._numbers)):
+            # An `Aborted` that calls itself asked for is marked as what it is.
+            events = [event for event in events if isinstance(event, Submitted)] + [*self._engine.apply(Abort(op.r))]
+        return events
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def declaring(say: Callable[[Header], Header], gives_up: Callable[[int], bool] = lambda number: False) -> Report:
+    """Run the scenarios of one layout on the reference that says so, or gives requests up."""
+
+    def opened(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+        return Changed(header, say, gives_up)
+
+    spec = EngineSpec(EngineKind("changed", "a reference", ("manager",), opened, replays=False), {}, "changed")
+    return Runner(spec, [FULL]).run(INVARIANTS)
+
+
+def evicting(eviction: Eviction) -> Callable[[Header], Header]:
+    return lambda header: replace(header, pools=[replace(pool, eviction=eviction) for pool in header.pools])
+
+
+def taking(most: int) -> Callable[[Header], Header]:
+    return lambda header: replace(header, rules=replace(header.rules, max_prompt=most))
+
+
+def test_an_engine_that_gives_requests_up_is_found() -> None:
+    """Every second one, though the pool has room for each: nobody asked for it."""
+    report = declaring(lambda header: header, lambda number: number % 2 == 0)
+    assert report.exit_code == EXIT_FAIL
+    assert {failure.finding.anomaly for failure in report.failures} == {"stuck"}
+    assert "gave" in report.failures[0].finding.sentence
+    assert "requests given up by the engine" in covered(report)
+
+
+def test_an_engine_that_takes_no_prompt_was_not_checked() -> None:
+    """Where it declares that it takes no prompt of more than a token, it may give up all of them, and nothing was judged."""
+    report = declaring(taking(1), lambda number: True)
+    assert report.exit_code == EXIT_NOTHING_CHECKED
+    assert any("requests, more than half" in line for line in report.vacuous)
+
+
+def test_what_is_longer_than_the_engine_takes_is_given_up_lawfully() -> None:
+    """A prompt beyond `max_model_len`, and one beyond the pool: neither can ever run."""
+    header = TraceHeader("long", FULL.layout, pages=9, options={"max_model_len": 100})
+    result = drive(
+        Trace(header, [Submit("a", "doc:100"), Submit("b", "doc:40"), Step(run=[("b", 40)]), Finish("b")]), opened(header)
+    )
+    assert [event.r for event in result.history.events if isinstance(event, Aborted) and event.by_engine] == ["a"]
+    assert not result.findings and (result.activity.requests, result.activity.given_up) == (2, 1)
+
+
+def opened(header: TraceHeader) -> Engine:
+    return parse("reference").open(header)
+
+
+def test_a_client_that_goes_away_is_no_request_given_up() -> None:
+    """Whether it goes between two steps, or while one is scheduled."""
+    header = TraceHeader("gone", FULL.layout, pages=20)
+    ops = [Submit("a", "doc:40"), Submit("b", "doc:40"), Step(run=[("a", 9), ("b", 9)], cancel=["a"]), Abort("b")]
+    result = drive(Trace(header, ops), opened(header))
+    assert [event.by_engine for event in result.history.events if isinstance(event, Aborted)] == [False, False]
+
+
+def test_what_a_declared_order_switches_off_is_said() -> None:
+    """The line that the gate repeats names the rule, the declaration, and how often each was and was not judged."""
+    report = declaring(evicting(Eviction("random")))
+    assert report.exit_code == EXIT_PASS
+    assert "not judged, as the engine declares: eviction" in covered(report) and "by order random" in covered(report)
+    assert "not judged" not in covered(declaring(lambda header: header))
+
+
+class Flushing(Changed):
+    """Forgets every key with each step and each request that ends, and calls that an eviction."""
+
+    def apply(self, op: Op) -> list[Event]:
+        events = self._engine.apply(op)
+        if not isinstance(op, Finish | Step):
+            return events
+        more = [event for event in self._engine.apply(Reset()) if not isinstance(event, ResetDone)]
+        return events + [replace(event, reason="evict") if isinstance(event, Unpublish) else event for event in more]
+
+
+REPLAYED = [op for r in "abc" for op in (Submit(r, f"doc:40 {r}:3"), Step(run=[(r, 43)]), Step(run=[(r, 1)]), Finish(r))]
+
+
+@pytest.mark.parametrize(
+    ("eviction", "told"),
+    [
+        (Eviction("lru", watermark=0.01), "by watermark 0.01"),
+        (Eviction("lru-used", free_first=False, watermark=0.5), "by free_first false"),
+    ],
+)
+def test_keys_that_ended_while_a_page_was_free_are_counted(eviction: Eviction, told: str) -> None:
+    """Lawful by what the engine declares, and said."""
+    header = TraceHeader("replayed", FULL.layout, pages=20)
+    result = drive(Trace(header, REPLAYED), Flushing(header, evicting(eviction), lambda number: False))
+    assert not result.findings and told in excused(result.tallies)
+    assert "0 tokens got, 0 owed by what was kept; 64 had been computed before" in reused(result.tallies)
+
+
+def test_a_request_may_not_be_declared_shorter_than_nothing() -> None:
+    header = TraceHeader("short", FULL.layout, pages=9)
+    with pytest.raises(BadEvents, match="max_prompt"):
+        drive(Trace(header, []), Changed(header, taking(-1), lambda number: False))
