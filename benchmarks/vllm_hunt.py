@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import chain, count
 
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
@@ -20,9 +20,10 @@ from harness.engines.mutant import Mutant
 from harness.engines.registry import parse
 from harness.fuzz.campaign import Plan
 from harness.fuzz.draw import Restriction
-from harness.policies.vllm.policy import default_configurations
+from harness.policies.vllm.policy import default_configurations, scheduler_configurations
 from harness.run.execute import drive
-from harness.trace.format import Trace
+from harness.trace.configurations import Configuration
+from harness.trace.format import Height, Trace
 from harness.trace.generate import random_trace
 from harness.trace.scenarios import SCENARIOS
 
@@ -41,16 +42,14 @@ class Hunt:
     alarms: tuple[str, ...]
 
 
-def workloads(seed: int = 0) -> Iterator[Trace]:
-    """Yield traces at manager height without end; none of them withdraws a request."""
-    configurations = [configuration for configuration in default_configurations() if configuration.runs_at("manager")]
-    for configuration in configurations:
-        shape = configuration.shape("manager")
-        yield from (story.trace(shape) for story in SCENARIOS if story.applies(shape) and not story.needs)
-    for number in range(ROUNDS):
-        for configuration in configurations:
-            yield random_trace(configuration.shape("manager"), seed * ROUNDS + number, withdraw=False)
-    plan = Plan("vllm", ("manager",), Restriction([], {}, historic=False), seed, stream="kills")
+def workloads(height: Height, seed: int = 0) -> Iterator[Trace]:
+    """Yield traces without end; none of them withdraws a request. At scheduler height random ones come first."""
+    shapes = [configuration.shape(height) for configuration in _configurations(height)]
+    scenarios = (story.trace(shape) for shape in shapes for story in SCENARIOS if story.applies(shape) and not story.needs)
+    numbers = range(seed * ROUNDS, (seed + 1) * ROUNDS)
+    randoms = (random_trace(shape, number, withdraw=False) for number in numbers for shape in shapes)
+    yield from chain(scenarios, randoms) if height == "manager" else chain(randoms, scenarios)
+    plan = Plan("vllm", (height,), Restriction([], {}, historic=False), seed, stream="kills")
     for number in count():
         try:
             trace = plan.draw(number)[1]
@@ -58,6 +57,11 @@ def workloads(seed: int = 0) -> Iterator[Trace]:
             continue
         if not trace.header.needs:
             yield trace
+
+
+def _configurations(height: Height) -> list[Configuration]:
+    further = scheduler_configurations() if height == "scheduler" else []
+    return [configuration for configuration in [*default_configurations(), *further] if configuration.runs_at(height)]
 
 
 def named(mutant: Mutant, finding: Finding) -> bool:
@@ -71,7 +75,7 @@ def hunt(mutant: Mutant, source: str, budget: float, seed: int = 0) -> Hunt:
     started, operations, traces = time.process_time(), 0, 0
     others: dict[str, None] = {}
     alarms: list[str] = []
-    for trace in workloads(seed):
+    for trace in workloads(mutant.height, seed):
         if time.process_time() - started > budget:
             break
         try:

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from harness.engines.block_table_diff import BlockTableDiff
-from harness.engines.cache_state import CacheState
+from harness.engines.cache_state import CacheState, Tables
 from harness.engines.scripted import Sampler
 from harness.history.events import Event, Header, Move, UnpublishReason
 from harness.trace.format import Step, Submit
@@ -136,6 +136,10 @@ class Driven(Protocol):
 
     def running(self) -> list[str]:
         """Return the requests that hold pages, in the order in which they came."""
+
+    def worker_tables(self, r: str) -> Tables:
+        """Return the block tables that the worker is given for a request: those that the cache shows, by default."""
+        return self.diff.tables(r)
 
     def transferring(self) -> bool:
         """Whether transfers are under way that go on while nobody computes."""

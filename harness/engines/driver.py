@@ -261,7 +261,7 @@ class Driver:
 
     def tables(self, r: str) -> list[list[int]]:
         """Return the block tables that the worker is given for a request, by group and column."""
-        return self.diff.tables(r)
+        return self.adapter.worker_tables(r)
 
     def _run_oldest(self) -> None:
         scheduled, begin, clients = self.in_flight.popleft()

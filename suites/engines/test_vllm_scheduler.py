@@ -113,6 +113,15 @@ def test_what_is_not_driven_is_refused_in_one_line(layout: str, options: dict[st
         tell(layout, [], **options)
 
 
+def test_the_worker_is_judged_by_what_it_was_told() -> None:
+    """The scheduler's own table grows, and the worker's row does not: the write behind its end is found."""
+    header = TraceHeader("t", layouts.load("full"), 40, height="scheduler")
+    engine = parse(f"vllm:source={SOURCE},mutant=vllm-new-blocks-never-told").open(header)
+    ops: list[Op] = [Submit("r", "a:40"), Step(budget=16), Step(budget=16)]
+    findings = drive(Trace(header, ops), engine).findings
+    assert findings[0].anomaly == "aliased-write" and "a column that its table does not have" in findings[0].sentence
+
+
 def test_time_inside_vllm_is_told() -> None:
     header = TraceHeader("t", layouts.load("full"), 40, height="scheduler")
     engine: Any = vllm().open(header)

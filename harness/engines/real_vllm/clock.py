@@ -73,7 +73,7 @@ class TimedManager:
         self.timed, self.clock = timed, clock
         for name in TIMED:
             if hasattr(timed, name):
-                setattr(self, name, clock.inside(_late(timed, name)))
+                setattr(self, name, clock.inside(late(timed, name)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.timed, name)
@@ -81,7 +81,7 @@ class TimedManager:
     def new_requests(self, new_request: NewRequest) -> NewRequest:
         """Return the same maker of requests; making one, and adding a token to it, hashes blocks and is vLLM's time."""
         make = SimpleNamespace(request=new_request)
-        clocked = self.clock.inside(_late(make, "request"))
+        clocked = self.clock.inside(late(make, "request"))
 
         def timed(op: Submit, tokens: list[int]) -> Any:
             request = clocked(op, tokens)
@@ -91,7 +91,7 @@ class TimedManager:
         return timed
 
 
-def _late(owner: Any, name: str) -> Callable[..., Any]:
+def late(owner: Any, name: str) -> Callable[..., Any]:
     """Return a method that is looked up when it is called, so that a fault planted into its owner is met."""
 
     def call(*args: Any, **kwargs: Any) -> Any:

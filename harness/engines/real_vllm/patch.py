@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
+import textwrap
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
@@ -62,6 +64,23 @@ class Patches:
         holder = importlib.import_module(f"vllm.v1.core.{module}")
         setattr(holder, name, replaced)
         self._undo.append(partial(setattr, holder, name, original))
+
+    def text(self, module: str, owner: str, name: str, old: str, new: str) -> None:
+        """Replace a piece of a method's source, which occurs in it once: a fix is taken back at its place.
+
+        Where `old` has blanks the source may have any blanks, also none, and line ends. Raises like `method`.
+        """
+        cls = self._part(module, owner)
+        function = inspect.getattr_static(cls, name, None)
+        source = textwrap.dedent(inspect.getsource(function)) if inspect.isfunction(function) else ""
+        pattern = r"\s*".join(map(re.escape, old.split()))
+        changed, count = re.subn(pattern, lambda _: new, source)
+        if count != 1 or not inspect.isfunction(function):
+            raise UsageError(f"--engine: {owner}.{name} of this vLLM has {count} times {old!r}; the fault does not fit it")
+        made: dict[str, Any] = {}
+        exec(compile(changed, function.__code__.co_filename, "exec"), function.__globals__, made)
+        setattr(cls, name, made[name])
+        self._undo.append(partial(setattr, cls, name, function))
 
     def undo(self) -> None:
         """Put everything back, the last one first."""

@@ -13,18 +13,20 @@ Sources: vLLM 0.29.0 to 0.33.0, `v1/core/sched/scheduler.py`, `async_scheduler.p
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any
 
 from harness.engines.adapter import LOCAL, Asked, Driven, Refused, Scheduled
 from harness.engines.block_table_diff import BlockTableDiff
+from harness.engines.cache_state import Tables
 from harness.engines.manager_adapter import NewRequest
 from harness.engines.observe import ObservedManager
 from harness.engines.observe_pins import POOL
 from harness.engines.real_vllm.build import fill
-from harness.engines.real_vllm.clock import Clock
+from harness.engines.real_vllm.clock import Clock, late
 from harness.engines.real_vllm.source import Source
+from harness.engines.real_vllm.worker_tables import WorkerTables
 from harness.history.events import Header, Move, UnpublishReason
 from harness.trace.format import Step, Submit
 from reference_impl.vllm_extended.config import Options
@@ -48,13 +50,17 @@ class RealScheduler(Driven):
         """vLLM's objects of the requests that have not ended."""
         self.view = scheduler.kv_cache_manager = _ReportingManager(self, clock)
         self._status = source.part("v1.request", "RequestStatus")
+        self._told = WorkerTables()
         self._outputs: deque[Any] = deque()
         self._sampled: dict[str, list[int]] = {}
         """Tokens that were appended to requests in the call under way, and have not been reported."""
         self._ran = 0
         """The step that has run last."""
-        for name in ("schedule", "update_from_output", "add_request", "finish_requests", "reset_prefix_cache"):
-            setattr(scheduler, name, clock.inside(getattr(scheduler, name)))
+        self._schedule = clock.inside(late(scheduler, "schedule"))
+        self._update = clock.inside(late(scheduler, "update_from_output"))
+        self._add_request = clock.inside(late(scheduler, "add_request"))
+        self._finish_requests = clock.inside(late(scheduler, "finish_requests"))
+        self._reset_prefix_cache = clock.inside(late(scheduler, "reset_prefix_cache"))
 
     def compared(self, header: Header) -> BlockTableDiff:
         """Return the observer's comparison."""
@@ -74,7 +80,7 @@ class RealScheduler(Driven):
             append(token)
 
         request.append_output_token_ids = noted
-        self.scheduler.add_request(request)
+        self._add_request(request)
 
     def accept(self, r: str, tokens: Sequence[int]) -> None:
         """Never called: vLLM's scheduler appends what was sampled."""
@@ -83,7 +89,7 @@ class RealScheduler(Driven):
     def end(self, r: str, *, finished: bool) -> None:
         """Let a request go whose client has what it wants, or went away."""
         del self.requests[r]
-        self.scheduler.finish_requests(r, self._status["FINISHED_STOPPED" if finished else "FINISHED_ABORTED"])
+        self._finish_requests(r, self._status["FINISHED_STOPPED" if finished else "FINISHED_ABORTED"])
 
     def preempt(self, r: str) -> None:
         """Preempt a request as vLLM does when it lacks blocks."""
@@ -94,6 +100,10 @@ class RealScheduler(Driven):
     def running(self) -> list[str]:
         """Return the requests that run."""
         return [request.request_id for request in self.scheduler.running]
+
+    def worker_tables(self, r: str) -> Tables:
+        """Return the rows that the worker was told."""
+        return self._told.rows(r, self.manager.tables(r), self.manager.block_pool.null_block.block_id)
 
     # --- the whole cache ----------------------------------------------------------------------------------------------
 
@@ -112,7 +122,7 @@ class RealScheduler(Driven):
 
     def _forget(self, reason: UnpublishReason, *, running: bool) -> bool:
         self.view.reason = reason
-        return bool(self.scheduler.reset_prefix_cache(reset_running_requests=running))
+        return bool(self._reset_prefix_cache(reset_running_requests=running))
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -121,25 +131,35 @@ class RealScheduler(Driven):
         scheduler = self.scheduler
         limit = scheduler.max_num_scheduled_tokens
         scheduler.max_num_scheduled_tokens = min(step.budget or limit, limit)
-        output = scheduler.schedule()
+        output = self._schedule()
         scheduler.max_num_scheduled_tokens = limit
-        self._outputs.append(output)
-        counts = output.num_scheduled_tokens
-        starts = dict(_starts(output))
+        starts, counts = self._told.update(output), output.num_scheduled_tokens
         zeros = output.new_block_ids_to_zero
-        return Scheduled(
+        scheduled = Scheduled(
             chunks={r: (starts[r], starts[r] + count) for r, count in counts.items()},
             copies=[Move(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies or ()],
             zeros=[(POOL, [*zeros])] if zeros else [],
             drafts={r: [max(token, NO_TOKEN) for token in drafts] for r, drafts in output.scheduled_spec_decode_tokens.items()},
         )
+        self._check(scheduled)
+        self._outputs.append(output)
+        return scheduled
+
+    def _check(self, scheduled: Scheduled) -> None:
+        """Raise RuntimeError if a request is to compute tokens that it has not and that no step in flight may give it."""
+        for r, (start, stop) in scheduled.chunks.items():
+            tokens, drafts = self.requests[r].num_tokens, len(scheduled.drafts.get(r, ()))
+            awaited = sum(r in output.num_scheduled_tokens for output in self._outputs)
+            if not start < stop - drafts <= tokens + awaited:
+                what = f"[{start}, {stop}) of {r}, the last {drafts} of them drafts"
+                raise RuntimeError(f"the scheduler lets compute tokens {what}; it has {tokens}, and {awaited} may come")
 
     def complete(self, scheduled: Scheduled) -> None:
         """Answer the oldest step with what was sampled, and report what came of it."""
         self._ran = scheduled.step
         ran = list(scheduled.chunks)
         sampled = [self._sample(r, scheduled) for r in ran]
-        self.scheduler.update_from_output(self._outputs.popleft(), self._model_output(ran, sampled))
+        self._update(self._outputs.popleft(), self._model_output(ran, sampled))
         for r in ran:
             self.report(r)
             if r in self.requests and r not in self.scheduler.requests:
@@ -176,14 +196,6 @@ class RealScheduler(Driven):
         guesses = [self.engine.sampler.draft(self.requests[r], self.drafts) for r in ran]
         drafts = self.source.part("v1.outputs", "DraftTokenIds")
         self.scheduler.update_draft_token_ids(fill(self.source, drafts, {"req_ids": ran, "draft_token_ids": guesses}))
-
-
-def _starts(output: Any) -> Iterator[tuple[str, int]]:
-    """Yield the position from which each request of a step computes, as the worker is told."""
-    for new in output.scheduled_new_reqs:
-        yield new.req_id, new.num_computed_tokens
-    cached = output.scheduled_cached_reqs
-    yield from zip(cached.req_ids, cached.num_computed_tokens, strict=True)
 
 
 class _ReportingManager:

@@ -1,0 +1,55 @@
+"""The block tables that vLLM's worker has: what the scheduler's outputs have told it, and nothing else.
+
+A request that comes, or comes back, brings its whole row; from then on new blocks alone are told, and are appended. So a row
+goes wrong if the scheduler leaves something out, although its own table is right.
+
+Sources: vLLM 0.29.0 to 0.33.0, `v1/core/sched/output.py`; `v1/worker/gpu_model_runner.py`, `_update_states`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.engines.cache_state import Tables
+
+
+class WorkerTables:
+    """The rows of every request, by group and column."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Tables] = {}
+
+    def update(self, output: Any) -> dict[str, int]:
+        """Take in what a step tells the worker; return the position from which each request computes.
+
+        Raises RuntimeError for a request that is to compute and of which the worker is told nothing, or that it does not know.
+        """
+        for r in output.finished_req_ids:
+            self._rows.pop(r, None)
+        starts: dict[str, int] = {}
+        for new in output.scheduled_new_reqs:
+            self._rows[new.req_id] = [[*ids] for ids in new.block_ids]
+            starts[new.req_id] = new.num_computed_tokens
+        cached = output.scheduled_cached_reqs
+        for r, told, start in zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True):
+            if r in cached.resumed_req_ids:
+                self._rows[r] = [[*ids] for ids in told]
+            elif told is not None and r in self._rows:
+                for row, ids in zip(self._rows[r], told, strict=True):
+                    row += ids
+            starts[r] = start
+        for r in output.num_scheduled_tokens:
+            if r not in starts or r not in self._rows:
+                raise RuntimeError(f"the scheduler's output lets {r} compute, and the worker was not told of it")
+        return starts
+
+    def rows(self, r: str, held: Tables, null: int) -> Tables:
+        """Return a request's rows as far as they are used. `held` is the engine's own table.
+
+        What that has cleared (its page is `null`) still lies in the worker's row, which never looks there again.
+        """
+        cleared = [{column for column, page in enumerate(row) if page == null} for row in held]
+        return [
+            [null if column in gone else page for column, page in enumerate(row)]
+            for row, gone in zip(self._rows.get(r, held), cleared, strict=True)
+        ]
