@@ -77,6 +77,11 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), help="The device that the engine computes on; short for NAME:device=…."
 )
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Run every trace on an engine that computes tensors; without it, and without --layout, a sample that takes a minute.",
+)
 @click.option("--fail-fast", is_flag=True, help="Stop at the first failure that is not expected.")
 @expected_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else, on standard output.")
@@ -102,6 +107,7 @@ def run(
     seed: int,
     seconds: float,
     device: str | None,
+    full: bool,
     fail_fast: bool,
     expected: Path | None,
     strict_expected: bool,
@@ -139,6 +145,7 @@ def run(
         policy=policy,
         chosen_configurations=named,
         exact_configurations=exact,
+        full=full,
         fail_fast=fail_fast,
         on_trace=progress.tell,
         on_failure=kept.take,

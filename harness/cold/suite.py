@@ -71,4 +71,5 @@ SUITE = Suite(
     "scheduler",
     scenario_traces,
     tensors=Tensors(streams, _judge, _inapplicable),
+    sampled=2,
 )

@@ -20,7 +20,8 @@ from harness.engines.registry import EngineSpec
 from harness.history.events import Header
 from harness.run.execute import attempt, described, drive
 from harness.run.lockstep import NAME as DIFFERENTIAL
-from harness.run.lockstep import incomparable, lockstep, refused
+from harness.run.lockstep import lockstep, refused
+from harness.run.selection import Sample, random_traces, why_not
 from harness.run.smaller import smallest
 from harness.run.suites import Stream, Suite
 from harness.trace.capabilities import lacking, within
@@ -33,15 +34,10 @@ from harness.verdict.expected import Expectations
 from harness.verdict.result import UNCOUNTED, Result
 from harness.verdict.summary import UNFINISHED, Failure, NotRun, Report, SuiteReport
 
-RANDOM_TRACES = 12
-"""Random traces for each configuration when the user gives no time."""
 FAILURES_SHRUNK = 3
 """How many failures of a run are shrunk, the first of each anomaly; the others are reported as they are."""
 HUNG_MAX = 3
 """After so many traces on which the engine hangs, a run ends."""
-RANDOM_TRACES_COMPUTED = 3
-"""The same of an engine that computes tensors, whose traces take thirty times as long."""
-
 
 Until = Callable[[Finding], bool]
 OnFailure = Callable[[Failure, bool], None]
@@ -72,6 +68,8 @@ class Runner:
     """The user named the layouts, so that no suite takes others."""
     exact_configurations: bool = False
     """The user named the configurations: what the engine refuses of them is an error, not something left out."""
+    full: bool = True
+    """Run every trace also on an engine that computes tensors; else a sample of them, unless the user named the layouts."""
     fail_fast: bool = False
     """Stop at the first failure that is not expected."""
     on_trace: Callable[[str, Trace], None] | None = None
@@ -105,16 +103,11 @@ class Runner:
         return self._report
 
     def _suites(self, suites: list[Suite], policy: PolicyKind) -> None:
-        endless = sum(suite.endless for suite in suites) or 1
+        reasons = {suite.name: why_not(suite, self.engine, policy) for suite in suites}
+        endless = sum(suite.endless and not reasons[suite.name] for suite in suites)
         for suite in suites:
-            if (why := self._over()) or (suite.paired and (why := incomparable(self.engine, policy.name))):
+            if why := self._over() or reasons[suite.name]:
                 self._skip(f"suite {suite.name}", why)
-            elif suite.tensors and not self.engine.kind.computes:
-                self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} computes no tensors")
-            elif suite.height not in self.engine.kind.heights:
-                self._skip(f"suite {suite.name}", f"engine {self.engine.kind.name} does not run at {suite.height} height")
-            elif suite.height not in policy.heights:
-                self._skip(f"suite {suite.name}", f"policy {policy.name} does not run at {suite.height} height")
             else:
                 report, tallies, started = SuiteReport(name=suite.name), list[Tally](), time.perf_counter()
                 self._report.suites.append(report)
@@ -131,6 +124,10 @@ class Runner:
     def _suite(self, suite: Suite, deadline: float | None, report: SuiteReport, tallies: list[Tally]) -> None:
         """Run the traces of a suite until there are none, the deadline has come, or the first failure if one is enough."""
         streams = self._streams(suite)
+        if self._short:
+            taken = Sample(suite.sampled, partial(self._leave_out, suite))
+            for index, stream in enumerate(streams):
+                stream.traces = taken.of(stream.traces, index)
         rounds = 0
         while streams:
             for stream in list(streams):
@@ -153,12 +150,12 @@ class Runner:
                     self._skip(f"{suite.name}: further traces", why)
                     return
             rounds += 1
-            if suite.endless and deadline is None and rounds >= self._random_traces:
+            if suite.endless and deadline is None and rounds >= random_traces(self.engine, short=self._short):
                 break
 
     @property
-    def _random_traces(self) -> int:
-        return RANDOM_TRACES_COMPUTED if self.engine.kind.computes else RANDOM_TRACES
+    def _short(self) -> bool:
+        return self.engine.kind.computes and not self.full and not self.chosen_configurations
 
     def _streams(self, suite: Suite) -> list[Stream]:
         configurations = [configuration for configuration in self.configurations if configuration.runs_at(suite.height)]
@@ -174,6 +171,10 @@ class Runner:
             Stream(configuration, self.engine, suite.traces(configuration, suite.height, self.seed))
             for configuration in configurations
         ]
+
+    def _leave_out(self, suite: Suite) -> None:
+        why = f"a short run takes one in {suite.sampled} of each configuration, and each at least once; --full takes all"
+        self._skip(f"{suite.name}: other traces", why)
 
     def _over(self) -> str:
         """Return why nothing more is run; empty if something is."""

@@ -41,7 +41,10 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Suite:
-    """A named stream of traces. `paired` runs each beside the reference too, `tensors` compares what an engine computes."""
+    """A named stream of traces. `paired` runs each beside the reference too, `tensors` compares what an engine computes.
+
+    `sampled`: on an engine that computes tensors, a short run takes one trace in so many.
+    """
 
     name: str
     summary: str
@@ -50,6 +53,7 @@ class Suite:
     paired: bool = False
     endless: bool = False
     tensors: Tensors | None = None
+    sampled: int = 1
 
 
 def scenario_traces(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
@@ -70,7 +74,7 @@ def _random(configuration: Configuration, height: Height, seed: int) -> Iterator
 SUITES: tuple[Suite, ...] = (
     Suite("invariants", "hand-written scenarios under every checker", "manager", scenario_traces),
     Suite("random", "random workloads that prefer boundaries, under every checker", "manager", _random, endless=True),
-    Suite("scheduler", "the scenarios with the engine's own scheduler", "scheduler", scenario_traces),
+    Suite("scheduler", "the scenarios with the engine's own scheduler", "scheduler", scenario_traces, sampled=10),
     Suite("scheduler-random", "random workloads with the engine's own scheduler", "scheduler", _random, endless=True),
     Suite("differential", "random workloads in lock-step with the reference", "manager", _random, paired=True, endless=True),
     Suite(

@@ -1,0 +1,57 @@
+"""What a run takes of its suites: which suites apply to the engine, and how many of their traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from harness.engines.policy import PolicyKind
+from harness.engines.registry import EngineSpec
+from harness.run.lockstep import incomparable
+from harness.run.suites import Suite
+from harness.trace.format import Trace
+
+RANDOM_TRACES = 12
+"""Random traces for each configuration when the user gives no time."""
+RANDOM_TRACES_COMPUTED = 3
+"""The same of an engine that computes tensors, whose traces take thirty times as long."""
+RANDOM_TRACES_SHORT = 1
+"""The same of such an engine in a short run."""
+
+
+def why_not(suite: Suite, engine: EngineSpec, policy: PolicyKind) -> str:
+    """Return why a suite has nothing to run on an engine; empty if it has."""
+    kind = engine.kind
+    if suite.paired and (why := incomparable(engine, policy.name)):
+        return why
+    if suite.tensors and not kind.computes:
+        return f"engine {kind.name} computes no tensors"
+    if suite.height not in kind.heights:
+        return f"engine {kind.name} does not run at {suite.height} height"
+    return "" if suite.height in policy.heights else f"policy {policy.name} does not run at {suite.height} height"
+
+
+def random_traces(engine: EngineSpec, *, short: bool) -> int:
+    """Return how many random traces each configuration gets when the user gives no time."""
+    if not engine.kind.computes:
+        return RANDOM_TRACES
+    return RANDOM_TRACES_SHORT if short else RANDOM_TRACES_COMPUTED
+
+
+class Sample:
+    """Takes one trace in `one_in` of each configuration, and whatever trace comes under its name for the first time.
+
+    `leave_out` is called for each other trace.
+    """
+
+    def __init__(self, one_in: int, leave_out: Callable[[], None]) -> None:
+        self._one_in, self._leave_out = one_in, leave_out
+        self._seen: set[str] = set()
+
+    def of(self, traces: Iterator[Trace], offset: int) -> Iterator[Trace]:
+        """Yield what is taken of the traces of a configuration; another offset takes other ones."""
+        for number, trace in enumerate(traces):
+            if (number + offset) % self._one_in == 0 or trace.header.name not in self._seen:
+                self._seen.add(trace.header.name)
+                yield trace
+            else:
+                self._leave_out()
