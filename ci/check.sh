@@ -35,7 +35,7 @@ cat <<'END'
 
 == not run here
 toy    tensors, cold against cached, scores: whatever "not run" lists above   ci/stage_toy.sh
-cuda   the same on a GPU                                                      docs/toy.md
+cuda   the same on a GPU                                                      docs/gpu.md
 mutants  every seeded fault, hunted anew                                       ci/stage_mutants.sh
 vllm   two real releases, and faults patched into them                        ci/stage_vllm.sh
 coverage  lines and branches that the tests run, by room                      ci/stage_coverage.sh

@@ -38,7 +38,8 @@ def step(
     states = begin(pools, planned, there, kernels)
     if watch is not None:
         watch.buckets, watch.places = planned.chunks, [(index, 0) for index in range(len(chunks))]
-    return forward(pools, there, states, constants(w, pools.config, kernels), kernels, watch)
+    logits = forward(pools, there, states, constants(w, pools.config, kernels), kernels, watch)
+    return logits[: sum(chunk.outputs for chunk in chunks)]
 
 
 def begin(pools: Pools, planned: FlatPlan, there: Batch, kernels: FlatKernels) -> States:
@@ -68,7 +69,7 @@ def constants(w: Weights, config: ToyConfig, kernels: FlatKernels) -> Weights:
 
 
 def forward(pools: Pools, there: Batch, states: States, c: Weights, kernels: FlatKernels, watch: Watch | None = None) -> Tensor:
-    """Run the layers over a batch that lies on the device; `c` are `constants`."""
+    """Run the layers over a batch that lies on the device, and return its logits, padding's last; `c` are `constants`."""
     return _Forward(pools, there, states, c, kernels, watch).run()
 
 

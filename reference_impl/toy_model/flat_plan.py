@@ -86,7 +86,7 @@ def batch(shape: Shape, numbers: Tensor) -> Batch:
 def plan(pools: Pools, chunks: Sequence[Chunk], pad_rows: int, positions: Callable[[Span], Sequence[int]]) -> FlatPlan:
     """Lay a step out. Requests are filled up to a multiple of `pad_rows`; the added ones read poison and write nothing."""
     planner = _Planner(pools, chunks)
-    padding = Chunk([0], 0, [[]] * len(pools.groups), outputs=0)
+    padding = Chunk([0], 0, [[]] * len(pools.groups))
     laid = [*chunks, *[padding] * (-len(chunks) % pad_rows)]
     stops = list(accumulate(len(chunk.tokens) for chunk in laid))
     cuts = [planner.writes.cuts(chunk) for chunk in laid]

@@ -63,6 +63,23 @@ def test_decode_equals_torchs_own_attention(window: int) -> None:
         assert far(ours[row], gated(theirs.flatten(), projected[row], 16)) <= 1e-6
 
 
+@pytest.mark.filterwarnings("ignore")  # it is slow without torch.compile, and says so
+def test_prefill_equals_flex_attention() -> None:
+    flex = pytest.importorskip("torch.nn.attention.flex_attention", reason="this torch has no FlexAttention")
+    start, length, window = 13, 20, 9
+    keys = paged_keys((start,), (length,), kv=2, dim=16, window=window, dtype=torch.float32)
+    query, projected = noise(length, 4, 16, dtype=torch.float32), noise(length, 4 * 32, seed=2, dtype=torch.float32)
+    ours = attended(query, projected, keys, (start,), (length,), window)
+
+    def seen(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return (k <= q + start) & (q + start - k < window)
+
+    mask = flex.create_block_mask(seen, None, None, length, start + length, device="cpu")
+    key, value = (part.transpose(1, 2) for part in keys.own[0])
+    theirs = flex.flex_attention(query[None].transpose(1, 2), key, value, block_mask=mask, enable_gqa=True)
+    assert far(ours, gated(theirs[0].transpose(0, 1).flatten(1), projected, 16)) <= 1e-6
+
+
 def test_poison_that_a_query_sees_makes_its_request_nan_and_no_other() -> None:
     keys = paged_keys((20, 20), (1, 1), kv=1, dim=16)
     query, projected = noise(2, 2, 16), noise(2, 64, seed=2)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from harness._util.errors import UsageError
 from harness.engines.registry import parse
 from harness.run.execute import drive
+from suites.support.paged_by_hand import WITHOUT_MAMBA
+from suites.support.random_checkpoint import random_checkpoint
+from suites.support.toy_questions import asks, tokens
 from suites.support.toy_runs import DENSE, measured_in, story
 
 pytestmark = pytest.mark.toy
@@ -20,12 +25,6 @@ def test_clean_run_with_hits_passes(precision: str) -> None:
     assert measured_in(result).restored_rows > 0
 
 
-def test_unknown_kernels_are_refused() -> None:
-    trace = story("full-swa-mamba", DENSE, "preempt-and-resume")
-    with pytest.raises(UsageError, match="kernels 'cuda' are unknown; known are torch, triton"):
-        parse("toy:kernels=cuda").open(trace.header)
-
-
 def test_interpreter_is_no_gpu() -> None:
     from harness.engines.toy.engine import check_kernels
     from suites.support.toy_models import model
@@ -34,3 +33,16 @@ def test_interpreter_is_no_gpu() -> None:
         check_kernels("triton", "cuda", model("full_attention"))
     with pytest.raises(UsageError, match="none for layers of type mamba2; use kernels=torch"):
         check_kernels("triton", "cpu", model("mamba2"))
+
+
+def test_answers_are_those_of_plain_kernels(tmp_path: Path) -> None:
+    from harness.engines.toy.service import ToyService
+
+    folder = random_checkpoint(tmp_path, layers=WITHOUT_MAMBA)
+    said = []
+    for kernels in ("triton", "torch"):
+        service = ToyService(folder, pages=600, dtype="float64", kernels=kernels)
+        said.append(tokens(service.answer(asks(max_tokens=2, ends=("the cat ran",)))))
+        said.append(tokens(again := service.answer(asks(max_tokens=3, ends=("the", "on on on")))))
+        assert all(answer.restored["recurrent"] >= 64 for answer in again)
+    assert said[:2] == said[2:]

@@ -22,7 +22,7 @@ def in_triton(dtype: torch.dtype = torch.float64, **options: Any) -> Hand:
     return Hand(dtype, layers=WITHOUT_MAMBA, kernels=named("triton"), **options)
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, EXACT), (torch.float32, 1e-4)])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, EXACT), (torch.float32, 1e-4), (torch.bfloat16, 0.3)])
 def test_unequal_chunks_over_scattered_tables_equal_the_dense_model(dtype: torch.dtype, bound: float) -> None:
     hand, numbers = in_triton(dtype), random.Random(1)
     texts = [hand.tokens(length, seed) for seed, length in enumerate((30, 24, 19))]

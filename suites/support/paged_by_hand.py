@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -69,6 +69,10 @@ class Hand:
     def deal(self, tokens: int) -> list[list[int]]:
         """Return fresh tables for a request of so many tokens."""
         return [[self._free.pop() for _ in range(-(-tokens // block))] for block in BLOCKS]
+
+    def give(self, pages: Iterable[int]) -> None:
+        """Add pages to be dealt."""
+        self._free += pages
 
     def tokens(self, count: int, seed: int = 0) -> list[int]:
         """Return random tokens."""

@@ -12,14 +12,14 @@ from reference_impl.toy_model.weights import random_weights
 LAYERS = ("linear_attention", "sliding_attention", "mamba2", "full_attention")
 
 
-def random_checkpoint(folder: Path, seed: int = 3) -> Path:
+def random_checkpoint(folder: Path, seed: int = 3, layers: tuple[str, ...] = LAYERS) -> Path:
     """Write one and return its folder."""
     words = vocabulary(["the", " cat", " dog", " sat", " ran", " on", " mat"])
     config = ToyConfig(
         vocab_size=len(words),
         hidden_size=32,
         intermediate_size=32,
-        layer_types=LAYERS,  # type: ignore[arg-type]
+        layer_types=layers,  # type: ignore[arg-type]
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=8,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from harness.engines.registry import parse
 from harness.run.execute import drive
+from reference_impl.toy_model import dense, flat
+from reference_impl.toy_model.flat_plan import batch, plan
+from reference_impl.toy_model.kernels import named
 from reference_impl.toy_model.paged import Chunk, move, step
-from suites.support.paged_by_hand import BLOCKS, Hand, far
+from suites.support.paged_by_hand import BLOCKS, WITHOUT_MAMBA, Hand, far
 from suites.support.random_checkpoint import random_checkpoint
+from suites.support.toy_models import noise
 from suites.support.toy_questions import asks, tokens
 from suites.support.toy_runs import DENSE, measured_in, story
 
@@ -22,8 +28,11 @@ pytestmark = [
 ]
 
 
-def on_gpu(dtype: torch.dtype) -> Hand:
-    hand = Hand(dtype, device="cuda")
+IN_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="needs the extra `triton`")
+
+
+def on_gpu(dtype: torch.dtype, **options: Any) -> Hand:
+    hand = Hand(dtype, device="cuda", **options)
     hand.gpu = {name: tensor.cuda() for name, tensor in hand.weights.items()}  # type: ignore[attr-defined]
     return hand
 
@@ -50,6 +59,81 @@ def test_step_waits_for_the_device_nowhere() -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
+@IN_TRITON
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_in_triton_equal_the_dense_model_on_the_cpu(dtype: torch.dtype) -> None:
+    hand = on_gpu(dtype, layers=WITHOUT_MAMBA, kernels=named("triton"))
+    exact = {name: tensor.double() for name, tensor in hand.weights.items()}
+    texts, tables = [hand.tokens(50, i) for i in range(3)], [hand.deal(50) for _ in range(3)]
+    hand.weights, bound = hand.gpu, 1e-3 if dtype == torch.float32 else 0.2  # type: ignore[attr-defined]
+    for starts, stops in (((0, 0, 0), (17, 5, 33)), ((17, 5, 33), (18, 6, 34)), ((18, 6, 34), (50, 7, 40))):
+        spans = list(zip(texts, starts, stops, tables, strict=True))
+        for (text, start, stop, _), logits in zip(spans, hand.run(*spans, pad_rows=4), strict=True):
+            cold = dense.forward(torch.tensor([text]), exact, hand.config)[0]
+            assert far(logits.cpu().double(), cold[start:stop]) <= bound
+
+
+@IN_TRITON
+def test_replay_of_a_captured_graph_equals_the_step_without_one() -> None:
+    """One graph, captured for a shape, serves another step of the same shape, with other requests' tokens, pages and states."""
+    captured, eager = (on_gpu(torch.float32, layers=WITHOUT_MAMBA, kernels=named("triton")) for _ in range(2))
+    steps: list[list[Chunk]] = []
+    for hand in (captured, eager):
+        texts, tables = [hand.tokens(40, i) for i in range(3)], [hand.deal(40) for _ in range(3)]
+        prefill = [Chunk(text[: 20 + i], 0, t) for i, (text, t) in enumerate(zip(texts, tables, strict=True))]
+        step(hand.pools, prefill, hand.gpu, kernels=hand.kernels)  # type: ignore[attr-defined]
+        steps = [
+            [Chunk([text[20 + i + n]], 20 + i + n, t) for i, (text, t) in enumerate(zip(texts, tables, strict=True))]
+            for n in range(4)
+        ]
+    kernels, pools = captured.kernels, captured.pools
+    weights = flat.constants(captured.gpu, pools.config, kernels)  # type: ignore[attr-defined, arg-type]
+    with torch.inference_mode():
+        planned = plan(pools, steps[0], 4, kernels.positions)
+        static = planned.numbers.cuda()
+        there, graph = batch(planned.shape, static), torch.cuda.CUDAGraph()
+        states = flat.begin(pools, planned, there, kernels)  # type: ignore[arg-type]
+        flat.forward(pools, there, states, weights, kernels)  # type: ignore[arg-type]
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            logits = flat.forward(pools, there, states, weights, kernels)  # type: ignore[arg-type]
+        for chunks in steps:
+            if chunks is not steps[0]:  # its states are read already, and have been written over since
+                planned = plan(pools, chunks, 4, kernels.positions)
+                assert planned.shape == there.shape
+                static.copy_(planned.numbers)
+                for g, fresh in flat.begin(pools, planned, there, kernels).items():  # type: ignore[arg-type]
+                    for old, new in zip(states[g], fresh, strict=True):
+                        old.copy_(new)
+            graph.replay()
+            without = step(eager.pools, chunks, eager.gpu, pad_rows=4, kernels=eager.kernels)  # type: ignore[attr-defined]
+            assert torch.equal(logits[: len(chunks)], without)
+
+
+@IN_TRITON
+def test_delta_rule_equals_that_of_flash_linear_attention() -> None:
+    theirs = pytest.importorskip("fla.ops.gated_delta_rule", reason="needs flash-linear-attention")
+    from reference_impl.toy_model.triton_kernels.gated_delta import gated_delta
+
+    lengths, heads, size = (70, 5, 40), 4, 32
+    first = torch.tensor([0, 70, 75, 115], device="cuda")
+    q, k, v = (noise(115, heads, size, seed=seed, dtype=torch.float32).cuda() for seed in (1, 2, 3))
+    g, beta = (
+        -noise(115, heads, seed=4, dtype=torch.float32).abs().cuda(),
+        noise(115, heads, seed=5, dtype=torch.float32).sigmoid().cuda(),
+    )
+    states, pages = (
+        noise(1, 3, heads, size, size, seed=6, dtype=torch.float32).cuda(),
+        torch.zeros(1, 4, heads, size, size, device="cuda"),
+    )
+    mixed = torch.cat([q.flatten(1), k.flatten(1), v.flatten(1)], dim=1)
+    spans = [torch.tensor(x, dtype=torch.int32, device="cuda") for x in ([0, 1, 2, 3], [70, 75, 115], [1, 2, 3])]
+    ours = gated_delta(mixed, g, beta, states, pages, 0, first.int(), *spans, max(lengths))
+    options = {"initial_state": states[0], "output_final_state": True, "use_qk_l2norm_in_kernel": True, "cu_seqlens": first}
+    out, after = theirs.chunk_gated_delta_rule(q[None], k[None], v[None], g[None], beta[None], **options)
+    assert far(ours, out[0]) <= 1e-2 and far(pages[0, 1:], after) <= 1e-2
+
+
 def test_pages_move_on_the_gpu() -> None:
     hand = on_gpu(torch.float64)
     text, tables, fresh = hand.tokens(40), hand.deal(40), hand.deal(40)
@@ -61,9 +145,10 @@ def test_pages_move_on_the_gpu() -> None:
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32", "bf16-state"])
-def test_engine_passes_on_the_gpu(precision: str) -> None:
+@pytest.mark.parametrize("kernels", ["torch", pytest.param("triton", marks=IN_TRITON)])
+def test_engine_passes_on_the_gpu(precision: str, kernels: str) -> None:
     trace = story("full-swa-mamba", DENSE, "preempt-and-resume")
-    result = drive(trace, parse(f"toy:device=cuda,dtype={precision}").open(trace.header))
+    result = drive(trace, parse(f"toy:device=cuda,dtype={precision},kernels={kernels}").open(trace.header))
     assert result.outcome == "pass", result.findings[:1]
     assert measured_in(result).restored_rows > 0
 

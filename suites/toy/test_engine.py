@@ -53,13 +53,18 @@ def test_logits_over_pages_are_those_of_a_cold_run_also_after_hits(layout: str, 
     assert numbers.restored_rows > 0 and numbers.restored > 0
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16-state"])
+@pytest.mark.parametrize("precision", ["float32", "bf16-state", "bfloat16"])
 def test_other_precisions_pass_within_a_multiple_of_their_own_noise(precision: str) -> None:
     result = run(story("full-swa-mamba", DENSE, "exact-replay"), f"toy:dtype={precision}")
     numbers = measured_in(result)
     assert result.outcome == "pass", (numbers, result.findings[:1])
     assert numbers.tolerance == pytest.approx(4 * numbers.floor)
     assert numbers.floor > 1e-9
+
+
+@pytest.mark.parametrize(("fault", "outcome"), [("conv-state-lost", "fail"), ("state-restored-in-bf16", "pass")])
+def test_bfloat16_finds_gross_faults_and_no_rounding(fault: str, outcome: str) -> None:
+    assert run(story("full-swa-mamba", DENSE, "preempt-and-resume"), f"toy:dtype=bfloat16,mutant={fault}").outcome == outcome
 
 
 def test_rows_that_only_fill_a_batch_change_nothing() -> None:
@@ -85,10 +90,12 @@ def test_engine_says_the_same_events_as_the_reference() -> None:
 @pytest.mark.parametrize(
     ("engine", "says"),
     [
-        ("toy:dtype=float16", "dtype 'float16' is unknown; known are float64, float32, bf16-state"),
+        ("toy:dtype=float16", "dtype 'float16' is unknown; known are float64, float32, bf16-state, bfloat16"),
         ("toy:device=tpu", "device 'tpu' is unknown"),
         ("toy:seed=x", "seed 'x' is not a whole number"),
         ("toy:pad_rows=0", "pad_rows '0' is not a whole number, at least 1"),
+        ("toy:batch=4", "batch is for prompts"),
+        ("toy:kernels=cuda", "kernels 'cuda' are unknown; known are torch, triton"),
         ("toy:checkpoint=nowhere", "nowhere"),
         ("toy:mutant=no-such", "no mutant is called 'no-such'"),
     ],

@@ -130,3 +130,14 @@ def test_choice_between_logits_that_are_no_numbers_is_no_near_tie() -> None:
     even, poisoned, overflown = _choices({"r": rows})["r"]
     assert even == Choice(1, 0.5)
     assert poisoned.margin == overflown.margin == NO_TIE > NEAR_TIE
+
+
+def test_batch_is_an_option_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.engines.answers import Opening
+    from harness.engines.toy.kind import open_service
+
+    monkeypatch.setattr("harness.engines.toy.service.ToyService", lambda folder, **options: options)
+    opened: Any = open_service({"batch": "2", "kernels": "triton"}, Opening())
+    assert (opened["batch"], opened["kernels"]) == (2, "triton")
+    with pytest.raises(UsageError, match="batch '0' is not a whole number, at least 1"):
+        open_service({"batch": "0"}, Opening())

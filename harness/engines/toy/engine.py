@@ -73,6 +73,8 @@ def build(header: TraceHeader, options: Mapping[str, str]) -> ToyEngine:
 
     Raises UsageError for an option that does not fit.
     """
+    if "batch" in options:
+        raise UsageError("--engine: batch is for prompts; how many requests of a trace run at a time is in its header")
     engine: Any = policies.get(header.policy).open(header, {"release": options.get("release", "")})
     engine.header = msgspec.structs.replace(engine.header, engine="toy")
     model, kernels = _model(engine.header, options), options.get("kernels", "torch")

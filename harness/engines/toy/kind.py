@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness._util.errors import EngineMissing
+from harness._util.errors import EngineMissing, UsageError
 from harness.engines.answers import Backend, Opening
 from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
@@ -17,6 +17,8 @@ TIER_PAGES = 1 << 16
 """Enough for every prompt of a score, each under a salt of its own."""
 PREEMPT_EVERY = 8
 """Steps after which the request that came last loses its place, in an arm under preemption."""
+BATCH = 16
+"""Requests that run at a time."""
 DRAFTS = 3
 """Tokens that are guessed with each one, in an arm with drafts."""
 SCARCE_PAGES = 256
@@ -56,7 +58,15 @@ def open_service(options: Mapping[str, str], opening: Opening) -> Backend:
         dtype=options.get("dtype") or opening.dtype or "float32",
         device=options.get("device") or opening.device,
         kernels=options.get("kernels", "torch"),
+        batch=_batch(options),
     )
+
+
+def _batch(options: Mapping[str, str]) -> int:
+    text = options.get("batch", str(BATCH))
+    if not text.isdecimal() or not int(text):
+        raise UsageError(f"--engine: batch {text!r} is not a whole number, at least 1")
+    return int(text)
 
 
 def need_torch() -> None:
@@ -87,7 +97,8 @@ ENGINE = EngineKind(
     options={
         "mutant": "a seeded fault (see `ls mutants`)",
         "release": "the release of the policy's system whose rules apply",
-        "dtype": "float64 (default; for prompts float32), float32, or bf16-state: recurrent memories in bfloat16",
+        "dtype": "float64 (default; for prompts float32), float32, bfloat16, or bf16-state: recurrent memories in bfloat16",
+        "batch": "for prompts: at most so many run at a time; default 16",
         "device": "cpu (default) or cuda",
         "kernels": "torch (default), or triton: kernels over block tables; on the CPU in Triton's interpreter, which is slow",
         "checkpoint": "a folder with a trained model; default: a random one made to fit the layout",

@@ -20,8 +20,11 @@ PRECISIONS: dict[str, tuple[torch.dtype, torch.dtype | None]] = {
     "float64": (torch.float64, None),
     "float32": (torch.float32, None),
     "bf16-state": (torch.float32, torch.bfloat16),
+    "bfloat16": (torch.bfloat16, None),
 }
-"""Per name the dtype of everything, and that of recurrent memories if it is another."""
+"""Per name the dtype of everything, and that of recurrent memories if it is another. Memories are never narrower than float32
+unless that is asked for: those of `bfloat16` are float32.
+"""
 LAYER_OF: dict[str, LayerType] = {
     "recurrent": "linear_attention",
     "sliding": "sliding_attention",

@@ -113,10 +113,11 @@ def _part(computed: Computed, layer: int, name: str) -> Tensor:
 
 
 def _roundings(model: Model) -> list[Rounding]:
-    stored = PRECISIONS[model.precision][1]
+    dtype, stored = PRECISIONS[model.precision]
+    dtype = torch.float32 if dtype == torch.float64 else dtype
     if stored is None or not _recurrent_layers(model):
-        return [Rounding(torch.float32)]
-    return [Rounding(torch.float32, stored, every) for every in _STORED_EVERY]
+        return [Rounding(dtype)]
+    return [Rounding(dtype, stored, every) for every in _STORED_EVERY]
 
 
 def _noise(model: Model, exact: Tensor, rounded: list[Tensor]) -> Noise:

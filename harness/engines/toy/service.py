@@ -44,8 +44,8 @@ class ToyService:
     The pool has `pages` blocks of `block_size` tokens, at most `batch` requests run at a time, and a step computes at most
     `budget` tokens; `retention_interval` is the policy's option. `tier_pages` > 0 adds a second tier. With `preempt_every`
     n > 0 each n-th step takes its place from the request that came last, once for each request. So many `drafts` are verified
-    with each token; so many steps are `in_flight` when the next one is scheduled (0 to 2). `dtype` is float32, float64 or
-    bf16-state (float32, recurrent memories in bfloat16); `device` is cpu or cuda, `kernels` are torch or triton.
+    with each token; so many steps are `in_flight` when the next one is scheduled (0 to 2). `dtype` is float32, float64,
+    bfloat16 or bf16-state (float32, recurrent memories in bfloat16); `device` is cpu or cuda, `kernels` are torch or triton.
     `engine` is what carries the requests out.
 
     Raises UsageError for an option or a checkpoint that does not fit.
