@@ -1,6 +1,6 @@
 """How fast the toy model runs: prefill and decode, over pages, without a cache, and in transformers, in one run on one machine.
 
-    python -m benchmarks.toy [--device cuda] [--checkpoint DIR] [--batch 64] [--write docs/speed.md]
+    python -m benchmarks.toy [--device cuda] [--kernels triton] [--checkpoint DIR] [--batch 64] [--write docs/speed.md]
 
 All three run the same weights in float32: those of a checkpoint of the published architecture (Qwen3.5), or random ones of
 its sizes. Times on a machine that does other things are worth little, so the section gives ratios beside the rates, every
@@ -29,6 +29,7 @@ import torch  # noqa: E402  (threads are chosen before torch is imported)
 from reference_impl.toy_model import checkpoint, dense  # noqa: E402
 from reference_impl.toy_model.config import ToyConfig  # noqa: E402
 from reference_impl.toy_model.export import PUBLISHED_CHUNK, export  # noqa: E402
+from reference_impl.toy_model.kernels import NAMES, named  # noqa: E402
 from reference_impl.toy_model.paged import Chunk, PagedGroup, Pools, step  # noqa: E402
 from reference_impl.toy_model.tokenizer import as_hugging_face, vocabulary  # noqa: E402
 from reference_impl.toy_model.weights import random_weights  # noqa: E402
@@ -40,8 +41,8 @@ ROUNDS = 3
 class Paged:
     """A batch of requests over pages of their own."""
 
-    def __init__(self, model: checkpoint.Checkpoint, prompts: torch.Tensor, new: int, device: str) -> None:
-        self.model, self.prompts = model, prompts.tolist()
+    def __init__(self, model: checkpoint.Checkpoint, prompts: torch.Tensor, new: int, device: str, kernels: str) -> None:
+        self.model, self.prompts, self.kernels = model, prompts.tolist(), named(kernels)
         types = model.config.layer_types
         groups = [
             PagedGroup(layers, BLOCK)
@@ -70,13 +71,14 @@ class Paged:
 
     def _run(self, tokens: list[list[int]], start: int) -> torch.Tensor:
         chunks = [Chunk(own, start, table) for own, table in zip(tokens, self.tables, strict=True)]
-        return step(self.pools, chunks, self.model.weights)
+        return step(self.pools, chunks, self.model.weights, kernels=self.kernels)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Measure, print the section, and return 1 if the executions do not generate the same."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--kernels", default="torch", choices=NAMES)
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--prompt", type=int, default=512)
@@ -86,6 +88,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("--device cuda: torch sees no GPU here")
+    if options.kernels == "triton" and options.device == "cpu":
+        sys.exit("--kernels triton: on the CPU they run in an interpreter, whose time says nothing")
     with tempfile.TemporaryDirectory() as folder:
         section, same = measure(options, options.checkpoint or random_checkpoint(Path(folder)))
     sections.tell(section, options.write)
@@ -100,7 +104,7 @@ def measure(options: Any, folder: Path) -> tuple[str, bool]:
     theirs = Qwen3_5ForCausalLM.from_pretrained(folder, dtype=torch.float32).to(options.device).eval()
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(model.config.vocab_size, (options.batch, options.prompt), generator=generator)
-    paged, there = Paged(model, prompts, options.new, options.device), prompts.to(options.device)
+    paged, there = Paged(model, prompts, options.new, options.device, options.kernels), prompts.to(options.device)
 
     def generate(new: int) -> torch.Tensor:
         with torch.inference_mode():
