@@ -25,7 +25,7 @@ TOKENS_AT_ONCE = 32
 
 @triton.jit
 def _attend(
-    out: Any, query: Any, projected: Any, kept: Any, table: Any, first: Any, starts: Any, pages: Any, columns: Any, scale: Any,
+    out: Any, query: Any, projected: Any, kept: Any, table: Any, first: Any, starts: Any, pages: Any, columns: Any,
     WINDOW: tl.constexpr, BLOCK: tl.constexpr, KV: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -38,7 +38,7 @@ def _attend(
         return
     here = (token < length)[:, None] & (dim < DIM)[None, :]
     head = (begin + token) * (KV * GROUP) + kv * GROUP + rows % GROUP
-    q = tl.load(query + head[:, None] * DIM + dim[None, :], mask=here, other=0.0).to(ACC) * scale
+    q = tl.load(query + head[:, None] * DIM + dim[None, :], mask=here, other=0.0).to(ACC) * DIM**-0.5
 
     position = start + token
     oldest = tl.maximum(start + tl.program_id(1) * ROWS // GROUP - WINDOW + 1, 0) if WINDOW else 0
@@ -99,7 +99,7 @@ def paged_attention(
     rows = tile(min(longest, TOKENS_AT_ONCE) * group)
     out = torch.empty((tokens, heads * dim), dtype=query.dtype, device=query.device)
     grid = (requests, triton.cdiv(longest * group, rows), kv)
-    numbers = (pages, table.shape[0] // requests, dim**-0.5)
+    numbers = (pages, table.shape[0] // requests)
     sizes = {"WINDOW": window, "BLOCK": block, "KV": kv, "GROUP": group, "DIM": dim}
     tiles = {"ROWS": rows, "KEYS": KEYS_AT_ONCE, "WIDE": tile(dim), "ACC": accumulator(query)}
     launch(_attend, grid, out, query, projected, kept[layer], table, first, starts, *numbers, **sizes, **tiles)
