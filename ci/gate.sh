@@ -26,7 +26,10 @@ refuse() {
 [[ ${1:--} != -* ]] || refuse 'name an engine first: gate.sh ENGINE[:KEY=VALUE,…] [options of cachewitness run]'
 engine=$1
 shift
+before=
 for option in "$@"; do
+    [[ $before$option != --isolate?(=)no ]] || refuse '--isolate no: an engine that shares the process of the harness can choose its exit code'
+    [[ $option == --isolate ]] && before=$option || before=
     case ${option%%=*} in
     --engine | --report | --expected | --json | --quiet) refuse "${option%%=*} is the gate's own; see the head of ${0##*/}" ;;
     esac

@@ -6,6 +6,7 @@ from math import lcm
 
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
+from harness.checkers.wording import count
 from harness.history.events import Aborted, Copy, ResetDone, StepBegin, StepEnd
 from harness.ledger.ledger import Ledger
 
@@ -79,10 +80,13 @@ class Progress(Checker):
         prompt, reserved = request.prompt_tokens, ledger.header.rules.reserved_pages
         if (most and prompt > most) or not _fits_alone(ledger, event.r, reserved):
             return None
-        limit = f"prompts of up to {most} tokens" if most else "prompts of any length"
+        if ledger.header.rules.gives_up:
+            self.excused["gives_up"] += 1
+            return None
+        limit = f"prompts of up to {count(most, 'token')}" if most else "prompts of any length"
         sentence = (
-            f"Let {event.r} be a request with a prompt of {prompt} tokens, for which the pool has room if it runs alone; the "
-            f"engine declares that it takes {limit}. However it gave {event.r} up, which nobody had asked for: a "
+            f"Let {event.r} be a request with a prompt of {count(prompt, 'token')}, which alone would fit the pool; the engine "
+            f"declares that it takes {limit}. However it gave {event.r} up, which nobody had asked for: a "
             f"contradiction."
         )
         return (Finding(anomaly="stuck", r=event.r, sentence=sentence),)

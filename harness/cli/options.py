@@ -192,6 +192,12 @@ def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
         for option, value in (("--deadline", isolate.deadline), ("--memory-gib", isolate.memory_gib)):
             if value is not None:
                 raise UsageError(f"{option}: engine {spec.kind.name} runs in the harness's own process; add --isolate yes")
+        if spec.held_apart:
+            click.echo(
+                f"warning: --isolate no: if {spec.kind.name} ends its process, it ends the harness too and chooses the exit "
+                "code; without a verdict on the last line the code means nothing",
+                err=True,
+            )
         return spec
     if isolate.memory_gib and not platform.startswith("linux"):
         raise UsageError("--memory-gib: only Linux can limit the memory of another process; leave it out")

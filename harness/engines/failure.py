@@ -7,6 +7,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Literal
 
+from harness._util.lines import printable
+
 Lost = Literal["died", "hung"]
 
 
@@ -34,7 +36,7 @@ FAULTS = ("mutants", "fault_tools.py")
 def told(error: BaseException) -> str:
     """Return an exception in one line: its class, the first line of its message, and where it was raised."""
     lines = str(error).strip().splitlines()
-    said = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    said = printable(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
     code, line = _raised_in(error)
     return f"{said} ({Path(code.co_filename).name}:{line}, in the {_layer(code)})" if code else said
 

@@ -17,6 +17,7 @@ import msgspec
 from harness._util import plugins
 from harness._util.errors import EngineBroken, EngineMissing, UsageError
 from harness._util.names import nearest
+from harness.engines import import_probe
 from harness.engines.child.engine import Isolated, Isolation
 from harness.engines.failure import EngineFailure, told
 from harness.engines.faults import plant
@@ -128,20 +129,24 @@ def kinds() -> dict[str, EngineKind]:
 
     A registration that cannot be imported is listed all the same; it says why when somebody opens it.
     """
-    found = {}
-    for name, entry in plugins.registered(GROUP).items():
-        try:
-            kind = entry.load()
-            if not isinstance(kind, EngineKind):
-                raise TypeError(f"a {type(kind).__name__}, not an EngineKind")
-            found[name] = kind
-        except Exception as error:
-            found[name] = _broken(entry, error)
-    return found
+    return {name: _loaded(entry) for name, entry in plugins.registered(GROUP).items()}
 
 
-def _broken(entry: importlib.metadata.EntryPoint, error: Exception) -> EngineKind:
-    why = f"engine {entry.name!r} ({entry.value}) cannot be imported: {type(error).__name__}: {error}"
+def _loaded(entry: importlib.metadata.EntryPoint) -> EngineKind:
+    """Import a registration; one of another package first in a process that may end with it."""
+    try:
+        if not entry.value.startswith(_OWN) and (died := import_probe.died(entry)):
+            return _broken(entry, died)
+        kind = entry.load()
+        if not isinstance(kind, EngineKind):
+            raise TypeError(f"a {type(kind).__name__}, not an EngineKind")
+        return kind
+    except Exception as error:
+        return _broken(entry, f"{type(error).__name__}: {error}")
+
+
+def _broken(entry: importlib.metadata.EntryPoint, reason: str) -> EngineKind:
+    why = f"engine {entry.name!r} ({entry.value}) cannot be imported: {reason}"
 
     def refuse(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         raise EngineMissing(why)
@@ -155,10 +160,10 @@ def parse(text: str) -> EngineSpec:
     Raises UsageError for an unknown engine (with the nearest name) or option.
     """
     name, _, rest = text.partition(":")
-    known = kinds()
+    known = plugins.registered(GROUP)
     if name not in known:
         raise UsageError(f"--engine: no engine is called {name!r}{nearest(name, known)}")
-    kind = known[name]
+    kind = _loaded(known[name])
     options: dict[str, str] = {}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")

@@ -23,7 +23,7 @@ from harness.engines.registry import EngineSpec
 from harness.fuzz.draw import Restriction, draw
 from harness.fuzz.watch import Watch
 from harness.history.events import Header
-from harness.run.execute import attempt, described, drive
+from harness.run.execute import attempt, described, drive, seconds_in
 from harness.run.lockstep import NAME as DIFFERENTIAL
 from harness.run.lockstep import incomparable, lockstep, refused
 from harness.run.smaller import smallest
@@ -176,7 +176,7 @@ class Campaign:
         if bad:
             self._suites[trace.header.height].bad_events.append(bad)
         self._count(trace, result, time.perf_counter() - began)
-        if spent := getattr(engine, "engine_seconds", 0.0):
+        if spent := seconds_in(engine):
             self.report.engine_seconds = (self.report.engine_seconds or 0.0) + spent
         name = f"fuzz:{trace.header.name}@{configuration.name}"
         findings = sorted(result.findings, key=lambda finding: finding.checker == DIFFERENTIAL)  # a rule says more

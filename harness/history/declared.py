@@ -14,6 +14,8 @@ from harness.trace.format import TraceHeader
 
 STEPS_MAX, DRAFTS_MAX = 1024, 64
 """The most `progress_steps` and `drafts` that a header may declare; beyond them nothing is left to be judged."""
+PAGES_FACTOR, PAGES_BESIDE = 64, 4096
+"""A pool has at most so many times the pages that the trace gives, and so many beside them; what a trace fills is far less."""
 ALWAYS = ("safety-law", "ownership", "identity", "window-liveness", "content-floor")
 """Rules that no engine can declare not applicable: where they have nothing to judge, the harness sees that for itself."""
 OF_KEYS = ("commit-order", "reuse-floor", "replay-boundary-retained")
@@ -25,15 +27,18 @@ IDENTITY = ("salt", "adapter", "media")
 
 def check_declared(header: Header) -> None:
     """Raise Nonsense if a header says what no cache can be, or denies a rule that applies to every cache."""
-    for field in ("engine", "engine_version"):
+    for field in ("engine", "engine_version", "trace"):
         _check_line(getattr(header, field), field)
     for rule, why in header.not_applicable.items():
         _check_line(rule, "not_applicable")
         _check_line(why, "not_applicable")
         if rule in ALWAYS and not (rule == "identity" and not set(IDENTITY).intersection(header.capabilities)):
             raise Nonsense(f"{rule!r} - at `$.not_applicable`; it applies to every cache")
+    for capability in header.capabilities:
+        _check_line(capability, "capabilities")
     _check_rules(header)
     for pool in header.pools:
+        _check_line(pool.tier, "pools")
         _check_pool(pool)
 
 
@@ -94,6 +99,11 @@ def check_fit(header: Header, trace: TraceHeader) -> None:
         raise Nonsense(f"{', '.join(kinds)} - at `$.groups`; the trace's layout has {', '.join(asked)}")
     windows = _least(group.window for group in groups), _least(spec.window for spec in wanted)
     chunks = _least(group.chunk for group in groups), _least(spec.chunk for spec in wanted)
+    most = PAGES_FACTOR * trace.pages + PAGES_BESIDE
+    for pool in header.pools:
+        if pool.pages > most:
+            told = f"{pool.pages:,} pages of pool {pool.id} - at `$.pools`; the trace gives the engine {trace.pages:,}"
+            raise Nonsense(f"{told}, of which no more than {most:,} can be made")
     for field, (span, least) in (("window", windows), ("chunk", chunks)):
         if span < least:
             raise Nonsense(f"{field} {span} - at `$.groups`; the narrowest of the trace's layout is {least}")

@@ -130,7 +130,8 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     set if what a second tier has does not complete what the device has. `reuse_distance`: a request may resume so many tokens
     earlier than what is kept allows. `eagle_groups`: the groups that a speculative look-up matches further; empty: all of them.
     `captures` is set if prefixes are captured rather than keyed. `max_prompt`: a prompt may have so many tokens; 0:
-    any number for which the pools have room.
+    any number for which the pools have room. `gives_up`: where nobody can go on for want of room, requests are given up that
+    would run alone.
     """
 
     caching: bool = True
@@ -146,6 +147,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     eagle_groups: list[int] = []
     captures: Captures | None = None
     max_prompt: int = 0
+    gives_up: bool = False
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):

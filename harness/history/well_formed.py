@@ -93,6 +93,10 @@ class WellFormedness:
         self._in_flight: dict[int, dict[str, tuple[int, int]]] = {}
         """Steps that have not ended, the oldest first; of each, by request, where its run ends and how many drafts it has."""
         self._under_way: set[int] = set()
+        self._placed: set[str] = set()
+        """Requests that were looked up, or ran from their first token, since they came or lost their place."""
+        self._unfound: dict[str, int] = {}
+        """Requests that run from so many tokens on, and of which no look-up was reported yet."""
         self._rules: dict[type, Callable[[Any], None]] = {
             Take: self._holding,
             Drop: self._holding,
@@ -133,6 +137,7 @@ class WellFormedness:
         if self._in_flight and not self._ended_step:
             raise Nonsense(f"{len(self._in_flight)} steps begin and none of them ends; write `step_end` when a step has run")
         self._check_forgotten()
+        self._check_found()
 
     def operation_over(self) -> None:
         """Note that an operation is over. Raises Nonsense if it published keys for a step that did not begin in it."""
@@ -142,6 +147,7 @@ class WellFormedness:
                 f"began is {self.begun}"
             )
         self._check_forgotten()
+        self._check_found()
         self._forgets = False
 
     # --- when --------------------------------------------------------------------------------------------------------------
@@ -168,6 +174,7 @@ class WellFormedness:
                 f"step {step} - at `$.step`; events of step {expected} came already, so step {expected} begins first"
             )
         self._check_forgotten()
+        self._check_found()
         self._forgets = False
         self.begun, self._ahead, self._keyed = step, 0, 0
         for r, tokens in event.asked:
@@ -198,6 +205,16 @@ class WellFormedness:
         elif not 0 <= run.start < run.stop or (run.stop > known and run.stop > known + self._may_come(run.r)):
             raise Nonsense(f"tokens [{run.start}, {run.stop}) of {run.r!r} - at `$.runs`; it has {known} tokens here")
         self._columns(run.tables, "runs")
+        if run.r not in self._placed:
+            if run.start:
+                self._unfound[run.r] = run.start
+            self._placed.add(run.r)
+
+    def _check_found(self) -> None:
+        """Refuse a run that starts behind what nobody has looked up; `hit` may come after the run, in the same operation."""
+        if self._unfound:
+            r, start = self._unfound.popitem()
+            raise Nonsense(f"{r!r} runs from token {start} on, and was not looked up; report `hit`, which says where that lies")
 
     def _may_come(self, r: str) -> int:
         """Return how many tokens the steps in flight may add to a request."""
@@ -253,10 +270,12 @@ class WellFormedness:
 
     def _preempt(self, event: Preempted) -> None:
         self._live(event.r, "r")
+        self._placed.discard(event.r)
 
     def _end(self, event: Aborted | Finished) -> None:
         self._live(event.r, "r")
         self.ended.add(event.r)
+        self._placed.discard(event.r)
 
     def _live(self, r: str, field: str) -> int:
         """Return how many tokens a request has that was submitted and has not ended."""
@@ -327,6 +346,8 @@ class WellFormedness:
         if event.resume and not self._caching:
             raise Nonsense(f"{event.resume} - at `$.resume`; the header says `caching` false, so nothing is ever hit")
         self._columns(event.pages, "pages")
+        self._placed.add(event.r)
+        self._unfound.pop(event.r, None)
         if event.resume and not any(event.pages):
             raise Nonsense(f"no page in any group - at `$.pages`; {event.r!r} resumes at {event.resume}, over its tables there")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from math import isfinite
 
 import msgspec
 
@@ -247,6 +248,12 @@ def described(engine: Engine, trace: TraceHeader) -> Header:
     Raises BadEvents if that is no header, does not fit together, or is no engine for the trace.
     """
     return taken_in(engine.describe(), trace)
+
+
+def seconds_in(engine: Engine) -> float | None:
+    """Return how many seconds were spent in the engine's own code; None if it does not say, or says what cannot be."""
+    said = getattr(engine, "engine_seconds", None)
+    return said if isinstance(said, int | float) and isfinite(said) and said >= 0 else None
 
 
 def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Event] | None:

@@ -18,7 +18,7 @@ from harness.engines.policy import PolicyKind
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.history.events import Header
-from harness.run.execute import attempt, described, drive
+from harness.run.execute import attempt, described, drive, seconds_in
 from harness.run.lockstep import NAME as DIFFERENTIAL
 from harness.run.lockstep import lockstep, refused
 from harness.run.selection import Sample, random_traces, why_not
@@ -234,7 +234,7 @@ class Runner:
         report.bad_events += [bad] if bad else []
         if result.activity.lookups and not result.counted:
             self._skip(*UNCOUNTED)
-        spent = getattr(engine, "engine_seconds", None)
+        spent = seconds_in(engine)
         if spent is not None:
             self._report.engine_seconds = (self._report.engine_seconds or 0.0) + spent
         return result

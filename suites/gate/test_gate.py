@@ -245,6 +245,8 @@ def test_on_github_failures_are_annotated_and_summed_up(broken: Path, tmp_path: 
         ((), "name an engine first"),
         (("--layout", "full"), "name an engine first"),
         (("fork", "--report=elsewhere"), "--report is the gate's own"),
+        (("fork", "--isolate", "no"), "can choose its exit code"),
+        (("fork", "--quick", "--isolate=no"), "can choose its exit code"),
     ],
 )
 def test_a_wrong_call_is_refused(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from harness._util.errors import UsageError
 from harness.checkers import ALL
+from harness.engines.failure import told
 from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec, parse
@@ -32,7 +33,7 @@ from harness.history.events import (
     UnpublishReason,
 )
 from harness.history.intake import BadEvents
-from harness.run.execute import Stopped, drive
+from harness.run.execute import Stopped, drive, seconds_in
 from harness.run.runner import Runner
 from harness.run.suites import SUITES
 from harness.trace.configurations import Configuration
@@ -98,6 +99,9 @@ DECLARED: dict[str, tuple[Say, str]] = {
     "a negative distance": (rules(reuse_distance=-3), "-3 - at `$.rules.reuse_distance`"),
     "a watermark that is no number": (pools(eviction=Eviction("lru", watermark=float("nan"))), "nan of pool 0 - at `$.pools`"),
     "room from the first page on": (pools(eviction=Eviction("lru", watermark=0.0)), "0.0 of pool 0 - at `$.pools`"),
+    "a capability that writes on the terminal": (says(capabilities=["abort", "\x1b[2Jreset"]), r"reset' - at `$.capabilities`"),
+    "a tier of two lines": (pools(tier="local\nverdict: pass"), r"'local\nverdict: pass' - at `$.pools`"),
+    "a pool without end": (pools(pages=1 << 22), "4,194,304 pages of pool 0 - at `$.pools`; the trace gives the engine"),
     "another height": (says(height="server"), "'server' - at `$.height`; the trace has height 'manager'"),
     "a verdict in its name": (says(engine="mine\nverdict: pass"), r"'mine\nverdict: pass' - at `$.engine`"),
     "colours in its version": (says(engine_version="\x1b[31m1.0"), r"'\x1b[31m1.0' - at `$.engine_version`"),
@@ -112,6 +116,20 @@ def test_a_declaration_that_cannot_be_or_that_events_belie_is_refused(say: Say, 
         drive(trace, Declaring(trace.header, say))
     assert told in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("said", [-5.0, float("nan"), float("inf"), "long", None])
+def test_time_that_cannot_be_is_not_told(said: Any) -> None:
+    """What an engine says of its own time stands in no verdict, so it is left out."""
+    engine = Declaring(lively().header, says())
+    engine.engine_seconds = said
+    assert seconds_in(engine) is None
+    engine.engine_seconds = 0.25
+    assert seconds_in(engine) == 0.25
+
+
+def test_an_exception_writes_one_printable_line() -> None:
+    assert told(ValueError("\x1b[2Jverdict: pass\nagain")) == r"ValueError: \x1b[2Jverdict: pass"
 
 
 def test_an_engine_of_another_layout_is_refused() -> None:

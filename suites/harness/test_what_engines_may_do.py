@@ -76,6 +76,14 @@ def test_an_engine_that_gives_requests_up_is_found() -> None:
     assert "requests given up by the engine" in covered(report)
 
 
+def test_an_engine_that_declares_that_it_gives_up_is_counted() -> None:
+    """OpenVINO GenAI ignores whoever runs when nothing can be scheduled; the report says how often that was excused."""
+    report = declaring(
+        lambda header: replace(header, rules=replace(header.rules, gives_up=True)), lambda number: number % 4 == 0
+    )
+    assert not report.failures and "by gives_up" in covered(report)
+
+
 def test_an_engine_that_takes_no_prompt_was_not_checked() -> None:
     """Where it declares that it takes no prompt of more than a token, it may give up all of them, and nothing was judged."""
     report = declaring(taking(1), lambda number: True)

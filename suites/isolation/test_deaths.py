@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from harness._util.errors import EngineMissing
 from harness.cli import invoke
+from harness.engines import import_probe
 from harness.engines.child.engine import Isolation, started
-from harness.engines.registry import EngineSpec, parse
+from harness.engines.registry import EngineSpec, kinds, parse
 from harness.run.execute import drive
 from harness.run.runner import Runner
 from harness.run.suites import SUITES
@@ -197,3 +201,38 @@ def test_the_same_seed_finds_the_same_in_either_process() -> None:
     )
     assert mine == its and mine
     assert [suite.activity for suite in reports[0].suites] == [suite.activity for suite in reports[1].suites]
+
+
+IMPORTS = {
+    "os._exit(0)": "the import ends the process (exit status 0)",
+    "os.kill(os.getpid(), 11)": "the import ends the process (SIGSEGV)",
+    "sys.exit(0)": "the import ends the process (exit status 1)",
+    "os.closerange(3, 64); os._exit(0)": "the import ends the process (exit status 0)",
+    "raise ValueError('not here')": "ValueError: not here",
+}
+
+
+def rewritten(does: str) -> None:
+    """Have the module of the engine do something when it is imported."""
+    Path("installed", "mortal_engine.py").write_text(f"import os, sys\n{does}\n")
+    import_probe.died.cache_clear()
+
+
+@pytest.mark.parametrize(("does", "told"), IMPORTS.items(), ids=IMPORTS.keys())
+def test_an_engine_whose_import_ends_the_process_says_so_when_it_is_opened(does: str, told: str) -> None:
+    """And only then: other engines are found beside it."""
+    rewritten(does)
+    with pytest.raises(EngineMissing) as missing:
+        parse("mortal").open(TRACE.header)
+    assert told in str(missing.value)
+    assert parse("reference").kind.name == "reference" and "cannot be imported" in kinds()["mortal"].summary
+
+
+def test_a_run_on_an_engine_that_cannot_be_imported_ends_with_a_line() -> None:
+    """Not with the code that the import chose."""
+    rewritten("os._exit(0)")
+    path = os.pathsep.join(filter(None, (str(Path("installed").resolve()), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-m", "harness.cli", "run", "--engine", "mortal", "--suite", "invariants"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert done.returncode == 4, done.stderr
+    assert "the import ends the process (exit status 0)" in done.stderr and done.stderr.count("\n") == 1

@@ -127,7 +127,12 @@ class Built:
                 for g in self.groups
             ],
             groups=self.groups,
-            rules=Rules(caching=caching, alignment=1 if self.hybrid else self.kv_block_size, progress_steps=PROGRESS_STEPS),
+            rules=Rules(
+                caching=caching,
+                alignment=1 if self.hybrid else self.kv_block_size,
+                progress_steps=PROGRESS_STEPS,
+                gives_up=True,  # where nothing can be scheduled, ContinuousBatching ignores everybody who runs
+            ),
             capabilities=CAPABILITIES,
             not_applicable=not_applicable,
             trace=header.name,

@@ -13,6 +13,7 @@ from textwrap import wrap
 
 import msgspec
 
+from harness._util.lines import printable
 from harness.checkers.anomalies import BY_NAME
 from harness.checkers.finding import Finding
 from harness.history.events import Event
@@ -48,7 +49,7 @@ def witness(
     lines += ["", *_marked([compact(op) for op in trace.ops], finding.op), "", *wrapped(finding.sentence)]
     if finding.output:
         lines += ["", "the last lines that the engine printed:"]
-        lines += [_INDENT + line[:WIDTH] for line in finding.output.splitlines()[-OUTPUT_LINES:]]
+        lines += [_INDENT + printable(line)[:WIDTH] for line in finding.output.splitlines()[-OUTPUT_LINES:]]
     if replay:
         lines += ["", f"replay: {replay}"]
     return lines
