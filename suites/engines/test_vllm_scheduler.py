@@ -100,11 +100,20 @@ def test_a_request_that_is_aborted_while_its_step_is_in_flight_generates_nothing
     assert not [event for event in result.history.events if isinstance(event, Accept)] and result.findings == []
 
 
+def test_a_step_has_room_for_a_token_and_its_drafts() -> None:
+    """A preempted request that lacks one token comes back with four places for drafts, or not at all."""
+    ops: list[Op] = [Submit("r", "a:2"), Step(), Preempt("r"), *[Step(budget=2)] * 6]
+    result = tell("full", ops, num_speculative_tokens=4)
+    assert result.findings == [] and sum(bool(e.runs) for e in result.history.events if isinstance(e, StepBegin)) > 1
+
+
 @pytest.mark.parametrize(
     ("layout", "options", "message"),
     [
         ("full", {"tier_pages": 16}, "no connector of vLLM's is driven"),
         ("full", {"async_depth": 1, "num_speculative_tokens": 2}, "knows the drafts of a step in flight"),
+        ("full", {"async_depth": 2, "use_eagle": True}, "knows the drafts of a step in flight"),
+        ("full", {"max_num_batched_tokens": 3, "num_speculative_tokens": 3}, "with all 3 drafts alone"),
         ("full-mamba", {"num_speculative_tokens": 2}, "drafts over recurrent groups"),
     ],
 )

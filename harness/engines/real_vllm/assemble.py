@@ -14,7 +14,7 @@ from harness.engines.observe import ObservedManager
 from harness.engines.real_vllm.build import block_sizes, cache_config, fill, has_retention_field, manager, request_maker
 from harness.engines.real_vllm.clock import Clock, TimedManager
 from harness.engines.real_vllm.declared import interval_of, rules_of
-from harness.engines.real_vllm.engine_config import build_scheduler, engine_config
+from harness.engines.real_vllm.engine_config import build_scheduler, engine_config, most_drafts
 from harness.engines.real_vllm.scheduler import RealScheduler
 from harness.engines.real_vllm.source import Source
 from harness.engines.real_vllm.split import chunk_split
@@ -82,9 +82,14 @@ def _refuse(header: TraceHeader, options: Options, source: Source) -> None:
     if options.tier_pages:
         raise UsageError("option 'tier_pages': the plain second tier is the reference's; no connector of vLLM's is driven")
     recurrent = any(group.kind == "recurrent" for group in header.layout.groups)
-    if recurrent and (options.num_speculative_tokens or options.use_eagle):
+    if recurrent and most_drafts(options):
         raise UsageError("drafts over recurrent groups: the states after drafts are moved by vLLM's worker, which is not run")
-    if options.async_depth and options.num_speculative_tokens:
+    drafts, limit = most_drafts(options), options.max_num_batched_tokens
+    if limit <= drafts:
+        raise UsageError(
+            f"option 'max_num_batched_tokens' ({limit}): vLLM admits a decoding request with all {drafts} drafts alone"
+        )
+    if options.async_depth and drafts:
         raise UsageError("option 'async_depth': vLLM's worker alone knows the drafts of a step in flight; set one of the two")
 
 

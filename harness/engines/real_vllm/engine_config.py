@@ -96,6 +96,11 @@ def _give_encoder_budget(scheduler: Any, config: Any) -> None:
     scheduler.encoder_cache_manager = cache(max(limits.encoder_cache_size, longest))
 
 
+def most_drafts(options: Options) -> int:
+    """Return how many drafts vLLM is told to verify with a token; EAGLE has one at least."""
+    return max(options.num_speculative_tokens, int(options.use_eagle))
+
+
 def _scheduler_config(source: Source, options: Options) -> Any:
     """Return the scheduler's limits. vLLM refuses more requests at once than tokens in a step, so there are never more."""
     offered = {
@@ -131,9 +136,9 @@ def _speculative_config(source: Source, options: Options) -> Any:
 
     The drafter itself is the harness's sampler. A draft model would be read from disk, so the method is named afterwards.
     """
-    if not (options.num_speculative_tokens or options.use_eagle):
+    count = most_drafts(options)
+    if not count:
         return None
-    count = max(1, options.num_speculative_tokens)
     offered = {"method": "ngram", "num_speculative_tokens": count, "prompt_lookup_max": count, "prompt_lookup_min": 1}
     config = fill(source, source.part("config", "SpeculativeConfig"), offered, offered)
     if options.use_eagle:

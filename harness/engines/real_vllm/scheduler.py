@@ -25,6 +25,7 @@ from harness.engines.observe import ObservedManager
 from harness.engines.observe_pins import POOL
 from harness.engines.real_vllm.build import fill
 from harness.engines.real_vllm.clock import Clock, late
+from harness.engines.real_vllm.engine_config import most_drafts
 from harness.engines.real_vllm.source import Source
 from harness.engines.real_vllm.worker_tables import WorkerTables
 from harness.history.events import Header, Move, UnpublishReason
@@ -46,6 +47,8 @@ class RealScheduler(Driven):
         self.source, self.scheduler, self.manager, self.new_request = source, scheduler, manager, new_request
         self.max_model_len, self.depth = options.max_model_len, options.async_depth
         self.drafts = options.num_speculative_tokens
+        self._least = 1 + most_drafts(options)
+        """The smallest budget of a step: with less, vLLM admits no request that decodes, since it would not have all drafts."""
         self.requests: dict[str, Any] = {}
         """vLLM's objects of the requests that have not ended."""
         self.view = scheduler.kv_cache_manager = _ReportingManager(self, clock)
@@ -130,7 +133,7 @@ class RealScheduler(Driven):
         """Have vLLM schedule a step within the trace's budget, and read from its output what the worker is told."""
         scheduler = self.scheduler
         limit = scheduler.max_num_scheduled_tokens
-        scheduler.max_num_scheduled_tokens = min(step.budget or limit, limit)
+        scheduler.max_num_scheduled_tokens = min(max(step.budget, self._least) if step.budget else limit, limit)
         output = self._schedule()
         scheduler.max_num_scheduled_tokens = limit
         starts, counts = self._told.update(output), output.num_scheduled_tokens
