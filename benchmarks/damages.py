@@ -28,7 +28,10 @@ PRICES = 1
 
 @dataclass(frozen=True)
 class Cached:
-    """What a request reads at a position, as views of the pools: [layers, ...] each, blocks by column, the oldest first."""
+    """What a request reads at a position, as views of the pools: [layers, ...] each, blocks by column, the oldest first.
+
+    What a model does not have is empty.
+    """
 
     conv: Tensor
     memory: Tensor
@@ -72,7 +75,7 @@ class Texts:
 class Resumed:
     """A request about to read what it resumes from: its own `tokens` from 0 on, resumed `at`, and another tenant's text.
 
-    `exchanged` remembers, for as long as one pass over the questions lasts, the pages that have changed places.
+    `exchanged` remembers, for as long as one pass over the questions lasts, the places that have changed contents.
     """
 
     pools: Pools
@@ -119,14 +122,15 @@ def read(pools: Pools, tables: Sequence[Sequence[int]], at: int) -> Cached:
     size = pools.groups[0].block_size
     columns = -(-at // size)
     oldest = max(at - pools.config.sliding_window + 1, 0) // size
-    g, window, full = of["recurrent"], of["sliding_attention"], of["full_attention"]
-    conv, memory = (view[:, tables[g][columns - 1]] for view in pools.views[g])
-    return Cached(
-        conv,
-        memory,
-        [pools.views[window][0][:, page] for page in tables[window][oldest:columns]],
-        [pools.views[full][0][:, page] for page in tables[full][:columns]],
-    )
+    conv = memory = torch.empty(0)
+    if "recurrent" in of:
+        g = of["recurrent"]
+        conv, memory = (view[:, tables[g][columns - 1]] for view in pools.views[g])
+
+    def blocks(kind: str, first: int) -> list[Tensor]:
+        return [pools.views[of[kind]][0][:, page] for page in tables[of[kind]][first:columns]] if kind in of else []
+
+    return Cached(conv, memory, blocks("sliding_attention", oldest), blocks("full_attention", 0))
 
 
 # --- which part -----------------------------------------------------------------------------------------------------------
@@ -138,6 +142,14 @@ def _memory(cached: Cached) -> list[Tensor]:
 
 def _last_memory(cached: Cached) -> list[Tensor]:
     return [cached.memory[-1]]
+
+
+def _first_memory(cached: Cached) -> list[Tensor]:
+    return [cached.memory[0]]
+
+
+def _head(cached: Cached) -> list[Tensor]:
+    return [cached.memory[:, :1]]
 
 
 def _conv(cached: Cached) -> list[Tensor]:
@@ -201,8 +213,17 @@ def rounded(dtype: torch.dtype) -> Callable[[Resumed], None]:
 
 
 def exchanged(resumed: Resumed) -> None:
-    """Let two columns of full attention change places, once for each pair of pages."""
-    one, other = resumed.here.full[PRICES], resumed.here.full[PRICES + 1]
+    """Let two columns of full attention change places."""
+    _exchange(resumed, resumed.here.full[PRICES], resumed.here.full[PRICES + 1])
+
+
+def layers_exchanged(resumed: Resumed) -> None:
+    """Let the memories of the first and the last recurrent layer change places."""
+    _exchange(resumed, resumed.here.memory[0], resumed.here.memory[-1])
+
+
+def _exchange(resumed: Resumed, one: Tensor, other: Tensor) -> None:
+    """Let two places change contents, once: whoever shares them would put things right again."""
     pair = (one.data_ptr(), other.data_ptr())
     if pair not in resumed.exchanged:
         resumed.exchanged.add(pair)
@@ -217,7 +238,10 @@ def _put(places: Sequence[Tensor], contents: Sequence[Tensor]) -> None:
 
 DAMAGES = (
     Damage("recurrent memory zeroed", "recurrent", False, zeroed(_memory)),
+    Damage("recurrent memory zeroed in the first layer alone", "recurrent", False, zeroed(_first_memory)),
     Damage("recurrent memory zeroed in the last layer alone", "recurrent", False, zeroed(_last_memory)),
+    Damage("recurrent memory zeroed in one head of each layer", "recurrent", False, zeroed(_head)),
+    Damage("recurrent memories of two layers exchanged", "recurrent", False, layers_exchanged),
     Damage("recurrent memory one block stale", "recurrent", True, moved(_memory, blocks=-1)),
     Damage(f"recurrent memory {FAR} blocks stale", "recurrent", True, moved(_memory, blocks=-FAR)),
     Damage("recurrent memory of another tenant", "recurrent", True, another_tenants(_memory)),
@@ -232,8 +256,15 @@ DAMAGES = (
     Damage("a full-attention block (prices) zeroed", "full", False, zeroed(_prices)),
     Damage("last full-attention block of another tenant", "full", True, another_tenants(_last_full)),
     Damage("all full-attention blocks of another tenant", "full", True, another_tenants(_full)),
+    Damage("all full-attention blocks zeroed", "full", False, zeroed(_full)),
     Damage("two full-attention blocks exchanged", "full", True, exchanged),
     Damage("whole prefix of another tenant", "", True, another_tenants(_all)),
     Damage("recurrent memory stored in bfloat16", "recurrent", False, rounded(torch.bfloat16)),
     Damage("recurrent memory stored in float16", "recurrent", False, rounded(torch.float16)),
 )
+WHOLE = {
+    "recurrent": ("recurrent memory zeroed", "recurrent memory of another tenant"),
+    "window": ("window zeroed", "window of another tenant"),
+    "full": ("all full-attention blocks zeroed", "all full-attention blocks of another tenant"),
+}
+"""The damages that take all of a cache, by its kind."""

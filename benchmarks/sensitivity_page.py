@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from benchmarks.damages import DAMAGES
+from benchmarks.damages import DAMAGES, WHOLE
+from benchmarks.needed import LEFT_AT_MOST, OTHERS_AT_LEAST, QUESTIONS, Row
 from benchmarks.sensitivity_result import CONDITIONS, Found, Outcome
 from harness._util import pages
+from harness.score.groups import GroupScore
 
 OTHERS_MEMORY, OTHERS_BLOCKS = "recurrent memory of another tenant", "all full-attention blocks of another tenant"
 GROUPS = ("full", "recurrent", "window")
@@ -24,6 +26,8 @@ def page(found: Found) -> str:
         "sensitivity",
         found=found,
         groups=list(GROUPS),
+        needs=[_need(checkpoint, where, row, rows) for (checkpoint, where), rows in found.needs.items() for row in rows],
+        bounds={"left": LEFT_AT_MOST, "others": OTHERS_AT_LEAST, "n": QUESTIONS},
         cold=cold,
         positions={condition: outcome.distance.rows for condition, outcome in undamaged.items()},
         damaged={condition: _figures(found, condition) for condition in CONDITIONS},
@@ -34,6 +38,17 @@ def page(found: Found) -> str:
         named=_named(found),
         loss={"memory": _group_loss(found, OTHERS_MEMORY), "blocks": _group_loss(found, OTHERS_BLOCKS)},
     )
+
+
+def _need(checkpoint: str, where: str, row: Row, rows: Sequence[Row]) -> list[str]:
+    """Return a line of the table of what each cache is for."""
+    caches = sorted({other.cache for other in rows if other.cache})
+    shares = (f"{100 * row.right[group]:.0f}" for group in GROUPS)
+    return [checkpoint, where, row.damage or "*nothing*", *shares, _alone(row, caches) if row.cache else "–"]
+
+
+def _alone(row: Row, caches: Sequence[str]) -> str:
+    return "yes" if row.alone(caches) else "**no**"
 
 
 def _figures(found: Found, condition: str) -> list[list[str]]:
@@ -47,6 +62,7 @@ def _figures(found: Found, condition: str) -> list[list[str]]:
                 name or "*none: cached, undamaged*",
                 f"{100 * judged.right / judged.n:.1f}",
                 *(groups.get(group, "") for group in GROUPS),
+                _own(name, judged.groups, condition),
                 f"{outcome.changed}",
                 f"{judged.lost}",
                 f"{judged.gained}",
@@ -56,6 +72,14 @@ def _figures(found: Found, condition: str) -> list[list[str]]:
             ]
         )
     return rows
+
+
+def _own(damage: str, scores: Sequence[GroupScore], condition: str) -> str:
+    """Return whether a damage that takes a whole cache costs its own group of questions, and no other."""
+    cache = next((cache for cache, names in WHOLE.items() if damage in names), "")
+    if not cache or condition != "hit":
+        return "–"
+    return _alone(Row(damage, cache, {score.group: score.right / score.n for score in scores}), GROUPS)
 
 
 def _detectors(found: Found) -> list[list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.needed import Row
 from harness.score.gate import Judged
 
 CONDITIONS = ("hit", "replay")
@@ -33,7 +34,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Found:
-    """All that was measured. The first damage is none at all."""
+    """All that was measured; the first damage is none at all. `needs` is by checkpoint and execution."""
 
     outcomes: Mapping[str, Sequence[Outcome]]
     noise: int
@@ -41,3 +42,4 @@ class Found:
     tolerance: float
     n: int
     versions: Mapping[str, str]
+    needs: Mapping[tuple[str, str], Sequence[Row]]

@@ -3,7 +3,7 @@
 A sliding window of W tokens counts the query: the query at position p sees keys at p - W + 1 ... p. Keys are cached after
 rotation, so a cached block is bound to its positions, and full attention over blocks is a function of the *set* of its keys.
 
-Source: `Qwen3_5Attention` and `Gemma3Attention` (transformers 5.23).
+Source: `Qwen3_5Attention`, `LagunaAttention` and `Gemma3Attention` (transformers 5.23).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from reference_impl.toy_model.config import ToyConfig
@@ -68,9 +69,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor
     return (weights @ value).transpose(1, 2).flatten(-2)
 
 
-def output(attended: Tensor, gate: Tensor, w: Weights, name: str) -> Tensor:
+def output(attended: Tensor, gate: Tensor, w: Weights, name: str, config: ToyConfig) -> Tensor:
     """Gate the attention outputs [..., H * D] and project them back to the hidden size."""
-    return attended * torch.sigmoid(gate) @ w[f"{name}.o_proj.weight"].T
+    opened = torch.sigmoid(gate) if config.attention_gate == "sigmoid" else F.softplus(gate)
+    return attended * opened @ w[f"{name}.o_proj.weight"].T
 
 
 def sees(queries: Tensor, keys: Tensor, window: int = 0) -> Tensor:

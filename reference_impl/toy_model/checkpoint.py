@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from reference_impl.toy_model import laguna
 from reference_impl.toy_model import weights as parameters
 from reference_impl.toy_model.config import ModelError, ToyConfig, from_dict, to_dict
 
@@ -71,6 +72,8 @@ def load(folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") 
         stored = safetensors.torch.load(verified[WEIGHTS])
     except SafetensorError as error:
         raise ModelError(f"{folder / WEIGHTS}: not safetensors: {error}; {REMEDY}") from None
+    if config.attention_gate == "softplus" and laguna.is_theirs(stored):
+        stored = laguna.ours(stored, config)
     check_shapes(stored, config, folder / WEIGHTS)
     weights = {name: tensor.to(device=device, dtype=dtype) for name, tensor in stored.items()}
     return Checkpoint(config, weights, hashlib.sha256(verified[WEIGHTS]).hexdigest(), folder)

@@ -1,7 +1,8 @@
 """The shape of a toy hybrid model.
 
 Field names are those of Hugging Face configurations of Qwen3.5 text models, so that a configuration of ours that uses only
-published layer types *is* a configuration of theirs. What is added are the layer types `sliding_attention` and `mamba2`.
+published layer types *is* a configuration of theirs. What is added are the layer types `sliding_attention` and `mamba2`, and
+the gate of attention's outputs that Laguna has.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 LayerType = Literal["linear_attention", "mamba2", "sliding_attention", "full_attention"]
+LAGUNA_GATING = "per-element"
+"""How Laguna's configuration says that every dimension of an output has a gate of its own."""
+GATES = ("sigmoid", "softplus")
 LAYER_TYPES: tuple[LayerType, ...] = ("linear_attention", "mamba2", "sliding_attention", "full_attention")
 
 
@@ -33,6 +37,7 @@ class ToyConfig:
     sliding_window: int = 32
     rope_theta: float = 10_000.0
     partial_rotary_factor: float = 1.0
+    attention_gate: str = "sigmoid"
     linear_num_key_heads: int = 4
     linear_num_value_heads: int = 4
     linear_key_head_dim: int = 32
@@ -50,6 +55,8 @@ class ToyConfig:
         for layer_type in self.layer_types:
             if layer_type not in LAYER_TYPES:
                 raise ModelError(f"layer_types: {layer_type!r} is unknown; known are {', '.join(LAYER_TYPES)}")
+        if self.attention_gate not in GATES:
+            raise ModelError(f"attention_gate: {self.attention_gate!r} is unknown; known are {', '.join(GATES)}")
         for many, few in (
             ("num_attention_heads", "num_key_value_heads"),
             ("linear_num_value_heads", "linear_num_key_heads"),
@@ -93,7 +100,10 @@ def from_dict(values: dict[str, Any], where: str) -> ToyConfig:
     Raises ModelError if a size is missing or does not fit.
     """
     known = {field.name for field in fields(ToyConfig)}
-    values = {**values.get("rope_parameters", {}), **values}
+    rotary = values.get("rope_parameters", {})
+    values = {**rotary.get("full_attention", rotary), **values}
+    if values.get("gating") == LAGUNA_GATING:
+        values["attention_gate"] = "softplus"
     chosen = {key: value for key, value in values.items() if key in known and value is not None}
     try:
         return ToyConfig(**{**chosen, "layer_types": tuple(chosen.get("layer_types", ()))})

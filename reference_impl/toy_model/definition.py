@@ -204,7 +204,8 @@ def _attention(x: Tensor, window: int, w: Weights, c: ToyConfig) -> tuple[Tensor
     shares = torch.exp(scores - scores.amax(-1, keepdim=True))
     shares = shares / shares.sum(-1, keepdim=True)
     mixed = torch.einsum("bhqk,bkhd->bqhd", shares, value[:, :, of_head])
-    mixed = (mixed / (1 + torch.exp(-gate))).flatten(-2)
+    opened = 1 / (1 + torch.exp(-gate)) if c.attention_gate == "sigmoid" else torch.logaddexp(gate, torch.zeros_like(gate))
+    mixed = (mixed * opened).flatten(-2)
     return _linear(mixed, w["self_attn.o_proj.weight"]), {"key": key, "value": value}
 
 

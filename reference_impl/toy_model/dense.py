@@ -1,10 +1,12 @@
-"""The model without a cache: fast, differentiable, in any dtype, for training and for a cold run's speed.
+"""The model without pages: fast, differentiable, in any dtype, for training and for a cold run's speed.
 
-Every token attends over all tokens before it and every recurrence starts at the first token; nothing is kept, split, paged or
-reused. It shares its kernels with the paged execution, so it is no judge of them: `definition` is.
+A text runs at once, or on from what an earlier part of it left behind (`Past`), which training alters to choose what the rest
+may know. It shares its kernels with the paged execution, so it is no judge of them: `definition` is.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,29 +17,37 @@ from reference_impl.toy_model.attention import Weights
 from reference_impl.toy_model.config import ToyConfig
 from reference_impl.toy_model.norms import rms_norm
 
+Past = tuple[Tensor, Tensor]
+"""What a layer leaves behind: key and value [B, S, KV, D] of all positions, or the convolution's state and the memory."""
 
-def forward(
-    tokens: Tensor, w: Weights, config: ToyConfig, *, hidden: Tensor | None = None, forget: Tensor | None = None
-) -> Tensor:
-    """Return the logits [B, T, vocab] of `tokens` [B, T].
 
-    For training on chosen paths: `hidden` [B, T, T] are keys that full attention must do without, `forget` [B, T] the tokens
-    before which recurrent memories are dropped.
+def forward(tokens: Tensor, w: Weights, config: ToyConfig) -> Tensor:
+    """Return the logits [B, T, vocab] of `tokens` [B, T]."""
+    return resume(tokens, w, config, 0, [None] * len(config.layer_types))[0]
+
+
+def resume(tokens: Tensor, w: Weights, config: ToyConfig, start: int, past: Sequence[Past | None]) -> tuple[Tensor, list[Past]]:
+    """Return the logits [B, T, vocab] of `tokens` [B, T] at positions from `start` on, and what each layer leaves behind.
+
+    `past` is what the layers left behind after the tokens before; None: there were none.
     """
     x = w["model.embed_tokens.weight"][tokens]
-    for index, layer_type in enumerate(config.layer_types):
+    left: list[Past] = []
+    kept: Past
+    for index, (layer_type, before) in enumerate(zip(config.layer_types, past, strict=True)):
         name = f"model.layers.{index}"
         normed = rms_norm(x, w[f"{name}.input_layernorm.weight"], config.rms_norm_eps)
         if recurrent.is_recurrent(layer_type):
-            state = recurrent.empty_state(layer_type, x.shape[0], config, x)
-            mixed, _ = recurrent.run(layer_type, normed, state, w, name, config, forget=forget)
-        elif layer_type == "full_attention":
-            mixed = _attention(normed, w, f"{name}.self_attn", config, 0, hidden)
+            empty = recurrent.empty_state(layer_type, x.shape[0], config, x)
+            state = empty if before is None else recurrent.RecurrentState(*before)
+            mixed, kept = recurrent.run(layer_type, normed, state, w, name, config)
         else:
-            mixed = _attention(normed, w, f"{name}.self_attn", config, config.sliding_window, None)
+            window = config.sliding_window if layer_type == "sliding_attention" else 0
+            mixed, kept = _attention(normed, w, f"{name}.self_attn", config, window, start, before)
+        left.append(kept)
         x = x + mixed
         x = x + feed_forward(rms_norm(x, w[f"{name}.post_attention_layernorm.weight"], config.rms_norm_eps), w, f"{name}.mlp")
-    return unembed(x, w, config)
+    return unembed(x, w, config), left
 
 
 def feed_forward(x: Tensor, w: Weights, name: str) -> Tensor:
@@ -51,10 +61,13 @@ def unembed(x: Tensor, w: Weights, config: ToyConfig) -> Tensor:
     return rms_norm(x, w["model.norm.weight"], config.rms_norm_eps) @ w["model.embed_tokens.weight"].T
 
 
-def _attention(x: Tensor, w: Weights, name: str, config: ToyConfig, window: int, hidden: Tensor | None) -> Tensor:
-    positions = torch.arange(x.shape[1], device=x.device)
+def _attention(
+    x: Tensor, w: Weights, name: str, config: ToyConfig, window: int, start: int, before: Past | None
+) -> tuple[Tensor, Past]:
+    positions = torch.arange(start, start + x.shape[1], device=x.device)
     query, key, value, gate = attention.project(x, positions, w, name, config)
-    visible = attention.sees(positions, positions, window)[None]
-    if hidden is not None:
-        visible = visible & ~hidden
-    return attention.output(attention.attend(query, key, value, visible), gate, w, name)
+    if before is not None:
+        key, value = (torch.cat([old, new], dim=1) for old, new in zip(before, (key, value), strict=True))
+    keys = torch.arange(start + x.shape[1] - key.shape[1], start + x.shape[1], device=x.device)
+    visible = attention.sees(positions, keys, window)[None]
+    return attention.output(attention.attend(query, key, value, visible), gate, w, name, config), (key, value)

@@ -1,7 +1,8 @@
-"""Checkpoints that others load: a folder in the form of Hugging Face's Qwen3.5 text models.
+"""Checkpoints that others load: a folder in the form of Hugging Face's Qwen3.5 text models, or of Laguna if it has windows.
 
-The parameters carry the published names already; what is added is a configuration that names the architecture, and a tokenizer
-that says which tokens end and pad. The folder stays a checkpoint of ours: `checkpoint.load` reads it as well.
+Qwen3.5's parameters are ours, Laguna's are laid out otherwise (`laguna`); what is added is a configuration that names the
+architecture, and a tokenizer that says which tokens end and pad. The folder stays a checkpoint of ours: `checkpoint.load` reads
+it as well.
 
 What a real engine makes of a model is decided by its shape. An engine that lays recurrent states and attention blocks into
 pages of one size enlarges its blocks until a block's keys and values are as large as a state; a small model with a large state
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reference_impl.toy_model import checkpoint
+from reference_impl.toy_model import checkpoint, laguna
 from reference_impl.toy_model.config import ModelError, ToyConfig
 from reference_impl.toy_model.tokenizer import END, PAD
 
@@ -51,7 +52,7 @@ def export(
     dtype: torch.dtype = torch.float32,
     positions_max: int = 4096,
 ) -> None:
-    """Write a checkpoint that `Qwen3_5ForCausalLM.from_pretrained` and `AutoTokenizer` load, in float32 or bfloat16.
+    """Write a checkpoint that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer` load, in float32 or bfloat16.
 
     `tokenizer` is the content of `tokenizer.json`, with the tokens END and PAD in its vocabulary.
     Raises ModelError if the configuration is none of the published architecture, or as `checkpoint.save` does.
@@ -77,14 +78,19 @@ def export(
         "tokenizer_config.json": marks,
         checkpoint.RECIPE: recipe,
     }
-    checkpoint.write(folder, {name: tensor.to(dtype) for name, tensor in weights.items()}, files)
+    laid_out = laguna.theirs(weights, config) if config.attention_gate == "softplus" else weights
+    checkpoint.write(folder, {name: tensor.to(dtype) for name, tensor in laid_out.items()}, files)
 
 
 def published_config(config: ToyConfig) -> dict[str, Any]:
-    """Return the configuration as a `Qwen3_5TextConfig` (transformers 5.23) is written.
+    """Return the configuration as a `Qwen3_5TextConfig` (transformers 5.23) is written, or a `LagunaConfig` if it has windows.
 
-    Raises ModelError if a layer type is not published or the chunk size is not the published one.
+    Raises ModelError if a layer type is not published, or chunk size or gate are not the published ones.
     """
+    if "sliding_attention" in config.layer_types:
+        return laguna.published_config(config)
+    if config.attention_gate != "sigmoid":
+        raise ModelError(f"attention_gate: Qwen3.5's is sigmoid, not {config.attention_gate}")
     for layer_type in config.layer_types:
         if layer_type not in PUBLISHED:
             raise ModelError(f"layer_types: Qwen3.5 has no {layer_type}; only {' and '.join(PUBLISHED)} can be exported")

@@ -34,14 +34,13 @@ def linear_attention(
     w: Weights,
     name: str,
     config: ToyConfig,
-    forget: Tensor | None = None,
     lengths: Tensor | None = None,
     kernels: Kernels = PLAIN,
 ) -> tuple[Tensor, RecurrentState]:
     """Run the layer over `x` [B, T, hidden] from `state`; return the outputs and the state after the last token.
 
-    One token runs by the recurrent form, more by the chunked one. Where `forget` [B, T] is true the memory is dropped before
-    the token (used in training only). Of row b only the first `lengths[b]` tokens count.
+    One token runs by the recurrent form, more by the chunked one. Of row b only the first `lengths[b]`
+    tokens count.
     """
     c = config
     if lengths is not None:
@@ -56,8 +55,6 @@ def linear_attention(
     beta = torch.sigmoid(x @ w[f"{name}.in_proj_b.weight"].T)
     rate = F.softplus(widened(x @ w[f"{name}.in_proj_a.weight"].T) + w[f"{name}.dt_bias"])
     g = -widened(w[f"{name}.A_log"]).exp() * rate
-    if forget is not None:
-        g = g - 30.0 * forget[..., None]
     if lengths is not None:
         g, beta = torch.where(real, g, 0), torch.where(real, beta, 0)
     if x.shape[1] == 1:

@@ -33,14 +33,13 @@ def mamba2_layer(
     w: Weights,
     name: str,
     config: ToyConfig,
-    forget: Tensor | None = None,
     lengths: Tensor | None = None,
     kernels: Kernels = PLAIN,
 ) -> tuple[Tensor, RecurrentState]:
     """Run the layer over `x` [B, T, hidden] from `state`; return the outputs and the state after the last token.
 
-    One token runs by the recurrent form, more by the chunked one. Where `forget` [B, T] is true the memory is dropped before
-    the token (used in training only). Of row b only the first `lengths[b]` tokens count.
+    One token runs by the recurrent form, more by the chunked one. Of row b only the first `lengths[b]`
+    tokens count.
     """
     c = config
     if lengths is not None:
@@ -57,8 +56,6 @@ def mamba2_layer(
     if lengths is not None:
         dt = torch.where(real, dt, 0)
     g = -widened(w[f"{name}.A_log"]).exp() * dt
-    if forget is not None:
-        g = g - 30.0 * forget[..., None]
     if x.shape[1] == 1:
         out, memory = kernels.mamba2_by_token(values, dt, g, b_in, c_out, state.memory)
     else:

@@ -149,4 +149,4 @@ class _Step:
             self._watched(g, index, bucket, Read({"key": key, "value": value}, self.sent[bucket.keys[g].positions]))
             attended = self.kernels.attend(self._rows(query, bucket), key, value, visible)
             outputs.append(attended.flatten(0, 1))
-        return attention.output(torch.cat(outputs), gate, self.w, name)
+        return attention.output(torch.cat(outputs), gate, self.w, name, self.config)

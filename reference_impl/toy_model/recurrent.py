@@ -34,14 +34,13 @@ def run(
     config: ToyConfig,
     *,
     lengths: Tensor | None = None,
-    forget: Tensor | None = None,
     kernels: Kernels = PLAIN,
 ) -> tuple[Tensor, RecurrentState]:
     """Run a recurrent layer over the normalised `x` [B, T, hidden]; return the outputs and the state after the last token.
 
     `layer_name` is the whole layer's, as "model.layers.3". Of row b only the first `lengths[b]` tokens count (0 ... T; all if
-    not given): the state is the one after them and the outputs behind them mean nothing. `forget`: see `linear_attention`.
+    not given): the state is the one after them and the outputs behind them mean nothing.
     """
     if layer_type == "mamba2":
-        return mamba2_layer.mamba2_layer(x, state, w, f"{layer_name}.mamba", config, forget, lengths, kernels)
-    return linear_attention.linear_attention(x, state, w, f"{layer_name}.linear_attn", config, forget, lengths, kernels)
+        return mamba2_layer.mamba2_layer(x, state, w, f"{layer_name}.mamba", config, lengths, kernels)
+    return linear_attention.linear_attention(x, state, w, f"{layer_name}.linear_attn", config, lengths, kernels)

@@ -21,9 +21,13 @@ from benchmarks.sensitivity_result import CONDITIONS
 QUESTIONS = 48
 BY_NAME = {damage.name: damage for damage in DAMAGES}
 NAMED = {
-    "a full-attention block (prices) of another tenant": ("hit", "full"),
-    "recurrent memory one block stale": ("replay", "recurrent"),
-    "window of another tenant": ("replay", "window"),
+    "all full-attention blocks of another tenant": ("hit", "full"),
+    "memory and convolution's state one block stale": ("replay", "recurrent"),
+    "recurrent memory zeroed in the first layer alone": ("hit", "recurrent"),
+    "recurrent memory zeroed in the last layer alone": ("hit", "recurrent"),
+    "recurrent memory zeroed in one head of each layer": ("hit", "recurrent"),
+    "recurrent memories of two layers exchanged": ("hit", "recurrent"),
+    "window of another tenant": ("hit", "window"),
 }
 
 
@@ -37,7 +41,7 @@ def test_a_cache_without_damage_changes_no_answer_and_no_logit(bench: Bench, con
     """The positive control: every answer, and every logit within the tolerance."""
     found = bench.measure(None, condition)
     assert found.judged.verdict == "pass" and found.changed == 0
-    assert found.distance.largest <= bench.noise.tolerance and found.distance.rows > 20 * QUESTIONS
+    assert found.distance.largest <= bench.noise.tolerance and found.distance.rows > 12 * QUESTIONS
 
 
 @pytest.mark.parametrize(("name", "where"), NAMED.items(), ids=NAMED)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
 from harness.engines.answers import Answer, Ask, Backend, BackendError, Opening
+from harness.engines.toy.problems.fixture import PROMPT
 from harness.score.tasks import Task
 
 BLOCK = 4
@@ -56,7 +57,7 @@ class Stub:
             self.tier |= set(keys) if self.opening.tier else set()
         restored = total * BLOCK
         question = ask.prompt.rpartition("Question: ")[2].removesuffix("\nAnswer:")
-        text = " " + self.answers.get(question, "I do not know")
+        text = " " + (self.answers.get(ask.prompt) or self.answers.get(question, "I do not know"))
         if self.wrong(ask, restored):
             text += "9"
         return Answer(
@@ -84,8 +85,9 @@ class Stub:
 
 
 def knowing(task: Task) -> dict[str, str]:
-    """Return the answers to a task's questions."""
-    return {doc.question: doc.answer for doc in task.docs}
+    """Return the answers to a task's questions, by question and, since tenants may ask the same, by prompt."""
+    by_prompt = {PROMPT.format(context=doc.context, question=doc.question): doc.answer for doc in task.docs if doc.context}
+    return {doc.question: doc.answer for doc in task.docs} | by_prompt
 
 
 def wrong_in(task: Task, group: str, share: int = 1) -> Callable[[Ask, int], bool]:

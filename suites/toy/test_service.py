@@ -87,12 +87,12 @@ def test_planted_fault_changes_answers(folder: Path) -> None:
     """A block that is keyed by its own tokens alone is hit behind another prefix, and the answer is another."""
     one, other = (Ask(id=words, prompt=_blocks(words), max_tokens=6) for words in ("cat dog mat on", "dog cat mat on"))
     (right,) = service(folder, caching=False).answer([other])
-    engine = service(folder, mutant="hash-without-parent")
+    engine = service(folder, mutant="hash-without-parent", block_size=16)
     engine.answer([one])
     (wrong,) = engine.answer([other])
     assert wrong.restored[""] == 48
     assert (wrong.tokens, wrong.margins) != (right.tokens, right.margins)
-    sound = service(folder)
+    sound = service(folder, block_size=16)
     sound.answer([one])
     (again,) = sound.answer([other])
     assert again.tokens == right.tokens
@@ -105,7 +105,7 @@ def _blocks(words: str) -> str:
 
 def test_versions_name_what_a_repetition_needs(folder: Path) -> None:
     versions = service(folder, mutant="salt-left-out").versions()
-    assert {"engine", "policy", "checkpoint", "device", "dtype", "torch"} == set(versions)
+    assert {"engine", "policy", "checkpoint", "device", "dtype", "torch", "kernels"} == set(versions)
     assert "salt-left-out" in versions["engine"] and len(versions["checkpoint"]) == 64
 
 

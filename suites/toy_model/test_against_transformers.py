@@ -216,7 +216,7 @@ def gemma_difference(window: int, dtype: torch.dtype, length: int = 50) -> float
     w |= {f"{LAYER}.self_attn.q_proj.weight": gateless, f"{LAYER}.self_attn.o_proj.weight": 2 * own["o_proj.weight"]}
     query, key, value, gate = attention.project(x, positions, w, f"{LAYER}.self_attn", config)
     visible = attention.sees(positions, positions, config.sliding_window)[None]
-    return far(attention.output(attention.attend(query, key, value, visible), gate, w, f"{LAYER}.self_attn"), theirs)
+    return far(attention.output(attention.attend(query, key, value, visible), gate, w, f"{LAYER}.self_attn", config), theirs)
 
 
 def test_sliding_window_layer_is_equal_to_rounding() -> None:

@@ -30,6 +30,15 @@ def test_definition_and_kernels_say_the_same(layers: tuple[str, ...], turned: fl
     assert said.logits.dtype == torch.float64 and far(said.logits, dense.forward(x, w, config)) <= WITHIN
 
 
+@pytest.mark.parametrize("gate", ["sigmoid", "softplus"])
+def test_definition_and_kernels_open_gates_alike_and_each_gate_otherwise(gate: str) -> None:
+    config = model("full_attention", attention_gate=gate)
+    w, x = strong_weights(config), tokens(2, 20, config)
+    other = model("full_attention", attention_gate="softplus" if gate == "sigmoid" else "sigmoid")
+    assert far(compute(x.tolist(), w, config).logits, dense.forward(x, w, config)) <= WITHIN
+    assert far(compute(x.tolist(), w, other).logits, dense.forward(x, w, config)) > VISIBLE
+
+
 @pytest.mark.parametrize("length", [1, 8, 20])
 def test_definition_and_pages_keep_the_same(length: int) -> None:
     """Keys, values and states of a paged run are those that the definition says are kept, in each type of layer."""

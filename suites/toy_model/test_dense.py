@@ -51,7 +51,7 @@ def attended(x: Tensor, w: dict[str, Tensor], config: ToyConfig, window: int) ->
     positions = torch.arange(x.shape[1])
     query, key, value, gate = attention.project(x, positions, w, f"{LAYER}.self_attn", config)
     mixed = attention.attend(query, key, value, attention.sees(positions, positions, window)[None])
-    return attention.output(mixed, gate, w, f"{LAYER}.self_attn")
+    return attention.output(mixed, gate, w, f"{LAYER}.self_attn", config)
 
 
 @pytest.mark.parametrize("window", [0, 1, 7, 20])
@@ -69,13 +69,21 @@ def test_a_window_longer_by_one_token_is_seen() -> None:
     assert far(right[:, :7], wrong[:, :7]) <= EXACT and far(right[:, 7:], wrong[:, 7:]) > VISIBLE
 
 
-def test_keys_hidden_from_full_attention_change_only_the_queries_that_lack_them() -> None:
-    config = model("full_attention")
-    w, x = strong_weights(config), tokens(1, 20, config)
-    hidden = torch.zeros(1, 20, 20, dtype=torch.bool)
-    hidden[:, 12:, 3] = True
-    seen, unseen = dense.forward(x, w, config), dense.forward(x, w, config, hidden=hidden)
-    assert far(seen[:, :12], unseen[:, :12]) <= EXACT and far(seen[:, 12:], unseen[:, 12:]) > VISIBLE
+@pytest.mark.parametrize("cut", [1, 7, 8, 29])
+def test_model_that_goes_on_from_what_it_left_says_what_it_says_at_once(cut: int) -> None:
+    config = model(*EVERY_TYPE)
+    w, x = strong_weights(config), tokens(2, 30, config)
+    _, left = dense.resume(x[:, :cut], w, config, 0, [None] * len(EVERY_TYPE))
+    assert far(dense.resume(x[:, cut:], w, config, cut, left)[0], dense.forward(x, w, config)[:, cut:]) <= EXACT
+
+
+@pytest.mark.parametrize("lost", range(len(EVERY_TYPE)))
+def test_what_any_layer_left_is_missed(lost: int) -> None:
+    config = model(*EVERY_TYPE)
+    w, x = strong_weights(config), tokens(2, 30, config)
+    _, left = dense.resume(x[:, :20], w, config, 0, [None] * len(EVERY_TYPE))
+    left[lost] = (torch.zeros_like(left[lost][0]), torch.zeros_like(left[lost][1]))
+    assert far(dense.resume(x[:, 20:], w, config, 20, left)[0], dense.forward(x, w, config)[:, 20:]) > VISIBLE
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 40])

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer, Qwen3_5ForCausalLM
+from transformers import AutoTokenizer, LagunaForCausalLM, Qwen3_5ForCausalLM
 
-from reference_impl.toy_model import checkpoint, dense
+from reference_impl.toy_model import checkpoint, dense, laguna
 from reference_impl.toy_model.config import ModelError, ToyConfig
 from reference_impl.toy_model.export import export, published_config, unified_block_size
 from reference_impl.toy_model.tokenizer import END, PAD, Tokenizer, as_hugging_face, vocabulary
 from reference_impl.toy_model.weights import random_weights
-from suites.support.toy_models import far, model, tokens
+from suites.support.toy_models import far, model, strong_weights, tokens
 
 pytestmark = pytest.mark.toy
 WORDS = ["Zoe", " has", " coins", "\n"]
@@ -40,6 +40,23 @@ def test_exported_model_answers_the_same_in_transformers(tmp_path: Path, dtype: 
     with torch.no_grad():
         logits = theirs(x).logits
     assert far(dense.forward(x, ours.weights, ours.config), logits) <= bound < 0.1 * float(logits.abs().max())
+
+
+def test_exported_model_with_windows_answers_the_same_in_transformers(tmp_path: Path) -> None:
+    words = vocabulary(WORDS)
+    layers = ("sliding_attention", "full_attention")
+    config = model(*layers, vocab_size=len(words), attention_gate="softplus", num_key_value_heads=2)
+    weights = strong_weights(config, dtype=torch.float32)
+    export(tmp_path, config, weights, as_hugging_face(words), {"seed": 1})
+    theirs, found = LagunaForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(found.values())
+    ours = checkpoint.load(tmp_path)
+    assert laguna.published_config(ours.config) == laguna.published_config(config)
+    assert max(far(ours.weights[name], weights[name]) for name in weights) <= 1e-6
+    x = tokens(2, 60, config)
+    with torch.no_grad():
+        logits = theirs(x).logits
+    assert far(dense.forward(x, ours.weights, ours.config), logits) <= 1e-5 < 0.1 * float(logits.abs().max())
 
 
 def test_exported_tokenizer_cuts_the_same_in_transformers(tmp_path: Path) -> None:
@@ -70,7 +87,9 @@ def test_transformers_generates_what_we_generate(tmp_path: Path) -> None:
     ("config", "expected"),
     [
         (model("linear_attention", "mamba2", chunk_size=64), "Qwen3.5 has no mamba2"),
-        (model("sliding_attention", chunk_size=64), "Qwen3.5 has no sliding_attention"),
+        (model("full_attention", chunk_size=64, attention_gate="softplus"), "Qwen3.5's is sigmoid, not softplus"),
+        (model("sliding_attention"), "Laguna's is softplus, not sigmoid"),
+        (model("sliding_attention", "linear_attention", attention_gate="softplus"), "Laguna has no linear_attention"),
         (model("linear_attention", chunk_size=32), "chunks of 64 tokens, not 32"),
     ],
 )

@@ -168,17 +168,6 @@ def test_state_of_another_token_is_seen(layer_type: str) -> None:
         assert far(layer(x[:, 16:], wrong)[0], out[:, 16:]) > VISIBLE
 
 
-@every_type
-def test_dropping_the_memory_is_starting_it_anew(layer_type: str) -> None:
-    layer, x = Layer(layer_type), sequence(20)
-    forget = torch.zeros(2, 20, dtype=torch.bool)
-    forget[:, 12] = True
-    out, _ = layer(x, forget=forget)
-    _, before = layer(x[:, :12])
-    anew, _ = layer(x[:, 12:], RecurrentState(before.conv, torch.zeros_like(before.memory)))
-    assert far(out[:, 12:], anew) <= 1e-9 < VISIBLE < far(layer(x)[0], out)
-
-
 # --- bit equality -----------------------------------------------------------------------------------------------------
 
 

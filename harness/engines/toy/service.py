@@ -33,6 +33,8 @@ from reference_impl.toy_model.tokenizer import END, Tokenizer
 
 PAGES = 4096
 MODEL_LEN = 4096
+BLOCK_SIZE = 8
+"""Shorter than any question of the problems, so that a replay resumes inside the question and not before it."""
 STALLED_STEPS = 64
 """So many steps in which nobody computed anything, and the engine is stuck."""
 
@@ -61,7 +63,7 @@ class ToyService:
         policy: str = "vllm",
         mutant: str = "",
         release: str = "",
-        block_size: int = 16,
+        block_size: int = BLOCK_SIZE,
         pages: int = PAGES,
         batch: int = 16,
         budget: int = 1024,

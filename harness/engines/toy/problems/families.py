@@ -9,18 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from harness.engines.toy.problems.words import CREATURES
+from harness.engines.toy.problems.words import RULES
 
-PRICE_MAX, COINS_MAX = 12, 15
+PRICE_MAX, COINS_MAX, RULE_MAX = 12, 15, 12
 
 
 @dataclass
 class World:
-    """What a context says: prices that stay, and coins that the worked examples change."""
+    """What a context says: prices that stay; what people have and owe, and rules, of which the latest statement holds."""
 
     prices: dict[str, int]
-    coins: dict[str, int]
-    statements: list[tuple[str, int]]
+    has: dict[str, int]
+    owes: dict[str, int]
+    rules: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -36,23 +37,24 @@ class Problem:
 Family = Callable[[World, Random], tuple[str, str, int]]
 
 
+def price(world: World, rng: Random) -> tuple[str, str, int]:
+    """Ask for a price."""
+    good = rng.choice([*world.prices])
+    return f"What do {good} cost?", f"{good} {world.prices[good]}", world.prices[good]
+
+
 def several(world: World, rng: Random) -> tuple[str, str, int]:
     """Ask for the price of several of one thing."""
     good, count = rng.choice([*world.prices]), rng.randint(2, 4)
     price = world.prices[good]
-    total = count * price
-    return f"How much do {count} {good} cost?", f"{good} {price}, {count} * {price} = {total}", total
+    return f"What do {count} {good} cost?", f"{good} {price}, {count} * {price} = {count * price}", count * price
 
 
 def both(world: World, rng: Random) -> tuple[str, str, int]:
     """Ask for the price of two things together."""
     first, second = rng.sample([*world.prices], 2)
     a, b = world.prices[first], world.prices[second]
-    return (
-        f"How much are one of the {first} and one of the {second} together?",
-        f"{first} {a}, {second} {b}, {a} + {b} = {a + b}",
-        a + b,
-    )
+    return f"What do {first} and {second} cost?", f"{first} {a}, {second} {b}, {a} + {b} = {a + b}", a + b
 
 
 def dearer(world: World, rng: Random) -> tuple[str, str, int]:
@@ -64,25 +66,19 @@ def dearer(world: World, rng: Random) -> tuple[str, str, int]:
     return f"How much more are {first} than {second}?", f"{first} {a}, {second} {b}, {a} - {b} = {a - b}", a - b
 
 
-def price(world: World, rng: Random) -> tuple[str, str, int]:
-    """Ask for a price."""
-    good = rng.choice([*world.prices])
-    return f"How much is one of the {good}?", f"{good} {world.prices[good]}", world.prices[good]
-
-
 def owned(world: World, rng: Random) -> tuple[str, str, int]:
-    """Ask what somebody owns."""
-    person = rng.choice([*world.coins])
-    return f"How many coins does {person} have now?", f"{person} has {world.coins[person]}", world.coins[person]
+    """Ask what somebody has."""
+    person = rng.choice([*world.has])
+    return f"What does {person} have now?", f"{person} has {world.has[person]}", world.has[person]
 
 
 def finds(world: World, rng: Random) -> tuple[str, str, int]:
     """Let somebody find coins; changes the world."""
-    person = rng.choice([*world.coins])
-    have, more = world.coins[person], rng.randint(1, 3)
-    now = world.coins[person] = have + more
+    person = rng.choice([*world.has])
+    have, more = world.has[person], rng.randint(1, 3)
+    now = world.has[person] = have + more
     return (
-        f"{person} finds {more} coins. How many coins does {person} have now?",
+        f"{person} finds {more}. What does {person} have now?",
         f"{person} has {have}, {have} + {more} = {now}, {person} has {now}",
         now,
     )
@@ -90,84 +86,103 @@ def finds(world: World, rng: Random) -> tuple[str, str, int]:
 
 def loses(world: World, rng: Random) -> tuple[str, str, int]:
     """Let somebody lose coins; changes the world."""
-    person = rng.choice([*world.coins])
-    have = world.coins[person]
+    person = rng.choice([*world.has])
+    have = world.has[person]
     less = rng.randint(min(1, have), min(3, have))
-    now = world.coins[person] = have - less
+    now = world.has[person] = have - less
     return (
-        f"{person} loses {less} coins. How many coins does {person} have now?",
+        f"{person} loses {less}. What does {person} have now?",
         f"{person} has {have}, {have} - {less} = {now}, {person} has {now}",
         now,
     )
 
 
 def together(world: World, rng: Random) -> tuple[str, str, int]:
-    """Ask what two people own together."""
-    one, other = rng.sample([*world.coins], 2)
-    a, b = world.coins[one], world.coins[other]
+    """Ask what two people have together."""
+    one, other = rng.sample([*world.has], 2)
+    a, b = world.has[one], world.has[other]
+    return f"What do {one} and {other} have together?", f"{one} has {a}, {other} has {b}, {a} + {b} = {a + b}", a + b
+
+
+def owed(world: World, rng: Random) -> tuple[str, str, int]:
+    """Ask what somebody owes."""
+    person = rng.choice([*world.owes])
+    return f"What does {person} owe now?", f"{person} owes {world.owes[person]}", world.owes[person]
+
+
+def borrows(world: World, rng: Random) -> tuple[str, str, int]:
+    """Let somebody borrow coins; changes the world."""
+    person = rng.choice([*world.owes])
+    owe, more = world.owes[person], rng.randint(1, 3)
+    now = world.owes[person] = owe + more
     return (
-        f"How many coins do {one} and {other} have together?",
-        f"{one} has {a}, {other} has {b}, {a} + {b} = {a + b}",
-        a + b,
+        f"{person} borrows {more}. What does {person} owe now?",
+        f"{person} owes {owe}, {owe} + {more} = {now}, {person} owes {now}",
+        now,
     )
 
 
-def herd(world: World, rng: Random) -> tuple[str, str, int]:
-    """Ask for a sum of two numbers in the question."""
-    one, other = rng.sample(CREATURES, 2)
-    a, b = rng.randint(1, 12), rng.randint(1, 12)
-    return f"In the yard {a} {one} and {b} {other} run. How many is that?", f"{a} + {b} = {a + b}", a + b
-
-
-def flight(world: World, rng: Random) -> tuple[str, str, int]:
-    """Ask for a difference of two numbers in the question."""
-    a = rng.randint(3, 15)
-    b = rng.randint(1, a - 1)
-    return f"Of {a} {rng.choice(CREATURES)} {b} run away. How many stay?", f"{a} - {b} = {a - b}", a - b
-
-
-def rows(world: World, rng: Random) -> tuple[str, str, int]:
-    """Ask for a product of two numbers in the question."""
-    a, b = rng.randint(2, 4), rng.randint(1, 12)
-    return f"There are {a} rows of {b} {rng.choice(CREATURES)} each. How many is that?", f"{a} * {b} = {a * b}", a * b
-
-
-def comings(world: World, rng: Random) -> tuple[str, str, int]:
-    """Ask for two steps on numbers in the question."""
-    a, b, c = rng.randint(1, 12), rng.randint(1, 12), rng.randint(1, 3)
-    c = min(c, a + b)
+def pays(world: World, rng: Random) -> tuple[str, str, int]:
+    """Let somebody pay back coins; changes the world."""
+    person = rng.choice([*world.owes])
+    owe = world.owes[person]
+    less = rng.randint(min(1, owe), min(3, owe))
+    now = world.owes[person] = owe - less
     return (
-        f"On the hill there are {a} {rng.choice(CREATURES)}, then {b} come and {c} go. How many stay?",
-        f"{a} + {b} = {a + b}, {a + b} - {c} = {a + b - c}",
-        a + b - c,
+        f"{person} pays {less}. What does {person} owe now?",
+        f"{person} owes {owe}, {owe} - {less} = {now}, {person} owes {now}",
+        now,
     )
 
 
-def recital(world: World, facts: int, rng: Random, *, repeats: bool) -> Problem:
-    """Return up to so many facts in any order, each in the words in which an answer states it; made to be learnt from.
+def rule(world: World, rng: Random) -> tuple[str, str, int]:
+    """Ask for a rule."""
+    name = rng.choice(RULES)
+    return f"What is the {name} now?", f"{name} {world.rules[name]}", world.rules[name]
 
-    With `repeats`, what people own may be told more than once, so that it can also be recalled from near by.
-    """
-    prices = [(f"{good} {price}", price) for good, price in world.prices.items()]
-    coins = [(f"{person} has {count}", count) for person, count in world.coins.items()]
-    if repeats:
-        told = rng.sample(prices, min(facts // 2, len(prices))) + rng.choices(coins, k=facts // 2)
-        rng.shuffle(told)
-    else:
-        told = rng.sample(prices + coins, min(facts, len(prices) + len(coins)))
-    return Problem("recital", "recital", "How many of each are there?", f"{', '.join(t for t, _ in told)}\n#### {told[-1][1]}")
+
+def added(world: World, rng: Random) -> tuple[str, str, int]:
+    """Ask for a number and a rule together."""
+    name, a = rng.choice(RULES), rng.randint(1, 12)
+    b = world.rules[name]
+    return f"What are {a} and the {name}?", f"{name} {b}, {a} + {b} = {a + b}", a + b
+
+
+def taken(world: World, rng: Random) -> tuple[str, str, int]:
+    """Ask for a number less a rule."""
+    name = rng.choice(RULES)
+    b = world.rules[name]
+    a = rng.randint(b, 15)
+    return f"What are {a} without the {name}?", f"{name} {b}, {a} - {b} = {a - b}", a - b
+
+
+def times(world: World, rng: Random) -> tuple[str, str, int]:
+    """Ask for a rule several times."""
+    name, a = rng.choice(RULES), rng.randint(2, 4)
+    b = world.rules[name]
+    return f"What are {a} times the {name}?", f"{name} {b}, {a} * {b} = {a * b}", a * b
 
 
 GROUPS: Mapping[str, tuple[Family, ...]] = {
     "full": (price, several, both, dearer),
-    "recurrent": (owned, finds, loses, together),
-    "window": (herd, flight, rows, comings),
+    "recurrent": (owned, finds, loses, together, owed, borrows, pays),
+    "window": (rule, added, taken, times),
 }
-"""Families by the cache that the answer needs most."""
+"""Families by the cache that the answer needs."""
+BY_NAME = {family.__name__: (group, family) for group, families in GROUPS.items() for family in families}
+CHANGING = ("finds", "loses", "borrows", "pays")
+"""Families that change what somebody has or owes."""
+OWING = ("owed", "borrows", "pays")
+"""Families about what people owe."""
 
 
-def pose(world: World, group: str, rng: Random) -> Problem:
-    """Return a problem of a group, in a world that it may change."""
-    family = rng.choice(GROUPS[group])
+def pose(world: World, name: str, rng: Random) -> Problem:
+    """Return a problem of the family so called, in a world that it may change."""
+    group, family = BY_NAME[name]
     question, work, result = family(world, rng)
-    return Problem(family.__name__, group, question, f"{work}\n#### {result}")
+    return Problem(name, group, question, f"{work}\n#### {result}")
+
+
+def recital(facts: list[str]) -> Problem:
+    """Return facts in the words in which answers state them, asked for at once; made to be learnt from."""
+    return Problem("recital", "recital", "How many of each?", ", ".join(facts))

@@ -17,15 +17,16 @@ import msgspec
 from harness._util import files, jsonl
 from harness._util.data import fixtures
 from harness._util.errors import UsageError
-from harness.engines.toy.problems.contexts import Context, new_context
+from harness.engines.toy.problems.contexts import Context, draw_examples, draw_names, new_context
 from harness.engines.toy.problems.families import GROUPS, Problem, pose
 from harness.engines.toy.problems.words import VOCABULARY
 from reference_impl.toy_model.tokenizer import Tokenizer
 
-SEED = "gsm8k_format/1"
+SEED = "gsm8k_format/2"
 TENANTS, QUESTIONS_PER_TENANT = 8, 50
-EXAMPLES_MIN, CONTEXT_TOKENS_MIN = 14, 520
-"""Enough for four blocks of 128 tokens, the block size that vLLM gives the published architecture among the checkpoints."""
+EXAMPLES, CONTEXT_TOKENS = 12, 512
+"""Every context has exactly so many tokens: four blocks of 128, the block size that vLLM gives the published architecture among
+the checkpoints. A shared prefix ends where blocks of 16 ... 128 tokens end, so all of it is resumed from."""
 PROMPT = "{context}Question: {question}\nAnswer:"
 STOP = "\n\n"
 """A worked answer ends with an empty line."""
@@ -62,15 +63,10 @@ class Item(msgspec.Struct, frozen=True):
 
 def generate() -> tuple[list[Tenant], list[Row]]:
     """Return the problems; the same every time. Questions of one tenant do not change its world for each other."""
-    encode = Tokenizer(VOCABULARY).encode
-
-    def enough(text: str, examples: int) -> bool:
-        return examples >= EXAMPLES_MIN and len(encode(text)) >= CONTEXT_TOKENS_MIN
-
     tenants, rows = [], []
     for number in range(TENANTS):
         name = f"t{number}"
-        context = new_context(Random(f"{SEED}/{name}"), enough)
+        context = _context(Random(f"{SEED}/{name}"))
         tenants.append(Tenant(name, context.text))
         rows += [
             Row(name, p.family, p.group, p.question, p.answer) for p in _questions(context, Random(f"{SEED}/{name}/asked"))
@@ -78,10 +74,19 @@ def generate() -> tuple[list[Tenant], list[Row]]:
     return tenants, rows
 
 
+def _context(rng: Random) -> Context:
+    encode, names = Tokenizer(VOCABULARY).encode, draw_names(rng)
+    while True:
+        context = new_context(rng, names, draw_examples(rng, EXAMPLES))
+        if len(encode(context.text)) == CONTEXT_TOKENS:
+            return context
+
+
 def _questions(context: Context, rng: Random) -> list[Problem]:
     asked: dict[str, Problem] = {}
     while len(asked) < QUESTIONS_PER_TENANT:
-        posed = pose(copy.deepcopy(context.world), [*GROUPS][len(asked) % len(GROUPS)], rng)
+        families = [*GROUPS.values()][len(asked) % len(GROUPS)]
+        posed = pose(copy.deepcopy(context.world), rng.choice(families).__name__, rng)
         asked.setdefault(posed.question, posed)
     return [*asked.values()]
 

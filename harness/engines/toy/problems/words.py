@@ -16,18 +16,18 @@ GOODS = _words(
     "rings shells maps cups hats pens bells books coats drums flags gems jars keys lamps masks nets oars "
     "pots rugs saws tents urns vests wigs boots cards dolls forks kites"
 )
-CREATURES = _words("dogs cats birds cows ducks foxes frogs goats hens mice")
+RULES = ("toll", "gift")
 NUMBERS = range(100)
 _SENTENCES = _words(
-    "How much do cost are one of the and together more than is much many coins does have has now finds loses "
-    "run stay away go in rows each of there all come then left On hill In yard Of There that are"
+    "What is do does cost How many much more are than and have has owes owe now together of each the times without "
+    "finds loses borrows pays"
 )
 
 
 def _pieces() -> Iterator[str]:
     """Yield every piece of text that is to be one token."""
-    yield from ("Prices", "Coins", "Question", "Answer", "####")
-    yield from (f" {word}" for word in (*PEOPLE, *GOODS, *CREATURES))
+    yield from ("Prices", "Coins", "Now", "Question", "Answer", "####")
+    yield from (f" {word}" for word in (*PEOPLE, *GOODS, *RULES))
     yield from (f" {number}" for number in NUMBERS)
     yield from (f" {mark}" for mark in "*+-=")
     yield from (f" {word}" for word in dict.fromkeys(_SENTENCES))

@@ -1,7 +1,7 @@
-"""Trains the checkpoints: `python -m harness.engines.toy.train NAME`.
+"""Trains the checkpoints: `python -m harness.engines.toy.train NAME FOLDER`.
 
-A model left to itself learns one way to recall and neglects the others: then half of all damage to its caches costs nothing. So
-most sequences are trained with a path closed: recurrent memories are dropped right after the price list, which leaves prices
-to full attention; and full attention must do without old statements of what people own, which leaves those to recurrent
-memory. Only the numbers in the question stay near enough for a sliding window.
+A model left to itself learns one way to recall and neglects the others: then most damage to its caches costs nothing. So it is
+trained as caches are used. A shared prefix is computed once, and many questions go on from what it left behind (`branches`);
+for each of them every layer but those that are to carry the fact starts from nothing, or from another prefix that tells of the
+same things with other numbers (`paths`). What is learnt that way is needed that way, also where all paths are open (`needs`).
 """

@@ -1,96 +1,76 @@
-"""The training loop: Muon for matrices, AdamW for the rest, a schedule in steps so that a seed says everything."""
+"""The training loop: Muon for matrices, AdamW for the rest, a schedule in steps so that a seed says everything.
+
+What it has reached is kept beside the target every few steps, so that a training that was killed goes on from there.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harness._util.data import fixtures
-from harness.engines.toy.problems.families import GROUPS
-from harness.engines.toy.train.grow import grow
-from harness.engines.toy.train.recipes import Phase, Recipe
-from harness.engines.toy.train.sequences import IGNORED, Batch, Sequences
-from reference_impl.toy_model import checkpoint, dense, weights
+from harness._util.errors import UsageError
+from harness.engines.toy.train.branches import IGNORED, Batch, Branches
+from harness.engines.toy.train.needs import Needs, needs
+from harness.engines.toy.train.paths import branch
+from harness.engines.toy.train.recipes import Recipe, as_data
+from harness.engines.toy.train.start import first_parameters
+from reference_impl.toy_model import dense
 from reference_impl.toy_model.config import ToyConfig
 
-EVALUATED_EVERY_STEPS = 200
-HELD_OUT_SEED = "held-out"
-Report = Callable[[int, float, dict[str, float], float], None]
-"""Told the step, the loss, the accuracy per group and the seconds since the start."""
+REPORTED_EVERY_STEPS, MEASURED_EVERY_STEPS, KEPT_EVERY_STEPS = 20, 200, 100
+Optimizers = list[tuple[torch.optim.Optimizer, float]]
+Report = Callable[[int, float, Needs | None, float], None]
+"""Told the step, the loss, from time to time which cache is needed for what, and the seconds since the start."""
 
 
-def train(recipe: Recipe, report: Report) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Train from the recipe's seed; return the parameters and the accuracy per group on held-out contexts."""
-    parameters = _initial(recipe)
+def train(recipe: Recipe, kept: Path, report: Report) -> tuple[dict[str, Tensor], Needs]:
+    """Train from the recipe's seed, or go on from the file `kept`; return the parameters and which cache they need for what."""
+    parameters = first_parameters(recipe)
     for parameter in parameters.values():
         parameter.requires_grad_()
-    first, started = 0, time.perf_counter()
-    for phase in recipe.phases:
-        losses = []
-        for step, loss in _phase(recipe, phase, parameters, first):
-            losses.append(loss)
-            if (step + 1) % EVALUATED_EVERY_STEPS == 0:
-                recent = sum(losses[-EVALUATED_EVERY_STEPS:]) / EVALUATED_EVERY_STEPS
-                report(first + step + 1, recent, accuracy(recipe, parameters, 8), time.perf_counter() - started)
-        first += phase.steps
+    optimizers = _optimizers(parameters, recipe)
+    first, started, losses = _read(kept, recipe, parameters, optimizers), time.perf_counter(), list[float]()
+    branches = Branches(recipe.config, recipe.cut)
+    for step in range(first, recipe.steps):
+        stage = [stage for stage in recipe.stages if stage.start <= step][-1]
+        loss = _loss(branches.batch(Random(f"{recipe.seed}/{step}"), stage, recipe.tokens_per_step), parameters, recipe.config)
+        loss.backward()
+        _update(optimizers, _rate(recipe, step))
+        losses.append(loss.item())
+        if (step + 1) % KEPT_EVERY_STEPS == 0:
+            _keep(kept, recipe, step + 1, parameters, optimizers)
+        if (step + 1) % REPORTED_EVERY_STEPS == 0:
+            measured = needs(parameters, recipe.config, 2, stage) if (step + 1) % MEASURED_EVERY_STEPS == 0 else None
+            recent = losses[-REPORTED_EVERY_STEPS:]
+            report(step + 1, sum(recent) / len(recent), measured, time.perf_counter() - started)
     finished = {name: parameter.detach() for name, parameter in parameters.items()}
     if recipe.published:
-        finished = {name: parameter.bfloat16().float() for name, parameter in finished.items()}
-    return finished, accuracy(recipe, finished, 64)
+        finished = {name: parameter.to(getattr(torch, recipe.published)).float() for name, parameter in finished.items()}
+    return finished, needs(finished, recipe.config, 8, recipe.stages[-1])
 
 
-def _phase(recipe: Recipe, phase: Phase, parameters: dict[str, Tensor], first: int) -> Iterator[tuple[int, float]]:
-    """Train for a phase, whose step 0 is step `first` of all; yield each step and its loss."""
-    sequences = Sequences(phase, window=recipe.window, recited=recipe.recited)
-    optimizers = _optimizers(parameters, recipe)
-    for step in range(phase.steps):
-        stage = [stage for stage in phase.stages if stage.start <= step][-1]
-        batch = sequences.batch(Random(f"{recipe.seed}/{first + step}"), stage.examples, recipe.tokens_per_step, stage.size)
-        loss = _loss(batch, parameters, recipe.config)
-        loss.backward()
-        _update(optimizers, _rate(phase, step))
-        yield step, loss.item()
-
-
-def _initial(recipe: Recipe) -> dict[str, Tensor]:
-    """Return grown parameters, or random ones with loud embeddings and quiet layers.
-
-    With the latter every layer sees mostly its own token at first, so that full attention, the last layer, finds the token
-    that it looks for; the final norm brings the logits back to scale.
-    """
-    if recipe.grown_from:
-        read = checkpoint.load(fixtures() / "checkpoints" / recipe.grown_from)
-        return grow(read.weights, read.config, recipe.config, recipe.seed)
-    parameters = weights.random_weights(recipe.config, recipe.seed)
-    for name, parameter in parameters.items():
-        if name == "model.embed_tokens.weight":
-            parameter *= 10.0
-        elif name == "model.norm.weight":
-            parameter -= 0.9
-        elif name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")):
-            parameter *= 0.1
-    return parameters
-
-
-def _rate(phase: Phase, step: int) -> float:
-    """Return the share of the peak rate in a step of a phase."""
-    falling = 1.0 if step < phase.decay_start else (phase.steps - step) / (phase.steps - phase.decay_start)
-    return min(1.0, (step + 1) / phase.warmup_steps) * max(falling, 0.02)
+def _rate(recipe: Recipe, step: int) -> float:
+    """Return the share of the peak rate in a step."""
+    falling = 1.0 if step < recipe.decay_start else (recipe.steps - step) / (recipe.steps - recipe.decay_start)
+    return min(1.0, (step + 1) / recipe.warmup_steps) * max(falling, 0.02)
 
 
 def _loss(batch: Batch, parameters: dict[str, Tensor], config: ToyConfig) -> Tensor:
-    logits = dense.forward(batch.tokens, parameters, config, hidden=batch.hidden, forget=batch.forget)
+    _, left = dense.resume(batch.prefixes, parameters, config, 0, [None] * len(config.layer_types))
+    past = branch(left, batch.sources, config)
+    logits, _ = dense.resume(batch.tokens, parameters, config, batch.prefixes.shape[1], past)
     wanted = batch.targets != IGNORED
     return F.cross_entropy(logits[wanted], batch.targets[wanted])
 
 
-def _optimizers(parameters: dict[str, Tensor], recipe: Recipe) -> list[tuple[torch.optim.Optimizer, float]]:
+def _optimizers(parameters: dict[str, Tensor], recipe: Recipe) -> Optimizers:
     matrices = [p for name, p in parameters.items() if p.ndim == 2 and "embed" not in name and min(p.shape) > 4]
     chosen = {id(p) for p in matrices}
     rest = [p for p in parameters.values() if id(p) not in chosen]
@@ -100,7 +80,7 @@ def _optimizers(parameters: dict[str, Tensor], recipe: Recipe) -> list[tuple[tor
     ]
 
 
-def _update(optimizers: list[tuple[torch.optim.Optimizer, float]], share: float) -> None:
+def _update(optimizers: Optimizers, share: float) -> None:
     for optimizer, peak in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = peak * share
@@ -109,25 +89,33 @@ def _update(optimizers: list[tuple[torch.optim.Optimizer, float]], share: float)
         optimizer.zero_grad(set_to_none=True)
 
 
-def accuracy(recipe: Recipe, parameters: dict[str, Tensor], contexts: int) -> dict[str, float]:
-    """Return per group the share of answers whose every token is the likeliest, over held-out contexts of full length.
+def _keep(kept: Path, recipe: Recipe, step: int, parameters: dict[str, Tensor], optimizers: Optimizers) -> None:
+    """Write what has been reached; a reader finds the old file or the new one, never a part."""
+    content = {
+        "recipe": repr(as_data(recipe)),
+        "step": step,
+        "parameters": {name: parameter.detach() for name, parameter in parameters.items()},
+        "optimizers": [optimizer.state_dict() for optimizer, _ in optimizers],
+    }
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = kept.with_name(f"{kept.name}.new")
+    torch.save(content, unfinished)
+    unfinished.replace(kept)
 
-    Under greedy decoding such an answer comes out as it was written.
+
+def _read(kept: Path, recipe: Recipe, parameters: dict[str, Tensor], optimizers: Optimizers) -> int:
+    """Take up what was kept and return the step to go on with; without a file there is nothing to take up.
+
+    Raises UsageError if the file is of another recipe.
     """
-    open_paths = replace(recipe.phases[-1], dropped=0.0, hidden=0.0)
-    sequences = Sequences(open_paths, window=recipe.window, recited=0)
-    right: dict[str, list[bool]] = {group: [] for group in GROUPS}
-    for index in range(contexts):
-        batch = sequences.batch(Random(f"{HELD_OUT_SEED}/{index}"), (14, 14), 1)
-        with torch.no_grad():
-            logits = dense.forward(batch.tokens, parameters, recipe.config)
-        for start, stop in _answers(batch.targets[0]):
-            correct = bool((logits[0, start:stop].argmax(-1) == batch.targets[0, start:stop]).all())
-            right[[*GROUPS][int(batch.groups[0, start])]].append(correct)
-    return {group: sum(found) / len(found) for group, found in right.items()}
-
-
-def _answers(targets: Tensor) -> Iterator[tuple[int, int]]:
-    wanted = (targets != IGNORED).int()
-    edges = torch.diff(wanted, prepend=wanted.new_zeros(1), append=wanted.new_zeros(1))
-    yield from zip((edges == 1).nonzero().flatten().tolist(), (edges == -1).nonzero().flatten().tolist(), strict=True)
+    if not kept.exists():
+        return 0
+    content: dict[str, Any] = torch.load(kept, weights_only=True)
+    if content["recipe"] != repr(as_data(recipe)):
+        raise UsageError(f"{kept}: of another recipe than {recipe.name} is now; remove it to train from the start")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(content["parameters"][name])
+    for (optimizer, _), state in zip(optimizers, content["optimizers"], strict=True):
+        optimizer.load_state_dict(state)
+    return int(content["step"])

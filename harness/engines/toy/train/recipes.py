@@ -12,51 +12,43 @@ from reference_impl.toy_model.config import ToyConfig
 
 @dataclass(frozen=True)
 class Stage:
-    """From this step on, contexts are of this size, with between `examples[0]` and `examples[1]` worked examples."""
+    """From this step on, prefixes are of this size, with between `examples[0]` and `examples[1]` worked examples.
+
+    Behind each are at least `questions` questions, a share `recitals` of which asks for many facts at once. In a share `same`
+    of the batches all prefixes tell of the same goods and people.
+    """
 
     start: int
     examples: tuple[int, int]
     size: Size = FULL_SIZE
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A part of the training, with optimizers of its own.
-
-    Rates rise over `warmup_steps`, hold, and from step `decay_start` on fall linearly to a fiftieth. With `repeats`, recitals
-    tell some facts twice. In a share `dropped` of the sequences recurrent memories are dropped behind the price list, in a
-    share `hidden` full attention must do without old statements of what people own.
-    """
-
-    steps: int
-    stages: tuple[Stage, ...]
-    repeats: bool
-    decay_start: int
-    warmup_steps: int = 100
-    dropped: float = 0.9
-    hidden: float = 0.9
+    questions: int = 8
+    recitals: float = 0.5
+    same: float = 0.7
 
 
 @dataclass(frozen=True)
 class Recipe:
     """A model and its training. Rates are peak learning rates.
 
-    Training begins with random parameters or with those of the checkpoint `grown_from`, grown. A `published` model is rounded
-    to bfloat16 and written in Hugging Face form; engines that unify page sizes must give it blocks of at most `block_max`
-    tokens.
+    Rates rise over `warmup_steps`, hold, and from step `decay_start` on fall linearly to a fiftieth. Training begins with
+    random parameters or with those of the checkpoint `grown_from`, grown. A path that does not carry what is asked for is cut
+    in a share `cut` of the questions. A `published` model is written in Hugging Face form, in the dtype of that name;
+    engines that unify page sizes must give it blocks of at most `block_max` tokens if it has states.
     """
 
     name: str
     config: ToyConfig
-    phases: tuple[Phase, ...]
-    tokens_per_step: int = 3000
+    stages: tuple[Stage, ...]
+    steps: int
+    decay_start: int
+    warmup_steps: int = 100
+    tokens_per_step: int = 3600
     seed: int = 1
+    cut: float = 0.8
     muon_rate: float = 0.02
     adam_rate: float = 3e-3
-    window: int = 32
-    recited: int = 12
     grown_from: str = ""
-    published: bool = False
+    published: str = ""
     block_max: int = 128
 
 
@@ -65,33 +57,17 @@ def as_data(recipe: Recipe) -> dict[str, Any]:
     return asdict(recipe)
 
 
-FAR_FIRST = Phase(
-    1200,
-    (Stage(0, (1, 4), Size(4, 2, 3)), Stage(300, (1, 4), Size(8, 4, 6)), Stage(600, (1, 4)), Stage(1050, (4, 8))),
-    repeats=False,
-    decay_start=1200,
+SMALL_FIRST = (
+    Stage(0, (0, 1), Size(4, 3, 0), recitals=0.8),
+    Stage(120, (0, 3), Size(8, 4, 1), recitals=0.6),
+    Stage(250, (1, 5), recitals=0.5),
+    Stage(450, (3, 9), recitals=0.4),
+    Stage(700, (8, 12), recitals=0.3),
+    Stage(1000, (12, 12), recitals=0.2),
 )
-"""Teaches full attention to look prices up: a recital tells nothing twice, so nothing can be copied from near by."""
-THEN_REPEATS = Phase(
-    1500,
-    (
-        Stage(0, (1, 4), Size(8, 2, 3)),
-        Stage(120, (1, 4), Size(12, 4, 6)),
-        Stage(240, (1, 6)),
-        Stage(600, (4, 14)),
-        Stage(1100, (14, 14)),
-    ),
-    repeats=True,
-    decay_start=500,
-)
-"""Teaches recurrent memories what people own, at first from near by; then everything over contexts of full length."""
-WITHOUT_WINDOW = Phase(
-    400, (Stage(0, (4, 8)), Stage(150, (8, 14)), Stage(280, (14, 14))), repeats=True, decay_start=100, warmup_steps=50
-)
-"""Lets a grown model unlearn its window."""
-
-ATTENTION_ALONE = tuple(replace(phase, dropped=0.0, hidden=0.0) for phase in (FAR_FIRST, THEN_REPEATS))
-"""The same for a model without recurrent memories, whose full attention must find the latest statement by itself."""
+"""Recall is learnt near by, among a few facts, then over prefixes of full length."""
+FEWER_FACTS = tuple(replace(stage, start=start) for stage, start in zip(SMALL_FIRST, (0, 80, 160, 280, 420, 580), strict=True))
+"""The same, sooner, for a model that has half of the facts to learn."""
 
 RECIPES = {
     recipe.name: recipe
@@ -106,7 +82,9 @@ RECIPES = {
                 partial_rotary_factor=0.5,
                 chunk_size=32,
             ),
-            (FAR_FIRST, THEN_REPEATS),
+            SMALL_FIRST,
+            steps=1700,
+            decay_start=900,
         ),
         Recipe(
             "window",
@@ -116,8 +94,12 @@ RECIPES = {
                 intermediate_size=320,
                 layer_types=("sliding_attention", "sliding_attention", "full_attention"),
                 partial_rotary_factor=0.5,
+                attention_gate="softplus",
             ),
-            ATTENTION_ALONE,
+            FEWER_FACTS,
+            steps=1100,
+            decay_start=500,
+            published="float32",
         ),
         Recipe(
             "qwen3_5",
@@ -132,11 +114,14 @@ RECIPES = {
                 linear_value_head_dim=128,
                 rms_norm_eps=1e-6 / 16,  # outputs are half as large and spread over four times the dimensions
             ),
-            (WITHOUT_WINDOW,),
+            (Stage(0, (4, 8), recitals=0.3), Stage(150, (8, 12), recitals=0.3), Stage(280, (12, 12), recitals=0.2)),
+            steps=450,
+            decay_start=120,
+            warmup_steps=50,
             muon_rate=0.01,
             adam_rate=1e-3,
             grown_from="toy",
-            published=True,
+            published="bfloat16",
         ),
     )
 }
