@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli.options import Finite, expectations_of, expected_options, policy_option, release_option
+from harness.cli.score_told import Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.score.asking import Asking
-    from harness.score.document import Document
-    from harness.score.gate import Noise, Rules, Tokens
-    from harness.score.pairs import Scores
+    from harness.score.gate import Tokens
     from harness.score.run import Open
     from harness.score.tasks import Task
 
@@ -147,7 +146,7 @@ def score(**options: Any) -> int:
     task = _task(options)
     opening = Opening(**{key: options[key] for key in ("policy", "device", "dtype", "checkpoint", "seed")})
     folder, settings = _folder(engine, task, options)
-    told = _Told(engine, task, rules, options["seed"], as_json=options["as_json"])
+    told = Told(engine, task, rules, options["seed"], as_json=options["as_json"])
     from harness.score.run import Runner
 
     nonce = _nonce() if options["base_url"] else ""
@@ -268,65 +267,3 @@ def _nonce() -> str:
     import secrets
 
     return secrets.token_hex(4)
-
-
-class _Told:
-    """Tells a run while it goes: what it can show before it begins, how far it is, and what came of it."""
-
-    def __init__(self, engine: str, task: Task, rules: Rules, seed: int, *, as_json: bool) -> None:
-        import sys
-
-        from harness.score import power_analysis, terminal
-        from harness.verdict.report.terminal import console
-
-        self._json = as_json
-        self._rules = rules
-        self._out = console()
-        self._err = sys.stderr if sys.stderr.isatty() and not as_json else None
-        self._line = ("", 0, 0)
-        if not as_json:
-            terminal.heading(engine, f"{task.name} ({task.source})", len(task.asked), seed, self._out)
-            terminal.told(power_analysis.before(len(task.asked), rules), self._out)
-
-    def begins(self, arm: str, questions: int, reused: int) -> None:
-        """Note the arm that begins."""
-        self._line = (arm, reused, questions)
-        if reused and not self._json:
-            from harness.score import terminal
-
-            terminal.told([f"arm {arm}: {reused:,} of {questions:,} answers are kept from a run that was cut short"], self._out)
-        self.answered(0)
-
-    def answered(self, count: int) -> None:
-        """Rewrite the line that says how far the arm is."""
-        arm, done, questions = self._line
-        self._line = (arm, done + count, questions)
-        if self._err:
-            self._err.write(f"\r\x1b[K{arm}: {done + count:,} of {questions:,}")
-            self._err.flush()
-
-    def measured(self, cold: Scores, again: Scores | None) -> None:
-        """Say what the rest can show, now that the noise floor is known."""
-        from harness.score import power_analysis, terminal
-        from harness.score.gate import noise_floor
-
-        if not self._json:
-            self.clear()
-            noise: Noise = noise_floor(cold, again, self._rules)
-            terminal.told(power_analysis.measured(noise, self._rules), self._out)
-
-    def clear(self) -> None:
-        """Wipe the line."""
-        if self._err:
-            self._err.write("\r\x1b[K")
-            self._err.flush()
-
-    def deliver(self, whole: Document, content: bytes, folder: Path) -> None:
-        """Print the report."""
-        if self._json:
-            click.echo(content, nl=False)
-            return
-        from harness.score import terminal
-
-        terminal.print_score(whole, self._out)
-        click.echo(f"kept in {folder}: report.json, answers.parquet, answers.csv")

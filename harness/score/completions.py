@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -46,6 +46,7 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
         self._asking = asking
         self._server = server
         self._room = asyncio.Semaphore(server.concurrent)
+        self._failed = False
         self._asks: dict[str, list[Ask]] = {}
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
@@ -78,12 +79,26 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
         own: Mapping[str, Any] = self._create_payload(
             self.create_message(messages), generate=True, gen_kwargs=copy.deepcopy(gen_kwargs), seed=self._seed, eos=eos
         )
+        payload = {**own, "prompt": self._server.context.prompt(ask)}
         async with self._room:
-            ask, answer = await self._answered(session, ask, {**own, "prompt": self._server.context.prompt(ask)})
+            ask, answer = await self._unless_failed(self._answered(session, ask, payload))
         if self._asking.arm.tier:
             answer = msgspec.structs.replace(answer, from_tier=answer.restored[""])
         self._asking.keep(ask, answer)
         return [answer.text]
+
+    async def _unless_failed(self, answering: Coroutine[Any, Any, tuple[Ask, Answer]]) -> tuple[Ask, Answer]:
+        """Answer a request. Once one has failed the others are over: nobody waits for them, and one line is told, not many."""
+        if self._failed:
+            answering.close()
+            raise asyncio.CancelledError
+        try:
+            return await answering
+        except Exception:  # of the session too, which is closed by then
+            if self._failed:
+                raise asyncio.CancelledError from None
+            self._failed = True
+            raise
 
     async def _answered(self, session: Any, ask: Ask, payload: Mapping[str, Any]) -> tuple[Ask, Answer]:
         """Send a request until it is answered; return it as it was sent at last. Raises BackendError if it is not answered.

