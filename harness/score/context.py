@@ -52,11 +52,14 @@ class Context:
         return self._tokens.get(ask.prompt) or ask.prompt
 
     def _learn(self, prompt: str) -> bool:
-        """Ask for the tokens of a prompt, and return whether they came."""
+        """Ask for the tokens of a prompt, and return whether they came; after one that did not, none is asked for."""
+        if self._offered is False:
+            return False
         try:
             found = self._post("/tokenize", {"model": self._model, "prompt": prompt}, "tokenize")
             self._tokens[prompt] = msgspec.convert(found, _Tokenized).tokens
         except (BackendError, msgspec.ValidationError):
+            self._offered = False
             return False
         return True
 
