@@ -125,9 +125,13 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
         raise AssertionError("attempts end")
 
     async def _sent(self, session: Any, ask: Ask, payload: Mapping[str, Any]) -> tuple[int, Any, str]:
-        """Send a request once and return status, body and Retry-After; a broken connection is status 0, the body says how."""
+        """Send a request once and return status, body and Retry-After; a broken connection is status 0, the body says how.
+
+        Each has a connection of its own: one that is kept may have been closed by the server meanwhile, without a word.
+        """
+        headers = {**(self.header or {}), "Connection": "close"}
         try:
-            async with session.post(self.base_url, json=payload, headers=self.header) as response:
+            async with session.post(self.base_url, json=payload, headers=headers) as response:
                 if response.status != 200:
                     return response.status, said(await response.read()), response.headers.get("Retry-After", "")
                 return 200, await response.json(content_type=None), ""
