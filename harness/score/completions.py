@@ -3,7 +3,7 @@
 lm-eval hands a completion's text on and drops the rest of the body, and of a server's refusal it keeps the status alone. So the
 class that it registers is taken further where it meets the server: a request carries the arm's salt and asks for tokens, what
 comes back is read for `usage` and tokens as well, and a failure is repeated or told in the server's words. lm-eval still builds
-the requests, their generation parameters and the session, and has them under way together.
+the requests and their generation parameters, and has them under way together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from aiohttp import ClientError
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from lm_eval.api.registry import register_model
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
@@ -67,9 +67,7 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
             super().generate_until([request for request, _ in waiting], disable_tqdm=disable_tqdm)
         return self._asking.texts(asks)
 
-    async def amodel_call(
-        self, session: Any, messages: Sequence[str], *, gen_kwargs: Any = None, eos: Any = None, **_: Any
-    ) -> list[str]:
+    async def amodel_call(self, messages: Sequence[str], *, gen_kwargs: Any = None, eos: Any = None, **_: Any) -> list[str]:
         """Answer one request: send it, and keep what comes with what it restored.
 
         A server does not say which tier that came from. In an arm of the second tier it can have come from nowhere else: the
@@ -81,7 +79,7 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
         )
         payload = {**own, "prompt": self._server.context.prompt(ask)}
         async with self._room:
-            ask, answer = await self._unless_failed(self._answered(session, ask, payload))
+            ask, answer = await self._unless_failed(self._answered(ask, payload))
         if self._asking.arm.tier:
             answer = msgspec.structs.replace(answer, from_tier=answer.restored[""])
         self._asking.keep(ask, answer)
@@ -94,13 +92,13 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
             raise asyncio.CancelledError
         try:
             return await answering
-        except Exception:  # of the session too, which is closed by then
+        except Exception:
             if self._failed:
                 raise asyncio.CancelledError from None
             self._failed = True
             raise
 
-    async def _answered(self, session: Any, ask: Ask, payload: Mapping[str, Any]) -> tuple[Ask, Answer]:
+    async def _answered(self, ask: Ask, payload: Mapping[str, Any]) -> tuple[Ask, Answer]:
         """Send a request until it is answered; return it as it was sent at last. Raises BackendError if it is not answered.
 
         What a failed attempt left in the cache must not warm the next one of a cold arm, so that has another salt.
@@ -111,7 +109,7 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
                 ask = msgspec.structs.replace(first, salt=f"{first.salt}.{attempt}")
             with_tokens = self._server.tells_tokens
             extras = EXTRAS if with_tokens else {}
-            status, content, retry_after = await self._sent(session, ask, {**payload, "cache_salt": ask.salt, **extras})
+            status, content, retry_after = await self._sent(ask, {**payload, "cache_salt": ask.salt, **extras})
             if status == 200:
                 return ask, read(content, ask.id)
             if with_tokens and status in REFUSED:
@@ -124,14 +122,14 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
             await asyncio.sleep(wait)
         raise AssertionError("attempts end")
 
-    async def _sent(self, session: Any, ask: Ask, payload: Mapping[str, Any]) -> tuple[int, Any, str]:
+    async def _sent(self, ask: Ask, payload: Mapping[str, Any]) -> tuple[int, Any, str]:
         """Send a request once and return status, body and Retry-After; a broken connection is status 0, the body says how.
 
         Each has a connection of its own: one that is kept may have been closed by the server meanwhile, without a word.
         """
-        headers = {**(self.header or {}), "Connection": "close"}
+        fresh = ClientSession(connector=TCPConnector(force_close=True), timeout=ClientTimeout(total=self.timeout))
         try:
-            async with session.post(self.base_url, json=payload, headers=headers) as response:
+            async with fresh as session, session.post(self.base_url, json=payload, headers=self.header) as response:
                 if response.status != 200:
                     return response.status, said(await response.read()), response.headers.get("Retry-After", "")
                 return 200, await response.json(content_type=None), ""
