@@ -173,7 +173,7 @@ def test_what_does_not_pass_is_one_line_and_unknown(
     assert code == 2 and err.count("\n") == 1 and said in err and "verdict" not in out
     assert "\x1b" not in err and "what was answered is kept" in err
     (kept,) = Path(".cachewitness/score").glob("*/answers-off.jsonl")
-    assert len(kept.read_bytes().splitlines()) == 6
+    assert 3 <= len(kept.read_bytes().splitlines()) <= 6, "at most three were under way beside the one that failed"
 
 
 def test_a_server_that_hangs_is_given_up_after_the_time_that_was_named(
