@@ -16,7 +16,6 @@ import pandas
 
 from harness._util.errors import UsageError
 from harness.cli import invoke
-from harness.engines import registry
 from harness.engines.answers import (
     Ask,
     Backend,
@@ -25,6 +24,7 @@ from harness.engines.answers import (
 from harness.engines.reference import ENGINE as REFERENCE
 from harness.engines.registry import EngineKind
 from harness.score import tasks
+from suites.support.engine_kinds import only
 from suites.support.stub_backend import Stub, knowing, wrong_in
 
 PROBLEMS = tasks.problems(limit=48)
@@ -49,7 +49,7 @@ def _stub_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     options = {"fault": "a group of problems, or `weak`", "dies": "after so many answers"}
     stub = EngineKind(name="stub", summary="", heights=(), open=REFERENCE.open, options=options, answerer=_open, bit_exact=True)
-    monkeypatch.setattr(registry, "kinds", lambda: {"stub": stub, "reference": REFERENCE})
+    only(monkeypatch, stub, REFERENCE)
 
 
 def _run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
@@ -158,7 +158,7 @@ def test_an_engine_that_declares_nothing_is_judged_by_its_score_unless_the_user_
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = EngineKind(name="stub", summary="", heights=(), open=REFERENCE.open, answerer=_open)
-    monkeypatch.setattr(registry, "kinds", lambda: {"stub": silent})
+    only(monkeypatch, silent)
     assert [_run(capsys, *QUICK, *argv)[0] for argv in ((), ("--bit-exact",))] == [2, 0]
 
 

@@ -16,6 +16,7 @@ from harness.vectors import store
 from harness.vectors.consume import consume
 from harness.vectors.form import Facts, LifecycleExpected
 from harness.vectors.lifecycle import Comparison
+from suites.support.engine_kinds import only
 from suites.support.published_vectors import files
 
 VLLM = store.folder() / "vllm"
@@ -185,14 +186,12 @@ def test_what_an_engine_cannot_be_asked_is_not_run(monkeypatch: pytest.MonkeyPat
     """With a reason for each, and exit code 5 if that leaves nothing."""
     reference = registry.kinds()["reference"]
     mute = EngineKind("mute", "answers nothing", ("scheduler",), reference.open, policies=("vllm",))
-    monkeypatch.setattr(registry, "kinds", lambda: {"mute": mute})
+    only(monkeypatch, mute)
     code, out, err = _run(capsys, str(VLLM / "split.json"), "--engine", "mute")
     assert code == 5 and "not run: 61: the engine says nothing of it" in out and "nothing was consumed" in err
     code, out, _ = _run(capsys, str(VLLM), "--engine", "mute")
     assert code == 0 and "traces for manager height; engine mute runs at scheduler" in out
-    monkeypatch.setattr(
-        registry, "kinds", lambda: {"mute": EngineKind("mute", "", ("manager",), reference.open, policies=("x",))}
-    )
+    only(monkeypatch, EngineKind("mute", "", ("manager",), reference.open, policies=("x",)))
     code, out, _ = _run(capsys, str(VLLM), "--engine", "mute")
     assert code == 5 and "engine mute follows x, not vllm" in out
 
