@@ -26,7 +26,7 @@ from harness.run.smaller import smallest
 from harness.run.suites import Stream, Suite
 from harness.trace.capabilities import lacking, within
 from harness.trace.configurations import Configuration
-from harness.trace.format import Trace
+from harness.trace.format import Height, Trace
 from harness.trace.shrink import SHORT
 from harness.verdict.arm_row import merge_rows
 from harness.verdict.compared import Compared
@@ -85,6 +85,8 @@ class Runner:
         started = time.perf_counter()
         self._report = Report(engine=self.engine.text, held=self.engine.held, seed=self.seed)
         self._left_out: dict[tuple[str, str], NotRun] = {}
+        self._refusals: set[tuple[Height, str]] = set()
+        """The configurations that the engine refused, each with the height: at another one it may take it."""
         self._shrunk: set[str] = set()
         self._changed: list[str] = []
         """Configurations that the engine ran, and then refused."""
@@ -184,7 +186,8 @@ class Runner:
         return f"the engine hung in {hung} traces, and each takes its deadline" if hung >= HUNG_MAX else ""
 
     def _refused(self, suite: Suite, configuration: Configuration) -> bool:
-        return any(what in (f"suite {suite.name}", f"configuration {configuration.name}") for what, _ in self._left_out)
+        of_suite = any(what == f"suite {suite.name}" for what, _ in self._left_out)
+        return of_suite or (suite.height, configuration.name) in self._refusals
 
     def _refuse_if_nothing_fits(self) -> None:
         """Raise what the engine said to the last configuration if it refused all of them, and nothing else was in the way."""
@@ -211,6 +214,7 @@ class Runner:
             if self.exact_configurations:
                 raise
             self._skip(f"configuration {stream.configuration.name}", str(error))
+            self._refusals.add((suite.height, stream.configuration.name))
             if stream.ran:
                 after = f"the engine refused it after {stream.ran} of its traces had run: {error}"
                 self._changed.append(f"{suite.name}: configuration {stream.configuration.name}: {after}")
