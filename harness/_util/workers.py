@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
@@ -22,9 +23,15 @@ def die_with_the_parent() -> None:
 
 
 @contextmanager
-def workers(count: int, begin: Callable[..., object] | None = None, *given: Any) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of processes, each of which begins by `begin(*given)`; an exception, also Ctrl-C, ends them at once."""
-    pool = ProcessPoolExecutor(count, initializer=_begin, initargs=(os.getpid(), begin, given))
+def workers(
+    count: int, begin: Callable[..., object] | None = None, *given: Any, method: str | None = None
+) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool of processes, each of which begins by `begin(*given)`; an exception, also Ctrl-C, ends them at once.
+
+    `method` is how they are started ("spawn": without what this process has loaded), None: the system's own way.
+    """
+    context = multiprocessing.get_context(method)
+    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(os.getpid(), begin, given))
     try:
         yield pool
     except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,9 @@ from harness.cli.score_told import Told
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.score.arm_run import Open
     from harness.score.asking import Asking
     from harness.score.gate import Tokens
-    from harness.score.run import Open
     from harness.score.tasks import Task
 
 _FILE = click.Path(path_type=Path)
@@ -119,6 +120,13 @@ _FILE = click.Path(path_type=Path)
 )
 @click.option("--dtype", default="", metavar="NAME", help="The precision; default: the checkpoint's.")
 @click.option("--checkpoint", default="", metavar="DIR", help="The model; default: the engine's own.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The number of arms that run at a time, in processes of their own; default: one for each core, from 100 questions on. "
+    "A server gets one arm after the other.",
+)
 @click.option("--out", type=_FILE, metavar="DIR", help="The folder that keeps runs; default: .cachewitness/score.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of --random-shots.")
 @expected_options
@@ -147,10 +155,14 @@ def score(**options: Any) -> int:
     opening = Opening(**{key: options[key] for key in ("policy", "device", "dtype", "checkpoint", "seed")})
     folder, settings = _folder(engine, task, options)
     told = Told(engine, task, rules, options["seed"], as_json=options["as_json"])
+    from harness.score.arm_run import Questions
     from harness.score.run import Runner
+    from harness.score.side_by_side import jobs_for
 
     nonce = _nonce() if options["base_url"] else ""
-    runner = Runner(task, opener, folder, opening=opening, listener=told, model=model, nonce=nonce)
+    asked = Questions(task=task, opener=opener, folder=folder, opening=opening, nonce=nonce)
+    jobs = 1 if model else jobs_for(asked, chosen, options["jobs"])
+    runner = Runner(asked, listener=told, model=model, jobs=jobs)
     try:
         outcome = runner.run(chosen, rules)
     except (BackendError, Unpaired) as error:
@@ -198,7 +210,7 @@ def _engine(options: dict[str, Any]) -> tuple[str, Open, Callable[[Asking], Any]
     if options["cold_url"] or options["model"]:
         raise UsageError("--cold-url, --model: these belong to a server; give --base-url")
     spec, answerer = answerer_of(options["engine"], options["policy"], options["release"])
-    return spec.text, lambda opening: answerer(spec.options, opening), None
+    return spec.text, partial(answerer, dict(spec.options)), None
 
 
 def _tokens(options: dict[str, Any]) -> Tokens:

@@ -1,35 +1,23 @@
-"""Runs the arms of a comparison through lm-eval, one after the other, and judges them.
-
-lm-eval builds the prompts, asks, filters and scores. Its `evaluate` is called rather than `simple_evaluate`, which adds a
-survey of the machine that takes seconds for every arm. What is scored comes back as its samples: one row for each question and
-filter, with the hash of the prompt, by which rows of two arms are paired.
-"""
+"""Runs the arms of a comparison, one after the other or side by side, and judges them."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import random
-import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import msgspec
 
 from harness import __version__
-from harness.engines.answers import Answer, Backend, Opening
-from harness.score.answer_store import AnswerStore
+from harness.score.arm_run import ArmRun, Questions, run_arm
 from harness.score.arms import AGAIN, OFF, Arm
 from harness.score.asking import Asking
 from harness.score.gate import Judged, Noise, Rules, exit_code, judge
-from harness.score.offline import quiet
-from harness.score.pairs import Scored, Scores
-from harness.score.tasks import Task
+from harness.score.pairs import Scores
+from harness.score.side_by_side import side_by_side
 from harness.verdict.result import EXIT_FAIL, EXIT_USAGE
 
-Open = Callable[[Opening], Backend]
-OPENED = ("caching", "tier", "preempt", "drafts", "scarce")
-"""What an arm says of how the engine is opened."""
 PACKAGES = ("lm_eval", "datasets", "torch", "transformers")
 
 
@@ -69,69 +57,64 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runner:
-    """What a run needs. `model` makes lm-eval's model for an arm; `nonce` tells the salts from those of any other run."""
+    """Runs the arms. `model` makes lm-eval's model for an arm; with `jobs` over 1, arms run in so many processes at a time."""
 
     def __init__(
-        self,
-        task: Task,
-        opener: Open,
-        folder: Path,
-        *,
-        opening: Opening,
-        listener: Listener,
-        model: Callable[[Asking], Any] | None = None,
-        nonce: str = "",
+        self, asked: Questions, *, listener: Listener, model: Callable[[Asking], Any] | None = None, jobs: int = 1
     ) -> None:
-        self._task = task
-        self._opener = opener
-        self._folder = folder
-        self._opening = opening
+        self._asked = asked
         self._listener = listener
-        self._model = model or _in_process
-        self._nonce = nonce
-        self._versions: dict[str, str] = {}
-        self._salts: dict[str, Mapping[int, str]] = {}
-        self._reused = 0
-        self._seconds: dict[str, float] = {}
+        self._model = model
+        self._jobs = jobs
 
     def run(self, arms: Sequence[Arm], rules: Rules) -> Outcome:
         """Run every arm and judge those that are compared.
 
         Raises BackendError if the engine does not answer (what was answered is kept), Unpaired if two arms cannot be compared.
         """
-        scores: dict[str, Scores] = {}
-        for arm in arms:
-            if arm.name not in (OFF, AGAIN) and not set(scores) - {OFF, AGAIN}:
-                self._listener.measured(scores[OFF], scores.get(AGAIN))
-            scores[arm.name] = self._arm(arm)
+        runs: dict[str, ArmRun] = {}
+        with self._starting(arms) as run:
+            for arm in arms:
+                if arm.name not in (OFF, AGAIN) and not set(runs) - {OFF, AGAIN}:
+                    again = runs.get(AGAIN)
+                    self._listener.measured(runs[OFF].scores, again.scores if again else None)
+                runs[arm.name] = run(arm)
+        scores = {name: one.scores for name, one in runs.items()}
         others = [(scores[arm.name], arm.need) for arm in arms if arm.name not in (OFF, AGAIN)]
         noise, judged = judge(scores[OFF], others, scores.get(AGAIN), rules)
         return Outcome(
             noise=noise,
             judged=judged,
             scores=scores,
-            versions=installed() | self._versions,
-            salts=self._salts,
-            reused=self._reused,
-            seconds=self._seconds,
+            versions=installed() | {key: value for one in runs.values() for key, value in one.versions.items()},
+            salts={name: one.salts for name, one in runs.items()},
+            reused=sum(one.reused for one in runs.values()),
+            seconds={name: one.seconds for name, one in runs.items()},
         )
 
-    def _arm(self, arm: Arm) -> Scores:
-        kept = AnswerStore(self._folder, arm.name)
-        opening = msgspec.structs.replace(self._opening, **{key: getattr(arm, key) for key in OPENED})
-        asking = Asking(arm, kept, lambda: self._opener(opening), nonce=self._nonce, tell=self._listener.answered)
-        self._listener.begins(arm.name, len(self._task.asked), kept.reused)
-        started = time.monotonic()
-        try:
-            samples = _evaluate(self._task, self._model(asking), self._opening.seed)
-        finally:
-            asking.close()
-        self._seconds[arm.name] = time.monotonic() - started
-        self._versions |= kept.versions
-        self._reused += kept.reused
-        answers = {doc: asking.answer(asking.ask(doc, *arguments)) for doc, arguments in _arguments(samples)}
-        self._salts[arm.name] = {int(line.answer.id): line.salt for line in kept.lines.values() if line.answer}
-        return scores_of(arm.name, samples, answers)
+    @contextmanager
+    def _starting(self, arms: Sequence[Arm]) -> Iterator[Callable[[Arm], ArmRun]]:
+        """Yield what runs an arm, here or in a process that began with it before it was asked for."""
+        if self._jobs == 1:
+            yield self._here
+            return
+        with side_by_side(arms, self._asked, self._jobs) as runs:
+            yield lambda arm: self._elsewhere(arm, runs[arm.name])
+
+    def _here(self, arm: Arm) -> ArmRun:
+        total = len(self._asked.task.asked)
+
+        def begins(reused: int) -> None:
+            self._listener.begins(arm.name, total, reused)
+
+        return run_arm(arm, self._asked, self._model, begins, self._listener.answered)
+
+    def _elsewhere(self, arm: Arm, result: Callable[[], ArmRun]) -> ArmRun:
+        total = len(self._asked.task.asked)
+        self._listener.begins(arm.name, total, 0)
+        ran = result()
+        self._listener.answered(total)
+        return ran
 
 
 def installed() -> dict[str, str]:
@@ -143,45 +126,3 @@ def installed() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-def scores_of(arm: str, samples: Sequence[Mapping[str, Any]], answers: Mapping[int, Answer]) -> Scores:
-    """Return lm-eval's samples of an arm as scores."""
-    rows = tuple(
-        Scored(
-            doc=int(sample["doc_id"]),
-            filter=str(sample["filter"]),
-            prompt_hash=str(sample["prompt_hash"]),
-            correct=bool(sample["exact_match"]),
-            extracted=str(sample["filtered_resps"][0]),
-            target=str(sample["target"]),
-            **{key: sample["doc"][key] for key in ("question", "group", "family", "tenant", "row")},
-        )
-        for sample in samples
-    )
-    return Scores(arm=arm, rows=rows, answers=answers)
-
-
-def _in_process(asking: Asking) -> Any:
-    from harness.score.lm import BackendLM
-
-    return BackendLM(asking)
-
-
-def _evaluate(task: Task, model: Any, seed: int) -> list[Mapping[str, Any]]:
-    with quiet():
-        from lm_eval import evaluator
-        from lm_eval.tasks import TaskManager
-
-        random.seed(seed)
-        loaded = TaskManager(include_defaults=False).load([task.config()])
-        for each in loaded["tasks"].values():
-            each.set_fewshot_seed(seed=seed)
-        result = evaluator.evaluate(lm=model, task_dict=loaded, limit=task.limit or None, bootstrap_iters=0, log_samples=True)
-    (samples,) = result["samples"].values()
-    return list(samples)
-
-
-def _arguments(samples: Sequence[Mapping[str, Any]]) -> list[tuple[int, tuple[str, Mapping[str, Any]]]]:
-    """Return each question's arguments once, although its sample comes once for each filter."""
-    return list({int(sample["doc_id"]): sample["arguments"][0] for sample in samples}.items())

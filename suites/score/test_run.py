@@ -19,6 +19,7 @@ from harness.engines.answers import (
 )
 from harness.score import arms, offline, tasks
 from harness.score.answer_store import AnswerStore, folder_of, prompt_hash
+from harness.score.arm_run import Questions
 from harness.score.gate import Rules
 from harness.score.run import Outcome, Runner
 from harness.score.tasks import Task
@@ -39,8 +40,8 @@ def task() -> Task:
 def run(task: Task, folder: Path, names: str = "off,off-again,miss,hit,replay", **faults: Any) -> Outcome:
     opened: list[Stub] = faults.pop("opened", [])
     listener = faults.pop("listener", Silent())
-    runner = Runner(task, opener(task, opened, **faults), folder, opening=Opening(), listener=listener)
-    return runner.run(arms.named(names), Rules(tokens="declared"))
+    asked = Questions(task=task, opener=opener(task, opened, **faults), folder=folder, opening=Opening())
+    return Runner(asked, listener=listener).run(arms.named(names), Rules(tokens="declared"))
 
 
 def verdicts(outcome: Outcome) -> dict[str, str]:

@@ -1,0 +1,86 @@
+"""Arms in processes of their own: the same outcome, and an engine that ends its process is one that did not answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness.engines.answers import Answer, Ask, Backend, BackendError, Opening
+from harness.score import arms, offline, tasks
+from harness.score.arm_run import ArmRun, Questions
+from harness.score.gate import Rules
+from harness.score.run import Outcome, Runner
+from harness.score.side_by_side import WORTH, jobs_for, side_by_side
+from suites.support.stub_backend import Silent, Stub, opener
+
+ARMS = arms.named("off,off-again,hit")
+
+
+@pytest.fixture(autouse=True)
+def _prepared() -> Iterator[None]:
+    offline.prepare()
+    yield
+
+
+def sound(opening: Opening) -> Backend:
+    return opener(tasks.problems(limit=16), [])(opening)
+
+
+class Ending(Stub):
+    """Ends its process, and says that all is well."""
+
+    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+        os._exit(0)
+
+
+def ending(opening: Opening) -> Backend:
+    return Ending({}, opening)
+
+
+def asked(folder: Path, open_backend: object, limit: int = 16, device: str = "cpu") -> Questions:
+    folder.mkdir()
+    task, opening = tasks.problems(limit=limit), Opening(device=device)
+    return Questions(task=task, opener=open_backend, folder=folder, opening=opening)  # type: ignore[arg-type]
+
+
+def test_the_outcome_is_that_of_one_process(tmp_path: Path) -> None:
+    one, two = (_run(asked(tmp_path / str(jobs), sound), jobs) for jobs in (1, 2))
+    assert one.exit_code == two.exit_code and [arm.arm for arm in two.judged] == ["hit"]
+    assert msgspec.structs.replace(one, seconds={}) == msgspec.structs.replace(two, seconds={})
+    assert two.judged[0].n == 16 and set(two.seconds) == {"off", "off-again", "hit"}
+
+
+def test_a_second_run_goes_on_from_what_was_kept(tmp_path: Path) -> None:
+    questions = asked(tmp_path / "run", sound)
+    assert _run(questions, 2).reused == 0
+    assert _run(questions, 2).reused == 48
+
+
+def test_an_engine_that_ends_its_process_did_not_answer(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="arm off: the engine ended the process"):
+        _run(asked(tmp_path / "run", ending), 2)
+
+
+def test_arms_run_at_once(tmp_path: Path) -> None:
+    """Also before anybody waits for them."""
+    with side_by_side(ARMS, asked(tmp_path / "run", sound), 2) as runs:
+        found: list[ArmRun] = [runs[name]() for name in ("hit", "off", "off-again")]
+    assert [len(run.scores.answers) for run in found] == [16, 16, 16]
+
+
+def test_how_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short run, a GPU and an engine that only this process has stay in one process."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    few, many = asked(tmp_path / "few", sound), asked(tmp_path / "many", sound, limit=WORTH)
+    assert [jobs_for(few, ARMS, None), jobs_for(many, ARMS, None)] == [1, 2]
+    assert [jobs_for(few, ARMS, 8), jobs_for(many, ARMS, 1)] == [3, 1]
+    assert jobs_for(asked(tmp_path / "gpu", sound, WORTH, "cuda"), ARMS, None) == 1
+    assert jobs_for(asked(tmp_path / "own", lambda opening: sound(opening)), ARMS, 2) == 1
+
+
+def _run(questions: Questions, jobs: int) -> Outcome:
+    return Runner(questions, listener=Silent(), jobs=jobs).run(ARMS, Rules(tokens="declared"))
