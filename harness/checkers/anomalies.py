@@ -117,6 +117,11 @@ CATALOGUE: tuple[Anomaly, ...] = (
     ),
     Anomaly("stuck", "a feasible request advances within a stated number of steps", "requests wait for ever"),
     Anomaly(
+        "refused-reset",
+        "a reset is refused only while a page is held, or a step or a copy is under way",
+        "whoever resets before new weights asks again for ever, or goes on with the old keys",
+    ),
+    Anomaly(
         "nothing-to-compute",
         "a hit leaves at least one token to compute unless the engine stores logits",
         "an empty batch, or logits of the wrong position",

@@ -1,4 +1,7 @@
-"""Liveness: a request that can run does run, within the number of steps that the engine declares, and is not given up."""
+"""Liveness: a request that can run does run, within the number of steps that the engine declares, and is not given up.
+
+A reset for which nothing stands in the way is done.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ class Progress(Checker):
     name = "progress"
     summary = (
         "a request that is asked for, and for which the pool has room, runs within the declared number of steps, and the "
-        "engine gives nobody up who could run alone"
+        "engine gives nobody up who could run alone; a reset that nothing stands in the way of is done"
     )
-    anomalies = ("stuck",)
+    anomalies = ("stuck", "refused-reset")
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,9 +64,18 @@ class Progress(Checker):
         return None
 
     def on_reset(self, ledger: Ledger, event: ResetDone) -> Found:
-        """Count no wait for what a reset makes start again."""
+        """Count no wait for what a reset makes start again, and hold an engine that refuses one to what stands in its way."""
         self._idle = 0
-        return None
+        if _busy(ledger):
+            return None
+        self.opportunities += 1
+        if event.ok:
+            return None
+        sentence = (
+            f"Let nobody hold a page, and no step or copy be under way, after step {event.step}. Nothing stands in the way of "
+            f"a reset of tier {event.tier}; however it was refused: a contradiction."
+        )
+        return (Finding(anomaly="refused-reset", sentence=sentence),)
 
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
         """Count no wait for what then failed."""
@@ -101,6 +113,11 @@ class Progress(Checker):
         if self._idle != limit + 1:
             return None
         return (_stuck(waiting[0], f"could run alone, but nobody ran in {self._idle} steps up to step {event.step}"),)
+
+
+def _busy(ledger: Ledger) -> bool:
+    """Whether somebody holds a page of any tier, or a step or a copy is under way."""
+    return bool(any(ledger.holdings.held.values()) or ledger.open_steps or ledger.contents.copying)
 
 
 def _stuck(r: str, what: str) -> Finding:

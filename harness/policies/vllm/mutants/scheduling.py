@@ -171,4 +171,35 @@ def cached_blocks_are_no_room(engine: Driver) -> None:
     wrap(manager, "allocate_slots", allocate_slots)
 
 
+@mutant(
+    name="ended-request-refuses-a-reset",
+    mirrors="sgl-project/sglang#21413 (a flush right after the last request is refused, the next one is not)",
+    anomaly="refused-reset",
+    checker="progress",
+    group="L",
+    engines=REFERENCE,
+    height="scheduler",
+)
+def ended_request_refuses_a_reset(engine: Driver) -> None:
+    """A request that has ended counts as running until the next step, and a reset is refused for it."""
+    scheduler = adapter(engine).scheduler
+    ended: set[str] = set()
+
+    def finish_requests(original: Any, request_ids: Any, *status: Any) -> None:
+        names = list(request_ids)
+        original(names, *status)
+        ended.update(names)
+
+    def schedule(original: Any, *budget: Any) -> Any:
+        ended.clear()
+        return original(*budget)
+
+    def reset(original: Any, reset_running_requests: bool = False) -> bool:
+        return bool((reset_running_requests or not ended) and original(reset_running_requests))
+
+    wrap(scheduler, "finish_requests", finish_requests)
+    wrap(scheduler, "schedule", schedule)
+    wrap(scheduler, "reset_prefix_cache", reset)
+
+
 MUTANTS = declared(globals())

@@ -231,4 +231,43 @@ def loaded_requests_keep_their_blocks(engine: Driver) -> None:
     wrap(scheduler, "_last_loaded", last_loaded)
 
 
+@mutant(
+    name="reset-lets-go-of-pending-copies",
+    mirrors="vllm-project/vllm#39726 (a reset releases the blocks of transfers that the worker goes on with)",
+    anomaly="double-free",
+    checker="ownership",
+    group="L",
+    engines=REFERENCE,
+    height="scheduler",
+)
+def reset_lets_go_of_pending_copies(engine: Driver) -> None:
+    """A reset takes loads and stores that are under way for called off: their pages are another's while the copies go on.
+
+    Whoever waits for a load waits for its turn again, and the reset succeeds if nobody else holds a block.
+    """
+    scheduler: Any = _slow(engine)
+    if scheduler is None:
+        return
+    called_off: set[int] = set()
+
+    def reset(original: Any, reset_running_requests: bool = False) -> bool:
+        for request in [scheduler.requests[r] for r in scheduler.loading]:
+            scheduler._leave(request)
+            scheduler._preempt(request)
+        under_way, scheduler.transfers = scheduler.transfers, []
+        core(engine).block_pool.free_blocks([each.block for each in under_way if each.number not in called_off])
+        called_off.update(each.number for each in under_way)
+        try:
+            return bool(original(reset_running_requests))
+        finally:
+            scheduler.transfers = under_way
+
+    def end(original: Any, transfer: Any) -> None:
+        if transfer.number not in called_off:
+            original(transfer)
+
+    wrap(scheduler, "reset_prefix_cache", reset)
+    wrap(core(engine).block_pool, "end_transfer", end)
+
+
 MUTANTS = declared(globals())
