@@ -16,13 +16,24 @@ exec </dev/null
 python=${PYTHON:-python3}
 venv=${CACHEWITNESS_VLLM_SERVER:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitness/vllm-server}
 torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
+parts=("$@")
+((${#parts[@]})) || parts=(sound skip-restores short-restores stale-rows skip-copies)
+for part in "${parts[@]}"; do
+    if [[ ! $part =~ ^(sound|skip-restores|short-restores|stale-rows|skip-copies)$ ]]; then
+        echo "stage_vllm_server: there is no part $part; the head of this file names them" >&2
+        exit 2
+    fi
+done
 work=$(mktemp -d)
-server=
+servers=()
 stop() {
-    [[ -z $server ]] || kill -- -"$server" 2>/dev/null || true # its engine and worker are processes of the same group
-    rm -rf "$work"
+    local server
+    for server in "${servers[@]}"; do
+        kill -- -"$server" 2>/dev/null || true # its engine and worker are processes of the same group
+    done
+    servers=()
 }
-trap stop EXIT
+trap 'stop; rm -rf "$work"' EXIT
 
 if ! "$python" -c 'import lm_eval, aiohttp' 2>/dev/null; then
     echo "stage_vllm_server: $python has no lm-eval; pip install -e '.[score]', or name another by PYTHON" >&2
@@ -53,28 +64,33 @@ PYTHON
     touch "$venv/.ready"
 fi
 
-port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-url=http://127.0.0.1:$port
-
+# serve FAULT ARGUMENT…: start a server, with that fault if it is not empty; sets `url` and `log`.
 # Threads that wait for one another on a busy core are slower than one thread, and what torch compiles takes minutes.
 serve() {
-    env VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind \
-        TORCHDYNAMO_DISABLE=1 setsid "$venv/bin/python" -m vllm.entrypoints.openai.api_server --model fixtures/checkpoints/qwen3_5 \
-        --served-model-name toy --dtype bfloat16 --enforce-eager --max-model-len 4096 --max-num-seqs 8 --enable-prefix-caching \
-        --enable-prompt-tokens-details --host 127.0.0.1 --port "$port" >"$work/server.log" 2>&1 &
+    local fault=$1 port server second settings
+    shift
+    port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    url=http://127.0.0.1:$port
+    log=$work/$port.log
+    settings=(VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 OMP_NUM_THREADS=1 KMP_BLOCKTIME=0
+        VLLM_CPU_OMP_THREADS_BIND=nobind TORCHDYNAMO_DISABLE=1)
+    [[ -z $fault ]] || settings+=(PYTHONPATH="$PWD/ci/vllm_server_faults" CACHEWITNESS_VLLM_FAULT="$fault")
+    env "${settings[@]}" setsid "$venv/bin/python" -m vllm.entrypoints.openai.api_server --model fixtures/checkpoints/qwen3_5 \
+        --served-model-name toy --dtype bfloat16 --enforce-eager --max-model-len 4096 --max-num-seqs 8 \
+        --enable-prompt-tokens-details --host 127.0.0.1 --port "$port" "$@" >"$log" 2>&1 &
     server=$!
-    local second
+    servers+=("$server")
     for second in $(seq 600); do
         "$python" -c "import urllib.request as u; u.urlopen('$url/health', timeout=5)" 2>/dev/null && return
         if ! kill -0 "$server" 2>/dev/null; then
             echo "stage_vllm_server: vLLM's server ended before it answered:" >&2
-            tail -20 "$work/server.log" >&2
+            tail -20 "$log" >&2
             exit 2
         fi
         sleep 1
     done
     echo "stage_vllm_server: vLLM's server does not answer after ten minutes; see the end of its log:" >&2
-    tail -20 "$work/server.log" >&2
+    tail -20 "$log" >&2
     exit 2
 }
 
@@ -92,6 +108,23 @@ score() {
     fi
 }
 
+# struck FAULT: the server's log must say that the fault struck.
+struck() {
+    local said
+    if said=$(grep -o "cachewitness fault $1: [0-9]* so far" "$log"); then
+        tail -1 <<<"$said"
+    else
+        echo "stage_vllm_server: the fault $1 never struck, so its score says nothing" >&2
+        status=1
+    fi
+}
+
+# kill_in_the_middle SERVER: kill it once twenty answers of the run in $work/killed are kept.
+kill_in_the_middle() {
+    until (($(cat "$work"/killed/*/answers-off.jsonl 2>/dev/null | wc -l) > 20)); do sleep 0.2; done
+    kill -9 -- -"$1"
+}
+
 rows=${CACHEWITNESS_GSM8K:-$work/rows.jsonl}
 [[ -n ${CACHEWITNESS_GSM8K:-} ]] || "$python" -c '
 import json
@@ -100,16 +133,41 @@ from suites.support.gsm8k_rows import rows_like_gsm8k
 for row in rows_like_gsm8k(120):
     print(json.dumps(row))' >"$rows"
 
-serve
 margin=(--limit 64 --margin 5)
 [[ -n ${CACHEWITNESS_QUESTIONS:-} ]] && margin=(--limit "$CACHEWITNESS_QUESTIONS")
-score 0 "the problems, cold and behind their cached contexts" "${margin[@]}"
-score 5 "gsm8k behind five examples: restored, and the model knows no answer" --gsm8k "$rows" --limit 16 --max-tokens 24
-score 4 "prompts that fill the context" --gsm8k "$rows" --limit 1 --shots 90
-score 5 "a context shorter than a block: nothing is restored" --gsm8k "$rows" --limit 4 --shots 0 --max-tokens 4
-(
-    sleep 15
-    kill -9 -- -"$server"
-) &
-score 2 "a server that is killed" --limit 400
+
+sound() {
+    serve "" --enable-prefix-caching
+    score 0 "the problems, cold and behind their cached contexts" "${margin[@]}"
+    score 5 "gsm8k behind five examples: restored, and the model knows no answer" --gsm8k "$rows" --limit 16 --max-tokens 24
+    score 4 "prompts that fill the context" --gsm8k "$rows" --limit 1 --shots 90
+    score 5 "a context shorter than a block: nothing is restored" --gsm8k "$rows" --limit 4 --shots 0 --max-tokens 4
+    kill_in_the_middle "${servers[-1]}" &
+    score 2 "a server that is killed" --limit 400 --out "$work/killed"
+    kill "$!" 2>/dev/null || true # still waiting if the run ended before
+}
+
+# faulty FAULT ARGUMENT…: a server with the fault must fail.
+faulty() {
+    local fault=$1
+    shift
+    serve "$fault" --enable-prefix-caching
+    score 1 "a worker's fault: $fault" "$@"
+    struck "$fault"
+}
+
+for part in "${parts[@]}"; do
+    case $part in
+    sound) sound ;;
+    # Half of the state goes unnoticed by most answers, so it takes more of them.
+    short-restores) faulty "$part" --limit 400 ;;
+    # Every request computes wrongly, a cold one too: only a server that caches nothing is cold.
+    skip-copies)
+        serve "" --no-enable-prefix-caching
+        faulty "$part" "${margin[@]}" --cold-url "$url"
+        ;;
+    *) faulty "$part" "${margin[@]}" ;;
+    esac
+    stop
+done
 exit "$status"
