@@ -36,14 +36,17 @@ class AnswerStore:
     """The answers of one arm, in memory and in its file."""
 
     def __init__(self, folder: Path, arm: str) -> None:
-        """Read what an earlier run left; a last line that was cut short is dropped."""
+        """Read what an earlier run left; a last line that was cut short is dropped.
+
+        Raises UsageError if it cannot be read, or is not what a run has left.
+        """
         self.path = folder / f"answers-{arm}.jsonl"
         self.lines: dict[tuple[str, str], Line] = {}
         self.versions: Mapping[str, str] = {}
         for line in self._read():
             self._take(line)
         self.reused = len(self.lines)
-        if self.reused:
+        if self.path.exists():
             files.write(self.path, [msgspec.json.encode(line) + b"\n" for line in self._all()])
 
     def answer_to(self, ask: Ask) -> Answer | None:
@@ -77,15 +80,25 @@ class AnswerStore:
         return [Line(versions=self.versions), *self.lines.values()]
 
     def _read(self) -> list[Line]:
-        if not self.path.exists():
+        try:
+            texts = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
             return []
-        found = []
-        for text in self.path.read_bytes().splitlines():
-            try:
-                found.append(msgspec.json.decode(text, type=Line))
-            except msgspec.DecodeError:
-                break
-        return found
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be read ({error.strerror})") from None
+        return [self._line(number, text) for number, text in enumerate(texts[:-1], 1)]
+
+    def _line(self, number: int, text: bytes) -> Line:
+        try:
+            line = msgspec.json.decode(text, type=Line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._foreign(number, str(error)) from None
+        if line.answer is not None and not line.answer.id.isdecimal():
+            raise self._foreign(number, f"{line.answer.id!r} is no question's number - at `$.answer.id`")
+        return line
+
+    def _foreign(self, number: int, why: str) -> UsageError:
+        return UsageError(f"{self.path}:{number}: no answer of this run ({why}); remove the file to ask its questions again")
 
 
 def folder_of(base: Path, engine: str, settings: Mapping[str, Any]) -> Path:
