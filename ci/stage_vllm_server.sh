@@ -159,8 +159,6 @@ faulty() {
 for part in "${parts[@]}"; do
     case $part in
     sound) sound ;;
-    # Half of the state goes unnoticed by most answers, so it takes more of them.
-    short-restores) faulty "$part" --limit 400 ;;
     # Every request computes wrongly, a cold one too: only a server that caches nothing is cold.
     skip-copies)
         serve "" --no-enable-prefix-caching

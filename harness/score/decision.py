@@ -34,6 +34,8 @@ NOISE_SHARE = 0.1
 """The share of the right answers of one prefix that noise may take."""
 NOISE_TIMES = 3
 """Or so many times the share that the repetition of the cold run loses."""
+NOISE_MAX = 0.1
+"""The share of scores about which two cold runs may disagree; with more, nothing passes. Chance takes a few in a hundred."""
 MIN_PREFIXES = 6
 """With fewer shared prefixes no net loss can be significant (two to the fifth is 32), and nothing passes by its score."""
 MIN_QUESTIONS = 16

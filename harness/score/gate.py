@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from harness.score.counting import counted
-from harness.score.decision import MIN_PREFIXES, MIN_QUESTIONS, Counts, Decision, Risk, decide, decides_at
+from harness.score.decision import MIN_PREFIXES, MIN_QUESTIONS, NOISE_MAX, Counts, Decision, Risk, decide, decides_at
 from harness.score.distributions import binomial_upper
 from harness.score.groups import GroupScore, group_scores, suspects
 from harness.score.pairs import NEAR_TIE, Divergence, Pair, Scores, counts, divergences, pair_up, right_in_both
@@ -243,6 +243,9 @@ def _verdict(look: _Look, short: list[str], noise: Noise, decided: Decision, rul
     if _refuted(noise, rules):
         told = f"the engine is declared bit-exact, but {noise.tokens:,} of {noise.n:,} answers differ between two cold runs"
         return "unknown", [f"{told}; without the declaration the score decides"]
+    if decided.outcome == "kept" and noise.discordance > NOISE_MAX:
+        told = f"two cold runs disagree about {noise.scores:,} of {noise.n:,} scores: what is compared with is damaged itself"
+        return "unknown", [f"{told}; run the cold arms without a cache (of a server: --cold-url)"]
     return _by_score(look.counts, decided, rules)
 
 
