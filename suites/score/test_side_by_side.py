@@ -9,6 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+pytestmark = pytest.mark.score
+pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewitness[score]'")
+
 from harness.engines.answers import Answer, Ask, Backend, BackendError, Opening
 from harness.score import arms, offline, tasks
 from harness.score.arm_run import ArmRun, Questions
