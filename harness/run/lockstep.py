@@ -156,7 +156,7 @@ def _facts(events: Sequence[Event], null: Sequence[set[int]], books: _Books) -> 
     began, ended_keys = books.keys.changes(events)
     hits = [(e.r, e.tier, e.reported, e.resume) for e in events if isinstance(e, Hit)]
     resets = [(e.tier, e.ok) for e in events if isinstance(e, ResetDone)]
-    ended = [(type(e).__name__.lower(), e.r) for e in events if isinstance(e, Preempted | Aborted | Finished)]
+    ended = sorted((type(e).__name__.lower(), e.r) for e in events if isinstance(e, Preempted | Aborted | Finished))
     steps = [event for event in events if isinstance(event, StepBegin)]
     runs = [run for step in steps for run in step.runs]
     taken: Counter[tuple[int, str]] = Counter()

@@ -328,12 +328,13 @@ def test_without_prefix_caching_nothing_is_behind_the_scheduler() -> None:
     assert not any(event.stores for event in result.history.events if isinstance(event, StepBegin))
 
 
-def test_a_salt_that_a_key_cannot_carry_ends_the_request() -> None:
+def test_a_salt_that_a_key_cannot_carry_is_refused_in_one_line() -> None:
     s = script("full", {})
     s.serve("a", "doc:20", salt="a/b")
     trace = s.trace()
-    result = drive(trace, engine(trace))
-    assert result.findings == [] and result.activity.lookups == 0
+    with pytest.raises(UsageError, match="request 'a': ") as refused:
+        drive(trace, engine(trace))
+    assert "\n" not in str(refused.value)
 
 
 def test_a_reset_waits_for_a_step_in_flight_that_stores() -> None:

@@ -38,7 +38,7 @@ from reference_impl.vllm.config import KVCacheConfig
 from reference_impl.vllm.key_index import KVCacheBlock
 from reference_impl.vllm.kv_cache_manager import KVCacheBlocks
 from reference_impl.vllm.request import ExtraKeys, MultiModalFeature, Request
-from reference_impl.vllm.scheduler import RefusedRequest, SchedulerOutput
+from reference_impl.vllm.scheduler import SchedulerOutput
 from reference_impl.vllm.scheduler_interface import KVConnectorMetadata
 from reference_impl.vllm_extended.config import options_of
 
@@ -207,7 +207,7 @@ def assemble(header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name
             check_salt(op.salt)
             check_model_name(op.kernels)
         except KeyRefused as error:
-            raise RefusedRequest(f"request {op.r!r}: {error}") from None
+            raise UsageError(f"request {op.r!r}: {error}") from None
         features = [MultiModalFeature(item.at, item.length, item.hash) for item in op.media]
         identity = {"cache_salt": op.salt, "adapter": op.adapter, "kernels": op.kernels}
         return ServedRequest(op.r, tokens, config.hash_block_size, mm_features=features, **identity)
