@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from harness._util.errors import UsageError
 from harness.cli import invoke
 from harness.engines.driver import Driver
 from harness.engines.faults import plant
 from harness.engines.registry import kinds
-from harness.history.events import Aborted, Hit, Submitted
+from harness.history.events import Hit, Submitted
 from harness.policies.lmcache.engine import open_engine
 from harness.run.execute import drive
 from harness.trace import layouts
@@ -89,10 +90,11 @@ def test_an_engine_that_is_alone_is_asked_without_kernels() -> None:
 def test_kernels_are_told_with_the_request_and_refused_if_no_key_can_carry_them() -> None:
     s = Script(shape("full"), "by-hand", "", "")
     s.serve("a", "doc:20", kernels="flash:16")
-    s.serve("b", "doc:20", kernels="flash@16")
     events = drive(s.trace(), engine(s.trace())).history.events
-    assert [event.kernels for event in events if isinstance(event, Submitted)] == ["flash:16", "flash@16"]
-    assert [event.r for event in events if isinstance(event, Aborted)] == ["b"]
+    assert [event.kernels for event in events if isinstance(event, Submitted)] == ["flash:16"]
+    s.serve("b", "doc:20", kernels="flash@16")
+    with pytest.raises(UsageError, match="request 'b': model_name must not contain '@'"):
+        drive(s.trace(), engine(s.trace()))
     with pytest.raises(KeyRefused, match="must not contain '@'"):
         name_with_kernels("model", "flash@16")
 
