@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -148,21 +148,21 @@ def score(**options: Any) -> int:
     chosen = arms.named(arms.usual(tiered=tiered) if options["arms"] is None else options["arms"])
     known = expectations_of(options["expected"], options["strict_expected"])
     shares = {name: options[name] / 100 for name in ("margin", "floor", "min_share")}
-    engine, opener, model = _engine(options)
-    rules = Rules(tiered=tiered, tokens=_tokens(options), near_tie=_near_tie(options), **shares)
+    engine = _engine(options)
+    rules = Rules(tiered=tiered, tokens=_tokens(options, engine.bit_exact), near_tie=_near_tie(options), **shares)
     offline.prepare(online=options["gsm8k"] == "hub", client=bool(options["base_url"]))
     task = _task(options)
     opening = Opening(**{key: options[key] for key in ("policy", "device", "dtype", "checkpoint", "seed")})
-    folder, settings = _folder(engine, task, options)
-    told = Told(engine, task, rules, options["seed"], as_json=options["as_json"])
+    folder, settings = _folder(engine.name, task, options)
+    told = Told(engine.name, task, rules, options["seed"], as_json=options["as_json"])
     from harness.score.arm_run import Questions
     from harness.score.run import Runner
     from harness.score.side_by_side import jobs_for
 
     nonce = _nonce() if options["base_url"] else ""
-    asked = Questions(task=task, opener=opener, folder=folder, opening=opening, nonce=nonce)
-    jobs = 1 if model else jobs_for(asked, chosen, options["jobs"])
-    runner = Runner(asked, listener=told, model=model, jobs=jobs)
+    asked = Questions(task=task, opener=engine.open, folder=folder, opening=opening, nonce=nonce)
+    jobs = 1 if engine.lm else jobs_for(asked, chosen, options["jobs"])
+    runner = Runner(asked, listener=told, model=engine.lm, jobs=jobs)
     try:
         outcome = runner.run(chosen, rules)
     except (BackendError, Unpaired) as error:
@@ -178,9 +178,9 @@ def score(**options: Any) -> int:
     from harness.score.expected import with_expectations
 
     outcome = with_expectations(outcome, task.name, known)
-    whole = document.document(engine, outcome, rules, settings)
+    whole = document.document(engine.name, outcome, rules, settings)
     content = document.render(whole)
-    frames.write(outcome, engine, options["seed"], folder)
+    frames.write(outcome, engine.name, options["seed"], folder)
     files.write(folder / answer_store.REPORT, [content])
     told.deliver(whole, content, folder)
     return whole.exit_code
@@ -194,8 +194,17 @@ def _debug(error: Exception) -> None:
         click.echo("".join(traceback.format_exception(error)), err=True)
 
 
-def _engine(options: dict[str, Any]) -> tuple[str, Open, Callable[[Asking], Any] | None]:
-    """Return the engine's name, how it is opened for an arm, and lm-eval's model for it if that is not the in-process one."""
+class _Engine(NamedTuple):
+    """The engine's name, how it is opened for an arm, and lm-eval's model for it if that is not the in-process one."""
+
+    name: str
+    open: Open
+    lm: Callable[[Asking], Any] | None = None
+    bit_exact: bool = False
+
+
+def _engine(options: dict[str, Any]) -> _Engine:
+    """Return what answers. Raises UsageError for options that do not fit it."""
     from harness._util.errors import UsageError
     from harness.cli.options import answerer_of
 
@@ -206,25 +215,23 @@ def _engine(options: dict[str, Any]) -> tuple[str, Open, Callable[[Asking], Any]
             raise UsageError("--release: a server has the release that it is; leave it out beside --base-url")
         chosen = {key: options[key] for key in ("model", "concurrent", "timeout")}
         server = Server(options["base_url"], options["cold_url"] or "", **chosen)
-        return server.name, server.open, server.lm
+        return _Engine(server.name, server.open, server.lm)
     if options["cold_url"] or options["model"]:
         raise UsageError("--cold-url, --model: these belong to a server; give --base-url")
     spec, answerer = answerer_of(options["engine"], options["policy"], options["release"])
-    return spec.text, partial(answerer, dict(spec.options)), None
+    exact = spec.kind.bit_exact and options["device"] == "cpu"
+    return _Engine(spec.text, partial(answerer, dict(spec.options)), bit_exact=exact)
 
 
-def _tokens(options: dict[str, Any]) -> Tokens:
-    """Return whether tokens decide; raises UsageError for a declaration that is not to be used."""
+def _tokens(options: dict[str, Any], exact: bool) -> Tokens:
+    """Return whether tokens decide, as the engine is known to be exact or not; raises UsageError for an unused declaration."""
     from harness._util.errors import UsageError
-    from harness.cli.options import answerer_of
 
     if options["bit_exact"] and options["tokens"] == "report":
         raise UsageError("--bit-exact: declares that tokens decide, and --tokens report that they do not; leave one out")
     if options["tokens"] != "auto":
         return "strict" if options["tokens"] == "strict" else "reported"
-    own = not options["base_url"] and options["device"] == "cpu"
-    spec = answerer_of(options["engine"], options["policy"], options["release"])[0] if own else None
-    return "declared" if options["bit_exact"] or (spec and spec.kind.bit_exact) else "reported"
+    return "declared" if options["bit_exact"] or exact else "reported"
 
 
 def _near_tie(options: dict[str, Any]) -> float:

@@ -116,9 +116,10 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
 
 def noise_floor(cold: Scores, again: Scores | None, rules: Rules) -> Noise:
     """Compare two cold runs. Raises Unpaired if they did not ask the same."""
-    if again is None:
-        return Noise()
-    pairs = _primary(pair_up(cold, again), rules)
+    return _noise(cold, again, _primary(pair_up(cold, again), rules), rules) if again else Noise()
+
+
+def _noise(cold: Scores, again: Scores, pairs: list[Pair], rules: Rules) -> Noise:
     n, tokens, scores = len(pairs), len(divergences(cold.answers, again.answers, rules.near_tie)), sum(counts(pairs))
     upper = [binomial_upper(found, n, rules.alpha) for found in (tokens, scores)]
     return Noise(n=n, tokens=tokens, scores=scores, tokens_upper=upper[0], scores_upper=upper[1])
@@ -131,9 +132,10 @@ def judge(
 
     Raises Unpaired if an arm did not ask the same questions as the cold one.
     """
-    noise = noise_floor(cold, again, rules)
+    repeated = _primary(pair_up(cold, again), rules) if again else None
+    noise = _noise(cold, again, repeated, rules) if again and repeated is not None else Noise()
     warm = [f"arm {arm.arm}: {line}" for arm in (cold, again) if arm for line in shortfalls(measure(arm.answers), "cold")]
-    seen = [_look(cold, again, scores, need, rules) for scores, need in others]
+    seen = [_look(cold, repeated, scores, need, rules) for scores, need in others]
     short = [[*warm, *look.short] for look in seen]
     tested = [index for index, lines in enumerate(short) if not lines]
     decided = dict(zip(tested, decide([seen[index].counts for index in tested], rules), strict=True))
@@ -178,13 +180,13 @@ class _Look(msgspec.Struct, frozen=True, kw_only=True):
         return [found.doc for found in self.differing if found.kind == "hard"]
 
 
-def _look(cold: Scores, again: Scores | None, scores: Scores, need: Need, rules: Rules) -> _Look:
+def _look(cold: Scores, repeated: list[Pair] | None, scores: Scores, need: Need, rules: Rules) -> _Look:
     pairs = _primary(pair_up(cold, scores), rules)
     restored = measure(scores.answers)
     return _Look(
         arm=scores.arm,
         pairs=pairs,
-        counts=counted(pairs, _primary(pair_up(cold, again), rules) if again else None),
+        counts=counted(pairs, repeated),
         short=shortfalls(restored, need, rules.min_share),
         restored=restored,
         differing=divergences(cold.answers, scores.answers, rules.near_tie),

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from harness import __version__
+from harness.score.answer_store import AnswerStore
 from harness.score.arm_run import ArmRun, Questions, run_arm
 from harness.score.arms import AGAIN, OFF, Arm
 from harness.score.asking import Asking
@@ -98,8 +99,9 @@ class Runner:
         if self._jobs == 1:
             yield self._here
             return
+        kept = {arm.name: AnswerStore(self._asked.folder, arm.name).reused for arm in arms}
         with side_by_side(arms, self._asked, self._jobs) as runs:
-            yield lambda arm: self._elsewhere(arm, runs[arm.name])
+            yield lambda arm: self._elsewhere(arm, kept[arm.name], runs[arm.name])
 
     def _here(self, arm: Arm) -> ArmRun:
         total = len(self._asked.task.asked)
@@ -109,11 +111,11 @@ class Runner:
 
         return run_arm(arm, self._asked, self._model, begins, self._listener.answered)
 
-    def _elsewhere(self, arm: Arm, result: Callable[[], ArmRun]) -> ArmRun:
+    def _elsewhere(self, arm: Arm, kept: int, result: Callable[[], ArmRun]) -> ArmRun:
         total = len(self._asked.task.asked)
-        self._listener.begins(arm.name, total, 0)
+        self._listener.begins(arm.name, total, kept)
         ran = result()
-        self._listener.answered(total)
+        self._listener.answered(total - kept)
         return ran
 
 

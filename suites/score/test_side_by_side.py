@@ -12,6 +12,7 @@ import pytest
 pytestmark = pytest.mark.score
 pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewitness[score]'")
 
+from harness._util.errors import UsageError
 from harness.engines.answers import Answer, Ask, Backend, BackendError, Opening
 from harness.score import arms, offline, tasks
 from harness.score.arm_run import ArmRun, Questions
@@ -61,6 +62,32 @@ def test_a_second_run_goes_on_from_what_was_kept(tmp_path: Path) -> None:
     questions = asked(tmp_path / "run", sound)
     assert _run(questions, 2).reused == 0
     assert _run(questions, 2).reused == 48
+
+
+class Telling(Silent):
+    """Also counts the answers that it is told of."""
+
+    count = 0
+
+    def answered(self, count: int) -> None:
+        self.count += count
+
+
+def test_what_was_kept_is_told_before_an_arm_begins(tmp_path: Path) -> None:
+    questions, heard = asked(tmp_path / "run", sound), Telling()
+    with side_by_side(ARMS[:1], questions, 2) as runs:
+        runs["off"]()
+    Runner(questions, listener=heard, jobs=2).run(ARMS, Rules(tokens="declared"))
+    assert heard.heard == [("off", 16, 16), ("off-again", 16, 0), "measured", ("hit", 16, 0)] and heard.count == 32
+
+
+def full_disk(opening: Opening) -> Backend:
+    raise UsageError("answers-off.jsonl: cannot be written (No space left on device)")
+
+
+def test_what_a_process_cannot_do_arrives_as_its_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No space left on device"):
+        _run(asked(tmp_path / "run", full_disk), 2)
 
 
 def test_an_engine_that_ends_its_process_did_not_answer(tmp_path: Path) -> None:
