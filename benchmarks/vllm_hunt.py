@@ -17,6 +17,7 @@ from itertools import chain, count
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
 from harness.engines.mutant import Mutant
+from harness.engines.real_vllm.faults import needs
 from harness.engines.registry import parse
 from harness.fuzz.campaign import Plan
 from harness.fuzz.draw import Restriction
@@ -71,7 +72,8 @@ def named(mutant: Mutant, finding: Finding) -> bool:
 
 def hunt(mutant: Mutant, source: str, budget: float, seed: int = 0) -> Hunt:
     """Run workloads on a faulty vLLM until the kill, or until so many CPU seconds are spent."""
-    faulty, clean = parse(f"vllm:source={source},mutant={mutant.name}"), parse(f"vllm:source={source}")
+    clean = parse(f"vllm:source={source}{needs(mutant)}")
+    faulty = parse(f"vllm:source={source}{needs(mutant)},mutant={mutant.name}")
     started, operations, traces = time.process_time(), 0, 0
     others: dict[str, None] = {}
     alarms: list[str] = []

@@ -35,7 +35,8 @@ class Scheduled(msgspec.Struct):
     """A step as a policy scheduled it: tokens [start, stop) of each request, and what has to be moved around them.
 
     `zeros` are (pool, pages) to clear, then `copies` are made, then the runs, then `stores`. The last tokens of a run are its
-    `drafts`. Transfers that take steps have a number: they are `begun` with this step, and `ended` or `failed` when it has run.
+    `drafts`. Transfers that take steps have a number: they are `begun` with this step, and `ended` or `failed` when it has run,
+    or `flushed`, over before its runs.
     `withdrawn` are requests that were scheduled and taken back before the step begins; they have no chunk.
     """
 
@@ -48,6 +49,7 @@ class Scheduled(msgspec.Struct):
     begun: list[tuple[int, Move]] = []
     ended: list[int] = []
     failed: list[int] = []
+    flushed: list[int] = []
     step: int = 0
     """Its number, which the driver writes here."""
 

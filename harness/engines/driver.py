@@ -248,6 +248,7 @@ class Driver:
             begun=scheduled.begun,
             ended=scheduled.ended,
             failed=scheduled.failed,
+            flushed=scheduled.flushed,
         )
         self.diff.events.append(begin)
         self.in_flight.append(InFlight(scheduled, begin, [self.clients[run.r] for run in begin.runs] if self.device else []))

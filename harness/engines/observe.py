@@ -185,7 +185,7 @@ class ObservedManager:
         self._retained: list[Any] = []
         self._tier = ObservedTier(tier, group_of, len(self._managers))
         self._pins = Pins()
-        self.block_pool = ObservedPool(self._pool, self._released)
+        self.block_pool = ObservedPool(self._pool, self.released)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.manager, name)
@@ -225,6 +225,10 @@ class ObservedManager:
         self._settle([r], request, "evict")
         return blocks
 
+    def report_no_hit(self, r: str) -> None:
+        """Leave the last look-up of a request unreported: somebody else says what it hit."""
+        self._looked_up.pop(r, None)
+
     def report_hit(self, request: Any) -> None:
         """Report what the look-up found although no pages are asked for: it leaves nothing to compute."""
         r = request.request_id
@@ -234,6 +238,11 @@ class ObservedManager:
         """Key the request's blocks up to so many tokens."""
         self.manager.cache_blocks(request, num_computed_tokens)
         self._settle([request.request_id], request, "evict")
+
+    def remove_skipped_blocks(self, request_id: str, *args: Any, **kwargs: Any) -> None:
+        """Give back what a request does not read any more."""
+        self.manager.remove_skipped_blocks(request_id, *args, **kwargs)
+        self._settle([request_id], None, "evict")
 
     def free(self, request: Any) -> None:
         """Give back everything that the request holds."""
@@ -273,8 +282,22 @@ class ObservedManager:
     def end_transfer(self, transfer: Any) -> None:
         """Let a transfer be over: what it filled is keyed, and what it held is not any more."""
         self.manager.end_transfer(transfer)
-        self._released([transfer.block], transfer.waiting)
+        self.released([transfer.block], transfer.waiting)
         self.diff.events += self._tier.changes(self.diff.step, "evict", [self._tier.let_go(transfer, self.diff.step)])
+
+    def hold(self, blocks: Iterable[Any], group_for: Callable[[int], int]) -> None:
+        """Report that blocks are held for copies that somebody else makes; `group_for` says for which group each is."""
+        pages = [block.block_id for block in blocks]
+        self.state.dirty_blocks.note(pages)
+        takes = [self._pins.take(page, group_for(page), self._pins.next_copy(), self.diff.step) for page in pages]
+        self._account(None, takes)
+
+    def let_go_later(self, r: str, blocks: Sequence[Any], group_for: Callable[[int], int]) -> None:
+        """Report that a request gave blocks up which are not free yet: a copy holds each until the pool gets it back."""
+        held = [block for block in blocks if not block.is_null]
+        for block in held:
+            self.events.append(self._pins.take(block.block_id, group_for(block.block_id), self._pins.next_copy(), self.step))
+        self._let_go([r], "evict")
 
     def reset_tier(self, reason: UnpublishReason = "reset") -> None:
         """Forget every key of the second tier."""
@@ -293,6 +316,10 @@ class ObservedManager:
         copies, retained = self._copies, self._retained
         self._copies, self._retained = [], []
         return copies, retained
+
+    def group_of(self, key: Any) -> int:
+        """Return the group of a key."""
+        return self._group_of(key)
 
     def tables(self, r: str) -> list[list[int]]:
         """Return the request's pages per group by column, as of its last call. Not to be changed."""
@@ -378,6 +405,6 @@ class ObservedManager:
         self.diff.events += self._tier.changes(self.diff.step, "evict", places)
         return transfers
 
-    def _released(self, blocks: list[Any], request: Any = None) -> None:
+    def released(self, blocks: list[Any], request: Any = None) -> None:
         """Report that blocks kept for copies were given back to the pool; `request` is for whom they were keyed."""
         self._account(request, self._pins.drop((block.block_id for block in blocks), self.diff.step))

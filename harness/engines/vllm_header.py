@@ -84,7 +84,7 @@ def _why(rules: Rules, otherwise: str) -> str:
     return otherwise if rules.caching else "prefix caching is off"
 
 
-def with_tier(header: Header, pages: int, eviction: Eviction = TIER_LRU) -> Header:
+def with_tier(header: Header, pages: int, eviction: Eviction | None = TIER_LRU) -> Header:
     """Return the header with a second tier of so many pages, and in it a group for each of the device's."""
     if not pages:
         return header

@@ -348,7 +348,7 @@ class StepBegin(_Event, tag="step_begin"):
 
     Zeros come before the runs, then copies; `stores`, copies to another tier, come after them. Copies of one page that go on
     beside other steps have numbers: `begun` begin with this step (from another tier before the runs, to one after them),
-    `ended` and `failed` are over when it has run.
+    `ended` and `failed` are over when it has run, `flushed` before its runs.
     """
 
     asked: list[tuple[str, int]] = []
@@ -359,6 +359,7 @@ class StepBegin(_Event, tag="step_begin"):
     begun: list[tuple[int, Move]] = []
     ended: list[int] = []
     failed: list[int] = []
+    flushed: list[int] = []
 
 
 class StepEnd(_Event, tag="step_end", gc=False):

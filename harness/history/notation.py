@@ -20,7 +20,7 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     step 1: r1 0..8 | 3 4 | 0 5; r2 …         also `; asks r3 4; copy 7>8 1/2>0/3; zero 0/5; withdraw r2`
     step 1: r1 8..9 ~x:2 | 3 4 | 0 5 ~ 6 7    two drafts after the known tokens [8, 9); their states go to 6 and 7
     step 1: r1 8..9 | 3 4; store 0/4>1/0      copied to another tier after all runs
-    step 1: begun 7 1/0>0/5; ended 6          copy 7 goes on beside other steps, copy 6 is over; also `failed 6`
+    step 1: begun 7 1/0>0/5; ended 6          copy 7 goes on beside other steps, copy 6 is over; also `failed 6`, `flushed 6`
     begin 2: r1 8..9 | 3 4 6 | 0 5 7          a step in flight, until `end 2` or `end 2 withdraw r1`
     accept r1 9 @r1:1                         r1 now has 9 tokens, the last of which is new
     preempt r1 / abort r1 / finish r1
@@ -268,7 +268,7 @@ class _Reader:
             elif word == "begun":
                 number, _, move = words.partition(" ")
                 begin.begun += [(int(number), one) for one in self._moves(move)]
-            elif word in ("ended", "failed"):
+            elif word in ("ended", "failed", "flushed"):
                 getattr(begin, word).extend(_numbers(words))
             elif word == "zero":
                 begin.zeros += [(pool, [page]) for pool, page in self._places(words)]

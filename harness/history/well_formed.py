@@ -190,7 +190,7 @@ class WellFormedness:
         for moves, field in ((event.copies, "copies"), (event.stores, "stores")):
             if moves:
                 self._moves(moves, field)
-        if event.begun or event.ended or event.failed:
+        if event.begun or event.ended or event.failed or event.flushed:
             self._transfers(event)
         for pool, pages in event.zeros:
             self._check_pages(pages, pool, "zeros")
@@ -241,7 +241,7 @@ class WellFormedness:
                 raise Nonsense(f"copy {number} has begun already - at `$.begun`; give every copy a number of its own")
             self._moves([move], "begun")
             self._under_way.add(number)
-        for field, numbers in (("ended", event.ended), ("failed", event.failed)):
+        for field, numbers in (("flushed", event.flushed), ("ended", event.ended), ("failed", event.failed)):
             for number in numbers:
                 if number not in self._under_way:
                     raise Nonsense(f"copy {number} is not under way - at `$.{field}`")

@@ -4,7 +4,8 @@ The worker alone emits `zero`, `copy`, `read` and `write`. It runs a step when t
 touches a page, and steps in flight execute in the order in which they were scheduled. Within a step the order is that of a
 real forward pass:
 
-1. pages are zeroed, then copied (one simultaneous permutation); copies from another tier that last several steps begin;
+1. pages are zeroed, copies that somebody waits for end, pages are copied (one simultaneous permutation); copies from another
+   tier that last several steps begin;
 2. every recurrent group reads the state that its chunk continues from, before any group writes one: a state written in the
    same step is not there yet;
 3. all groups write the tokens of the chunk;
@@ -58,6 +59,8 @@ class Worker:
         runs = [run for run in begun.runs if run.r not in withdrawn]
         for pool, pages in begun.zeros:
             out.append(Zero(pool=pool, pages=pages, step=step))
+        for number in begun.flushed:
+            self._end(number, "end", step, out)
         self._copy(begun.copies, step, out)
         self._begin([entry for entry in begun.begun if entry[1].src_pool not in self._local], step, out)
         for run in runs:

@@ -22,7 +22,7 @@ from harness.trace.generate import random_trace
 from suites.support.real_vllm import REAL, SOURCE, needs_vllm
 
 SHARED = [mutant for mutant in all_mutants().values() if "vllm" in mutant.engines]
-SHARED_MIN, OWN_MIN, SHIPPED_MIN, SCHEDULER_MIN = 6, 25, 12, 10
+SHARED_MIN, OWN_MIN, SHIPPED_MIN, SCHEDULER_MIN, CONNECTOR_MIN = 6, 25, 12, 10, 3
 BUDGET = 60.0
 
 
@@ -32,7 +32,8 @@ def test_there_are_enough_faults_of_every_kind_and_none_is_left_to_the_different
     assert len(kinds) >= OWN_MIN
     assert kinds.count("shipped") >= SHIPPED_MIN
     assert kinds.count("scheduler") >= SCHEDULER_MIN
-    assert all((fault.height == "scheduler") == (kind_of(fault) == "scheduler") for fault in FAULTS.values())
+    assert kinds.count("connector") >= CONNECTOR_MIN
+    assert all((fault.height == "scheduler") == (kind_of(fault) in ("scheduler", "connector")) for fault in FAULTS.values())
     assert all(fault.checker != DIFFERENTIAL for fault in FAULTS.values())
     assert all(fault.mirrors for fault in FAULTS.values() if kind_of(fault) == "shipped")
 

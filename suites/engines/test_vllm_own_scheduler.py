@@ -110,7 +110,7 @@ def test_a_step_has_room_for_a_token_and_its_drafts() -> None:
 @pytest.mark.parametrize(
     ("layout", "options", "message"),
     [
-        ("full", {"tier_pages": 16}, "no connector of vLLM's is driven"),
+        ("full", {"tier_pages": 16}, "vLLM's second tier is a connector"),
         ("full", {"async_depth": 1, "num_speculative_tokens": 2}, "knows the drafts of a step in flight"),
         ("full", {"async_depth": 2, "use_eagle": True}, "knows the drafts of a step in flight"),
         ("full", {"max_num_batched_tokens": 3, "num_speculative_tokens": 3}, "with all 3 drafts alone"),

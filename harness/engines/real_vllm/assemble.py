@@ -13,6 +13,8 @@ from harness.engines.manager_adapter import ManagerAdapter
 from harness.engines.observe import ObservedManager
 from harness.engines.real_vllm.build import block_sizes, cache_config, fill, has_retention_field, manager, request_maker
 from harness.engines.real_vllm.clock import Clock, TimedManager
+from harness.engines.real_vllm.connectors.build import configure, connected_header, kind_of, pages_of
+from harness.engines.real_vllm.connectors.scheduler import ConnectedScheduler
 from harness.engines.real_vllm.declared import interval_of, rules_of
 from harness.engines.real_vllm.engine_config import build_scheduler, engine_config, most_drafts
 from harness.engines.real_vllm.scheduler import RealScheduler
@@ -55,32 +57,42 @@ def manager_engine(header: TraceHeader, options: Options, source: Source) -> Ass
     return Assembled(describe(header, "vllm", source.version, rules, options), adapter, clock)
 
 
-def scheduler_engine(header: TraceHeader, options: Options, source: Source) -> Assembled:
-    """Return vLLM's scheduler over the cache manager that it makes. Raises UsageError for what this release cannot do."""
-    _refuse(header, options, source)
+def scheduler_engine(header: TraceHeader, options: Options, source: Source, connector: str = "") -> Assembled:
+    """Return vLLM's scheduler over the cache manager that it makes, with a connector if one is named.
+
+    Raises UsageError for what this release cannot do.
+    """
+    _refuse(header, options, source, connector)
     clock, interval = Clock(), interval_of(header, options, source)
     config = cache_config(source, header, options, interval)
     whole = engine_config(source, header, options)
+    kind = kind_of(connector, source) if connector else None
+    if kind is not None:
+        config = configure(source, whole, config, kind, pages_of(header, options))
     offered = {"kv_cache_config": config, "vllm_config": whole}
     sizes: tuple[int, int] = fill(source, source.utils.resolve_kv_cache_block_sizes, offered)
     with _retaining(source, interval):
         scheduler = build_scheduler(source, whole, config, sizes)
     core = scheduler.kv_cache_manager
     timed = TimedManager(core, clock)
-    observed = ObservedManager(timed, source.utils.get_group_id)
+    observed = ObservedManager(timed, source.utils.get_group_id, tiered=kind is not None)
     new_request = timed.new_requests(request_maker(source, sizes[1], options))
-    adapter = RealScheduler(source, scheduler, observed, new_request, clock, options)
-    rules = rules_of(header, options, source, core, sizes, interval)
-    return Assembled(describe(header, "vllm", source.version, rules, options), adapter, clock)
+    described = describe(header, "vllm", source.version, rules_of(header, options, source, core, sizes, interval), options)
+    if kind is None:
+        return Assembled(described, RealScheduler(source, scheduler, observed, new_request, clock, options), clock)
+    driven = kind.drive(source, scheduler, whole, config, sizes[1])
+    adapter = ConnectedScheduler(source, scheduler, observed, new_request, clock, options, driven)
+    tiered = connected_header(described, driven, pages_of(header, options), options.tier_delay)
+    return Assembled(tiered, adapter, clock)
 
 
-def _refuse(header: TraceHeader, options: Options, source: Source) -> None:
+def _refuse(header: TraceHeader, options: Options, source: Source, connector: str) -> None:
     """Raise UsageError for what vLLM's scheduler is not driven with."""
     if source.release is not None and source.release < SCHEDULERS_SINCE:
         since = "{}.{}".format(*SCHEDULERS_SINCE)
         raise UsageError(f"vLLM {source.version}: its Scheduler is driven from {since} on; run it at manager height")
-    if options.tier_pages:
-        raise UsageError("option 'tier_pages': the plain second tier is the reference's; no connector of vLLM's is driven")
+    if options.tier_pages and not connector:
+        raise UsageError("option 'tier_pages': vLLM's second tier is a connector; name one, --engine vllm:connector=simple")
     recurrent = any(group.kind == "recurrent" for group in header.layout.groups)
     if recurrent and most_drafts(options):
         raise UsageError("drafts over recurrent groups: the states after drafts are moved by vLLM's worker, which is not run")

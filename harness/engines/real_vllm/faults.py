@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from harness.engines.mutant import Mutant
+from harness.engines.real_vllm.connector_faults import CONNECTED, CONNECTOR_OF
 from harness.engines.real_vllm.scheduler_faults import SCHEDULED
 from harness.engines.real_vllm.shipped_faults import SHIPPED
 from harness.engines.real_vllm.simple_faults import SIMPLE
 
-FAULTS = {mutant.name: mutant for mutant in SIMPLE + SHIPPED + SCHEDULED}
+FAULTS = {mutant.name: mutant for mutant in SIMPLE + SHIPPED + SCHEDULED + CONNECTED}
 
 
 def kind_of(mutant: Mutant) -> str:
-    """Return `shipped` for the mechanism of a bug that passed vLLM's own tests, `scheduler` for one of its scheduler's lines.
+    """Return `shipped` for the mechanism of a bug that passed vLLM's own tests.
 
+    `scheduler` is one of its scheduler's lines, `connector` one of its connectors' or of what the scheduler does with them.
     Any other is `simple`: one wrong method.
     """
-    return "shipped" if mutant in SHIPPED else "scheduler" if mutant in SCHEDULED else "simple"
+    kinds = {"shipped": SHIPPED, "scheduler": SCHEDULED, "connector": CONNECTED}
+    return next((kind for kind, mutants in kinds.items() if mutant in mutants), "simple")
+
+
+def needs(mutant: Mutant) -> str:
+    """Return the options of the engine without which there is nothing to plant the fault into, as they are written."""
+    connector = CONNECTOR_OF.get(mutant.name, "")
+    return f",connector={connector}" if connector else ""

@@ -69,7 +69,10 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     source = load(options.get("source", ""))
     ACTIVE.undo()
     asked = read_options(header, source)
-    assembled = (scheduler_engine if header.height == "scheduler" else manager_engine)(header, asked, source)
+    if header.height == "scheduler":
+        assembled = scheduler_engine(header, asked, source, options.get("connector", ""))
+    else:
+        assembled = manager_engine(header, asked, source)
     engine = VllmEngine(_limited(header, assembled.header, options, source), assembled.adapter, assembled.clock)
     engine.startup_seconds = perf_counter() - begun
     return engine
@@ -132,6 +135,7 @@ ENGINE = EngineKind(
     isolated=True,
     options={
         "source": "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts",
+        "connector": "at scheduler height: the KV connector that it loads from and stores to (docs/engines.md)",
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
         "withdraw": "`yes`: also run traces that withdraw a request from its step, which vLLM does not survive",
     },

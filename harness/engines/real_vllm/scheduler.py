@@ -51,7 +51,7 @@ class RealScheduler(Driven):
         """The smallest budget of a step: with less, vLLM admits no request that decodes, since it would not have all drafts."""
         self.requests: dict[str, Any] = {}
         """vLLM's objects of the requests that have not ended."""
-        self.view = scheduler.kv_cache_manager = _ReportingManager(self, clock)
+        self.view = scheduler.kv_cache_manager = ReportingManager(self, clock)
         self._status = source.part("v1.request", "RequestStatus")
         self._told = WorkerTables()
         self._outputs: deque[Any] = deque()
@@ -201,7 +201,7 @@ class RealScheduler(Driven):
         self.scheduler.update_draft_token_ids(fill(self.source, drafts, {"req_ids": ran, "draft_token_ids": guesses}))
 
 
-class _ReportingManager:
+class ReportingManager:
     """The observed manager as vLLM's scheduler calls it. What the observer does is not vLLM's time."""
 
     def __init__(self, adapter: RealScheduler, clock: Clock) -> None:

@@ -1,0 +1,84 @@
+"""Puts a scheduler of vLLM's together with a connector of vLLM's, as its configuration names it.
+
+Source of the names: vLLM 0.33.0, `config/kv_transfer.py`, `v1/kv_cache_interface.py`, `KVCacheTensor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from msgspec import structs
+
+from harness._util.errors import UsageError
+from harness.engines.observe_tier import TIER
+from harness.engines.real_vllm.build import fill, settle
+from harness.engines.real_vllm.connectors.kinds import Connector
+from harness.engines.real_vllm.connectors.simple import SimpleOffload
+from harness.engines.real_vllm.source import Source
+from harness.engines.vllm_header import with_tier
+from harness.history.events import Header, TierRules
+from harness.trace.format import TraceHeader
+from reference_impl.vllm_extended.config import Options
+
+SINCE = (0, 33)
+"""The oldest release whose connectors the adapter was written for."""
+
+PAGE_BYTES = 64
+"""The size of a page of the device, in bytes: of no account but in the connectors' sums."""
+
+WAIT_STEPS = 2
+"""How many steps a load takes beyond its copy: it is asked for in one, and its request goes on in the one behind its end."""
+
+
+class Kind(NamedTuple):
+    """A connector: its name in vLLM, how it is told how many pages its memory has, and what drives it."""
+
+    name: str
+    configure: Callable[[int], dict[str, Any]]
+    drive: Callable[[Source, Any, Any, Any, int], Connector]
+
+
+def _simple(pages: int) -> dict[str, Any]:
+    return {"cpu_bytes_to_use": pages * PAGE_BYTES, "num_cpu_blocks": pages}
+
+
+KINDS: Mapping[str, Kind] = {
+    "simple": Kind("SimpleCPUOffloadConnector", _simple, SimpleOffload),
+}
+"""The connectors that can be named in the engine's option `connector`."""
+
+
+def kind_of(name: str, source: Source) -> Kind:
+    """Return a connector by name. Raises UsageError if it is unknown, or this release is too old for it."""
+    if name not in KINDS:
+        raise UsageError(f"--engine: vllm has no connector {name!r}; known are {', '.join(KINDS)}")
+    if source.release is not None and source.release < SINCE:
+        raise UsageError(f"vLLM {source.version}: its connectors are driven from {SINCE[0]}.{SINCE[1]} on")
+    return KINDS[name]
+
+
+def pages_of(header: TraceHeader, options: Options) -> int:
+    """Return how many pages the connector's memory has: the trace's `tier_pages`, or as many as the device has."""
+    return options.tier_pages or header.pages
+
+
+def configure(source: Source, config: Any, kv_cache_config: Any, kind: Kind, pages: int) -> Any:
+    """Name the connector in vLLM's configuration; return the cache's, which says where its pages lie."""
+    transfer = {"kv_connector": kind.name, "kv_role": "kv_both", "kv_connector_extra_config": kind.configure(pages)}
+    settings = fill(source, source.part("config", "KVTransferConfig"), {**transfer, "kv_load_failure_policy": "recompute"})
+    settle(source, config, {"kv_transfer_config": settings})
+    layers = [name for group in kv_cache_config.kv_cache_groups for name in group.layer_names]
+    size = kv_cache_config.num_blocks * PAGE_BYTES
+    placed = {"size": size, "layers": layers, "layer_stride": 0, "block_stride": PAGE_BYTES}
+    return replace(kv_cache_config, kv_cache_tensors=[fill(source, source.interface.KVCacheTensor, placed, placed)])
+
+
+def connected_header(header: Header, connector: Connector, pages: int, delay: int) -> Header:
+    """Return what the engine declares, with the connector's memory as a second tier that is asked behind the device."""
+    tiered = with_tier(header, pages, None)
+    pools = [structs.replace(pool, null=[*connector.null]) if pool.id == TIER else pool for pool in tiered.pools]
+    waits = tiered.rules.progress_steps + WAIT_STEPS + delay
+    rules = structs.replace(tiered.rules, tier=TierRules(chunk=connector.chunk), progress_steps=waits)
+    return structs.replace(tiered, pools=pools, rules=rules)

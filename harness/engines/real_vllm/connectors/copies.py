@@ -1,0 +1,99 @@
+"""The copies that a connector's worker asks the device for. Here they are only kept in mind: the ledger carries them out.
+
+A job is a set of pages that are copied together, in as many steps as the trace says, the step that it begins with counted.
+vLLM's worker polls it or waits for it, as it does with the event of a CUDA stream. What is waited for is over before the runs
+of the step; else a job is over when its last step has run. The copies of one direction end in the order in which they began,
+as they do on one stream.
+
+Source: vLLM 0.33.0, `v1/worker/kv_connector_model_runner_mixin.py`; `v1/simple_kv_offload/copy_backend.py`;
+`v1/kv_offload/base.py`, `OffloadingWorker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from harness.history.events import Move
+
+
+class Job:
+    """Pages that are copied together; `numbers` are their copies' in the history."""
+
+    def __init__(self, numbers: list[int], moves: list[Move], steps_left: int, *, stores: bool) -> None:
+        self.numbers, self.moves, self.steps_left, self.stores = numbers, moves, steps_left, stores
+        self.over = False
+        self.failed: set[int] = set()
+        """Numbers of the copies among them that brought nothing."""
+
+
+class Copies:
+    """The jobs under way, and what of them the step at hand has to be told."""
+
+    def __init__(self, delay: int) -> None:
+        self.delay = max(1, delay)
+        self.under_way: list[Job] = []
+        self._count = 0
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Forget what the last step was told."""
+        self.before: list[Move] = []
+        """Copies that begin and are over before the runs."""
+        self.begun: list[tuple[int, Move]] = []
+        self.flushed: list[int] = []
+        """Copies of earlier steps that are over before the runs."""
+        self.ended: list[int] = []
+        self.failed: list[int] = []
+        self.lost: list[int] = []
+        """Blocks of the device that a load was to fill which has failed."""
+
+    def begin(self, moves: Sequence[Move], *, stores: bool) -> Job:
+        """Begin to copy pages."""
+        numbers = [*range(self._count + 1, self._count + len(moves) + 1)]
+        self._count += len(moves)
+        job = Job(numbers, list(moves), self.delay, stores=stores)
+        self.begun += zip(numbers, job.moves, strict=True)
+        self.under_way.append(job)
+        return job
+
+    def wait(self, jobs: Iterable[Job]) -> None:
+        """Let jobs be over before anybody runs in this step, and with each what began before it in the same direction."""
+        for job in jobs:
+            for other in [other for other in self.under_way if other.stores == job.stores] if not job.over else ():
+                self._over_before_the_runs(other)
+                if other is job:
+                    break
+
+    def _over_before_the_runs(self, job: Job) -> None:
+        job.over = True
+        self.under_way.remove(job)
+        if {number for number, _ in self.begun}.isdisjoint(job.numbers):
+            self.flushed += [number for number in job.numbers if number not in job.failed]
+            self._lose(job)
+        else:
+            self.before += job.moves
+            self.begun = [entry for entry in self.begun if entry[0] not in job.numbers]
+
+    def advance(self, failing: Sequence[int]) -> None:
+        """Let the step pass: what has no step left is over.
+
+        `failing` are places of copies among the loads under way, in the order in which they began; those will have failed when
+        their job is over. A store does not fail: vLLM's connectors have no way to say so.
+        """
+        places = [(job, number) for job in self.under_way if not job.stores for number in job.numbers]
+        for job, number in [places[place] for place in failing if place < len(places)]:
+            job.failed.add(number)
+        for job in self.under_way:
+            job.steps_left -= 1
+        for job in [job for job in self.under_way if job.steps_left <= 0]:
+            job.over = True
+            self.under_way.remove(job)
+            self.ended += [number for number in job.numbers if number not in job.failed]
+            self._lose(job)
+
+    def _lose(self, job: Job) -> None:
+        """Let the copies of a job that is over have failed which are marked so."""
+        for number, move in zip(job.numbers, job.moves, strict=True):
+            if number in job.failed:
+                self.failed.append(number)
+                self.lost.append(move.dst)

@@ -1,0 +1,185 @@
+"""vLLM's own Scheduler with a KV connector: it asks the connector what its memory holds, and waits for what is loaded.
+
+A step goes as in vLLM's model runner: the scheduler's connector says what to copy, the worker's connector asks the device for
+it, and what has ended is told the scheduler with the step's output. Both connectors are vLLM's; the device is the ledger's.
+
+A hit is reported when the scheduler has given the request its blocks and the step says which of them are loaded, so it rests on
+what the worker is told and not on the look-up. Blocks that the connector keeps beside requests are held by `copy:N`. Who ends
+while blocks are still loaded or stored for it keeps them as `store:N`.
+
+Sources: vLLM 0.33.0, `v1/core/sched/scheduler.py`; `v1/worker/kv_connector_model_runner_mixin.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from harness.engines.adapter import SECOND, Asked, Scheduled
+from harness.engines.cache_state import Tables
+from harness.engines.observe import ObservedManager
+from harness.engines.observe_pins import POOL
+from harness.engines.observe_tier import NOT_FROM_THERE, TIER
+from harness.engines.real_vllm.build import NewRequest, settle
+from harness.engines.real_vllm.clock import Clock, late
+from harness.engines.real_vllm.connectors.copies import Copies
+from harness.engines.real_vllm.connectors.held import ConnectedManager
+from harness.engines.real_vllm.connectors.kinds import Connector
+from harness.engines.real_vllm.connectors.tier import ObservedMemory
+from harness.engines.real_vllm.scheduler import RealScheduler
+from harness.engines.real_vllm.source import Source
+from harness.history.events import UnpublishReason
+from harness.trace.format import Step
+from reference_impl.vllm_extended.config import Options
+
+
+class ConnectedScheduler(RealScheduler):
+    """Has vLLM's scheduler decide over an observed manager and an observed connector."""
+
+    def __init__(
+        self,
+        source: Source,
+        scheduler: Any,
+        manager: ObservedManager,
+        new_request: NewRequest,
+        clock: Clock,
+        options: Options,
+        connector: Connector,
+    ) -> None:
+        super().__init__(source, scheduler, manager, new_request, clock, options)
+        self.connector, self._copies = connector, Copies(options.tier_delay)
+        self.held = ConnectedManager(self, clock)
+        self.view = scheduler.kv_cache_manager = self.held
+        self._groups = len(manager.coordinator.single_type_managers)
+        self._memory = ObservedMemory(connector, self._groups)
+        self._answers: deque[Any] = deque()
+        self._work = clock.inside(late(connector, "work"))
+        self._reset_connector_cache = clock.inside(late(scheduler, "reset_connector_cache"))
+        self._pauses = source.part("v1.core.sched.interface", "PauseState")
+        self._group_of: dict[int, int] = {}
+        """For which of the device's groups a page of the connector's memory is filled."""
+        connector.attach(self.held.pool, self._copies)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
+        """Have vLLM schedule a step, then have the worker begin, and perhaps end, what its connector is told to copy."""
+        self._copies.begin_step()
+        with self._paused("PAUSED_ALL" if self._copies.under_way else "PAUSED_NEW") if asked is not None else _running():
+            scheduled = super().schedule(None, step)
+        output = self._outputs[-1]
+        answer = self._work(output, step.fail)
+        self._tell_what_failed(answer)
+        self._answers.append(answer)
+        copies = self._copies
+        self._note_groups()
+        scheduled.copies += copies.before
+        scheduled.begun, scheduled.ended, scheduled.failed = copies.begun, copies.ended, copies.failed
+        scheduled.flushed = copies.flushed
+        self._report_hits()
+        self._look("evict")
+        return scheduled
+
+    @contextmanager
+    def _paused(self, state: str) -> Iterator[None]:
+        """Let vLLM schedule nobody, or nobody new, in a step that is there for transfers."""
+        before = self.scheduler.pause_state
+        self.scheduler.set_pause_state(self._pauses[state])
+        yield
+        self.scheduler.set_pause_state(before)
+
+    def _model_output(self, ran: list[str], sampled: list[list[int]]) -> Any:
+        output = super()._model_output(ran, sampled)
+        settle(self.source, output, {"kv_connector_output": self._answers.popleft()})
+        return output
+
+    def _tell_what_failed(self, answer: Any) -> None:
+        """Have the worker say which loads failed: by block where there is one group, else by request, as vLLM asks for it."""
+        if self._groups == 1:
+            answer.invalid_block_ids.update(self._copies.lost)
+        else:
+            answer.failed_recving.update(self.held.who_has(self._copies.lost))
+
+    def complete(self, scheduled: Scheduled) -> None:
+        """Answer the oldest step, with what was copied."""
+        super().complete(scheduled)
+        self.held.let_linger(self.requests, self.scheduler.requests)
+        self._look("evict")
+
+    def transferring(self) -> bool:
+        """Whether copies are under way or wait to begin, or somebody holds blocks who waits to go on behind a load."""
+        waiting = self.scheduler.connector.has_pending_push_work() or len(self.scheduler.kv_holding_waiting) > 0
+        return bool(self._copies.under_way or waiting)
+
+    def worker_tables(self, r: str) -> Tables:
+        """Return the rows that the worker was told, and none for the connector's memory."""
+        held, null = self.manager.tables(r), self.manager.block_pool.null_block.block_id
+        return self._told.rows(r, held[: self._groups], null) + held[self._groups :]
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def end(self, r: str, *, finished: bool) -> None:
+        """Let a request go; what is loaded for it or stored of it keeps its blocks."""
+        super().end(r, finished=finished)
+        self.held.let_linger(self.requests, self.scheduler.requests)
+        self._look("evict")
+
+    def preempt(self, r: str) -> None:
+        """Preempt a request, and take note of what its connector does with that."""
+        super().preempt(r)
+        self._look("evict")
+
+    # --- the whole cache ----------------------------------------------------------------------------------------------
+
+    def resets_at_once(self) -> bool:
+        """No: vLLM refuses to reset while somebody waits for a load, so the steps in flight and the copies end first."""
+        return False
+
+    def reset(self, tier: str, *, running: bool) -> Iterable[tuple[str, bool]]:
+        """Forget every key of the device, of the connector's memory, or of both."""
+        yield from super().reset(tier, running=running)
+        if tier in ("", SECOND):
+            yield SECOND, self._forget_memory("reset")
+
+    def renew(self) -> bool:
+        """End everything that was computed with the old weights, in both tiers."""
+        done = super().renew() and self._forget_memory("version")
+        self.connector.names.forget()
+        return done
+
+    def _forget_memory(self, reason: UnpublishReason) -> bool:
+        done = bool(self._reset_connector_cache())
+        self._look(reason)
+        return done
+
+    # --- what the connector did ---------------------------------------------------------------------------------------
+
+    def _note_groups(self) -> None:
+        """Note for which group each page of the connector's memory is filled: that of the block it is filled from."""
+        for _, move in self._copies.begun:
+            if move.dst_pool == TIER:
+                self._group_of[move.dst] = self.held.group_of(move.src)
+
+    def _report_hits(self) -> None:
+        """Report who was given blocks for what the connector's memory holds, and from where they are loaded."""
+        places = {
+            move.dst: move.src
+            for move in [*self._copies.before, *(move for _, move in self._copies.begun)]
+            if (move.src_pool, move.dst_pool) == (TIER, POOL)
+        }
+        for r, (length, rows) in self.held.take_hits().items():
+            fetched = [[places.get(page, NOT_FROM_THERE) for page in row] for row in rows]
+            tier = SECOND if any(place >= 0 for row in fetched for place in row) else "local"
+            self.manager.diff.hit(r, length, rows + fetched, tier=tier)
+
+    def _look(self, reason: UnpublishReason) -> None:
+        """Report what became of the connector's memory."""
+        self.connector.names.learn(self.scheduler.requests.values())
+        self.manager.events += self._memory.changes(self.manager.step, lambda page: self._group_of.get(page, 0), reason)
+
+
+@contextmanager
+def _running() -> Iterator[None]:
+    yield

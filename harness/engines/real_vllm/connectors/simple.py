@@ -1,0 +1,126 @@
+"""`SimpleCPUOffloadConnector`: a block pool in the CPU's memory, with the same groups and keys as the device's.
+
+Everything is vLLM's: the connector of the scheduler, and the connector of the worker with its order of calls and its event
+counters. Of the worker the device is replaced: `DmaCopyBackend`, which would copy, and the CUDA stream that it waits for.
+
+Sources: vLLM 0.33.0, `v1/simple_kv_offload/manager.py`, `worker.py`, `copy_backend.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from harness.engines.cache_state import Claim, KeyId
+from harness.engines.observe_pins import POOL
+from harness.engines.observe_tier import TIER
+from harness.engines.real_vllm.connectors.copies import Copies, Job
+from harness.engines.real_vllm.connectors.tier import Books, KeyNames
+from harness.engines.real_vllm.source import Source
+from harness.history.events import Move
+
+NAME = "SimpleCPUOffloadConnector"
+
+
+class CopyBackend:
+    """What vLLM's worker has for `DmaCopyBackend`: it keeps the copies in mind."""
+
+    def __init__(self, copies: Copies) -> None:
+        self._copies = copies
+
+    def launch_copy(
+        self,
+        src_blocks: list[int],
+        dst_blocks: list[int],
+        is_store: bool,
+        event_idx: int,
+        events_list: list[tuple[int, Any]],
+        wait_event: Any = None,
+    ) -> None:
+        """Begin to copy blocks, and leave an event that says when that is over."""
+        src_pool, dst_pool = (POOL, TIER) if is_store else (TIER, POOL)
+        moves = [Move(src, dst, src_pool, dst_pool) for src, dst in zip(src_blocks, dst_blocks, strict=True)]
+        events_list.append((event_idx, _Event(self._copies, self._copies.begin(moves, stores=is_store))))
+
+
+class _Event:
+    """The event of a stream behind a copy."""
+
+    def __init__(self, copies: Copies, job: Job) -> None:
+        self._copies, self._job = copies, job
+
+    def query(self) -> bool:
+        """Whether the copy is over."""
+        return self._job.over
+
+    def synchronize(self) -> None:
+        """Wait until it is."""
+        self._copies.wait([self._job])
+
+
+class SimpleOffload:
+    """The connector, both sides."""
+
+    def __init__(self, source: Source, scheduler: Any, config: Any, kv_cache_config: Any, hash_block_size: int) -> None:
+        self._connector = scheduler.connector
+        self._manager = self._connector.scheduler_manager
+        self._pool = self._manager.cpu_block_pool
+        self._group_of = source.utils.get_group_id
+        self._hash_of = source.utils.get_block_hash
+        self.names = KeyNames(hash_block_size)
+        self.chunk = self._manager.block_size
+        self.null: Sequence[int] = [self._pool.null_block.block_id]
+        role = source.part("distributed.kv_transfer.kv_connector.v1.base", "KVConnectorRole")
+        self._worker = type(self._connector)(config, role.WORKER, kv_cache_config)
+        self._output = source.part("v1.outputs", "KVConnectorOutput")
+
+    def attach(self, pool: Any, copies: Copies) -> None:
+        """Take the device's block pool, observed, and what stands in for the device's copies."""
+        self._copies = copies
+        self._connector.bind_gpu_block_pool(pool)
+        handler = self._worker.worker_handler
+        handler._backend = CopyBackend(copies)
+        _without_streams(importlib.import_module(type(handler).__module__))
+
+    def work(self, output: Any, failing: Sequence[int]) -> Any:
+        """Do a step as vLLM's model runner does."""
+        worker, meta = self._worker, output.kv_connector_metadata
+        worker.handle_preemptions(meta)
+        worker.bind_connector_metadata(meta)
+        worker.start_load_kv(None)
+        worker.wait_for_save()
+        self._copies.advance(failing)
+        results = worker.get_transfer_results(output.finished_req_ids)
+        told = self._output(
+            finished_sending=results.finished_sending,
+            finished_recving=results.finished_recving,
+            failed_recving=results.failed_recving,
+            invalid_block_ids=worker.get_block_ids_with_load_errors(),
+            kv_connector_worker_meta=worker.build_connector_worker_meta(),
+        )
+        worker.clear_connector_metadata()
+        return told
+
+    def books(self) -> Books:
+        """Return what the block pool of the CPU shows of itself."""
+        keys: dict[KeyId, Claim] = {}
+        held: dict[int, int] = {}
+        further = self._pool.cached_block_hashes_by_block
+        for block in self._pool.blocks:
+            if block.is_null:
+                continue
+            if block.ref_cnt > 0:
+                held[block.block_id] = block.ref_cnt
+            for key in [] if block.block_hash is None else [block.block_hash, *further.get(block.block_id, ())]:
+                keys[self._group_of(key), block.block_id, key] = self.names.claim(self._hash_of(key))
+        return Books(keys, held, self._pool.get_num_free_blocks())
+
+
+def _without_streams(module: Any) -> None:
+    """Let vLLM's worker wait for the stream that computes where there is none: our copies begin when the runs have ended."""
+    if isinstance(module.torch, SimpleNamespace):
+        return
+    cuda = SimpleNamespace(current_stream=lambda: None)
+    module.torch = SimpleNamespace(Event=lambda: SimpleNamespace(record=lambda stream: None), cuda=cuda)

@@ -1,0 +1,102 @@
+"""What stands in for the copies of a connector's worker, and for its memory, without a vLLM."""
+
+from __future__ import annotations
+
+from harness.engines.cache_state import Claim
+from harness.engines.real_vllm.connectors.copies import Copies
+from harness.engines.real_vllm.connectors.tier import Books, KeyNames, ObservedMemory
+from harness.history.events import Copy, Event, Group, Header, Move, Pool, Run, StepBegin, StepEnd
+from harness.history.worker import Worker
+
+LOAD, STORE = Move(3, 5, 1, 0), Move(5, 3, 0, 1)
+
+
+def test_a_job_is_over_with_the_last_of_its_steps() -> None:
+    copies = Copies(delay=2)
+    job = copies.begin([LOAD, LOAD], stores=False)
+    copies.advance([])
+    assert (job.over, copies.begun, copies.ended) == (False, [(1, LOAD), (2, LOAD)], [])
+    copies.begin_step()
+    copies.advance([])
+    assert (job.over, copies.begun, copies.ended, copies.under_way) == (True, [], [1, 2], [])
+
+
+def test_a_load_fails_when_its_job_is_over_and_says_which_block_is_lost() -> None:
+    copies = Copies(delay=2)
+    copies.begin([STORE], stores=True)
+    copies.begin([LOAD, Move(4, 6, 1, 0)], stores=False)
+    copies.advance([1, 7])
+    assert copies.failed == []
+    copies.begin_step()
+    copies.advance([])
+    assert (copies.ended, copies.failed, copies.lost) == ([1, 2], [3], [6])
+
+
+def test_what_is_waited_for_is_over_before_the_runs_and_so_is_what_began_before_it() -> None:
+    copies = Copies(delay=3)
+    first, other = copies.begin([LOAD], stores=False), copies.begin([STORE], stores=True)
+    copies.advance([])
+    copies.begin_step()
+    second = copies.begin([LOAD], stores=False)
+    copies.wait([second])
+    assert (first.over, second.over, other.over) == (True, True, False)
+    assert (copies.flushed, copies.before, copies.begun) == ([1], [LOAD], [])
+
+
+def test_the_worker_ends_a_flushed_copy_before_anybody_runs() -> None:
+    header = Header(
+        engine="t",
+        height="scheduler",
+        pools=[Pool(id=0, pages=8, null=[0]), Pool(id=1, pages=8, tier="cpu")],
+        groups=[Group(id=0, kind="full", block_size=4), Group(id=1, kind="full", block_size=4, pool=1, of=0)],
+    )
+    begun = [StepBegin(step=1, begun=[(1, STORE)]), StepEnd(step=1)]
+    flushed = [StepBegin(step=2, flushed=[1], runs=[Run("r", 0, 4, [[5], []])]), StepEnd(step=2)]
+    done: list[Event] = Worker(header).extend([*begun, *flushed])
+    assert [(type(event).__name__, event.phase) for event in done if isinstance(event, Copy)] == [
+        ("Copy", "begin"),
+        ("Copy", "end"),
+    ]
+    assert [type(event).__name__ for event in done[3:]] == ["StepBegin", "Copy", "Write", "Read", "StepEnd"]
+
+
+class Memory:
+    """A memory whose books are written by hand."""
+
+    now = Books({}, {}, 4)
+
+    def books(self) -> Books:
+        return self.now
+
+
+def test_what_becomes_of_a_memory_is_told_page_by_page() -> None:
+    memory = Memory()
+    observed = ObservedMemory(memory, 1)
+    memory.now = Books({}, {2: 1}, 3)
+    taken = observed.changes(1, lambda page: 0)
+    memory.now = Books({(0, 2, "key"): Claim(4, "r")}, {}, 4)
+    kept = observed.changes(1, lambda page: 0)
+    memory.now = Books({}, {}, 4)
+    lost = observed.changes(2, lambda page: 0, "reset")
+    assert [event.__struct_config__.tag for event in [*taken, *kept, *lost]] == [
+        *("take", "counts"),
+        *("publish", "drop", "counts"),
+        *("unpublish", "counts"),
+    ]
+    assert observed.changes(2, lambda page: 0) == []
+
+
+class Request:
+    """A request with two hashes."""
+
+    request_id, block_hashes = "r", ["a", "b"]
+
+
+def test_a_hash_names_the_request_that_got_it_last() -> None:
+    names, later = KeyNames(4), Request()
+    later.request_id = "s"
+    names.learn([Request(), later])
+    assert names.claim("b") == Claim(8, "s")
+    names.forget()
+    names.learn([Request()])
+    assert names.claim("b") == Claim(8, "r")

@@ -1,0 +1,108 @@
+"""vLLM's own connectors under every checker: clean releases pass, and what is loaded and stored in them is not little.
+
+`CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness._util.errors import UsageError
+from harness.engines.registry import parse
+from harness.history.events import Copy, Drop, Hit, StepBegin, Take
+from harness.run.execute import drive
+from harness.trace import layouts
+from harness.trace.configurations import Configuration
+from harness.trace.format import Abort, Finish, Op, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
+from harness.trace.generate import random_trace
+from harness.verdict.result import Activity, Result
+from suites.support.real_vllm import REAL, SOURCE
+
+pytestmark = REAL
+
+CONFIGURATIONS = [
+    Configuration(layouts.load("full"), {"tier_pages": 16}),
+    Configuration(layouts.load("full-swa"), {"retention_interval": 0, "tier_pages": 24}),
+    Configuration(layouts.load("full-swa-mamba"), {"retention_interval": None, "tier_pages": 96}),
+    Configuration(
+        layouts.load("full-mamba"), {"retention_interval": None, "tier_pages": 48, "tier_delay": 2, "async_depth": 1}
+    ),
+    Configuration(layouts.load("full"), {"tier_pages": 32, "num_speculative_tokens": 3}),
+]
+SEEDS = 6
+
+
+def tell(connector: str, ops: list[Op], layout: str = "full", pages: int = 40, **options: Any) -> Result:
+    header = TraceHeader("t", layouts.load(layout), pages, height="scheduler", options=options)
+    return drive(Trace(header, ops), parse(f"vllm:source={SOURCE},connector={connector}").open(header))
+
+
+def served_again(connector: str, between: list[Op], **options: Any) -> Result:
+    """Serve a prompt, wait until it is stored, lose what the device has, and serve it again."""
+    stored: list[Op] = [Submit("r1", "a:70"), *[Step()] * 8, Finish("r1"), *[Step()] * 4, Reset(running=True, tier="local")]
+    return tell(connector, [*stored, Submit("r2", "a:70"), *between, *[Step()] * 9], **options)
+
+
+@pytest.mark.parametrize("connector", ["simple"])
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
+def test_a_clean_release_passes_and_its_memory_is_hit(configuration: Configuration, connector: str) -> None:
+    activity = Activity()
+    for seed in range(SEEDS):
+        trace = random_trace(configuration.shape("scheduler"), seed, withdraw=False)
+        result = drive(trace, parse(f"vllm:source={SOURCE},connector={connector}").open(trace.header))
+        assert [finding.sentence for finding in result.findings] == []
+        activity.add(result.activity)
+    assert min(activity.hits, activity.from_tier, activity.evictions, activity.preemptions) > 0
+
+
+@pytest.mark.parametrize("connector", ["simple"])
+@pytest.mark.parametrize("layout", ["full", "full-swa-mamba"])
+def test_a_hit_says_from_where_each_block_was_loaded(layout: str, connector: str) -> None:
+    """The second request resumes at the last boundary, and every group has its last block from the connector's memory."""
+    result = served_again(connector, [], layout=layout, tier_delay=2)
+    hit = [event for event in result.history.events if isinstance(event, Hit)][-1]
+    groups = len(layouts.load(layout).groups)
+    assert result.findings == [] and (hit.r, hit.tier, hit.resume) == ("r2", "cpu", 64)
+    assert all(row[-1] >= 0 for row in hit.pages[groups:])
+
+
+def test_a_request_waits_for_its_load_and_runs_behind_it() -> None:
+    events = served_again("simple", [], tier_delay=3).history.events
+    (loaded,) = [event for event in events if isinstance(event, Hit) and event.tier == "cpu"]
+    runs = [(event.step, run.start) for event in events if isinstance(event, StepBegin) for run in event.runs if run.r == "r2"]
+    assert runs[0] == (loaded.step + 3, 64)
+
+
+def test_a_load_that_fails_is_computed_again() -> None:
+    """Of one group, what lies before the block that failed is kept; of several, nothing is."""
+    for layout, start in (("full", 32), ("full-mamba", 0)):
+        ops: list[Op] = [Step(), Step(fail=[2])]
+        result = served_again("simple", ops, layout=layout, tier_delay=3)
+        begun = [event for event in result.history.events if isinstance(event, StepBegin)]
+        runs = [run.start for event in begun for run in event.runs if run.r == "r2"]
+        assert result.findings == [] and runs[0] in (start, 64)
+        assert any(event.phase == "fail" for event in result.history.events if isinstance(event, Copy))
+
+
+def test_who_goes_while_blocks_are_loaded_leaves_them_to_the_copy() -> None:
+    result = served_again("simple", [Step(), Abort("r2")], tier_delay=3)
+    moves = [event for event in result.history.events if isinstance(event, Take | Drop) and event.holder.startswith("store:")]
+    assert result.findings == [] and [type(event) for event in moves] == [Take, Drop]
+    assert moves[0].pages == moves[1].pages
+
+
+@pytest.mark.parametrize("op", [Reset(running=True), Reset(), UpdateWeights(1)], ids=["running", "idle", "weights"])
+def test_a_reset_ends_the_copies_under_way_first(op: Op) -> None:
+    result = served_again("simple", [Step(), op, Step(), Submit("r3", "a:70")], tier_delay=3)
+    assert result.findings == []
+
+
+@pytest.mark.parametrize(
+    ("connector", "message"),
+    [("nixl", "vllm has no connector 'nixl'; known are simple")],
+)
+def test_what_is_not_driven_is_refused_in_one_line(connector: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        tell(connector, [])
