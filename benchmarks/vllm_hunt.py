@@ -17,6 +17,7 @@ from itertools import chain, count
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
 from harness.engines.mutant import Mutant
+from harness.engines.real_vllm.configurations import further_configurations
 from harness.engines.real_vllm.faults import needs
 from harness.engines.registry import parse
 from harness.fuzz.campaign import Plan
@@ -61,7 +62,7 @@ def workloads(height: Height, seed: int = 0) -> Iterator[Trace]:
 
 
 def _configurations(height: Height) -> list[Configuration]:
-    further = scheduler_configurations() if height == "scheduler" else []
+    further = [*scheduler_configurations(), *further_configurations()] if height == "scheduler" else []
     return [configuration for configuration in [*default_configurations(), *further] if configuration.runs_at(height)]
 
 

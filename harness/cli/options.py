@@ -215,8 +215,14 @@ class Chosen(NamedTuple):
     exact: bool = False
 
 
-def configurations_of(policy: str, layouts: Sequence[str], options: Sequence[str], release: str | None = None) -> Chosen:
-    """Return the configurations of a policy to run on, in a release if one is named.
+def configurations_of(
+    policy: str,
+    layouts: Sequence[str],
+    options: Sequence[str],
+    release: str | None = None,
+    further: Callable[[], list[Configuration]] = list,
+) -> Chosen:
+    """Return the configurations of a policy to run on, in a release if one is named; `further` are an engine's own.
 
     A layout alone stands for the kinds of retention that it has; what an engine refuses of these is left out and told. Options
     without a layout apply to the layouts of a default run; those that refuse them are left out and told, since an option such
@@ -232,7 +238,7 @@ def configurations_of(policy: str, layouts: Sequence[str], options: Sequence[str
             return Chosen([fitted(policy, name, chosen, release) for name in names], named=True, exact=True)
         return Chosen([configuration for name in names for configuration in kind.variants(load(name))], named=True)
     if not chosen:
-        return Chosen(kind.configurations())
+        return Chosen([*kind.configurations(), *further()])
     known = {configuration.layout.name: configuration.layout for configuration in kind.configurations()}
     return Chosen([fitted(policy, layout, chosen, release) for layout in known.values()])
 

@@ -128,7 +128,8 @@ def run(
     spec = engine_of(engine, policy, device, isolate, release)
     said = [*options, *([f"retention_interval={retention_interval}"] if retention_interval is not None else [])]
     exported = exported_of(policy, said)
-    configurations, named, exact = configurations_of(policy, layouts, [*said, *(one.setting for one in exported)], release)
+    said += [one.setting for one in exported]
+    configurations, named, exact = configurations_of(policy, layouts, said, release, spec.kind.configurations)
     if junit:
         store.ready(junit, "--junit")
     if folder:

@@ -14,7 +14,7 @@ import msgspec
 from harness.engines.block_table_diff import BlockTableDiff
 from harness.engines.cache_state import CacheState, Tables
 from harness.engines.scripted import Sampler
-from harness.history.events import Event, Header, Move, UnpublishReason
+from harness.history.events import Event, Header, Move, Settled, StepBegin, UnpublishReason
 from harness.trace.format import Step, Submit
 
 CAPABILITIES = ["abort", "adapter", "cancel", "media", "preempt", "reset", "salt", "update_weights"]
@@ -123,6 +123,10 @@ class Driven(Protocol):
 
         Nobody is asked in a step that is there for transfers alone.
         """
+
+    def settled(self, begin: StepBegin) -> Settled | None:
+        """Return what of a step was not known when it was scheduled; asked when it runs, all steps before being over."""
+        return None
 
     def complete(self, scheduled: Scheduled) -> None:
         """Take note that a step has run, before anything is sampled from it."""

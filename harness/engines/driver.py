@@ -266,6 +266,8 @@ class Driver:
 
     def _run_oldest(self) -> None:
         scheduled, begin, clients = self.in_flight.popleft()
+        if settled := self.adapter.settled(begin):
+            self.diff.events.append(settled)
         self.diff.events.append(StepEnd(step=begin.step, withdrawn=scheduled.withdrawn))
         if self.device is not None:
             pairs = zip(begin.runs, clients, strict=True)

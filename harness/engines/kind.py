@@ -9,6 +9,7 @@ from typing import Any
 from harness.engines.answers import Backend, Opening
 from harness.engines.mutant import Mutant
 from harness.engines.protocol import Engine
+from harness.trace.configurations import Configuration
 from harness.trace.format import Height, TraceHeader
 
 Open = Callable[[TraceHeader, Mapping[str, str]], Engine]
@@ -49,6 +50,8 @@ class EngineKind:
     """Seeded faults of its own, by name, beside those that `harness.engines.faults` knows."""
     command: str = ""
     """The option that names the command of its process; empty: it is opened by `open`."""
+    configurations: Callable[[], list[Configuration]] = list
+    """What it runs beside the policy's configurations if the user chose none: options that the policy's reference has not."""
     isolated: bool = False
     """It runs in a process of its own unless the user says otherwise, as every engine of another package does."""
 

@@ -368,6 +368,25 @@ class StepEnd(_Event, tag="step_end", gc=False):
     withdrawn: list[str] = []
 
 
+class Settled(_Event, tag="settle"):
+    """What of a step in flight is known only when it runs, since it was scheduled before drafts of earlier steps were verified.
+
+    `runs` take the place of the runs of the same requests that the step began with: where they start and which drafts they
+    have. Copies `before` are made after the step's own and before the runs, those `after` behind the runs.
+    """
+
+    runs: list[Run] = []
+    before: list[Move] = []
+    after: list[Move] = []
+
+    def runs_of(self, begun: StepBegin) -> list[Run]:
+        """Return all runs of the step as they turned out."""
+        if not self.runs:
+            return begun.runs
+        known = {run.r: run for run in self.runs}
+        return [known.get(run.r, run) for run in begun.runs]
+
+
 class Accept(_Event, tag="accept", gc=False):
     """r now has `upto` tokens; `tokens` are the new ones."""
 
@@ -465,8 +484,9 @@ class Died(_Event, tag="died", gc=False):
 
 Physical = Take | Drop | Grow | Write | Read | Copy | Zero
 Claim = Publish | Unpublish | Hit | Counts
-Life = Submitted | StepBegin | StepEnd | Accept | Preempted | Aborted | Finished | ResetDone | Version | Compare | Died
-Event = Physical | Claim | Life
+Steps = StepBegin | Settled | StepEnd
+Life = Submitted | Accept | Preempted | Aborted | Finished | ResetDone | Version | Compare | Died
+Event = Physical | Claim | Steps | Life
 
 
 class History(msgspec.Struct):

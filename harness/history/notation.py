@@ -22,6 +22,7 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     step 1: r1 8..9 | 3 4; store 0/4>1/0      copied to another tier after all runs
     step 1: begun 7 1/0>0/5; ended 6          copy 7 goes on beside other steps, copy 6 is over; also `failed 6`, `flushed 6`
     begin 2: r1 8..9 | 3 4 6 | 0 5 7          a step in flight, until `end 2` or `end 2 withdraw r1`
+    settle 2: r1 7..8 | 3 4 | 5 ~ 6           how a run of step 2 turned out; also `before 6>5; after 6>7`: copies
     accept r1 9 @r1:1                         r1 now has 9 tokens, the last of which is new
     preempt r1 / abort r1 / finish r1
     reset ok / reset failed                   `reset ok tier cpu`
@@ -67,6 +68,7 @@ from harness.history.events import (
     Retention,
     Rules,
     Run,
+    Settled,
     StepBegin,
     StepEnd,
     Submitted,
@@ -282,6 +284,17 @@ class _Reader:
     def _read_end(self, rest: str) -> None:
         match = _matched(r"(\d+)(?: withdraw (.+))?", rest, "end 1 withdraw r1")
         self.events.append(StepEnd(step=int(match[1]), withdrawn=(match[2] or "").split()))
+
+    def _read_settle(self, rest: str) -> None:
+        match = _matched(r"(\d+):(.*)", rest, "settle 2: r1 7..8 | 3 4; after 6>7")
+        settled = Settled(step=int(match[1]))
+        for clause in filter(None, (clause.strip() for clause in match[2].split(";"))):
+            word, _, words = clause.partition(" ")
+            if word in ("before", "after"):
+                getattr(settled, word).extend(self._moves(words))
+            else:
+                settled.runs.append(self._run(clause))
+        self.events.append(settled)
 
     def _run(self, clause: str) -> Run:
         match = _matched(r"(\S+) (\d+)\.\.(\d+)(?: ~([^|]+))? *(\|.*)", clause, "r1 0..8 | 3 4 | 0 5")

@@ -30,6 +30,7 @@ from harness.history.events import (
     Read,
     ResetDone,
     Run,
+    Settled,
     StepBegin,
     StepEnd,
     Submitted,
@@ -111,6 +112,7 @@ class WellFormedness:
             Counts: self._counts,
             Submitted: self._submit,
             StepBegin: self._step_begin,
+            Settled: self._settle,
             StepEnd: self._step_end,
             Accept: self._accept,
             Preempted: self._preempt,
@@ -196,19 +198,22 @@ class WellFormedness:
             self._check_pages(pages, pool, "zeros")
 
     def _check_run(self, run: Run) -> None:
+        self._check_chunk(run)
+        if run.r not in self._placed:
+            if run.start:
+                self._unfound[run.r] = run.start
+            self._placed.add(run.r)
+
+    def _check_chunk(self, run: Run) -> None:
         known = self._live(run.r, "runs")
         if run.drafts:
-            if not run.start < run.known <= known:
+            if not run.start < run.known <= known + self._may_come(run.r):
                 raise Nonsense(f"drafts from {run.known} on - at `$.runs`; {run.r!r} has {known} tokens here")
             check_tokens(run.drafts)
             self._tables(run.scratch, "runs")
         elif not 0 <= run.start < run.stop or (run.stop > known and run.stop > known + self._may_come(run.r)):
             raise Nonsense(f"tokens [{run.start}, {run.stop}) of {run.r!r} - at `$.runs`; it has {known} tokens here")
         self._columns(run.tables, "runs")
-        if run.r not in self._placed:
-            if run.start:
-                self._unfound[run.r] = run.start
-            self._placed.add(run.r)
 
     def _check_found(self) -> None:
         """Refuse a run that starts behind what nobody has looked up; `hit` may come after the run, in the same operation."""
@@ -220,7 +225,22 @@ class WellFormedness:
         """Return how many tokens the steps in flight may add to a request."""
         return sum(1 + runs[r][1] for runs in self._in_flight.values() if r in runs)
 
-    def _step_end(self, event: StepEnd) -> None:
+    def _settle(self, event: Settled) -> None:
+        """Refuse what cannot become of a step that runs now: others run, other tokens than they have, or more of them."""
+        scheduled = self._oldest(event)
+        for run in event.runs:
+            tokens = scheduled.get(run.r)
+            if tokens is None:
+                raise Nonsense(f"{run.r!r} is not in step {event.step} - at `$.runs`; settle the runs that it began with")
+            if run.known > self._live(run.r, "runs"):
+                raise Nonsense(f"tokens up to {run.known} of {run.r!r} - at `$.runs`; it has {self.tokens[run.r]} tokens here")
+            self._check_chunk(run)
+            scheduled[run.r] = run.stop, len(run.drafts)
+        for field in ("before", "after"):
+            self._moves(getattr(event, field), field)
+
+    def _oldest(self, event: Settled | StepEnd) -> dict[str, tuple[int, int]]:
+        """Return the runs of the step that an event is of. Raises Nonsense unless it is the oldest in flight."""
         if event.step not in self._in_flight:
             raise Nonsense(f"step {event.step} has not begun - at `$.step`")
         oldest = next(iter(self._in_flight))
@@ -228,6 +248,10 @@ class WellFormedness:
             raise Nonsense(
                 f"step {event.step} - at `$.step`; steps end in the order in which they began, and {oldest} is first"
             )
+        return self._in_flight[oldest]
+
+    def _step_end(self, event: StepEnd) -> None:
+        self._oldest(event)
         del self._in_flight[event.step]
         self._ended_step = event.step
         for r in event.withdrawn:

@@ -5,13 +5,14 @@ touches a page, and steps in flight execute in the order in which they were sche
 real forward pass:
 
 1. pages are zeroed, copies that somebody waits for end, pages are copied (one simultaneous permutation); copies from another
-   tier that last several steps begin;
+   tier that last several steps begin; the copies are made that were not known before the step ran (one more permutation);
 2. every recurrent group reads the state that its chunk continues from, before any group writes one: a state written in the
    same step is not there yet;
 3. all groups write the tokens of the chunk;
 4. attention groups read what their queries need, the chunk included: keys and values of the same step, another request's
    among them, are there;
-5. pages are copied to another tier; copies to a tier that last several steps begin, and those that are due end or fail.
+5. pages are copied that were not known before, then pages to another tier; copies to a tier that last several steps begin, and
+   those that are due end or fail.
 
 A recurrent group's state lies in its block table by position: the state after n tokens is in column ⌈n / block⌉ − 1. States
 after drafts are not in the table; the run says where they go.
@@ -23,10 +24,11 @@ from collections.abc import Iterable
 from typing import Literal
 
 from harness.history.attention_span import columns, first_needed
-from harness.history.events import Copy, Event, Group, Header, Move, Read, Run, StepBegin, StepEnd, Write, Zero
+from harness.history.events import Copy, Event, Group, Header, Move, Read, Run, Settled, StepBegin, StepEnd, Write, Zero
 
 NO_COLUMN = -1
 """The page that the worker names when the table is too short to have one."""
+_NOTHING_SETTLED = Settled()
 
 
 class Worker:
@@ -37,6 +39,7 @@ class Worker:
         self._recurrent = [g for g in local if g.kind == "recurrent"]
         self._attention = [g for g in local if g.kind != "recurrent"]
         self._begun: dict[int, StepBegin] = {}
+        self._settled: dict[int, Settled] = {}
         self._copies = 0
         self._local = {pool.id for pool in header.pools if pool.tier == "local"}
         self._under_way: dict[int, Copy] = {}
@@ -47,6 +50,8 @@ class Worker:
         for event in events:
             if type(event) is StepBegin:
                 self._begun[event.step] = event
+            elif type(event) is Settled:
+                self._settled[event.step] = event
             elif type(event) is StepEnd:
                 begun = self._begun.pop(event.step, None)
                 if begun is not None:
@@ -56,13 +61,15 @@ class Worker:
 
     def _execute(self, begun: StepBegin, withdrawn: set[str], out: list[Event]) -> None:
         step = begun.step
-        runs = [run for run in begun.runs if run.r not in withdrawn]
+        settled = self._settled.pop(step, _NOTHING_SETTLED)
+        runs = [run for run in settled.runs_of(begun) if run.r not in withdrawn]
         for pool, pages in begun.zeros:
             out.append(Zero(pool=pool, pages=pages, step=step))
         for number in begun.flushed:
             self._end(number, "end", step, out)
         self._copy(begun.copies, step, out)
         self._begin([entry for entry in begun.begun if entry[1].src_pool not in self._local], step, out)
+        self._copy(settled.before, step, out)
         for run in runs:
             for group in self._recurrent:
                 if run.start > 0:
@@ -75,6 +82,7 @@ class Worker:
         for run in runs:
             for group in self._attention:
                 out.append(_read_tokens(group, run, step))
+        self._copy(settled.after, step, out)
         self._copy(begun.stores, step, out)
         self._begin([entry for entry in begun.begun if entry[1].src_pool in self._local], step, out)
         for number in begun.ended:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from harness.history.events import Accept, Hit, Read, Run, StepBegin, StepEnd, Submitted, Version, Write
+from msgspec.structs import replace
+
+from harness.history.events import Accept, Hit, Read, Run, Settled, StepBegin, StepEnd, Submitted, Version, Write
 from harness.ledger.records import UNKNOWN
 from harness.ledger.trie import Trie
 from harness.trace.format import Media
@@ -151,6 +153,11 @@ class Requests(dict[str, RequestRecord]):
     def begin_step(self, event: StepBegin) -> None:
         """Note who runs."""
         self.open_steps[event.step] = event
+
+    def settle(self, event: Settled) -> None:
+        """Note how the runs of a step in flight turned out, which is known before any of them reads or writes."""
+        begun = self.open_steps[event.step]
+        self.open_steps[event.step] = replace(begun, runs=event.runs_of(begun))
 
     def ran_in(self, event: StepEnd) -> list[Run]:
         """Return the runs of a step that is about to end whose requests are still there and were not withdrawn from it."""

@@ -22,6 +22,7 @@ from harness.history.events import (
     Retention,
     Rules,
     Run,
+    Settled,
     StepBegin,
     StepEnd,
     Submitted,
@@ -109,6 +110,7 @@ LINES: dict[str, Event] = {
     "read 0 r1 2..6 | 3 4": Read(pool=0, group=0, pages=[3, 4], r="r1", start=2, stop=6),
     "copy 7 begin 3>4 1/2>0/3": Copy(id=7, moves=[Move(3, 4), Move(2, 3, 1, 0)], phase="begin"),
     "zero 1/5": Zero(pool=1, pages=[5]),
+    "settle 1: before 3>4; after 4>5": Settled(before=[Move(3, 4)], after=[Move(4, 5)]),
     "end 1 withdraw r1": StepEnd(withdrawn=["r1"]),
 }
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.history.attention_span import columns, first_needed, needed_lengths
-from harness.history.events import Copy, Event, Group, Header, Move, Pool, Read, Run, StepBegin, StepEnd, Write, Zero
+from harness.history.events import Copy, Event, Group, Header, Move, Pool, Read, Run, Settled, StepBegin, StepEnd, Write, Zero
 from harness.history.notation import parse
 from harness.history.worker import NO_COLUMN, Worker
 
@@ -112,6 +112,17 @@ def test_the_state_after_each_draft_is_written_to_a_page_of_its_own() -> None:
     reads = [[(e.group, e.pages, e.stop) for e in step if isinstance(e, Read)] for step in steps]
     assert reads[0] == [(0, [12], 6), (1, [21, 22], 7)]
     assert reads[1] == [(0, [12], 6), (1, [21, 22, 23], 9)]
+
+
+def test_a_run_that_is_settled_when_it_runs_takes_the_place_of_what_was_scheduled() -> None:
+    """Two drafts before it fell, so it starts two tokens earlier; states are moved around it once that is known."""
+    header = Header("test", "scheduler", [Pool(0, 100, [0])], [Group(0, "full", 4)])
+    begin = StepBegin(step=1, runs=[Run("r1", 8, 9, [[1, 2, 3]]), Run("r2", 0, 4, [[4]])], copies=[Move(6, 7)])
+    settled = Settled(step=1, runs=[Run("r1", 6, 7, [[1, 2, 3]])], before=[Move(7, 8)], after=[Move(8, 9)])
+    happened = Worker(header).extend([begin, settled, StepEnd(step=1)])[2:-1]
+    assert [event.moves for event in happened if isinstance(event, Copy)] == [[Move(6, 7)], [Move(7, 8)], [Move(8, 9)]]
+    assert [type(event) for event in happened] == [Copy, Copy, Write, Write, Read, Read, Copy]
+    assert [(e.r, e.start, e.stop) for e in happened if isinstance(e, Write)] == [("r1", 6, 7), ("r2", 0, 4)]
 
 
 def test_stores_come_after_everything_else() -> None:

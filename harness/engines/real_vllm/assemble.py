@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -16,9 +15,9 @@ from harness.engines.real_vllm.clock import Clock, TimedManager
 from harness.engines.real_vllm.connectors.build import configure, connected_header, kind_of, pages_of
 from harness.engines.real_vllm.connectors.scheduler import ConnectedScheduler
 from harness.engines.real_vllm.declared import interval_of, rules_of
-from harness.engines.real_vllm.engine_config import build_scheduler, engine_config, most_drafts
+from harness.engines.real_vllm.engine_config import build_scheduler, check_depth, engine_config, most_drafts, second_runner
 from harness.engines.real_vllm.scheduler import RealScheduler
-from harness.engines.real_vllm.source import Source
+from harness.engines.real_vllm.source import Source, variable
 from harness.engines.real_vllm.split import chunk_split
 from harness.engines.vllm_header import describe
 from harness.history.events import Header
@@ -71,8 +70,9 @@ def scheduler_engine(header: TraceHeader, options: Options, source: Source, conn
         config = configure(source, whole, config, kind, pages_of(header, options))
     offered = {"kv_cache_config": config, "vllm_config": whole}
     sizes: tuple[int, int] = fill(source, source.utils.resolve_kv_cache_block_sizes, offered)
-    with _retaining(source, interval):
+    with _retaining(source, interval), second_runner(options):
         scheduler = build_scheduler(source, whole, config, sizes)
+        check_depth(source, whole, options)
     core = scheduler.kv_cache_manager
     timed = TimedManager(core, clock)
     observed = ObservedManager(timed, source.utils.get_group_id, tiered=kind is not None)
@@ -101,24 +101,13 @@ def _refuse(header: TraceHeader, options: Options, source: Source, connector: st
         raise UsageError(
             f"option 'max_num_batched_tokens' ({limit}): vLLM admits a decoding request with all {drafts} drafts alone"
         )
-    if options.async_depth and drafts:
-        raise UsageError("option 'async_depth': vLLM's worker alone knows the drafts of a step in flight; set one of the two")
 
 
 @contextmanager
 def _retaining(source: Source, interval: int | None) -> Iterator[None]:
     """Have a release whose retention interval is an environment variable find it there."""
-    before = os.environ.get(RETENTION_VARIABLE)
-    try:
-        if not has_retention_field(source):
-            _set_variable(RETENTION_VARIABLE, None if interval is None else str(interval))
+    if has_retention_field(source):
         yield
-    finally:
-        _set_variable(RETENTION_VARIABLE, before)
-
-
-def _set_variable(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
+        return
+    with variable(RETENTION_VARIABLE, None if interval is None else str(interval)):
+        yield

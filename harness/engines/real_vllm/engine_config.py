@@ -9,17 +9,20 @@ Source of the names: vLLM 0.29.0 to 0.33.0, `config/`, `v1/core/sched/scheduler.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 from harness._util.errors import UsageError
 from harness.engines.real_vllm.build import base_block_size, fill, settle
-from harness.engines.real_vllm.source import Source
+from harness.engines.real_vllm.source import Source, variable
 from harness.trace.format import TraceHeader
 from reference_impl.vllm_extended.config import Options
 
 LOOKAHEAD_OFF = "disable_lookahead_block_hashes"
 """Since 0.33 a key may cover the tokens behind its block, and then nothing is given back; the harness's keys cover prefixes."""
+
+RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 
 
 def engine_config(source: Source, header: TraceHeader, options: Options) -> Any:
@@ -38,6 +41,8 @@ def engine_config(source: Source, header: TraceHeader, options: Options) -> Any:
         ["scheduler_config", "cache_config", "device_config"],
     )
     _describe_cache(source, config.cache_config, header, options)
+    # vLLM's CPU platform switches async scheduling off, since a CPU has nothing to overlap.
+    settle(source, config.scheduler_config, {"async_scheduling": options.async_depth > 0})
     settle(source, config.parallel_config, {"pipeline_parallel_size": max(1, options.async_depth)})
     settle(source, config, {"speculative_config": _speculative_config(source, options), "model_config": _model(options)})
     return config
@@ -86,6 +91,18 @@ def build_scheduler(source: Source, config: Any, kv_cache_config: Any, sizes: tu
         ) from None
     _give_encoder_budget(scheduler, config)
     return scheduler
+
+
+def second_runner(options: Options) -> AbstractContextManager[None]:
+    """Have vLLM plan for its second model runner while two steps are in flight: with the first, one is at most."""
+    return variable(RUNNER_VARIABLE, "1") if options.async_depth > 1 else nullcontext()
+
+
+def check_depth(source: Source, config: Any, options: Options) -> None:
+    """Raise UsageError unless vLLM itself would keep as many steps in flight as the trace asks for."""
+    depth = config.max_concurrent_batches - 1
+    if depth != options.async_depth:
+        raise UsageError(f"option 'async_depth' ({options.async_depth}): vLLM {source.version} keeps {depth} in flight here")
 
 
 def _give_encoder_budget(scheduler: Any, config: Any) -> None:
@@ -139,7 +156,8 @@ def _speculative_config(source: Source, options: Options) -> Any:
     count = most_drafts(options)
     if not count:
         return None
-    offered = {"method": "ngram", "num_speculative_tokens": count, "prompt_lookup_max": count, "prompt_lookup_min": 1}
+    method = "ngram_gpu" if options.async_depth else "ngram"
+    offered = {"method": method, "num_speculative_tokens": count, "prompt_lookup_max": count, "prompt_lookup_min": 1}
     config = fill(source, source.part("config", "SpeculativeConfig"), offered, offered)
     if options.use_eagle:
         settle(source, config, {"method": "eagle"})

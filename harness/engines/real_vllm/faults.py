@@ -5,10 +5,11 @@ from __future__ import annotations
 from harness.engines.mutant import Mutant
 from harness.engines.real_vllm.connector_faults import CONNECTED, CONNECTOR_OF
 from harness.engines.real_vllm.scheduler_faults import SCHEDULED
+from harness.engines.real_vllm.scheduler_request_faults import REQUESTED
 from harness.engines.real_vllm.shipped_faults import SHIPPED
 from harness.engines.real_vllm.simple_faults import SIMPLE
 
-FAULTS = {mutant.name: mutant for mutant in SIMPLE + SHIPPED + SCHEDULED + CONNECTED}
+FAULTS = {mutant.name: mutant for mutant in SIMPLE + SHIPPED + SCHEDULED + REQUESTED + CONNECTED}
 
 
 def kind_of(mutant: Mutant) -> str:
@@ -17,7 +18,7 @@ def kind_of(mutant: Mutant) -> str:
     `scheduler` is one of its scheduler's lines, `connector` one of its connectors' or of what the scheduler does with them.
     Any other is `simple`: one wrong method.
     """
-    kinds = {"shipped": SHIPPED, "scheduler": SCHEDULED, "connector": CONNECTED}
+    kinds = {"shipped": SHIPPED, "scheduler": SCHEDULED + REQUESTED, "connector": CONNECTED}
     return next((kind for kind, mutants in kinds.items() if mutant in mutants), "simple")
 
 

@@ -29,6 +29,7 @@ from harness.engines.real_vllm.patch import ACTIVE
 from harness.engines.real_vllm.source import KNOWN, Source, load
 from harness.engines.registry import EngineSpec
 from harness.history.events import Event, Header
+from harness.trace.configurations import Configuration
 from harness.trace.format import Op, TraceHeader
 from reference_impl.vllm.spec import NEWEST
 
@@ -125,6 +126,12 @@ def _faults() -> Mapping[str, Mutant]:
     return FAULTS
 
 
+def _configurations() -> list[Configuration]:
+    from harness.engines.real_vllm.configurations import further_configurations
+
+    return further_configurations()
+
+
 ENGINE = EngineKind(
     name="vllm",
     summary="the installed vLLM's own KVCacheManager, and its own Scheduler over it, on CPU",
@@ -132,6 +139,7 @@ ENGINE = EngineKind(
     open=open_engine,
     answers=answer_vectors,
     faults=_faults,
+    configurations=_configurations,
     isolated=True,
     options={
         "source": "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts",

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any
 
+from msgspec.structs import replace
+
 from harness.engines.adapter import LOCAL, Asked, Driven, Refused, Scheduled
 from harness.engines.block_table_diff import BlockTableDiff
 from harness.engines.cache_state import Tables
@@ -25,15 +27,13 @@ from harness.engines.observe import ObservedManager
 from harness.engines.observe_pins import POOL
 from harness.engines.real_vllm.build import fill
 from harness.engines.real_vllm.clock import Clock, late
+from harness.engines.real_vllm.drafts import NO_TOKEN, Flight, Flights
 from harness.engines.real_vllm.engine_config import most_drafts
 from harness.engines.real_vllm.source import Source
 from harness.engines.real_vllm.worker_tables import WorkerTables
-from harness.history.events import Header, Move, UnpublishReason
+from harness.history.events import Header, Move, Settled, StepBegin, UnpublishReason
 from harness.trace.format import Step, Submit
 from reference_impl.vllm_extended.config import Options
-
-NO_TOKEN = 0
-"""What stands for a draft that there is none of (vLLM's is -1): the id of no token of any text, so it is always rejected."""
 
 
 class RealScheduler(Driven):
@@ -46,8 +46,8 @@ class RealScheduler(Driven):
     ) -> None:
         self.source, self.scheduler, self.manager, self.new_request = source, scheduler, manager, new_request
         self.max_model_len, self.depth = options.max_model_len, options.async_depth
-        self.drafts = options.num_speculative_tokens
-        self._least = 1 + most_drafts(options)
+        self.drafts = most_drafts(options)
+        self._least = 1 + self.drafts
         """The smallest budget of a step: with less, vLLM admits no request that decodes, since it would not have all drafts."""
         self.requests: dict[str, Any] = {}
         """vLLM's objects of the requests that have not ended."""
@@ -55,6 +55,9 @@ class RealScheduler(Driven):
         self._status = source.part("v1.request", "RequestStatus")
         self._told = WorkerTables()
         self._outputs: deque[Any] = deque()
+        self._flights = Flights()
+        self._answer: dict[str, list[int]] = {}
+        """By request of the step that runs: what it samples."""
         self._sampled: dict[str, list[int]] = {}
         """Tokens that were appended to requests in the call under way, and have not been reported."""
         self._ran = 0
@@ -150,44 +153,64 @@ class RealScheduler(Driven):
 
     def _check(self, scheduled: Scheduled) -> None:
         """Raise RuntimeError if a request is to compute tokens that it has not and that no step in flight may give it."""
-        for r, (start, stop) in scheduled.chunks.items():
-            tokens, drafts = self.requests[r].num_tokens, len(scheduled.drafts.get(r, ()))
-            awaited = sum(r in output.num_scheduled_tokens for output in self._outputs)
-            if not start < stop - drafts <= tokens + awaited:
-                what = f"[{start}, {stop}) of {r}, the last {drafts} of them drafts"
-                raise RuntimeError(f"the scheduler lets compute tokens {what}; it has {tokens}, and {awaited} may come")
+        flights = {}
+        for r, chunk in scheduled.chunks.items():
+            flight = flights[r] = Flight(chunk, scheduled.drafts.get(r, []), admitted=r in self._told.admitted)
+            if not flight.start < flight.known <= self.requests[r].num_tokens + self._flights.awaited(r):
+                raise RuntimeError(self._unknown(r, flight))
+        self._flights.begin(flights)
+
+    def _unknown(self, r: str, flight: Flight) -> str:
+        start, stop, awaited = flight.start - flight.fell, flight.stop - flight.fell, self._flights.awaited(r)
+        what = f"[{start}, {stop}) of {r}, the last {len(flight.drafts)} of them drafts"
+        return f"the scheduler lets compute tokens {what}; it has {self.requests[r].num_tokens}, and {awaited} may come"
+
+    def settled(self, begin: StepBegin) -> Settled | None:
+        """Sample from the oldest step, and say where its runs start and what their drafts are.
+
+        Raises RuntimeError as `schedule` does, now that all tokens are known.
+        """
+        runs = []
+        for run, (r, flight) in zip(begin.runs, self._flights.run_oldest().items(), strict=True):
+            if (request := self.requests.get(r)) is None:
+                self._answer[r] = []
+                continue
+            tokens = self._answer[r] = self._sample(request, flight)
+            if tokens:
+                self._flights.fall(r, len(flight.drafts) + 1 - len(tokens))
+            if flight.known > request.num_tokens:
+                raise RuntimeError(self._unknown(r, flight))
+            if flight.fell or flight.drafts != run.drafts:
+                start, stop = run.start - flight.fell, run.stop - flight.fell
+                runs.append(replace(run, start=start, stop=stop, drafts=flight.drafts))
+        return Settled(step=begin.step, runs=runs) if runs else None
 
     def complete(self, scheduled: Scheduled) -> None:
         """Answer the oldest step with what was sampled, and report what came of it."""
-        self._ran = scheduled.step
-        ran = list(scheduled.chunks)
-        sampled = [self._sample(r, scheduled) for r in ran]
-        self._update(self._outputs.popleft(), self._model_output(ran, sampled))
-        for r in ran:
+        self._ran, sampled, self._answer = scheduled.step, self._answer, {}
+        self._update(self._outputs.popleft(), self._model_output(sampled))
+        for r in sampled:
             self.report(r)
             if r in self.requests and r not in self.scheduler.requests:
                 del self.requests[r]
                 self.engine.over(r, scheduled.step, finished=True)
         if self.drafts:
-            self._propose([r for r, tokens in zip(ran, sampled, strict=True) if tokens and r in self.requests])
+            self._propose([r for r, tokens in sampled.items() if tokens and r in self.requests])
 
     def report(self, r: str) -> None:
         """Report the tokens that a request was given since they were last reported."""
         if tokens := self._sampled.pop(r, None):
             self.engine.generated(r, tokens, self._ran)
 
-    def _sample(self, r: str, scheduled: Scheduled) -> list[int]:
+    def _sample(self, request: Any, flight: Flight) -> list[int]:
         """Return what the worker samples for a request: nothing unless the step computes its last known token."""
-        request, drafts = self.requests.get(r), scheduled.drafts.get(r, [])
-        if request is None or scheduled.chunks[r][1] - len(drafts) != request.num_tokens:
-            return []
-        return self.engine.sampler.sample(request, drafts)
+        return self.engine.sampler.sample(request, flight.drafts) if flight.known == request.num_tokens else []
 
-    def _model_output(self, ran: list[str], sampled: list[list[int]]) -> Any:
+    def _model_output(self, sampled: dict[str, list[int]]) -> Any:
         offered = {
-            "req_ids": ran,
-            "req_id_to_index": {r: index for index, r in enumerate(ran)},
-            "sampled_token_ids": sampled,
+            "req_ids": [*sampled],
+            "req_id_to_index": {r: index for index, r in enumerate(sampled)},
+            "sampled_token_ids": [*sampled.values()],
             "logprobs": None,
             "prompt_logprobs_dict": {},
             "pooler_output": None,
@@ -195,10 +218,14 @@ class RealScheduler(Driven):
         return fill(self.source, self.source.part("v1.outputs", "ModelRunnerOutput"), offered, ["sampled_token_ids"])
 
     def _propose(self, ran: list[str]) -> None:
-        """Tell the scheduler what the drafter guesses for those who sampled."""
-        guesses = [self.engine.sampler.draft(self.requests[r], self.drafts) for r in ran]
-        drafts = self.source.part("v1.outputs", "DraftTokenIds")
-        self.scheduler.update_draft_token_ids(fill(self.source, drafts, {"req_ids": ran, "draft_token_ids": guesses}))
+        """Guess for those who sampled. Where a step is in flight the worker keeps that, else the scheduler is told."""
+        guesses = {r: self.engine.sampler.draft(self.requests[r], self.drafts) for r in ran}
+        if self.depth:
+            self._flights.guess(guesses)
+            return
+        offered = {"req_ids": [*guesses], "draft_token_ids": [*guesses.values()]}
+        drafts = fill(self.source, self.source.part("v1.outputs", "DraftTokenIds"), offered, offered)
+        self.scheduler.update_draft_token_ids(drafts)
 
 
 class ReportingManager:

@@ -12,6 +12,8 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -54,6 +56,24 @@ class Source:
             return getattr(importlib.import_module(f"vllm.{module}"), name)
         except (ImportError, AttributeError):
             raise UsageError(f"vLLM {self.version}: vllm.{module} has no {name}; this adapter knows {KNOWN}") from None
+
+
+@contextmanager
+def variable(name: str, value: str | None) -> Iterator[None]:
+    """Set a variable of the environment for a while; None: it is not there."""
+    before = os.environ.get(name)
+    try:
+        _set(name, value)
+        yield
+    finally:
+        _set(name, before)
+
+
+def _set(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 @functools.cache

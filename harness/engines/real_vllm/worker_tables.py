@@ -14,10 +14,11 @@ from harness.engines.cache_state import Tables
 
 
 class WorkerTables:
-    """The rows of every request, by group and column."""
+    """The rows of every request, by group and column. `admitted` are those who came, or came back, with the last step."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Tables] = {}
+        self.admitted: set[str] = set()
 
     def update(self, output: Any) -> dict[str, int]:
         """Take in what a step tells the worker; return the position from which each request computes.
@@ -31,6 +32,7 @@ class WorkerTables:
             self._rows[new.req_id] = [[*ids] for ids in new.block_ids]
             starts[new.req_id] = new.num_computed_tokens
         cached = output.scheduled_cached_reqs
+        self.admitted = {*starts, *cached.resumed_req_ids}
         for r, told, start in zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True):
             if r in cached.resumed_req_ids:
                 self._rows[r] = [[*ids] for ids in told]

@@ -90,8 +90,8 @@ class ConnectedScheduler(RealScheduler):
         yield
         self.scheduler.set_pause_state(before)
 
-    def _model_output(self, ran: list[str], sampled: list[list[int]]) -> Any:
-        output = super()._model_output(ran, sampled)
+    def _model_output(self, sampled: dict[str, list[int]]) -> Any:
+        output = super()._model_output(sampled)
         settle(self.source, output, {"kv_connector_output": self._answers.popleft()})
         return output
 
