@@ -1,6 +1,6 @@
 """Faults in a real vLLM's own code against this harness: what kills each, and after how much work.
 
-The workloads are those of every engine: the scenarios on every configuration, random traces on them, then what the fuzzer
+The workloads are those of every engine, in turn: the scenarios and random traces on every configuration, and what the fuzzer
 draws. A kill is the anomaly that the fault names in advance, raised by the checker that it names, on a trace that the same vLLM
 passes without the fault. Seconds are CPU seconds of this process from the first operation to the kill, and leave out the import
 of vLLM.
@@ -9,10 +9,10 @@ of vLLM.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count
+from itertools import count
 
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
@@ -45,12 +45,30 @@ class Hunt:
 
 
 def workloads(height: Height, seed: int = 0) -> Iterator[Trace]:
-    """Yield traces without end; none of them withdraws a request. At scheduler height random ones come first."""
+    """Yield traces without end, none of which withdraws a request.
+
+    First a scenario on every configuration, then a random trace on every one, and so on; after each what the fuzzer draws.
+    """
     shapes = [configuration.shape(height) for configuration in _configurations(height)]
-    scenarios = (story.trace(shape) for shape in shapes for story in SCENARIOS if story.applies(shape) and not story.needs)
-    numbers = range(seed * ROUNDS, (seed + 1) * ROUNDS)
-    randoms = (random_trace(shape, number, withdraw=False) for number in numbers for shape in shapes)
-    yield from chain(scenarios, randoms) if height == "manager" else chain(randoms, scenarios)
+    numbers = iter(range(seed * ROUNDS, (seed + 1) * ROUNDS))
+    drawn = _drawn(height, seed)
+    for story in SCENARIOS:
+        told = [story.trace(shape) for shape in shapes if story.applies(shape) and not story.needs]
+        number = next(numbers, None)
+        yield from _in_turn(told, drawn)
+        if number is not None:
+            yield from _in_turn([random_trace(shape, number, withdraw=False) for shape in shapes], drawn)
+    yield from drawn
+
+
+def _in_turn(listed: Iterable[Trace], drawn: Iterator[Trace]) -> Iterator[Trace]:
+    for trace in listed:
+        yield trace
+        yield next(drawn)
+
+
+def _drawn(height: Height, seed: int) -> Iterator[Trace]:
+    """Yield what the fuzzer draws, without end."""
     plan = Plan("vllm", (height,), Restriction([], {}, historic=False), seed, stream="kills")
     for number in count():
         try:

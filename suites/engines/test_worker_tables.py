@@ -1,15 +1,13 @@
-"""The rows of vLLM's worker are what its scheduler's outputs tell it, and a fault in a source is planted where it says."""
+"""The rows of vLLM's worker are what its scheduler's outputs tell it."""
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness._util.errors import UsageError
-from harness.engines.real_vllm.patch import Patches
+from harness.engines.failure import EngineFailure
 from harness.engines.real_vllm.worker_tables import WorkerTables
 
 
@@ -29,6 +27,7 @@ def output(
         scheduled_new_reqs=[SimpleNamespace(req_id=r, block_ids=ids, num_computed_tokens=0) for r, ids in fresh.items()],
         scheduled_cached_reqs=rows,
         finished_req_ids=finished,
+        kv_cache_block_copies=None,
         num_scheduled_tokens=dict.fromkeys([*fresh, *going, *further], 1),
     )
 
@@ -61,51 +60,12 @@ def test_a_column_that_the_engine_has_cleared_is_not_used_and_one_that_it_did_no
     ids=["nothing", "no row", "half"],
 )
 def test_a_request_that_computes_and_was_never_brought_is_the_scheduler_s_fault(told: Any) -> None:
-    with pytest.raises(RuntimeError, match="lets r compute, and the worker was not told of it"):
+    with pytest.raises(EngineFailure, match="had r compute, of which its scheduler had not told the worker"):
         WorkerTables().update(told)
 
 
 def test_a_request_that_has_ended_is_forgotten() -> None:
     tables = WorkerTables()
     tables.update(output(new={"r": [[1]]}))
-    with pytest.raises(RuntimeError, match="lets r compute, and the worker was not told of it"):
+    with pytest.raises(EngineFailure, match="had r compute, of which its scheduler had not told the worker"):
         tables.update(output(cached={"r": None}, finished=("r",)))
-
-
-class Scheduler:
-    """Stands in for vLLM's."""
-
-    def schedule(self, tokens: int) -> int:
-        """Return a third of the tokens, and one more."""
-        tokens = max(
-            tokens // 3,
-            0,
-        )
-        return tokens + 1
-
-
-@pytest.fixture
-def patches(monkeypatch: pytest.MonkeyPatch) -> Patches:
-    module = ModuleType("vllm.v1.core.sched.scheduler")
-    module.Scheduler = Scheduler  # type: ignore[attr-defined]
-    for name in ("vllm", "vllm.v1", "vllm.v1.core", "vllm.v1.core.sched"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    return Patches()
-
-
-def test_a_piece_of_source_is_replaced_and_put_back(patches: Patches) -> None:
-    """Blanks and line ends need not agree."""
-    patches.text("sched.scheduler", "Scheduler", "schedule", "max( tokens // 3, 0, )", "tokens")
-    assert Scheduler().schedule(9) == 10
-    patches.undo()
-    assert Scheduler().schedule(9) == 4
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "times"), [("schedule", "tokens // 4", 0), ("schedule", "tokens", 5), ("nothing", "tokens", 0)]
-)
-def test_a_piece_that_is_not_there_once_is_refused(patches: Patches, name: str, old: str, times: int) -> None:
-    """So a release that was changed there is not said to have the fault."""
-    with pytest.raises(UsageError, match=rf"Scheduler\.{name} of this vLLM has {times} times '{old}'"):
-        patches.text("sched.scheduler", "Scheduler", name, old, "0")

@@ -15,10 +15,11 @@ from harness.engines.real_vllm.clock import Clock, TimedManager
 from harness.engines.real_vllm.connectors.build import configure, connected_header, kind_of, pages_of
 from harness.engines.real_vllm.connectors.scheduler import ConnectedScheduler
 from harness.engines.real_vllm.declared import interval_of, rules_of
-from harness.engines.real_vllm.engine_config import build_scheduler, check_depth, engine_config, most_drafts, second_runner
+from harness.engines.real_vllm.engine_config import build_scheduler, check_depth, engine_config, model_runner, most_drafts
 from harness.engines.real_vllm.scheduler import RealScheduler
 from harness.engines.real_vllm.source import Source, variable
 from harness.engines.real_vllm.split import chunk_split
+from harness.engines.real_vllm.worker import worker_of
 from harness.engines.vllm_header import describe
 from harness.history.events import Header
 from harness.trace.format import TraceHeader
@@ -70,7 +71,7 @@ def scheduler_engine(header: TraceHeader, options: Options, source: Source, conn
         config = configure(source, whole, config, kind, pages_of(header, options))
     offered = {"kv_cache_config": config, "vllm_config": whole}
     sizes: tuple[int, int] = fill(source, source.utils.resolve_kv_cache_block_sizes, offered)
-    with _retaining(source, interval), second_runner(options):
+    with _retaining(source, interval), model_runner(options):
         scheduler = build_scheduler(source, whole, config, sizes)
         check_depth(source, whole, options)
     core = scheduler.kv_cache_manager
@@ -78,10 +79,14 @@ def scheduler_engine(header: TraceHeader, options: Options, source: Source, conn
     observed = ObservedManager(timed, source.utils.get_group_id, tiered=kind is not None)
     new_request = timed.new_requests(request_maker(source, sizes[1], options))
     described = describe(header, "vllm", source.version, rules_of(header, options, source, core, sizes, interval), options)
+    worker = worker_of(source, scheduler, config, options)
     if kind is None:
-        return Assembled(described, RealScheduler(source, scheduler, observed, new_request, clock, options), clock)
+        plain = RealScheduler(source, scheduler, observed, new_request, clock, options)
+        plain.worker = worker
+        return Assembled(described, plain, clock)
     driven = kind.drive(source, scheduler, whole, config, sizes[1])
     adapter = ConnectedScheduler(source, scheduler, observed, new_request, clock, options, driven)
+    adapter.worker = worker
     tiered = connected_header(described, driven, pages_of(header, options), options.tier_delay)
     return Assembled(tiered, adapter, clock)
 

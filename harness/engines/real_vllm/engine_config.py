@@ -9,7 +9,7 @@ Source of the names: vLLM 0.29.0 to 0.33.0, `config/`, `v1/core/sched/scheduler.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,9 +93,9 @@ def build_scheduler(source: Source, config: Any, kv_cache_config: Any, sizes: tu
     return scheduler
 
 
-def second_runner(options: Options) -> AbstractContextManager[None]:
-    """Have vLLM plan for its second model runner while two steps are in flight: with the first, one is at most."""
-    return variable(RUNNER_VARIABLE, "1") if options.async_depth > 1 else nullcontext()
+def model_runner(options: Options) -> AbstractContextManager[None]:
+    """Have vLLM plan for its first model runner, which keeps its batch on the host; two steps in flight need the second."""
+    return variable(RUNNER_VARIABLE, "1" if options.async_depth > 1 else "0")
 
 
 def check_depth(source: Source, config: Any, options: Options) -> None:

@@ -1,4 +1,4 @@
-"""Replaces methods of vLLM's own classes for a while.
+"""Replaces methods of vLLM's own classes for a while, or a piece of their source.
 
 A fault that is planted into classes reaches whatever vLLM builds itself: managers that a coordinator makes, look-ups that are
 class methods, functions that hash. So the same fault can be shown to this harness and to vLLM's own unit tests. One engine at a
@@ -9,29 +9,31 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
-import textwrap
 from collections.abc import Callable
 from functools import partial, wraps
+from types import CodeType
 from typing import Any
 
 from harness._util.errors import UsageError
+from harness.engines.real_vllm.rewrite import compiled, original_source, places, replaced
 
 Around = Callable[..., Any]
 
-SINGLE = "single_type_kv_cache_manager"
-COORDINATOR = "kv_cache_coordinator"
-MANAGER = "kv_cache_manager"
-POOL = "block_pool"
-UTILS = "kv_cache_utils"
-SCHEDULER = "sched.scheduler"
+SINGLE = "v1.core.single_type_kv_cache_manager"
+COORDINATOR = "v1.core.kv_cache_coordinator"
+MANAGER = "v1.core.kv_cache_manager"
+POOL = "v1.core.block_pool"
+UTILS = "v1.core.kv_cache_utils"
+SCHEDULER = "v1.core.sched.scheduler"
 
 
 class Patches:
-    """Methods and functions of `vllm.v1.core` that are replaced, and what they were."""
+    """Methods and functions of `vllm` that are replaced, and what they were."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._sources: dict[Any, str] = {}
+        """The source of functions of which pieces are replaced."""
 
     def method(self, module: str, owner: str, name: str, around: Around) -> None:
         """Replace a method by `around(original, self_or_class, *args, **kwargs)`; `original` is bound already.
@@ -61,26 +63,39 @@ class Patches:
         def replaced(*args: Any, **kwargs: Any) -> Any:
             return around(original, *args, **kwargs)
 
-        holder = importlib.import_module(f"vllm.v1.core.{module}")
+        holder = importlib.import_module(f"vllm.{module}")
         setattr(holder, name, replaced)
         self._undo.append(partial(setattr, holder, name, original))
 
     def text(self, module: str, owner: str, name: str, old: str, new: str) -> None:
-        """Replace a piece of a method's source, which occurs in it once: a fix is taken back at its place.
+        """Replace a piece of a function's source, which occurs in it once: a fix is taken back at its place.
 
-        Where `old` has blanks the source may have any blanks, also none, and line ends. Raises like `method`.
+        `owner` is the function's class, or empty if it has none. Where `old` has blanks the source may have blanks, line ends
+        and comments, or none of them. Lines of `new` after the first are indented like the piece that they replace. Whoever
+        holds the function has the changed one, whatever name it was imported by. A second piece of the same function is looked
+        for in what the first left. Raises like `method`.
         """
-        cls = self._part(module, owner)
-        function = inspect.getattr_static(cls, name, None)
-        source = textwrap.dedent(inspect.getsource(function)) if inspect.isfunction(function) else ""
-        pattern = r"\s*".join(map(re.escape, old.split()))
-        changed, count = re.subn(pattern, lambda _: new, source)
-        if count != 1 or not inspect.isfunction(function):
-            raise UsageError(f"--engine: {owner}.{name} of this vLLM has {count} times {old!r}; the fault does not fit it")
-        made: dict[str, Any] = {}
-        exec(compile(changed, function.__code__.co_filename, "exec"), function.__globals__, made)
-        setattr(cls, name, made[name])
-        self._undo.append(partial(setattr, cls, name, function))
+        function = self._function(module, owner, name)
+        source = self._sources.get(function) or original_source(function)
+        found = places(source, old)
+        if len(found) != 1:
+            where = f"{owner}.{name}" if owner else name
+            raise UsageError(f"--engine: {where} of this vLLM has {len(found)} times {old!r}; the fault does not fit it")
+        self._undo.append(partial(self._restore, function, function.__code__))
+        self._sources[function] = changed = replaced(source, found[0], new)
+        function.__code__ = compiled(function.__code__, changed)
+
+    def _function(self, module: str, owner: str, name: str) -> Any:
+        found = inspect.getattr_static(self._part(module, owner), name, None) if owner else self._part(module, name)
+        found = found.__func__ if isinstance(found, classmethod | staticmethod) else found
+        found = inspect.unwrap(found) if callable(found) else found
+        if not inspect.isfunction(found):
+            raise UsageError(f"--engine: {owner or module} of this vLLM has no {name}; the fault does not fit it")
+        return found
+
+    def _restore(self, function: Any, code: CodeType) -> None:
+        function.__code__ = code
+        self._sources.pop(function, None)
 
     def undo(self) -> None:
         """Put everything back, the last one first."""
@@ -89,9 +104,9 @@ class Patches:
 
     def _part(self, module: str, name: str) -> Any:
         try:
-            return getattr(importlib.import_module(f"vllm.v1.core.{module}"), name)
+            return getattr(importlib.import_module(f"vllm.{module}"), name)
         except (ImportError, AttributeError):
-            raise UsageError(f"--engine: vllm.v1.core.{module} has no {name}; the fault does not fit this vLLM") from None
+            raise UsageError(f"--engine: vllm.{module} has no {name}; the fault does not fit this vLLM") from None
 
 
 ACTIVE = Patches()

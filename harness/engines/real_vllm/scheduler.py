@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from harness.engines.adapter import LOCAL, Asked, Driven, Refused, Scheduled
 from harness.engines.block_table_diff import BlockTableDiff
 from harness.engines.cache_state import Tables
+from harness.engines.failure import EngineFailure
 from harness.engines.manager_adapter import NewRequest
 from harness.engines.observe import ObservedManager
 from harness.engines.observe_pins import POOL
@@ -31,7 +32,7 @@ from harness.engines.real_vllm.drafts import NO_TOKEN, Flight, Flights
 from harness.engines.real_vllm.engine_config import most_drafts
 from harness.engines.real_vllm.source import Source
 from harness.engines.real_vllm.worker_tables import WorkerTables
-from harness.history.events import Header, Move, Settled, StepBegin, UnpublishReason
+from harness.history.events import Header, Settled, StepBegin, UnpublishReason
 from harness.trace.format import Step, Submit
 from reference_impl.vllm_extended.config import Options
 
@@ -53,7 +54,8 @@ class RealScheduler(Driven):
         """vLLM's objects of the requests that have not ended."""
         self.view = scheduler.kv_cache_manager = ReportingManager(self, clock)
         self._status = source.part("v1.request", "RequestStatus")
-        self._told = WorkerTables()
+        self.worker = WorkerTables()
+        """What follows the scheduler's outputs; `worker_of` has vLLM's own."""
         self._outputs: deque[Any] = deque()
         self._flights = Flights()
         self._answer: dict[str, list[int]] = {}
@@ -109,7 +111,7 @@ class RealScheduler(Driven):
 
     def worker_tables(self, r: str) -> Tables:
         """Return the rows that the worker was told."""
-        return self._told.rows(r, self.manager.tables(r), self.manager.block_pool.null_block.block_id)
+        return self.worker.rows(r, self.manager.tables(r), self.manager.block_pool.null_block.block_id)
 
     # --- the whole cache ----------------------------------------------------------------------------------------------
 
@@ -139,11 +141,11 @@ class RealScheduler(Driven):
         scheduler.max_num_scheduled_tokens = min(max(step.budget, self._least) if step.budget else limit, limit)
         output = self._schedule()
         scheduler.max_num_scheduled_tokens = limit
-        starts, counts = self._told.update(output), output.num_scheduled_tokens
+        starts, counts = self.worker.update(output), output.num_scheduled_tokens
         zeros = output.new_block_ids_to_zero
         scheduled = Scheduled(
             chunks={r: (starts[r], starts[r] + count) for r, count in counts.items()},
-            copies=[Move(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies or ()],
+            copies=[*self.worker.copies],
             zeros=[(POOL, [*zeros])] if zeros else [],
             drafts={r: [max(token, NO_TOKEN) for token in drafts] for r, drafts in output.scheduled_spec_decode_tokens.items()},
         )
@@ -152,23 +154,23 @@ class RealScheduler(Driven):
         return scheduled
 
     def _check(self, scheduled: Scheduled) -> None:
-        """Raise RuntimeError if a request is to compute tokens that it has not and that no step in flight may give it."""
+        """Raise EngineFailure if a request is to compute tokens that it has not and that no step in flight may give it."""
         flights = {}
         for r, chunk in scheduled.chunks.items():
-            flight = flights[r] = Flight(chunk, scheduled.drafts.get(r, []), admitted=r in self._told.admitted)
+            flight = flights[r] = Flight(chunk, scheduled.drafts.get(r, []), admitted=r in self.worker.admitted)
             if not flight.start < flight.known <= self.requests[r].num_tokens + self._flights.awaited(r):
-                raise RuntimeError(self._unknown(r, flight))
+                raise EngineFailure("died", self._unknown(r, flight))
         self._flights.begin(flights)
 
     def _unknown(self, r: str, flight: Flight) -> str:
         start, stop, awaited = flight.start - flight.fell, flight.stop - flight.fell, self._flights.awaited(r)
         what = f"[{start}, {stop}) of {r}, the last {len(flight.drafts)} of them drafts"
-        return f"the scheduler lets compute tokens {what}; it has {self.requests[r].num_tokens}, and {awaited} may come"
+        return f"had tokens {what} computed; it has {self.requests[r].num_tokens}, and {awaited} may come"
 
     def settled(self, begin: StepBegin) -> Settled | None:
         """Sample from the oldest step, and say where its runs start and what their drafts are.
 
-        Raises RuntimeError as `schedule` does, now that all tokens are known.
+        Raises EngineFailure as `schedule` does, now that all tokens are known.
         """
         runs = []
         for run, (r, flight) in zip(begin.runs, self._flights.run_oldest().items(), strict=True):
@@ -179,7 +181,7 @@ class RealScheduler(Driven):
             if tokens:
                 self._flights.fall(r, len(flight.drafts) + 1 - len(tokens))
             if flight.known > request.num_tokens:
-                raise RuntimeError(self._unknown(r, flight))
+                raise EngineFailure("died", self._unknown(r, flight))
             if flight.fell or flight.drafts != run.drafts:
                 start, stop = run.start - flight.fell, run.stop - flight.fell
                 runs.append(replace(run, start=start, stop=stop, drafts=flight.drafts))

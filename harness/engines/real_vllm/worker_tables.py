@@ -1,4 +1,4 @@
-"""The block tables that vLLM's worker has: what the scheduler's outputs have told it, and nothing else.
+"""The block tables that a worker of vLLM's has: what the scheduler's outputs have told it, and nothing else.
 
 A request that comes, or comes back, brings its whole row; from then on new blocks alone are told, and are appended. So a row
 goes wrong if the scheduler leaves something out, although its own table is right.
@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from harness.engines.cache_state import Tables
+from harness.engines.failure import EngineFailure
+from harness.history.events import Move
 
 
 class WorkerTables:
@@ -19,12 +21,15 @@ class WorkerTables:
     def __init__(self) -> None:
         self._rows: dict[str, Tables] = {}
         self.admitted: set[str] = set()
+        self.copies: list[Move] = []
+        """The copies of blocks that the last step begins with."""
 
     def update(self, output: Any) -> dict[str, int]:
         """Take in what a step tells the worker; return the position from which each request computes.
 
-        Raises RuntimeError for a request that is to compute and of which the worker is told nothing, or that it does not know.
+        Raises EngineFailure for a request that is to compute and of which the worker is told nothing, or that it does not know.
         """
+        self.copies = [Move(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies or ()]
         for r in output.finished_req_ids:
             self._rows.pop(r, None)
         starts: dict[str, int] = {}
@@ -42,7 +47,7 @@ class WorkerTables:
             starts[r] = start
         for r in output.num_scheduled_tokens:
             if r not in starts or r not in self._rows:
-                raise RuntimeError(f"the scheduler's output lets {r} compute, and the worker was not told of it")
+                raise EngineFailure("died", f"had {r} compute, of which its scheduler had not told the worker")
         return starts
 
     def rows(self, r: str, held: Tables, null: int) -> Tables:
@@ -50,8 +55,12 @@ class WorkerTables:
 
         What that has cleared (its page is `null`) still lies in the worker's row, which never looks there again.
         """
-        cleared = [{column for column, page in enumerate(row) if page == null} for row in held]
-        return [
-            [null if column in gone else page for column, page in enumerate(row)]
-            for row, gone in zip(self._rows.get(r, held), cleared, strict=True)
-        ]
+        return without_cleared(self._rows.get(r, held), held, null)
+
+
+def without_cleared(rows: Tables, held: Tables, null: int) -> Tables:
+    """Return a worker's rows with null where the engine's own table, `held`, has been cleared."""
+    cleared = [{column for column, page in enumerate(row) if page == null} for row in held]
+    return [
+        [null if column in gone else page for column, page in enumerate(row)] for row, gone in zip(rows, cleared, strict=True)
+    ]

@@ -116,7 +116,7 @@ class ConnectedScheduler(RealScheduler):
     def worker_tables(self, r: str) -> Tables:
         """Return the rows that the worker was told, and none for the connector's memory."""
         held, null = self.manager.tables(r), self.manager.block_pool.null_block.block_id
-        return self._told.rows(r, held[: self._groups], null) + held[self._groups :]
+        return self.worker.rows(r, held[: self._groups], null) + held[self._groups :]
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
