@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.checkers.captures import CapturesKept
 from harness.checkers.content_floor import ContentFloor
 from harness.checkers.eviction import EvictionOrder
+from harness.checkers.key_events import KeyEventsTrue
 from harness.checkers.ownership import Ownership
 from harness.checkers.progress import Progress
 from harness.checkers.protocol import Checker
@@ -26,6 +27,7 @@ ALL: tuple[type[Checker], ...] = (
     ContentFloor,
     CapturesKept,
     EvictionOrder,
+    KeyEventsTrue,
     Progress,
     TensorsAgree,
 )

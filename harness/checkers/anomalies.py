@@ -115,6 +115,22 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "who is evicted is nobody's page and the one that the declared order puts first",
         "correct output, fewer hits: what is used most goes first",
     ),
+    Anomaly(
+        "malformed-key-event",
+        "an event for routers names a group, a parent that was told, and a hash for each block of its tokens",
+        "a router cannot tell which part of a prompt is cached, and drops or misreads the event",
+    ),
+    Anomaly(
+        "false-key-event",
+        "what routers are told to be stored has a key over these tokens, behind this parent, of this identity, and what is "
+        "told to be gone was there",
+        "a router sends requests to where their prompt is not cached, or away from where it is",
+    ),
+    Anomaly(
+        "lost-key-event",
+        "when a step has ended, routers have been told of every key that began or ended",
+        "a router believes in blocks that are gone, or does not know of blocks that are there",
+    ),
     Anomaly("stuck", "a feasible request advances within a stated number of steps", "requests wait for ever"),
     Anomaly(
         "refused-reset",

@@ -24,6 +24,7 @@ from typing import Any
 from harness.engines.block_table_diff import BlockTableDiff
 from harness.engines.cache_state import Claim, PageState, Tables
 from harness.engines.dirty_blocks import DirtyBlocks
+from harness.engines.key_events import KeyEventReader
 from harness.engines.observe_pins import POOL, ObservedPool, Pins
 from harness.engines.observe_tier import TIER, ObservedTier
 from harness.history.events import Event, UnpublishReason
@@ -159,10 +160,16 @@ class ObservedManager:
     """A cache manager whose calls become events. It has the manager's interface.
 
     `tiered`: there is a second tier, with a group for each of the manager's; by default, if the manager has one of its own.
+    `published`: somebody else publishes the manager's key events, and has them read (`tell`).
     """
 
     def __init__(
-        self, manager: Any, group_of: Callable[[Any], int] = group_in_last_bytes, *, tiered: bool | None = None
+        self,
+        manager: Any,
+        group_of: Callable[[Any], int] = group_in_last_bytes,
+        *,
+        tiered: bool | None = None,
+        published: bool = False,
     ) -> None:
         self.manager = manager
         self._group_of = group_of
@@ -185,6 +192,8 @@ class ObservedManager:
         self._retained: list[Any] = []
         self._tier = ObservedTier(tier, group_of, len(self._managers))
         self._pins = Pins()
+        self._key_events = KeyEventReader()
+        self._tells = getattr(self._pool, "enable_kv_cache_events", False) and not published
         self.block_pool = ObservedPool(self._pool, self.released)
 
     def __getattr__(self, name: str) -> Any:
@@ -321,6 +330,10 @@ class ObservedManager:
         """Return the group of a key."""
         return self._group_of(key)
 
+    def tell(self, events: Iterable[Any]) -> None:
+        """Report what routers are told of keys."""
+        self.diff.events += self._key_events.read(events, self.diff.step)
+
     def tables(self, r: str) -> list[list[int]]:
         """Return the request's pages per group by column, as of its last call. Not to be changed."""
         return self.diff.tables(r)
@@ -364,11 +377,15 @@ class ObservedManager:
         else:
             further = self._new_copies if self._copies_expected else None
             self.diff.settle(holders, served=request.request_id, reason=reason, further=further)
+        if self._tells:
+            self.tell(self.manager.take_events())
 
     def _account(self, request: Any, moves: list[Event]) -> None:
         """Report what copies took or gave back, and the blocks that changed with that; `request` is for whom they are keyed."""
         self.state.served = request
         self.diff.account(moves, served="" if request is None else request.request_id)
+        if self._tells:
+            self.tell(self.manager.take_events())
 
     def _new_copies(self) -> list[Event]:
         r = self.state.served.request_id

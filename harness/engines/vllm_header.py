@@ -12,7 +12,7 @@ import msgspec
 from harness.engines.adapter import CAPABILITIES, SECOND
 from harness.engines.observe_pins import POOL
 from harness.engines.observe_tier import TIER
-from harness.history.events import Eviction, Group, Header, Pool, Retention, Rules
+from harness.history.events import Eviction, Group, Header, KeyEvents, Pool, Retention, Rules
 from harness.trace.format import GroupSpec, TraceHeader
 from reference_impl.vllm.config import Options
 
@@ -78,6 +78,16 @@ def retention(trace: TraceHeader, interval: int | None, kinds: Collection[str] =
     """
     groups = [index for index, spec in enumerate(trace.layout.groups) if spec.kind in kinds]
     return Retention(interval=interval, groups=groups, **declared)
+
+
+def key_events(trace: TraceHeader, *, partial_hits: bool) -> KeyEvents:
+    """Return what vLLM's events for routers leave open.
+
+    Where blocks of a group are null, or retention drops them, the tokens of an event are those of all blocks and its hashes of
+    the blocks that were kept. An event of part of a block names a parent inside the block, which has no event of its own.
+    """
+    pruned = any(group.kind != "full" for group in trace.layout.groups)
+    return KeyEvents(gaps=pruned, orphans=pruned or partial_hits)
 
 
 def _why(rules: Rules, otherwise: str) -> str:

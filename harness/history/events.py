@@ -120,6 +120,17 @@ class Captures(msgspec.Struct, frozen=True, omit_defaults=True):
     again: int = 0
 
 
+class KeyEvents(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an engine says of the events that it sends to routers (`kv_stored`, `kv_removed`, `kv_cleared`).
+
+    `gaps`: the tokens of a `kv_stored` may be those of more blocks than it has hashes, and it does not say of which. `orphans`:
+    its parent may be a prefix that no event told.
+    """
+
+    gaps: bool = False
+    orphans: bool = False
+
+
 class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the engine declares of its own policy, so that checkers need no policy code.
 
@@ -131,7 +142,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     earlier than what is kept allows. `eagle_groups`: the groups that a speculative look-up matches further; empty: all of them.
     `captures` is set if prefixes are captured rather than keyed. `max_prompt`: a prompt may have so many tokens; 0:
     any number for which the pools have room. `gives_up`: where nobody can go on for want of room, requests are given up that
-    would run alone.
+    would run alone. `key_events` is set if the engine tells routers of its keys.
     """
 
     caching: bool = True
@@ -148,6 +159,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     captures: Captures | None = None
     max_prompt: int = 0
     gives_up: bool = False
+    key_events: KeyEvents | None = None
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):
@@ -306,6 +318,36 @@ class Counts(_Event, tag="counts", gc=False):
     held: int
     cached: int
     refs: list[tuple[int, int]] = []
+
+
+class KvStored(_Event, tag="kv_stored", gc=False):
+    """Routers are told of keys that began: the blocks of `block_size` of these tokens, behind the prefix `parent`.
+
+    `hashes` are their names, which routers compare with those of other events; `parent` is empty for the beginning of a prompt.
+    `group` is -1 if the engine names none. `salt`, `adapter` and `media` are what it says of their identity: of each block the
+    multimodal items in it, (hash, where it begins, counted from the block's first token); a salt is said with the first block
+    of a prompt alone.
+    """
+
+    hashes: list[str]
+    tokens: list[int]
+    block_size: int
+    group: int = -1
+    parent: str = ""
+    salt: str = ""
+    adapter: str = ""
+    media: list[list[tuple[str, int]]] = []
+
+
+class KvRemoved(_Event, tag="kv_removed", gc=False):
+    """Routers are told of keys that ended, one of each hash; another page may have the same key still."""
+
+    hashes: list[str]
+    group: int = -1
+
+
+class KvCleared(_Event, tag="kv_cleared", gc=False):
+    """Routers are told that every key of the device has ended."""
 
 
 # --- life ---------------------------------------------------------------------------------------------------------------
@@ -483,7 +525,7 @@ class Died(_Event, tag="died", gc=False):
 
 
 Physical = Take | Drop | Grow | Write | Read | Copy | Zero
-Claim = Publish | Unpublish | Hit | Counts
+Claim = Publish | Unpublish | Hit | Counts | KvStored | KvRemoved | KvCleared
 Steps = StepBegin | Settled | StepEnd
 Life = Submitted | Accept | Preempted | Aborted | Finished | ResetDone | Version | Compare | Died
 Event = Physical | Claim | Steps | Life

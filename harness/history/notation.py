@@ -8,7 +8,7 @@ The header comes first::
     group 1: sliding block 4 window 6         chunked block 4 chunk 8 | recurrent block 4 [every-block]
     group 2: full block 4 pool 1 of 0
     rules: alignment 4, eagle-drop 4, drafts 2, retention 0 on 1, shared-prefix-boundary, stores-logits, no-caching, progress 4
-    rules: captures, reuse-distance 4
+    rules: captures, reuse-distance 4, key-events, key-events-with-gaps, key-events-with-orphans
 
 Events follow. Pages stand behind bars, group 0 first; what follows `#` is a comment::
 
@@ -28,6 +28,8 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     reset ok / reset failed                   `reset ok tier cpu`
     version 1                                 `version 1 adapter tuned`
     counts 0: free 5 held 3 cached 1          `refs 3=2 4=1`
+    stored 0 h1 h2 | sys:8 by 4               routers are told; `… behind h0 salt=x adapter=tuned media=cat@1,-`, `stored - …`
+    removed 0 h1 / cleared                    `removed - h1` names no group
     died 4 AssertionError: no block
 
 The worker derives what a step reads and writes; a test that needs raw events may write `write 0 r1 0..8 | 3 4` and `read 0 …`
@@ -58,6 +60,10 @@ from harness.history.events import (
     Header,
     History,
     Hit,
+    KeyEvents,
+    KvCleared,
+    KvRemoved,
+    KvStored,
     Move,
     Order,
     Pool,
@@ -87,6 +93,9 @@ PLAIN_RULES: dict[str, dict[str, Any]] = {
     "stores-logits": {"stores_logits": True},
     "no-caching": {"caching": False},
     "captures": {"captures": Captures("lru")},
+    "key-events": {"key_events": KeyEvents()},
+    "key-events-with-gaps": {"key_events": KeyEvents(gaps=True)},
+    "key-events-with-orphans": {"key_events": KeyEvents(orphans=True)},
 }
 
 
@@ -146,7 +155,7 @@ class _Reader:
         if read is None:
             return
         rest, step = rest.strip(), self._step
-        override = re.search(r"\s@(\d+)$", rest)
+        override = re.search(r"(?:^|\s)@(\d+)$", rest)
         if override:
             rest, step = rest[: override.start()], int(override[1])
         first = len(self.events)
@@ -334,6 +343,32 @@ class _Reader:
         if reason not in UnpublishReason.__args__:  # type: ignore[attr-defined]
             raise UsageError(f"{reason!r} is no reason to unpublish")
         self.events.append(Unpublish(group=group, page=page, length=int(match[3] or 0), reason=reason))
+
+    def _read_stored(self, rest: str) -> None:
+        pattern = r"(\d+|-)((?: \w+)*) \|([^=]*?) by (\d+)(?: behind (\w+))?((?: \w+=\S+)*)"
+        match = _matched(pattern, rest, "stored 0 h1 h2 | sys:8 by 4 behind h0 salt=x")
+        said = dict(re.findall(r"(\w+)=(\S+)", match[6]))
+        blocks = filter(None, said.pop("media", "").split(","))
+        media = [[(name, int(at)) for name, at in re.findall(r"(\w+)@(-?\d+)", items)] for items in blocks]
+        self.events.append(
+            KvStored(
+                group=-1 if match[1] == "-" else int(match[1]),
+                hashes=match[2].split(),
+                tokens=self._vocabulary.tokens(match[3]),
+                block_size=int(match[4]),
+                parent=match[5] or "",
+                media=media,
+                **{name: said[name] for name in said if name in ("salt", "adapter")},
+            )
+        )
+
+    def _read_removed(self, rest: str) -> None:
+        match = _matched(r"(\d+|-)((?: \w+)*)", rest, "removed 0 h1")
+        self.events.append(KvRemoved(group=-1 if match[1] == "-" else int(match[1]), hashes=match[2].split()))
+
+    def _read_cleared(self, rest: str) -> None:
+        _matched("", rest, "cleared")
+        self.events.append(KvCleared())
 
     def _read_take(self, rest: str) -> None:
         holder, _, bars = rest.partition(" ")

@@ -24,6 +24,9 @@ from harness.history.events import (
     Grow,
     Header,
     Hit,
+    KvCleared,
+    KvRemoved,
+    KvStored,
     Move,
     Preempted,
     Publish,
@@ -70,7 +73,7 @@ class WellFormedness:
         check_header(header)
         check_declared(header)
         self._denied, self._caching = denied(header), header.rules.caching
-        self._groups = header.groups
+        self._groups, self._tells_routers = header.groups, header.rules.key_events is not None
         self._pools = {pool.id: pool.pages for pool in header.pools}
         self._growing = {pool.id for pool in header.pools if pool.grows}
         self._tiers = {pool.tier for pool in header.pools}
@@ -110,6 +113,7 @@ class WellFormedness:
             Unpublish: self._unpublish,
             Hit: self._hit,
             Counts: self._counts,
+            **dict.fromkeys((KvStored, KvRemoved, KvCleared), self._key_event),
             Submitted: self._submit,
             StepBegin: self._step_begin,
             Settled: self._settle,
@@ -357,6 +361,12 @@ class WellFormedness:
         if forgotten and not self._forgets:
             told = "a `reset` that is `ok` or a `version`"
             raise Nonsense(f"keys ended for {forgotten!r} without {told}; a key that ends by itself is evicted")
+
+    def _key_event(self, event: KvStored | KvRemoved | KvCleared) -> None:
+        if not self._tells_routers:
+            raise Nonsense("an event for routers; the header says that there are none - at `$.rules.key_events`")
+        if isinstance(event, KvStored):
+            check_tokens(event.tokens)
 
     def _counts(self, event: Counts) -> None:
         if event.refs or event.pool not in self._pools:

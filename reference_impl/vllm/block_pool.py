@@ -106,6 +106,7 @@ class BlockPool(KeyedBlocks):
             else:
                 self.cached_block_hash_to_block.pop(key, block.block_id)
                 del self.cached_block_hashes_by_block[block.block_id][key]
+                self._emit_removed([key])
             if block.ref_cnt == 0 and block.block_hash is None:
                 self.free_block_queue.move_to_end(block.block_id, last=False)
 

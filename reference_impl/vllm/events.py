@@ -38,3 +38,10 @@ class AllBlocksCleared:
 
 
 KVCacheEvent = BlockStored | BlockRemoved | AllBlocksCleared
+
+
+def untagged(extra_keys: ExtraKeys) -> ExtraKeys:
+    """Return extra keys of a block's hash as events have them: the adapter's name, (item, offset) pairs, the salt."""
+    if extra_keys is None:
+        return None
+    return tuple(key[1:] if key[0] == "mm" else key[1] for key in extra_keys if isinstance(key, tuple))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reference_impl.primitives import BlockHash, BlockId, GroupId
-from reference_impl.vllm.events import BlockRemoved, BlockStored, KVCacheEvent
+from reference_impl.vllm.events import BlockRemoved, BlockStored, KVCacheEvent, untagged
 from reference_impl.vllm.key_index import (
     GROUP_SUFFIXES,
     BlockHashToBlockMap,
@@ -146,7 +146,9 @@ class KeyedBlocks:
         return keys
 
     def _drop_keys(self, block: KVCacheBlock) -> None:
-        keys = self._remove_cached_block_hashes(block)
+        self._emit_removed(self._remove_cached_block_hashes(block))
+
+    def _emit_removed(self, keys: list[BlockHashWithGroupId]) -> None:
         if self.enable_kv_cache_events:
             self.kv_event_queue.extend(BlockRemoved([get_block_hash(key)], get_group_id(key)) for key in keys)
 
@@ -161,6 +163,6 @@ class KeyedBlocks:
                 block_size=block_size,
                 group_idx=group_id,
                 lora_name=request.adapter or None,
-                extra_keys=[request.extra_keys(column * block_size, (column + 1) * block_size) for column in kept],
+                extra_keys=[untagged(request.extra_keys(column * block_size, (column + 1) * block_size)) for column in kept],
             )
         )

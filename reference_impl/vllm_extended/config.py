@@ -108,3 +108,5 @@ def _check_tier(config: KVCacheConfig, options: Options) -> None:
             "option 'tier_pages': hits inside a block and snapshots of several blocks are not in this specification of a tier; "
             "set 'hash_block_size' to the block size and 'pages_per_snapshot' to 1"
         )
+    if options.tier_pages and options.enable_kv_cache_events:
+        raise AbsentRule("option 'enable_kv_cache_events': what a tier loads is told by nobody in this specification of one")

@@ -114,4 +114,4 @@ def test_a_stored_event_names_the_parent_and_the_tokens() -> None:
     assert isinstance(event, BlockStored)
     assert event.parent_block_hash == request.block_hashes[0]
     assert (event.block_hashes, event.token_ids) == (request.block_hashes[1:], list(range(4, 12)))
-    assert event.extra_keys == [(("lora", "a"),)] * 2
+    assert event.extra_keys == [("a",)] * 2

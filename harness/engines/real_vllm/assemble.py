@@ -76,7 +76,7 @@ def scheduler_engine(header: TraceHeader, options: Options, source: Source, conn
         check_depth(source, whole, options)
     core = scheduler.kv_cache_manager
     timed = TimedManager(core, clock)
-    observed = ObservedManager(timed, source.utils.get_group_id, tiered=kind is not None)
+    observed = ObservedManager(timed, source.utils.get_group_id, tiered=kind is not None, published=True)
     new_request = timed.new_requests(request_maker(source, sizes[1], options))
     described = describe(header, "vllm", source.version, rules_of(header, options, source, core, sizes, interval), options)
     worker = worker_of(source, scheduler, config, options)

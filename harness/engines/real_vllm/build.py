@@ -112,6 +112,12 @@ def has_retention_field(source: Source) -> bool:
     return "prefix_cache_retention_interval" in parameters(source.interface.KVCacheConfig)
 
 
+def tells_routers(source: Source, options: Options) -> bool:
+    """Whether key events are switched on: wherever keys are, from the release on whose events name a group (0.26)."""
+    names = getattr(source.part("distributed.kv_events", "BlockStored"), "__struct_fields__", ())
+    return options.enable_caching and "group_idx" in names
+
+
 def default_interval(source: Source, options: Options, recurrent: bool) -> int | None:
     """Return the retention interval that this vLLM uses when nobody sets one.
 
@@ -163,7 +169,7 @@ def manager(source: Source, config: Any, sizes: tuple[int, int], options: Option
         "max_num_batched_tokens": options.max_num_batched_tokens,
         "enable_caching": options.enable_caching,
         "use_eagle": options.use_eagle,
-        "enable_kv_cache_events": options.enable_kv_cache_events,
+        "enable_kv_cache_events": tells_routers(source, options),
         "watermark": options.watermark,
     }
     needed = ["enable_caching", "use_eagle", "watermark", "enable_kv_cache_events"]

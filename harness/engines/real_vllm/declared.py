@@ -6,9 +6,9 @@ from typing import Any
 
 from harness._util.errors import UsageError
 from harness.engines.drift import takes
-from harness.engines.real_vllm.build import default_interval
+from harness.engines.real_vllm.build import default_interval, tells_routers
 from harness.engines.real_vllm.source import Source
-from harness.engines.vllm_header import retention
+from harness.engines.vllm_header import key_events, retention
 from harness.history.events import Rules
 from harness.trace.format import TraceHeader
 from reference_impl.vllm.config import ConfigError
@@ -80,6 +80,7 @@ def rules_of(
         reserved_pages=int(options.watermark * header.pages),
         drafts=options.num_speculative_tokens,
         eagle_groups=_eagle_groups(core) if options.eagle_groups else [],
+        key_events=key_events(header, partial_hits=partial_hits) if tells_routers(source, options) else None,
     )
 
 

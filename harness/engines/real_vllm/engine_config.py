@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness._util.errors import UsageError
-from harness.engines.real_vllm.build import base_block_size, fill, settle
+from harness.engines.real_vllm.build import base_block_size, fill, settle, tells_routers
 from harness.engines.real_vllm.source import Source, variable
 from harness.trace.format import TraceHeader
 from reference_impl.vllm_extended.config import Options
@@ -43,6 +43,8 @@ def engine_config(source: Source, header: TraceHeader, options: Options) -> Any:
     _describe_cache(source, config.cache_config, header, options)
     # vLLM's CPU platform switches async scheduling off, since a CPU has nothing to overlap.
     settle(source, config.scheduler_config, {"async_scheduling": options.async_depth > 0})
+    told = {"enable_kv_cache_events": tells_routers(source, options), "publisher": "null"}
+    settle(source, config, {"kv_events_config": fill(source, source.part("config", "KVEventsConfig"), told, told)})
     settle(source, config.parallel_config, {"pipeline_parallel_size": max(1, options.async_depth)})
     settle(source, config, {"speculative_config": _speculative_config(source, options), "model_config": _model(options)})
     return config

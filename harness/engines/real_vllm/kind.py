@@ -26,9 +26,10 @@ from harness.engines.real_vllm.assemble import manager_engine, scheduler_engine
 from harness.engines.real_vllm.clock import Clock
 from harness.engines.real_vllm.declared import read_options, release_name
 from harness.engines.real_vllm.patch import ACTIVE
+from harness.engines.real_vllm.scheduler import RealScheduler
 from harness.engines.real_vllm.source import KNOWN, Source, load
 from harness.engines.registry import EngineSpec
-from harness.history.events import Event, Header
+from harness.history.events import Event, Header, KeyEvents
 from harness.trace.configurations import Configuration
 from harness.trace.format import Op, TraceHeader
 from reference_impl.vllm.spec import NEWEST
@@ -75,6 +76,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     else:
         assembled = manager_engine(header, asked, source)
     engine = VllmEngine(_limited(header, assembled.header, options, source), assembled.adapter, assembled.clock)
+    if options.get("key_events") == "strict" and isinstance(assembled.adapter, RealScheduler):
+        assembled.adapter.publisher.mixed = True
     engine.startup_seconds = perf_counter() - begun
     return engine
 
@@ -87,6 +90,9 @@ def _limited(trace: TraceHeader, header: Header, options: Mapping[str, str], sou
         limits["withdraw"] = why
     if why := _out_of_step(trace, release_name(source)):
         limits["differential"] = f"{why}; this is {source.version!r}"
+    if options.get("key_events") == "strict" and header.rules.key_events is not None:
+        rules = msgspec.structs.replace(header.rules, key_events=KeyEvents())
+        header = msgspec.structs.replace(header, rules=rules)
     return msgspec.structs.replace(header, capabilities=capabilities, not_applicable=limits)
 
 
@@ -145,6 +151,7 @@ ENGINE = EngineKind(
         "source": "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts",
         "connector": "at scheduler height: the KV connector that it loads from and stores to (docs/engines.md)",
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
+        "key_events": "`strict`: events for routers may leave nothing open, which those of sparse groups do",
         "withdraw": "`yes`: also run traces that withdraw a request from its step, which vLLM does not survive",
     },
 )

@@ -53,6 +53,7 @@ class RealScheduler(Driven):
         self.requests: dict[str, Any] = {}
         """vLLM's objects of the requests that have not ended."""
         self.view = scheduler.kv_cache_manager = ReportingManager(self, clock)
+        self.publisher = scheduler.kv_event_publisher = Publisher(manager, clock)
         self._status = source.part("v1.request", "RequestStatus")
         self.worker = WorkerTables()
         """What follows the scheduler's outputs; `worker_of` has vLLM's own."""
@@ -230,6 +231,27 @@ class RealScheduler(Driven):
         self.scheduler.update_draft_token_ids(drafts)
 
 
+class Publisher:
+    """In place of the publisher of vLLM's key events: what the scheduler has published is what routers are told.
+
+    Events of a connector's pool are published with those of the device, and `AllBlocksCleared` does not say of which it is.
+    Unless they are `mixed`, only what the cache manager gave is read.
+    """
+
+    def __init__(self, manager: ObservedManager, clock: Clock) -> None:
+        self.mixed = False
+        self._manager, self._given = manager, set[int]()
+        self.publish = clock.outside(self._publish)
+
+    def given(self, events: list[Any]) -> list[Any]:
+        """Note what the cache manager gives to be published, and return it."""
+        self._given = {id(event) for event in events}
+        return events
+
+    def _publish(self, batch: Any) -> None:
+        self._manager.tell([event for event in batch.events if self.mixed or id(event) in self._given])
+
+
 class ReportingManager:
     """The observed manager as vLLM's scheduler calls it. What the observer does is not vLLM's time."""
 
@@ -256,6 +278,10 @@ class ReportingManager:
         if not request.is_finished():
             self._adapter.engine.preempted(request.request_id)
         self._manager.free(request)
+
+    def take_events(self) -> list[Any]:
+        """Return the key events since the last call."""
+        return self._adapter.publisher.given(self._manager.take_events())
 
     def _reset_prefix_cache(self) -> bool:
         return self._manager.reset_prefix_cache(self.reason)

@@ -204,4 +204,21 @@ def junction_forgotten(patches: Patches) -> None:
     patches.text(SCHEDULER, OWNER, "schedule", old, "_, hit_diverged, ) = self._get_local_prefix_cache_hit")
 
 
+@fault(
+    name="vllm-key-events-without-an-answer",
+    mirrors="-",
+    anomaly="lost-key-event",
+    checker="key-events",
+    group="I",
+)
+@planted
+def key_events_without_an_answer(patches: Patches) -> None:
+    """Key events of a step that answers nobody, as in the middle of a prompt, are thrown away.
+
+    Take the events, and publish them only if some request has output.
+    """
+    old = "events = self.kv_cache_manager.take_events()"
+    patches.text(SCHEDULER, OWNER, "update_from_output", old, f"{old}[: None if outputs else 0]")
+
+
 SCHEDULED = declared(globals())

@@ -14,7 +14,7 @@ from harness.engines.driver import Driver
 from harness.engines.manager_adapter import ManagerAdapter
 from harness.engines.observe import ObservedManager
 from harness.engines.scheduler_adapter import SchedulerAdapter
-from harness.engines.vllm_header import LRU, PRUNABLE, describe, retention, with_tier
+from harness.engines.vllm_header import LRU, PRUNABLE, describe, key_events, retention, with_tier
 from harness.history.events import Eviction, Rules
 from harness.policies.vllm.reporting_pool import observable_manager
 from harness.trace.configurations import SCHEDULER_OPTIONS
@@ -86,6 +86,7 @@ def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
         reserved_pages=int(options.watermark * config.num_blocks),
         drafts=options.num_speculative_tokens,
         eagle_groups=_eagle_groups(config),
+        key_events=key_events(header, partial_hits=config.enable_partial_hash_hits) if options.enable_kv_cache_events else None,
     )
 
 

@@ -1,8 +1,8 @@
 """The policy `vllm` as it is registered: the prefix cache of vLLM's V1 engine.
 
 Its configurations cover every kind of group, equal and unequal block sizes, the three kinds of retention (dense, reachable
-boundaries alone, an interval), hits inside a block, snapshots of several pages and speculative look-ups; at scheduler height
-drafts, steps in flight and a second tier as well.
+boundaries alone, an interval), hits inside a block, events for routers, snapshots of several pages and speculative look-ups; at
+scheduler height drafts, steps in flight and a second tier as well.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def default_configurations() -> list[Configuration]:
     configurations += [
         Configuration(mamba, {"retention_interval": 0, "hash_block_size": 4}),
         Configuration(mamba, {"retention_interval": None, "hash_block_size": 4}),
+        Configuration(mamba, {"retention_interval": 64, "hash_block_size": 4, "enable_kv_cache_events": True}),
         Configuration(mamba, {"retention_interval": 64, "pages_per_snapshot": 3}),
         Configuration(mamba, {"retention_interval": 0, "use_eagle": True}),
         Configuration(window, {"retention_interval": 64, "use_eagle": True}),

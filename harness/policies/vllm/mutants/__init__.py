@@ -14,6 +14,7 @@ def all_of_them() -> Sequence[Mutant]:
         eviction,
         identity,
         in_flight,
+        key_events,
         lookup,
         near_miss,
         ownership,
@@ -25,5 +26,5 @@ def all_of_them() -> Sequence[Mutant]:
     )
 
     modules = (publication, retention, lookup, ownership, identity, scheduling, drafts, tiers, transfers, eviction)
-    further = (near_miss, in_flight)
+    further = (near_miss, in_flight, key_events)
     return [mutant for module in (*modules, *further) for mutant in module.MUTANTS]

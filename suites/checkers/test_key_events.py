@@ -1,0 +1,141 @@
+"""What routers are told of keys, told late, out of two prompts at once, or of what the ledger has forgotten."""
+
+from __future__ import annotations
+
+from harness.checkers.finding import Finding, Tally
+from harness.checkers.key_events import KeyEventsTrue
+from harness.checkers.router_view import ANYWHERE, BEGINNING, RouterView
+from harness.history import validate
+from harness.history.events import KvStored
+from harness.history.notation import parse
+from harness.ledger.ledger import Ledger
+from harness.run.execute import check
+
+HEADER = "pool 0: 20 pages, null 0\ngroup 0: full block 4\nrules: alignment 4, key-events\n"
+TWO_GROUPS = "pool 0: 20 pages, null 0\ngroup 0: full block 4\ngroup 1: sliding block 4 window 4\n"
+GAPS = TWO_GROUPS + "rules: alignment 4, retention dense on 1, key-events-with-gaps\n"
+ORPHANS = HEADER.replace("key-events", "key-events-with-orphans")
+
+
+def judged(text: str) -> tuple[list[Finding], Tally]:
+    """Return the findings of the checker alone, and its tally."""
+    result = check(parse(text), [KeyEventsTrue()])
+    assert not result.tallies[0].crashed
+    return result.findings, result.tallies[0]
+
+
+def found(text: str) -> list[str]:
+    """Return the anomalies that the checker finds."""
+    return [finding.anomaly for finding in judged(text)[0]]
+
+
+def one_request(r: str, prompt: str, pages: str, length: int) -> str:
+    """Return how a request comes that keys its whole blocks in group 0."""
+    columns = pages.split()
+    keys = "".join(f"publish 0/{page} {r}:{4 * (i + 1)}\n" for i, page in enumerate(columns) if 4 * (i + 1) <= length)
+    return f"submit {r} {prompt}\ntake {r} | {pages}\n{keys}"
+
+
+A = one_request("a", "x:9", "1 2 3", 9)
+
+
+def test_an_engine_that_declares_nothing_is_not_judged() -> None:
+    _, tally = judged(HEADER.replace(", key-events", "") + A + "step 1: a 0..9 | 1 2 3\n")
+    assert tally.not_applicable == "the engine tells nobody of its keys"
+
+
+def test_an_engine_that_says_it_tells_and_never_does_is_found() -> None:
+    assert found(HEADER + A + "step 1: a 0..9 | 1 2 3\nfinish a\ndrop a\n") == ["lost-key-event"]
+
+
+def test_what_is_lost_is_told_once_and_later_steps_are_judged_again() -> None:
+    """Two steps lose an event each: two findings, and none for the step between."""
+    text = HEADER + A + "step 1: a 0..9 | 1 2 3\n" + one_request("b", "y:5", "4 5", 5) + "stored 0 h1 | y:4 by 4\n"
+    text += "step 2: b 0..5 | 4 5\n" + one_request("c", "z:5", "6 7", 5) + "step 3: c 0..5 | 6 7\n"
+    assert found(text) == ["lost-key-event", "lost-key-event"]
+
+
+def test_events_may_come_before_the_step_and_behind_it() -> None:
+    told = "stored 0 h1 h2 | x:8 by 4"
+    assert found(HEADER + A + f"{told}\nstep 1: a 0..9 | 1 2 3\n") == []
+    assert found(HEADER + A + f"step 1: a 0..9 | 1 2 3\n{told} @1\n") == []
+    assert found(HEADER + A + f"step 1: a 0..9 | 1 2 3\nsubmit b y:4\ntake b | 5\nstep 2: b 0..4 | 5\n{told} @2\n") == [
+        "lost-key-event",
+        "false-key-event",
+    ]
+
+
+def test_shapes_that_no_router_can_read() -> None:
+    step = "\nstep 1: a 0..9 | 1 2 3\n"
+    for told in ("stored 0 | x:8 by 4", "stored 0 h1 | x:8 by 4", "stored 0 h1 h1 | x:8 by 4", "stored 0 h1 h2 h3 | x:8 by 4"):
+        assert found(HEADER + A + told + step)[0] == "malformed-key-event", told
+    for told in ("stored 0 h1 h2 | x:7 by 4", "stored 3 h1 h2 | x:8 by 4", "removed 0"):
+        assert found(HEADER + A + told + step)[0] == "malformed-key-event", told
+    assert found(HEADER + A + "stored - h1 h2 | x:8 by 4" + step) == [], "with one group alone it goes without saying"
+
+
+def test_identity_is_told_with_the_tokens() -> None:
+    tuned = HEADER + A.replace("x:9", "x:9 adapter=tuned media=5+2:cat") + "{}\nstep 1: a 0..9 | 1 2 3\n"
+    assert found(tuned.format("stored 0 h1 h2 | x:8 by 4 adapter=tuned media=-,cat@1")) == []
+    for said in (
+        "media=-,cat@1",
+        "adapter=tuned media=-,cat@0",
+        "adapter=tuned",
+        "adapter=tuned media=cat@1,-",
+        "adapter=tuned media=-,dog@1",
+    ):
+        assert found(tuned.format(f"stored 0 h1 h2 | x:8 by 4 {said}")) == ["false-key-event"], said
+
+
+def test_two_tenants_with_the_same_tokens_in_one_step() -> None:
+    """Each event is of its own tenant's key, whichever comes first."""
+    text = HEADER + one_request("a", "x:5 salt=one", "1 2", 5) + one_request("b", "x:5 salt=two", "3 4", 5)
+    text += "{}\n{}\nstep 1: a 0..5 | 1 2; b 0..5 | 3 4\n"
+    told = [f"stored 0 {name} | x:4 by 4 salt={salt}" for name, salt in (("h1", "one"), ("h2", "two"))]
+    assert found(text.format(*told)) == found(text.format(*reversed(told))) == []
+    assert found(text.format(told[0], told[0].replace("h1", "h2"))) == ["false-key-event"]
+    assert found(text.format(told[0], told[1].replace("h2", "h1"))) == ["false-key-event"], "one name for two prefixes"
+
+
+def test_blocks_that_are_left_out_are_found_by_names_that_other_groups_told() -> None:
+    """Two requests of one prompt key different blocks of their windows; the names say which event is of which."""
+    text = GAPS + "submit a x:9\nsubmit b x:13\ntake a | 1 2 3 | 4 5 6\ntake b | 7 8 9 10 | 11 12 13 14\n"
+    text += "publish 0/1 a:4\npublish 0/2 a:8\npublish 0/9 b:12\npublish 1/5 a:8\npublish 1/13 b:12\n"
+    text += "stored 0 h1 h2 | x:8 by 4\nstored 0 h3 | x[8]:4 by 4 behind h2\nstored 1 h3 | x:12 by 4\n{}"
+    text += "step 1: a 0..9 | 1 2 3 | 4 5 6; b 0..13 | 7 8 9 10 | 11 12 13 14\n"
+    findings, tally = judged(text.format("stored 1 h2 | x:8 by 4\n"))
+    assert not findings and tally.excused == {"key_events gaps": 2}
+    assert found(text.format("")) == ["lost-key-event"]
+
+
+def test_a_block_whose_parent_nobody_knows_is_not_guessed() -> None:
+    """Two prompts end alike: of neither it can be said that it was lost, and neither is mistaken for the other."""
+    text = ORPHANS + "submit a x:4 q:5\nsubmit b y:4 q:5\ntake a | 1 2 3\ntake b | 4 5 6\npublish 0/2 a:8\npublish 0/5 b:8\n"
+    text += "stored 0 h1 | q:4 by 4 behind h8\nstored 0 h2 | q:4 by 4 behind h9\n"
+    text += "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\nfinish a\nfinish b\ndrop a\ndrop b\n"
+    text += "submit c z:4\ntake c | 5\nunpublish 0/5 evict\nremoved 0 h2\nstep 2: c 0..4 | 5\n"
+    findings, tally = judged(text)
+    assert not findings and tally.excused == {"key_events orphans": 2}
+
+
+def test_what_the_ledger_forgets_may_still_be_told_to_be_gone() -> None:
+    """A name outlives the number of its prefix: the number comes to stand for another, and the router's page stays counted."""
+    view, ledger = RouterView(), Ledger(parse(HEADER + A).header)
+    view.store(0, "h1", 7)
+    view.forget([7])
+    assert view.prefix("h1") == ANYWHERE and view.prefix("") == BEGINNING
+    assert [told for _, _, told, _ in view.differences(ledger)] == [1]
+    assert view.remove(0, "h1")
+    assert view.differences(ledger) == []
+
+
+def test_events_of_an_engine_that_declares_none_are_refused() -> None:
+    """Else they would be judged by nobody."""
+    text = HEADER.replace(", key-events", "") + A + "stored 0 h1 h2 | x:8 by 4\nstep 1: a 0..9 | 1 2 3\n"
+    ((_, problem),) = validate.problems(parse(text))
+    assert "`$.rules.key_events`" in problem
+
+
+def test_the_event_of_the_format_says_nothing_that_it_was_not_given() -> None:
+    event = KvStored(hashes=["h1"], tokens=[1, 2, 3, 4], block_size=4)
+    assert (event.group, event.parent, event.salt, event.adapter, event.media) == (-1, "", "", "", [])

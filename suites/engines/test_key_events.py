@@ -1,0 +1,70 @@
+"""Events for routers, read from a cache of vLLM's shape and from a real vLLM."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.engines.key_events import KeyEventReader
+from harness.engines.registry import parse
+from harness.history.events import KvCleared, KvRemoved, KvStored
+from harness.policies.vllm.policy import default_configurations
+from harness.run.execute import drive
+from harness.trace.format import Height
+from harness.trace.generate import random_trace
+from harness.verdict.result import Result
+from reference_impl.primitives import BlockHash, GroupId
+from reference_impl.vllm.events import AllBlocksCleared, BlockRemoved, BlockStored
+from suites.support.real_vllm import REAL, SOURCE
+
+ONE, TWO, PARENT = BlockHash(b"1"), BlockHash(b"2"), BlockHash(b"0")
+
+
+def test_hashes_become_names_that_are_the_same_in_every_run() -> None:
+    reader = KeyEventReader()
+    stored = BlockStored([ONE, TWO], PARENT, [1, 2, 3, 4], 2, GroupId(1))
+    events = reader.read([stored, BlockRemoved([TWO], GroupId(1)), AllBlocksCleared()], 7)
+    assert events == [
+        KvStored(step=7, hashes=["h1", "h2"], tokens=[1, 2, 3, 4], block_size=2, group=1, parent="h3"),
+        KvRemoved(step=7, hashes=["h2"], group=1),
+        KvCleared(step=7),
+    ]
+
+
+def test_a_salt_that_is_the_adapters_name_is_still_a_salt() -> None:
+    """Extra keys have no tags: the adapter comes first if there is one, items are pairs, and the salt is what is left."""
+    keys = [("tuned", ("cat", 1), "tuned"), ("tuned", ("cat", -1))]
+    stored = BlockStored([ONE, TWO], None, [1, 2, 3, 4], 2, GroupId(0), "tuned", keys)
+    (event,) = KeyEventReader().read([stored], 1)
+    assert isinstance(event, KvStored)
+    assert (event.salt, event.adapter, event.media) == ("tuned", "tuned", [[("cat", 1)], [("cat", -1)]])
+
+
+def test_an_event_of_another_kind_is_named() -> None:
+    with pytest.raises(RuntimeError, match="the cache publishes int"):
+        KeyEventReader().read([3], 1)
+
+
+def _run(engine: str, layout: str, height: Height, seed: int = 0) -> Result:
+    """Run a random trace on real vLLM."""
+    configuration = next(one for one in default_configurations() if one.name.startswith(layout) and one.runs_at(height))
+    trace = random_trace(configuration.shape(height), seed, withdraw=False)
+    return drive(trace, parse(f"vllm:source={SOURCE}{engine}").open(trace.header))
+
+
+@pytest.mark.parametrize("height", [pytest.param("manager", marks=REAL), pytest.param("scheduler", marks=REAL)])
+def test_a_real_vllm_tells_routers_of_every_key(height: Height) -> None:
+    kinds: set[type] = set()
+    for seed in range(4):
+        result = _run("", "full-mamba", height, seed)
+        tally = next(tally for tally in result.tallies if tally.checker == "key-events")
+        assert tally.opportunities > 0 and tally.findings == 0
+        assert tally.excused["key_events gaps"] > 0
+        kinds.update(type(event) for event in result.history.events)
+    assert {KvStored, KvRemoved, KvCleared} <= kinds
+
+
+@pytest.mark.parametrize("layout", [pytest.param("full-mamba", marks=REAL)])
+def test_what_its_events_leave_open_is_reported_on_demand(layout: str) -> None:
+    """vllm-project/vllm#44451; without groups that are pruned nothing is left open."""
+    assert {finding.anomaly for finding in _run(",key_events=strict", layout, "manager").findings} == {"malformed-key-event"}
+    assert not _run(",key_events=strict", "full", "manager").findings
