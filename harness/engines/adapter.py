@@ -14,7 +14,7 @@ import msgspec
 from harness.engines.block_table_diff import BlockTableDiff
 from harness.engines.cache_state import CacheState, Tables
 from harness.engines.scripted import Sampler
-from harness.history.events import Event, Header, Move, Settled, StepBegin, UnpublishReason
+from harness.history.events import Event, Header, Move, Run, Settled, StepBegin, UnpublishReason
 from harness.trace.format import Step, Submit
 
 CAPABILITIES = ["abort", "adapter", "cancel", "media", "preempt", "reset", "salt", "update_weights"]
@@ -146,6 +146,10 @@ class Driven(Protocol):
     def worker_tables(self, r: str) -> Tables:
         """Return the block tables that the worker is given for a request: those that the cache shows, by default."""
         return self.diff.tables(r)
+
+    def lay_out(self, run: Run) -> None:
+        """Give a run that has drafts the pages of the states after them: what the cache shows beside its tables, by default."""
+        run.scratch = self.diff.scratch(run.r)
 
     def transferring(self) -> bool:
         """Whether transfers are under way that go on while nobody computes."""

@@ -257,7 +257,8 @@ class Driver:
         runs = [Run(r, start, stop, self.tables(r)) for r, (start, stop) in scheduled.chunks.items()]
         for run in runs if scheduled.drafts else ():
             if drafts := scheduled.drafts.get(run.r):
-                run.drafts, run.scratch = drafts, self.diff.scratch(run.r)
+                run.drafts = drafts
+                self.adapter.lay_out(run)
         return runs
 
     def tables(self, r: str) -> list[list[int]]:

@@ -13,7 +13,7 @@ import pytest
 from harness._util.errors import UsageError
 from harness.engines.real_vllm.configurations import further_configurations
 from harness.engines.registry import EngineSpec, parse
-from harness.history.events import Accept, Preempted, Settled, StepBegin, StepEnd
+from harness.history.events import Accept, Hit, Preempted, Settled, StepBegin, StepEnd
 from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
@@ -99,6 +99,20 @@ def test_drafts_of_a_step_in_flight_are_verified_before_the_next_one_runs(depth:
         assert [after.start - before.start for before, after in pairwise(ran)][1:] == accepted[1:-1]
 
 
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_states_after_drafts_are_moved_where_they_are_read_and_keyed(depth: int) -> None:
+    """A state after a draft that stood comes home, one at a boundary that drafts passed gets its own column; both are read."""
+    ops: list[Op] = [Submit(f"r{index}", f"a{index}:33") for index in range(4)] + [Step()] * 20
+    ops += [Submit("again", "a0:33 @r0:31"), *[Step()] * 6]
+    options = {"retention_interval": None, "num_speculative_tokens": 3, "async_depth": depth}
+    result = tell("full-mamba", ops, pages=200, **options)
+    settled = [event for event in result.history.events if isinstance(event, Settled)]
+    (hit,) = [event for event in result.history.events if isinstance(event, Hit) and event.r == "again"]
+    assert result.findings == []
+    assert sum(len(event.before) for event in settled) > 20 and sum(len(event.after) for event in settled) > 4
+    assert hit.resume == 48
+
+
 def test_who_came_last_gives_way_when_blocks_run_out_and_comes_back() -> None:
     """Nobody asks for the preemption: vLLM's scheduler finds no block for a request that decodes."""
     ops: list[Op] = [Submit("r1", "a:30"), Submit("r2", "b:30"), *[Step()] * 30]
@@ -133,7 +147,6 @@ def test_a_step_has_room_for_a_token_and_its_drafts() -> None:
     [
         ("full", {"tier_pages": 16}, "vLLM's second tier is a connector"),
         ("full", {"max_num_batched_tokens": 3, "num_speculative_tokens": 3}, "with all 3 drafts alone"),
-        ("full-mamba", {"num_speculative_tokens": 2}, "drafts over recurrent groups"),
     ],
 )
 def test_what_is_not_driven_is_refused_in_one_line(layout: str, options: dict[str, Any], message: str) -> None:

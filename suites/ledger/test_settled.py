@@ -34,7 +34,7 @@ HEADER = Header("test", "scheduler", [Pool(0, 10, [0])], [CacheGroup(0, "full", 
 NONSENSE = {
     "a step that is not in flight": (Settled(step=2), "step 2 has not begun"),
     "somebody else's run": (Settled(step=1, runs=[Run("r2", 0, 4, [[1]])]), "'r2' is not in step 1"),
-    "tokens that nobody knows": (Settled(step=1, runs=[Run("r1", 3, 5, [[1, 2]])]), "tokens up to 5 of 'r1'"),
+    "tokens that nobody knows": (Settled(step=1, runs=[Run("r1", 3, 5, [[1, 2]])]), r"tokens \[3, 5\) of 'r1'"),
     "a page that is not there": (Settled(step=1, after=[]), ""),
 }
 

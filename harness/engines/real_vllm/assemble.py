@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 from harness._util.errors import UsageError
@@ -63,6 +64,7 @@ def scheduler_engine(header: TraceHeader, options: Options, source: Source, conn
     Raises UsageError for what this release cannot do.
     """
     _refuse(header, options, source, connector)
+    options = replace(options, num_speculative_tokens=most_drafts(options))
     clock, interval = Clock(), interval_of(header, options, source)
     config = cache_config(source, header, options, interval)
     whole = engine_config(source, header, options)
@@ -98,9 +100,6 @@ def _refuse(header: TraceHeader, options: Options, source: Source, connector: st
         raise UsageError(f"vLLM {source.version}: its Scheduler is driven from {since} on; run it at manager height")
     if options.tier_pages and not connector:
         raise UsageError("option 'tier_pages': vLLM's second tier is a connector; name one, --engine vllm:connector=simple")
-    recurrent = any(group.kind == "recurrent" for group in header.layout.groups)
-    if recurrent and most_drafts(options):
-        raise UsageError("drafts over recurrent groups: the states after drafts are moved by vLLM's worker, which is not run")
     drafts, limit = most_drafts(options), options.max_num_batched_tokens
     if limit <= drafts:
         raise UsageError(

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+from harness.engines.cache_state import Tables
+
 NO_TOKEN = 0
 """What stands for a draft that there is none of (vLLM's is -1): the id of no token of any text, so it is always rejected."""
 
@@ -19,13 +21,14 @@ NO_TOKEN = 0
 class Flight:
     """A request in a step in flight: tokens [start, stop) if every draft before them stands, the last of them drafts.
 
-    `admitted`: it came, or came back, with this step. `fell`: so many drafts of earlier steps in flight did not stand.
+    `rows` are the worker's for it. `admitted`: it came, or came back, with this step. `fell`: so many drafts of earlier steps
+    in flight did not stand.
     """
 
-    __slots__ = ("admitted", "drafts", "fell", "start", "stop")
+    __slots__ = ("admitted", "drafts", "fell", "rows", "start", "stop")
 
-    def __init__(self, chunk: tuple[int, int], drafts: list[int], *, admitted: bool) -> None:
-        (self.start, self.stop), self.drafts, self.admitted, self.fell = chunk, drafts, admitted, 0
+    def __init__(self, chunk: tuple[int, int], drafts: list[int], rows: Tables, *, admitted: bool) -> None:
+        (self.start, self.stop), self.drafts, self.rows, self.admitted, self.fell = chunk, drafts, rows, admitted, 0
 
     @property
     def known(self) -> int:

@@ -31,8 +31,9 @@ from harness.engines.real_vllm.clock import Clock, late
 from harness.engines.real_vllm.drafts import NO_TOKEN, Flight, Flights
 from harness.engines.real_vllm.engine_config import most_drafts
 from harness.engines.real_vllm.source import Source
+from harness.engines.real_vllm.states import WorkerStates
 from harness.engines.real_vllm.worker_tables import WorkerTables
-from harness.history.events import Header, Settled, StepBegin, UnpublishReason
+from harness.history.events import Header, Run, Settled, StepBegin, UnpublishReason
 from harness.trace.format import Step, Submit
 from reference_impl.vllm_extended.config import Options
 
@@ -73,6 +74,7 @@ class RealScheduler(Driven):
 
     def compared(self, header: Header) -> BlockTableDiff:
         """Return the observer's comparison."""
+        self._states = WorkerStates(header)
         return self.manager.diff
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -158,7 +160,8 @@ class RealScheduler(Driven):
         """Raise EngineFailure if a request is to compute tokens that it has not and that no step in flight may give it."""
         flights = {}
         for r, chunk in scheduled.chunks.items():
-            flight = flights[r] = Flight(chunk, scheduled.drafts.get(r, []), admitted=r in self.worker.admitted)
+            drafts, rows = scheduled.drafts.get(r, []), self.worker.whole(r)
+            flight = flights[r] = Flight(chunk, drafts, rows, admitted=r in self.worker.admitted)
             if not flight.start < flight.known <= self.requests[r].num_tokens + self._flights.awaited(r):
                 raise EngineFailure("died", self._unknown(r, flight))
         self._flights.begin(flights)
@@ -168,25 +171,36 @@ class RealScheduler(Driven):
         what = f"[{start}, {stop}) of {r}, the last {len(flight.drafts)} of them drafts"
         return f"had tokens {what} computed; it has {self.requests[r].num_tokens}, and {awaited} may come"
 
+    def lay_out(self, run: Run) -> None:
+        """Give a run that has drafts the columns of the worker's row for the states after them."""
+        self._states.lay_out(run, self.worker.whole(run.r))
+
     def settled(self, begin: StepBegin) -> Settled | None:
-        """Sample from the oldest step, and say where its runs start and what their drafts are.
+        """Sample from the oldest step, and say where its runs start, what their drafts are and how states are moved.
 
         Raises EngineFailure as `schedule` does, now that all tokens are known.
         """
-        runs = []
+        settled = Settled(step=begin.step)
         for run, (r, flight) in zip(begin.runs, self._flights.run_oldest().items(), strict=True):
-            if (request := self.requests.get(r)) is None:
-                self._answer[r] = []
-                continue
-            tokens = self._answer[r] = self._sample(request, flight)
+            tokens = self._answer[r] = self._sample(r, flight)
             if tokens:
                 self._flights.fall(r, len(flight.drafts) + 1 - len(tokens))
-            if flight.known > request.num_tokens:
-                raise EngineFailure("died", self._unknown(r, flight))
-            if flight.fell or flight.drafts != run.drafts:
-                start, stop = run.start - flight.fell, run.stop - flight.fell
-                runs.append(replace(run, start=start, stop=stop, drafts=flight.drafts))
-        return Settled(step=begin.step, runs=runs) if runs else None
+            self._settle(run, flight, len(tokens), settled)
+        return settled if settled.runs or settled.before or settled.after else None
+
+    def _settle(self, run: Run, flight: Flight, tokens: int, settled: Settled) -> None:
+        """Add what became of a run that brings so many tokens."""
+        became = run
+        if flight.fell or flight.drafts != run.drafts:
+            became = replace(run, start=run.start - flight.fell, stop=run.stop - flight.fell, drafts=flight.drafts)
+        if self.drafts and self._states:
+            if flight.admitted:
+                self._states.admit([run.r])
+            became, before, after = self._states.settle(became, flight.rows, tokens)
+            settled.before += before
+            settled.after += after
+        if became != run:
+            settled.runs.append(became)
 
     def complete(self, scheduled: Scheduled) -> None:
         """Answer the oldest step with what was sampled, and report what came of it."""
@@ -205,8 +219,15 @@ class RealScheduler(Driven):
         if tokens := self._sampled.pop(r, None):
             self.engine.generated(r, tokens, self._ran)
 
-    def _sample(self, request: Any, flight: Flight) -> list[int]:
-        """Return what the worker samples for a request: nothing unless the step computes its last known token."""
+    def _sample(self, r: str, flight: Flight) -> list[int]:
+        """Return what the worker samples for a request: nothing unless it is there and the step computes its last known token.
+
+        Raises EngineFailure if the step computes tokens that it has not.
+        """
+        if (request := self.requests.get(r)) is None:
+            return []
+        if flight.known > request.num_tokens:
+            raise EngineFailure("died", self._unknown(r, flight))
         return self.engine.sampler.sample(request, flight.drafts) if flight.known == request.num_tokens else []
 
     def _model_output(self, sampled: dict[str, list[int]]) -> Any:

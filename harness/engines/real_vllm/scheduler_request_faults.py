@@ -1,4 +1,4 @@
-"""Faults in what vLLM's own scheduler does with drafts in flight.
+"""Faults in what vLLM's own scheduler does with drafts, and in the blocks of states after drafts.
 
 Each is the source of vLLM 0.33.0 with one piece changed, as in `scheduler_faults`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from harness.engines.mutant import declared, mutant
-from harness.engines.real_vllm.patch import SCHEDULER, Patches, planted
+from harness.engines.real_vllm.patch import SCHEDULER, SINGLE, Patches, planted
 
 OWNER = "Scheduler"
 
@@ -48,20 +48,20 @@ def placeholders_of_a_preempted_request(patches: Patches) -> None:
 
 
 @fault(
-    name="vllm-keys-of-tokens-in-flight",
+    name="vllm-scratch-of-drafts-in-two-columns",
     mirrors="-",
-    anomaly="partial-commit",
-    checker="commit-order",
-    group="C",
+    anomaly="double-free",
+    checker="ownership",
+    group="H",
 )
 @planted
-def keys_of_tokens_in_flight(patches: Patches) -> None:
-    """Blocks are keyed up to tokens that steps in flight have yet to compute.
+def scratch_in_two_columns(patches: Patches) -> None:
+    """A block for states after drafts that is moved to the end of the table stays in its old column too.
 
-    Key what was scheduled, and not what has run.
+    Do not clear the column that it was moved from.
     """
-    old = "request.num_computed_tokens - request.num_in_flight_tokens, )"
-    patches.text(SCHEDULER, OWNER, "update_from_output", old, "request.num_computed_tokens)")
+    old = "req_blocks[block_idx] = self._null_block"
+    patches.text(SINGLE, "MambaManager", "_relocate_speculative_block", old, "pass")
 
 
 REQUESTED = declared(globals())

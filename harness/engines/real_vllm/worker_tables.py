@@ -50,6 +50,10 @@ class WorkerTables:
                 raise EngineFailure("died", f"had {r} compute, of which its scheduler had not told the worker")
         return starts
 
+    def whole(self, r: str) -> Tables:
+        """Return a request's rows with all that was told of them. They only ever grow, until the request comes back."""
+        return self._rows[r]
+
     def rows(self, r: str, held: Tables, null: int) -> Tables:
         """Return a request's rows as far as they are used. `held` is the engine's own table.
 
