@@ -12,7 +12,7 @@ from harness.engines.mutant import Mutant
 from harness.engines.real_vllm.faults import FAULTS, kind_of
 
 PARTS = ("core", "scheduler")
-KINDS = ("simple", "shipped", "scheduler")
+KINDS = ("simple", "shipped", "imitated", "scheduler", "connector", "worker")
 COLUMNS = ("fault `vllm-…`", "what is wrong", "kind", "mirrors", "anomaly, checker", "trace", "operations", "CPU s")
 
 LAST_BEFORE = {

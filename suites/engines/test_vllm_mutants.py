@@ -22,8 +22,20 @@ from harness.trace.generate import random_trace
 from suites.support.real_vllm import REAL, SOURCE, needs_vllm
 
 SHARED = [mutant for mutant in all_mutants().values() if "vllm" in mutant.engines]
-SHARED_MIN, OWN_MIN, SHIPPED_MIN, SCHEDULER_MIN, CONNECTOR_MIN = 6, 25, 12, 10, 3
+SHARED_MIN, OWN_MIN, SHIPPED_MIN, IMITATED_MAX = 6, 60, 19, 7
+SCHEDULER_MIN, WORKER_MIN, CONNECTOR_MIN = 12, 12, 3
 BUDGET = 60.0
+
+
+class Noted:
+    """Takes note of the pieces of source that a fault replaces; it has no way to replace a method."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[str, ...]] = []
+
+    def text(self, *edit: str) -> None:
+        """Take note of a piece."""
+        self.pieces.append(edit)
 
 
 def test_there_are_enough_faults_of_every_kind_and_none_is_left_to_the_differential() -> None:
@@ -33,9 +45,22 @@ def test_there_are_enough_faults_of_every_kind_and_none_is_left_to_the_different
     assert kinds.count("shipped") >= SHIPPED_MIN
     assert kinds.count("scheduler") >= SCHEDULER_MIN
     assert kinds.count("connector") >= CONNECTOR_MIN
-    assert all((fault.height == "scheduler") == (kind_of(fault) in ("scheduler", "connector")) for fault in FAULTS.values())
+    assert kinds.count("worker") >= WORKER_MIN
+    assert kinds.count("imitated") <= IMITATED_MAX
+    above = ("scheduler", "connector", "worker")
+    assert all(fault.height == "scheduler" for fault in FAULTS.values() if kind_of(fault) in above)
     assert all(fault.checker != DIFFERENTIAL for fault in FAULTS.values())
-    assert all(fault.mirrors for fault in FAULTS.values() if kind_of(fault) == "shipped")
+    assert all(fault.mirrors for fault in FAULTS.values() if kind_of(fault) in ("shipped", "imitated"))
+
+
+def test_a_shipped_fault_is_vllm_s_source_with_a_fix_undone_and_nothing_else() -> None:
+    """No method is replaced by one of ours: the fault is where the fix was made."""
+    for fault in FAULTS.values():
+        if kind_of(fault) in ("shipped", "worker"):
+            edits = Noted()
+            fault.plant.fault(edits)  # type: ignore[attr-defined]
+            assert edits.pieces
+            assert all(module and name and old != new for module, _, name, old, new in edits.pieces)
 
 
 @pytest.mark.parametrize("mutant", [pytest.param(mutant, marks=REAL, id=mutant.name) for mutant in [*SHARED, *FAULTS.values()]])

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from harness.engines.mutant import Mutant
 from harness.engines.real_vllm.connector_faults import CONNECTED, CONNECTOR_OF
+from harness.engines.real_vllm.imitated_faults import IMITATED
 from harness.engines.real_vllm.scheduler_faults import SCHEDULED
 from harness.engines.real_vllm.scheduler_request_faults import REQUESTED
 from harness.engines.real_vllm.shipped_faults import SHIPPED
 from harness.engines.real_vllm.simple_faults import SIMPLE
+from harness.engines.real_vllm.worker_faults import WORKER
 
-FAULTS = {mutant.name: mutant for mutant in SIMPLE + SHIPPED + SCHEDULED + REQUESTED + CONNECTED}
+FAULTS = {mutant.name: mutant for mutant in SIMPLE + SHIPPED + IMITATED + SCHEDULED + REQUESTED + CONNECTED + WORKER}
 
 
 def kind_of(mutant: Mutant) -> str:
-    """Return `shipped` for the mechanism of a bug that passed vLLM's own tests.
+    """Return `shipped` for a fix that is undone, of a bug that passed vLLM's own tests; `imitated` where that cannot be.
 
-    `scheduler` is one of its scheduler's lines, `connector` one of its connectors' or of what the scheduler does with them.
-    Any other is `simple`: one wrong method.
+    `scheduler` is one of its scheduler's lines, `connector` one of its connectors' or of what the scheduler does with them,
+    `worker` one of its worker's. Any other is `simple`: one wrong method.
     """
-    kinds = {"shipped": SHIPPED, "scheduler": SCHEDULED + REQUESTED, "connector": CONNECTED}
+    kinds = {
+        "shipped": SHIPPED,
+        "imitated": IMITATED,
+        "scheduler": SCHEDULED + REQUESTED,
+        "connector": CONNECTED,
+        "worker": WORKER,
+    }
     return next((kind for kind, mutants in kinds.items() if mutant in mutants), "simple")
 
 

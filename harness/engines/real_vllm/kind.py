@@ -9,7 +9,8 @@ Time spent inside vLLM is kept apart from our own: `engine_seconds`, beside `sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from time import perf_counter
 
 import msgspec
@@ -42,10 +43,16 @@ class VllmEngine(Driver):
     """vLLM's own classes, driven."""
 
     startup_seconds = 0.0
+    again: Callable[[], VllmEngine]
+    """Builds the same engine anew."""
 
     def __init__(self, header: Header, adapter: Driven, clock: Clock) -> None:
         super().__init__(header, adapter)
         self._clock = clock
+
+    def rebuild(self) -> None:
+        """Become what vLLM builds now: its code was changed where it is built."""
+        vars(self).update(vars(self.again()))
 
     @property
     def engine_seconds(self) -> float:
@@ -65,11 +72,15 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
     Raises EngineMissing if vLLM cannot be imported, UsageError for anything that this release cannot do.
     """
-    begun = perf_counter()
     if unknown := sorted(set(options) - set(ENGINE.options)):
         raise UsageError(f"--engine: vllm has no option {unknown[0]!r}; known are {', '.join(ENGINE.options)}")
-    source = load(options.get("source", ""))
     ACTIVE.undo()
+    return _built(header, options)
+
+
+def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
+    begun = perf_counter()
+    source = load(options.get("source", ""))
     asked = read_options(header, source)
     if header.height == "scheduler":
         assembled = scheduler_engine(header, asked, source, options.get("connector", ""))
@@ -78,6 +89,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     engine = VllmEngine(_limited(header, assembled.header, options, source), assembled.adapter, assembled.clock)
     if options.get("key_events") == "strict" and isinstance(assembled.adapter, RealScheduler):
         assembled.adapter.publisher.mixed = True
+    engine.again = partial(_built, header, options)
     engine.startup_seconds = perf_counter() - begun
     return engine
 

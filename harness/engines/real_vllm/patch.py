@@ -25,6 +25,7 @@ MANAGER = "v1.core.kv_cache_manager"
 POOL = "v1.core.block_pool"
 UTILS = "v1.core.kv_cache_utils"
 SCHEDULER = "v1.core.sched.scheduler"
+SPECS = "v1.kv_cache_interface"
 
 
 class Patches:
@@ -115,13 +116,15 @@ ACTIVE = Patches()
 Fault = Callable[[Patches], None]
 
 
-def planted(fault: Fault) -> Callable[[Any], None]:
-    """Return what plants a fault for as long as an engine is open."""
+def planted(fault: Fault, *, built: bool = False) -> Callable[[Any], None]:
+    """Return what plants a fault for as long as an engine is open. `built`: it is in what builds the engine."""
 
     @wraps(fault)
     def plant(engine: Any) -> None:
         ACTIVE.undo()
         fault(ACTIVE)
+        if built:
+            engine.rebuild()
         close = engine.close
 
         def closed() -> None:

@@ -221,4 +221,20 @@ def key_events_without_an_answer(patches: Patches) -> None:
     patches.text(SCHEDULER, OWNER, "update_from_output", old, f"{old}[: None if outputs else 0]")
 
 
+@fault(
+    name="vllm-resumed-told-as-running",
+    mirrors="-",
+    anomaly="aliased-write",
+    checker="ownership",
+    group="G",
+)
+@planted
+def resumed_told_as_running(patches: Patches) -> None:
+    """A request that comes back after a preemption is told as one that runs, and its new row is appended to its old one.
+
+    Do not say which requests come back.
+    """
+    patches.text(SCHEDULER, OWNER, "_make_cached_request_data", "if idx >= num_running_reqs:", "if False:")
+
+
 SCHEDULED = declared(globals())
