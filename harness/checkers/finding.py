@@ -9,7 +9,8 @@ class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One contradiction: which anomaly, seen by which checker, at which event of the history and operation of the trace.
 
     `cause` is one word for what is behind it where the checker can tell, such as the fact in which a divergence lies.
-    `output` is the end of what an engine in a process of its own had printed when it failed.
+    `output` is the end of what an engine in a process of its own had printed when it failed. `owed` is how many tokens `r`
+    could have hit, where it hits fewer.
     """
 
     anomaly: str
@@ -20,6 +21,7 @@ class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
     seq: int = -1
     op: int = -1
     output: str = ""
+    owed: int = 0
 
 
 class Measured(msgspec.Struct, kw_only=True):

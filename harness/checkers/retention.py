@@ -323,7 +323,7 @@ def _lost(r: str, boundary: int, group: int, why: str, seq: int = -1) -> Finding
         f"Let {r} be prefilled. Everything that a replay needs to resume at {boundary} was written; however in group {group} "
         f"{why}: a contradiction."
     )
-    return Finding(anomaly="lost-replay-boundary", r=r, sentence=sentence, seq=seq)
+    return Finding(anomaly="lost-replay-boundary", r=r, sentence=sentence, seq=seq, owed=boundary)
 
 
 def _lost_shared_prefix_boundary(r: str, length: int, group: int, why: str) -> Finding:

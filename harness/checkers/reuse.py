@@ -98,4 +98,4 @@ class ReuseFloor(Checker):
             f"{count(floor, 'token')}; however it resumes at {event.resume} and computes "
             f"{count(floor - event.resume, 'token')} again: a contradiction."
         )
-        return (Finding(anomaly="lost-hit", r=event.r, sentence=sentence),)
+        return (Finding(anomaly="lost-hit", r=event.r, sentence=sentence, owed=floor),)

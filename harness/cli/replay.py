@@ -40,6 +40,15 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Write the history, which `check` can judge again.",
 )
+@click.option(
+    "--export", "exported", type=click.Choice(["pytest"]), help="Write a failure as a test that needs the engine alone."
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where --export writes; default: test_NAME.py in this folder.",
+)
 @click.option("--quiet", is_flag=True, help="Print only the witness and the verdict.")
 def replay(
     file: Path,
@@ -50,6 +59,8 @@ def replay(
     cold: bool,
     shrinking: bool,
     recorded: Path | None,
+    exported: str | None,
+    output: Path | None,
     quiet: bool,
 ) -> int:
     """Run one stored trace on an engine under every checker."""
@@ -64,6 +75,12 @@ def replay(
     spec, asked = engine_of(engine, isolate=isolate, release=release), validate.load_trace(file)
     if recorded:
         store.ready(recorded, "--history")
+    if exported:
+        from harness.cli.as_test import ready
+
+        output = ready(spec, asked, output)
+    elif output:
+        raise UsageError("--output: belongs to --export; give both or neither")
     _fits(spec, asked, file, differential=differential)
     if cold and (differential or not spec.kind.computes):
         raise UsageError(
@@ -87,6 +104,10 @@ def replay(
     for finding in result.findings[:1]:
         command = store.replay_command(file, spec, differential=differential, cold=cold)
         terminal.print_lines([*witness(finding, asked, replay=command), ""], out)
+    if exported and output:
+        from harness.cli.as_test import export
+
+        out.print("\n".join([*export(spec, result, output), ""]), markup=False, highlight=False, soft_wrap=True)
     code = exit_code(result, bad)
     terminal.print_verdict(code, out, reasons=reasons(result), passed="no contradiction in this trace")
     return code

@@ -4,18 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.engines.answers import Backend, Opening
 from harness.engines.mutant import Mutant
 from harness.engines.protocol import Engine
+from harness.history.events import History
 from harness.trace.configurations import Configuration
-from harness.trace.format import Height, TraceHeader
+from harness.trace.format import Height, Trace, TraceHeader
 
 Open = Callable[[TraceHeader, Mapping[str, str]], Engine]
 Answerer = Callable[[Mapping[str, str], Opening], Backend]
 Answer = Callable[[Any], Any]
 Answers = Callable[[str, Mapping[str, str]], Mapping[str, Answer]]
+
+
+class Failed(NamedTuple):
+    """What a test of an engine is to show: the anomaly, the request `r`, the event's number, and how many tokens are owed.
+
+    `r` and `seq` are empty and −1 where the finding has none; `owed` is 0 unless a hit is too short.
+    """
+
+    anomaly: str
+    r: str
+    seq: int
+    owed: int
+
+
+class Exported(NamedTuple):
+    """A test as source, and the folder that has to be on the path of the Python that runs it; empty: none."""
+
+    text: str
+    path: str
+
+
+Exporter = Callable[[Trace, History, Failed, Mapping[str, str]], Exported]
 
 
 @dataclass(frozen=True)
@@ -48,6 +71,9 @@ class EngineKind:
     answers: Answers | None = None
     faults: Callable[[], Mapping[str, Mutant]] = dict
     """Seeded faults of its own, by name, beside those that `harness.engines.faults` knows."""
+    as_test: Exporter | None = None
+    """Writes a failed trace, with its history, as the source of a test that needs the engine alone; takes the engine's options.
+    It raises UsageError for what cannot be told so."""
     command: str = ""
     """The option that names the command of its process; empty: it is opened by `open`."""
     configurations: Callable[[], list[Configuration]] = list

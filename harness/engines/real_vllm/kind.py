@@ -20,7 +20,7 @@ from harness.engines import policy as policies
 from harness.engines.adapter import Driven
 from harness.engines.drift import drift
 from harness.engines.driver import Driver
-from harness.engines.kind import Answer, EngineKind
+from harness.engines.kind import Answer, EngineKind, Exported, Failed
 from harness.engines.mutant import Mutant
 from harness.engines.protocol import Engine
 from harness.engines.real_vllm.assemble import manager_engine, scheduler_engine
@@ -30,9 +30,9 @@ from harness.engines.real_vllm.patch import ACTIVE
 from harness.engines.real_vllm.scheduler import RealScheduler
 from harness.engines.real_vllm.source import KNOWN, Source, load
 from harness.engines.registry import EngineSpec
-from harness.history.events import Event, Header, KeyEvents
+from harness.history.events import Event, Header, History, KeyEvents
 from harness.trace.configurations import Configuration
-from harness.trace.format import Op, TraceHeader
+from harness.trace.format import Op, Trace, TraceHeader
 from reference_impl.vllm.spec import NEWEST
 
 IN_STEP = ("0.26",)
@@ -138,6 +138,12 @@ def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answ
     return {} if asked is None else asked().answers_of(EngineSpec(ENGINE, dict(options), ENGINE.name).open)
 
 
+def _as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str, str]) -> Exported:
+    from harness.engines.real_vllm.as_test.write import as_test
+
+    return Exported(as_test(trace, history, failed, options), options.get("source", ""))
+
+
 def _faults() -> Mapping[str, Mutant]:
     from harness.engines.real_vllm.faults import FAULTS
 
@@ -159,6 +165,7 @@ ENGINE = EngineKind(
     faults=_faults,
     configurations=_configurations,
     isolated=True,
+    as_test=_as_test,
     options={
         "source": "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts",
         "connector": "at scheduler height: the KV connector that it loads from and stores to (docs/engines.md)",

@@ -1,0 +1,71 @@
+"""What `replay --export pytest` does: write the failure as a test, run the test, and say whether it fails as well."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness._util import files
+from harness._util.errors import UsageError
+from harness.engines.kind import Failed
+
+if TYPE_CHECKING:
+    from harness.engines.kind import Exported
+    from harness.engines.registry import EngineSpec
+    from harness.trace.format import Trace
+    from harness.verdict.result import Result
+
+SECONDS = 300
+"""How long a test may run before it is given up; most of it is the import of the engine."""
+FAILED = 1
+"""pytest's exit status if a test failed."""
+
+
+def ready(spec: EngineSpec, trace: Trace, output: Path | None) -> Path:
+    """Return the file to write, before anything is run.
+
+    Raises UsageError if the engine cannot be exported, or the file cannot be written or is there.
+    """
+    from harness.run import store
+
+    if spec.kind.as_test is None:
+        raise UsageError(f"--export pytest: engine {spec.kind.name} cannot be told in a test of its own; vllm can")
+    path = output or Path(f"test_{re.sub(r'[^A-Za-z0-9]+', '_', trace.header.name).strip('_').lower()}.py")
+    if path.exists():
+        raise UsageError(f"--output: {path} is there already; name another file, or remove it")
+    store.ready(path, "--output")
+    return path
+
+
+def export(spec: EngineSpec, result: Result, path: Path) -> list[str]:
+    """Write the first finding of a result as a test, run it, and return what came of it in lines.
+
+    Raises UsageError if the finding cannot be told so.
+    """
+    if not result.findings or result.trace is None or spec.kind.as_test is None:
+        return ["no test was written: nothing failed"]
+    first = result.findings[0]
+    failed = Failed(first.anomaly, first.r, first.seq, first.owed)
+    made = spec.kind.as_test(result.trace, result.history, failed, spec.options)
+    files.write(path, [made.text.encode()])
+    lines, outcome = made.text.count("\n"), _outcome(path, made)
+    if outcome == "fails":
+        return [f"test: {path} ({lines} lines) fails here as the trace does: python -m pytest {path}"]
+    return [f"test: {path} ({lines} lines) {outcome} here, so it does not show this failure; attach the trace instead"]
+
+
+def _outcome(path: Path, made: Exported) -> str:
+    """Run a test; return `fails` if its own assertion did."""
+    surroundings = os.environ | ({"PYTHONPATH": str(Path(made.path).resolve())} if made.path else {})
+    argv = [sys.executable, "-P", "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", str(path)]
+    try:
+        ran = subprocess.run(argv, capture_output=True, text=True, env=surroundings, timeout=SECONDS, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return f"did not end within {SECONDS} s"
+    if ran.returncode == FAILED and "AssertionError" in ran.stdout:
+        return "fails"
+    return "passes" if ran.returncode == 0 else "does not run"

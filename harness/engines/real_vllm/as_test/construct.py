@@ -1,0 +1,159 @@
+"""Spells out how vLLM's objects are built for a trace, with the names that its release takes and without its defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from harness._util.errors import UsageError
+from harness.engines.real_vllm.build import base_block_size, block_sizes, cache_config, has_retention_field, parameters
+from harness.engines.real_vllm.declared import interval_of, read_options
+from harness.engines.real_vllm.source import Source
+from harness.trace.format import GroupSpec, TraceHeader
+from reference_impl.vllm_extended.config import Options
+
+SINCE = (0, 26)
+"""The first release whose look-up answers as the exported code expects."""
+_IMPORTS = {
+    "full": "FullAttentionSpec",
+    "sliding": "SlidingWindowSpec",
+}
+
+
+class Built(NamedTuple):
+    """Lines of a test: what it imports, the specs of the groups with what they need, the maker of requests, the objects."""
+
+    imports: list[str]
+    specs: list[str]
+    requests: list[str]
+    objects: list[str]
+
+
+def built(header: TraceHeader, source: Source) -> Built:
+    """Return the lines that build what a trace runs on. Raises UsageError for what the exported test does not spell out."""
+    options = read_options(header, source)
+    _refuse(header, options, source)
+    interval = interval_of(header, options, source)
+    sizes = block_sizes(source, header, cache_config(source, header, options, interval), options)
+    offered = {"num_blocks": header.pages, "kv_cache_tensors": [], "prefix_cache_retention_interval": interval}
+    config = _call(source.interface.KVCacheConfig, offered, {"kv_cache_groups": "groups"}, first=())
+    marks = ", is_eagle_group=index in EAGLE" if options.eagle_groups else ""
+    objects = [
+        "init_none_hash(sha256)",
+        f'groups = [KVCacheGroupSpec([f"layers.{{index}}"], spec{marks}) for index, spec in enumerate(SPECS)]',
+        f"config = {config}",
+    ]
+    if header.height == "scheduler":
+        objects += _scheduler(header, source, options, sizes)
+    else:
+        limits = {
+            "max_model_len": options.max_model_len,
+            "scheduler_block_size": sizes[0],
+            "hash_block_size": sizes[1],
+            "max_in_flight_tokens": options.max_num_batched_tokens,
+            "max_num_batched_tokens": options.max_num_batched_tokens,
+            "use_eagle": options.use_eagle,
+        }
+        objects.append(f"manager = {_call(source.manager.KVCacheManager, limits, {}, first=('config',))}")
+    return Built(_imports(header), _specs(header, options), _requests(options, sizes[1]), objects)
+
+
+def _refuse(header: TraceHeader, options: Options, source: Source) -> None:
+    """Raise UsageError for a configuration that the exported code cannot bring about."""
+    odd = {
+        "async_depth": options.async_depth,
+        "num_speculative_tokens": options.num_speculative_tokens,
+        "enable_caching": not options.enable_caching,
+        "watermark": options.watermark,
+        "tier_pages": options.tier_pages,
+    }
+    asked = [f"option {name!r}" for name, value in odd.items() if value]
+    asked += [f"a group of kind {group.kind}" for group in header.layout.groups if group.kind not in (*_IMPORTS, "recurrent")]
+    if source.release is not None and source.release < SINCE:
+        asked.append(f"a vLLM before {'{}.{}'.format(*SINCE)}")
+    if not has_retention_field(source) and header.options.get("retention_interval", "by release") != "by release":
+        asked.append("an interval that is an environment variable")
+    if header.height == "scheduler" and options.use_eagle:
+        asked.append("EAGLE under vLLM's scheduler")
+    if asked:
+        raise UsageError(f"--export pytest: {asked[0]} is not spelled out in a test; attach the trace instead")
+
+
+def _specs(header: TraceHeader, options: Options) -> list[str]:
+    """Return the specs of the groups; heads, sizes and dtypes are of no account to the cache core."""
+    states = options.mamba_cache_mode
+    specs = [_spec(group, states, options) for group in header.layout.groups]
+    whole = f"SPECS = [{', '.join(specs)}]"
+    lines = [whole] if len(whole) < 120 else ["SPECS = [", *(f"    {spec}," for spec in specs), "]"]
+    shape = ['SHAPE = {"num_kv_heads": 1, "head_size": 8, "dtype": torch.float32}'] if "**SHAPE" in whole else []
+    marks = [f"EAGLE = {[*options.eagle_groups]}"] if options.eagle_groups else []
+    return [*shape, *lines, *marks]
+
+
+def _spec(group: GroupSpec, states: str, options: Options) -> str:
+    if group.kind == "recurrent":
+        size = options.max_model_len if states == "none" else group.block_size
+        return f'MambaSpec(block_size={size}, shapes=((4, 4),), dtypes=(torch.float32,), mamba_cache_mode="{states}")'
+    window = f", sliding_window={group.window}" if group.kind == "sliding" else ""
+    return f"{_IMPORTS[group.kind]}(block_size={group.block_size}{window}, **SHAPE)"
+
+
+def _imports(header: TraceHeader) -> list[str]:
+    kinds = {_IMPORTS.get(group.kind, "MambaSpec") for group in header.layout.groups}
+    specs = ", ".join(sorted({"KVCacheConfig", "KVCacheGroupSpec", *kinds}))
+    lines = ["from vllm.sampling_params import SamplingParams", "from vllm.utils.hashing import sha256"]
+    lines.append("from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash")
+    lines.append(f"from vllm.v1.kv_cache_interface import {specs}")
+    if header.height == "scheduler":
+        lines.append("from vllm.config import CacheConfig, DeviceConfig, SchedulerConfig, VllmConfig")
+        lines.append("from vllm.v1.core.sched.scheduler import Scheduler")
+        lines.append("from vllm.v1.outputs import ModelRunnerOutput")
+        lines.append("from vllm.v1.request import Request, RequestStatus")
+        lines.append("from vllm.v1.structured_output import StructuredOutputManager")
+        return ["from types import SimpleNamespace", "import torch", *sorted(lines)]
+    lines.append("from vllm.v1.core.kv_cache_manager import KVCacheManager")
+    lines.append("from vllm.v1.request import Request, RequestStatus")
+    return ["import torch", *sorted(lines)]
+
+
+def _requests(options: Options, hash_block_size: int) -> list[str]:
+    return [
+        "def request(name, tokens, **identity):",
+        f"    sampling, hasher = SamplingParams(max_tokens={options.max_model_len}), "
+        f"get_request_block_hasher({hash_block_size}, sha256)",
+        "    return Request(name, tokens, sampling, None, block_hasher=hasher, **identity)",
+    ]
+
+
+def _scheduler(header: TraceHeader, source: Source, options: Options, sizes: tuple[int, int]) -> list[str]:
+    """Return the lines that build vLLM's scheduler, whose model is a stand-in."""
+    limits = {
+        "max_model_len": options.max_model_len,
+        "max_num_batched_tokens": options.max_num_batched_tokens,
+        "max_num_seqs": min(options.max_num_seqs, options.max_num_batched_tokens),
+        "is_encoder_decoder": False,
+        "async_scheduling": False,
+        "scheduler_reserve_full_isl": options.scheduler_reserve_full_isl,
+    }
+    known = source.part("config", "SchedulerConfig")
+    cache: dict[str, object] = {"num_gpu_blocks": header.pages, "block_size": base_block_size(header)}
+    cache |= {"mamba_block_size": base_block_size(header), "mamba_cache_mode": options.mamba_cache_mode}
+    if options.hash_block_size:
+        cache["prefix_match_unit"] = options.hash_block_size
+    described = ", ".join(f"{name}={value!r}" for name, value in cache.items()).replace("'", '"')
+    return [
+        f'model = Model(max_model_len={options.max_model_len}, runner_type="generate", skip_tokenizer_init=True)',
+        f"limits = {_call(known, limits, {}, first=())}",
+        'whole = VllmConfig(scheduler_config=limits, cache_config=CacheConfig(), device_config=DeviceConfig(device="cpu"))',
+        f"vars(whole.cache_config).update({described})",
+        "whole.model_config = model",
+        "asked = StructuredOutputManager(whole)",
+        f"scheduler = Scheduler(whole, config, asked, block_size={sizes[0]}, hash_block_size={sizes[1]})",
+    ]
+
+
+def _call(target: Callable[..., Any], offered: Mapping[str, object], names: Mapping[str, str], first: tuple[str, ...]) -> str:
+    """Return a call with those of the offered values that are not the target's defaults, and with variables by name."""
+    known = parameters(target)
+    values = [f"{name}={value!r}" for name, value in offered.items() if name in known and known[name].default != value]
+    return f"{target.__name__}({', '.join([*first, *values, *(f'{name}={value}' for name, value in names.items())])})"

@@ -1,0 +1,226 @@
+"""Writes a failing trace as a test for vLLM's own test suite, from what happened.
+
+Two kinds of failure can be told to somebody who has vLLM alone: a request reads what was not computed from its tokens, and a
+request hits less than it could. Everything else is refused with the reason.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from textwrap import fill, indent
+
+from harness._util.errors import UsageError
+from harness.engines.kind import Failed
+from harness.engines.real_vllm.as_test import text
+from harness.engines.real_vllm.as_test.construct import built
+from harness.engines.real_vllm.source import load
+from harness.history.events import (
+    Aborted,
+    Accept,
+    Event,
+    Finished,
+    History,
+    Preempted,
+    Read,
+    ResetDone,
+    StepBegin,
+    Submitted,
+    Version,
+)
+from harness.trace.format import Step, Trace, TraceHeader
+from reference_impl.vllm_extended.config import Options
+
+READS = (
+    "aliased-write",
+    "cross-identity-hit",
+    "fabricated-snapshot",
+    "group-misalignment",
+    "premature-release",
+    "stale-hit",
+    "state-position-skew",
+    "uncommitted-hit",
+    "use-after-free",
+    "window-hole",
+)
+"""The anomalies that show in what a request reads."""
+HITS = ("lost-hit", "lost-replay-boundary")
+"""The anomalies that show in how much a request hits."""
+WIDTH = 118
+
+
+def as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str, str]) -> str:
+    """Return the source of a test file that fails as the trace does, with the vLLM that `options` names.
+
+    Raises UsageError if such a test cannot be written.
+    """
+    if failed.anomaly not in READS + HITS:
+        raise UsageError(f"--export pytest: {failed.anomaly} is neither a wrong read nor a lost hit; attach the trace instead")
+    if "mutant" in options:
+        raise UsageError("--export pytest: the fault is patched in, so a test of vLLM alone would pass; leave out mutant=")
+    source, header = load(options.get("source", "")), trace.header
+    parts, calls = built(header, source), _Calls(trace, history, failed)
+    name = re.sub(r"\W+", "_", header.name).strip("_").lower()
+    story = header.story or f"{failed.anomaly} of {failed.r}"
+    story = story if story.startswith("vLLM") else story[0].upper() + story[1:]
+    story = text.HEAD.format(story=story.rstrip(".") + ".", anomaly=failed.anomaly, version=source.version)
+    standard = ["from collections import defaultdict"] if failed.anomaly in READS else []
+    content = [text.MEMORY] if failed.anomaly in READS else []
+    source_text = "\n\n\n".join(
+        [
+            fill(f'"""{story}"""', WIDTH)
+            + "\n\n"
+            + "\n".join([*_imports([*standard, *parts.imports]), "", *parts.specs, *content]),
+            *(function.rstrip() for function in _functions(header, history, failed, calls)),
+            "\n".join(parts.requests),
+            f"def test_{name}():\n" + indent("\n".join([*parts.objects, *calls.lines()]), "    "),
+        ]
+    )
+    return (source_text if calls.identified else re.sub(r"known\(r, ([^()]+)\)", _tokens, source_text)) + "\n"
+
+
+def _tokens(known: re.Match[str]) -> str:
+    """Return the tokens of a request up to a place, as a formatter spells them."""
+    return f"r.all_token_ids[{': ' if ' ' in known[1] else ':'}{known[1]}]"
+
+
+def _imports(lines: Sequence[str]) -> Iterator[str]:
+    """Yield imports, the standard library's apart from the others."""
+    own = [line for line in lines if line.split()[1] in sys.stdlib_module_names]
+    yield from (*own, "") if own else ()
+    yield from (line for line in lines if line not in own)
+
+
+def _functions(header: TraceHeader, history: History, failed: Failed, calls: _Calls) -> Iterator[str]:
+    """Yield the functions of a test: what makes a step, with the worker in it if what is read is judged."""
+    begin, end = text.MANAGER_STEP, text.MANAGER_END
+    if header.height == "scheduler":
+        begin, end = text.SCHEDULER_STEP, text.SCHEDULER_END
+    if failed.anomaly != "lost-hit":
+        begin = "".join(line for line in begin.replace(", owed=()", "").splitlines(keepends=True) if "owed" not in line)
+    if header.height == "scheduler":
+        yield text.MODEL
+    if calls.identified:
+        yield text.IDENTIFIED
+    yield begin + (_worker(header, history, failed) if failed.anomaly in READS else "") + end
+    if calls.preempts:
+        yield text.PREEMPT
+
+
+def _worker(header: TraceHeader, history: History, failed: Failed) -> str:
+    """Return what the worker does with the group whose read failed. Raises UsageError if the failure names none."""
+    group = next((event.group for event in history.events if event.seq == failed.seq and isinstance(event, Read)), None)
+    if group is None:
+        raise UsageError(f"--export pytest: {failed.anomaly} was seen before anything was read; attach the trace instead")
+    spec = header.layout.groups[group]
+    first = f"max(0, start + 1 - {spec.window})" if spec.window else "0"
+    lines = text.STATES if spec.kind == "recurrent" else text.KEYS
+    return (text.COPY + lines).format(g=group, size=spec.block_size, first=first).replace("range(0, stop)", "range(stop)")
+
+
+class _Calls:
+    """The calls that a history was made of, line by line."""
+
+    def __init__(self, trace: Trace, history: History, failed: Failed) -> None:
+        self._trace, self._failed = trace, failed
+        self._events = _until(history.events, failed.seq)
+        self._numbers: dict[int, int] = {}
+        self._names: dict[str, str] = {}
+        self._tokens: dict[str, list[int]] = {}
+        submitted = [event for event in self._events if isinstance(event, Submitted)]
+        self.identified = any(event.salt or event.adapter for event in submitted)
+        self._limit = Options.parse(trace.header.options).max_num_batched_tokens
+        self._scheduled = trace.header.height == "scheduler"
+        self.preempts = not self._scheduled and any(isinstance(event, Preempted) for event in self._events)
+
+    def lines(self) -> list[str]:
+        """Return the calls. Raises UsageError for an event that cannot be brought about by a call."""
+        budgets = iter([op.budget for op in self._trace.ops if isinstance(op, Step)])
+        lines = [line for event in self._events for line in self._line(event, budgets)]
+        texts = [f"texts = {self._texts()}"] if self._scheduled else []
+        return [*texts, *lines, *self._replay()]
+
+    def _line(self, event: Event, budgets: Iterator[int]) -> Iterable[str]:
+        match event:
+            case Submitted():
+                yield from self._submit(event)
+            case StepBegin():
+                yield self._step(event, next(budgets, 0))
+            case Accept() if not self._scheduled:
+                for token in event.tokens:
+                    yield f"{self._names[event.r]}.append_output_token_ids({self._number(token)})"
+            case Finished() | Aborted():
+                if self._scheduled:
+                    yield f'scheduler.finish_requests("{event.r}", RequestStatus.FINISHED_ABORTED)'
+                else:
+                    yield f"manager.free({self._names[event.r]})"
+            case Preempted() if not self._scheduled:
+                yield f"preempt(manager, {self._names[event.r]})"
+            case ResetDone() | Version():
+                yield f"assert {'scheduler' if self._scheduled else 'manager'}.reset_prefix_cache()"
+
+    def _submit(self, event: Submitted) -> Iterable[str]:
+        if event.media:
+            raise UsageError("--export pytest: images are not spelled out in a test; attach the trace instead")
+        name = event.r if event.r.isidentifier() and not keyword.iskeyword(event.r) else f"request_{len(self._names)}"
+        self._names[event.r], self._tokens[event.r] = name, event.tokens
+        salt = f', cache_salt="{event.salt}"' if event.salt else ""
+        adapter = f', lora_request=LoRARequest("{event.adapter}", 1, "{event.adapter}")' if event.adapter else ""
+        if adapter:
+            yield "from vllm.lora.request import LoRARequest"
+        made = f'request("{event.r}", {self._spelled(event.tokens)}{salt}{adapter})'
+        yield f"scheduler.add_request({made})" if self._scheduled else f"{name} = {made}"
+
+    def _step(self, event: StepBegin, budget: int) -> str:
+        if self._scheduled:
+            return f"step(scheduler, texts, {budget or self._limit})"
+        chunks = [f"({self._names[run.r]}, {run.stop - run.start})" for run in event.runs]
+        failed = self._failed
+        owed = f", owed={{{failed.r!r}: {failed.owed}}}" if failed.anomaly == "lost-hit" and self._is_last(event) else ""
+        return f"step(manager, {', '.join(chunks)}{owed})"
+
+    def _is_last(self, event: StepBegin) -> bool:
+        return not any(isinstance(other, StepBegin) and other.seq > event.seq for other in self._events)
+
+    def _replay(self) -> list[str]:
+        """Return the look-up of a request that repeats a prompt whose boundary was not kept."""
+        failed = self._failed
+        if failed.anomaly != "lost-replay-boundary":
+            return []
+        manager = "scheduler.kv_cache_manager" if self._scheduled else "manager"
+        return [
+            f"{manager}.new_step_starts()",
+            f'_, hit, _ = {manager}.get_computed_blocks(request("replay", {self._spelled(self._tokens[failed.r])}))',
+            f'assert hit >= {failed.owed}, f"a replay of {failed.r} hits {{hit}} tokens"',
+        ]
+
+    def _texts(self) -> str:
+        """Return what each request generates."""
+        made: dict[str, list[int]] = {event.r: [] for event in self._events if isinstance(event, Submitted)}
+        for event in self._events:
+            if isinstance(event, Accept):
+                made[event.r] += event.tokens
+        return "{" + ", ".join(f'"{r}": {self._spelled(tokens)}' for r, tokens in made.items()) + "}"
+
+    def _number(self, token: int) -> int:
+        """Return a small number for a token, the same for the same."""
+        return self._numbers.setdefault(token, len(self._numbers))
+
+    def _spelled(self, tokens: Sequence[int]) -> str:
+        """Return a list of tokens, runs of consecutive ones as ranges."""
+        numbers = [self._number(token) for token in tokens]
+        runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+        parts = [f"*range({run[0]}, {run[-1] + 1})" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+        return f"[{', '.join(parts)}]".replace("range(0, ", "range(")
+
+
+def _until(events: Sequence[Event], seq: int) -> list[Event]:
+    """Return the events up to a number, and from there to the begin of the step that they belong to."""
+    last = next((event for event in events if event.seq >= seq and isinstance(event, StepBegin)), None)
+    failed = next((event for event in events if event.seq == seq), None)
+    if failed is None or last is None or last.step != failed.step:
+        return [event for event in events if seq < 0 or event.seq <= seq]
+    return [event for event in events if event.seq <= last.seq]

@@ -1,0 +1,94 @@
+"""`replay --export pytest`: a failure as a test that needs vLLM alone.
+
+`CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`: vLLM 0.33.0.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cli import invoke
+from harness.engines.kind import Exported, Failed
+from harness.engines.registry import parse
+from harness.history import validate
+from harness.history.events import Read
+from harness.run.execute import drive
+from suites.support.consoles import ROOT
+from suites.support.real_vllm import REAL, SOURCE
+
+pytestmark = REAL
+
+FOUND = ROOT / "fixtures/findings"
+STORED = sorted(FOUND.glob("test_*.py"))
+TRACE = FOUND / "eagle-short-window-blocks.jsonl"
+
+
+def run_tests(*files: Path) -> subprocess.CompletedProcess[str]:
+    """Run test files with vLLM and pytest alone: nothing of this repository is on the path, and none of its settings hold."""
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pytest",
+        "-q",
+        "--tb=line",
+        "-c",
+        os.devnull,
+        "-p",
+        "no:cacheprovider",
+        *map(str, files),
+    ]
+    surroundings = os.environ | {"PYTHONPATH": SOURCE}
+    return subprocess.run(argv, capture_output=True, text=True, cwd=files[0].parent, env=surroundings, timeout=300)
+
+
+def trace_of(stored: Path) -> Path:
+    """Return the trace that a stored test was exported from."""
+    (trace,) = ROOT.glob(f"fixtures/*/{stored.stem.removeprefix('test_').replace('_', '-')}.jsonl")
+    return trace
+
+
+@pytest.mark.parametrize("stored", STORED, ids=lambda path: path.stem)
+def test_a_stored_test_is_what_its_trace_exports(stored: Path) -> None:
+    trace, spec = validate.load_trace(trace_of(stored)), parse(f"vllm:source={SOURCE}")
+    result = drive(trace, spec.open(trace.header))
+    first = result.findings[0]
+    assert result.trace is not None and spec.kind.as_test is not None
+    made = spec.kind.as_test(result.trace, result.history, Failed(first.anomaly, first.r, first.seq, first.owed), spec.options)
+    assert made == Exported(stored.read_text(), SOURCE)
+    assert not any("cachewitness" in line or "harness" in line for line in made.text.splitlines() if "import" in line)
+
+
+def test_every_stored_test_fails_by_its_own_assertion() -> None:
+    ran = run_tests(*STORED)
+    failed = [line for line in ran.stdout.splitlines() if ": AssertionError" in line]
+    assert len(STORED) >= 7 and f"{len(STORED)} failed" in ran.stdout and len(failed) == len(STORED), ran.stdout
+
+
+def test_the_command_says_that_the_test_fails_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "test_it.py"
+    code = invoke(["replay", str(TRACE), "--engine", f"vllm:source={SOURCE}", "--export", "pytest", "--output", str(output)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert code == 1 and "fails here as the trace does" in said and output.exists(), said
+
+
+@pytest.mark.parametrize("name", ["eagle-chunk-off-the-grid", "a-salt-that-is-an-adapters-name"])
+def test_a_test_of_what_is_sound_passes(name: str, tmp_path: Path) -> None:
+    """The control: the same text, written for the last read of a trace that failed with older releases alone."""
+    trace = validate.load_trace(ROOT / f"fixtures/traces/{name}.jsonl")
+    spec = parse(f"vllm:source={SOURCE}")
+    result = drive(trace, spec.open(trace.header))
+    assert not result.findings and result.trace is not None and spec.kind.as_test is not None
+    files = []
+    for group in range(len(trace.header.layout.groups)):
+        reads = [event for event in result.history.events if isinstance(event, Read) and event.group == group]
+        failed = Failed("stale-hit", reads[-1].r, reads[-1].seq, 0)
+        files.append(tmp_path / f"test_{group}.py")
+        files[-1].write_text(spec.kind.as_test(result.trace, result.history, failed, spec.options).text)
+    ran = run_tests(*files)
+    assert ran.returncode == 0 and f"{len(files)} passed" in ran.stdout, ran.stdout
