@@ -17,7 +17,7 @@ from itertools import count
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
 from harness.engines.mutant import Mutant
-from harness.engines.real_vllm.configurations import further_configurations
+from harness.engines.real_vllm.configurations import connector_configurations, further_configurations
 from harness.engines.real_vllm.faults import needs
 from harness.engines.registry import parse
 from harness.fuzz.campaign import Plan
@@ -61,6 +61,13 @@ def workloads(height: Height, seed: int = 0) -> Iterator[Trace]:
     yield from drawn
 
 
+def behind_a_connector(seed: int = 0) -> Iterator[Trace]:
+    """Yield random traces without end on configurations with a second tier, one after the other."""
+    shapes = [configuration.shape("scheduler") for configuration in connector_configurations()]
+    for number in count(seed * ROUNDS):
+        yield from (random_trace(shape, number, withdraw=False) for shape in shapes)
+
+
 def _in_turn(listed: Iterable[Trace], drawn: Iterator[Trace]) -> Iterator[Trace]:
     for trace in listed:
         yield trace
@@ -96,7 +103,7 @@ def hunt(mutant: Mutant, source: str, budget: float, seed: int = 0) -> Hunt:
     started, operations, traces = time.process_time(), 0, 0
     others: dict[str, None] = {}
     alarms: list[str] = []
-    for trace in workloads(mutant.height, seed):
+    for trace in behind_a_connector(seed) if needs(mutant) else workloads(mutant.height, seed):
         if time.process_time() - started > budget:
             break
         try:

@@ -21,10 +21,11 @@ def longest_apart(ledger: Ledger, request: RequestRecord, tier: TierRules) -> in
 
 
 def _longest_in_tier(ledger: Ledger, request: RequestRecord, tier: TierRules) -> int:
+    """Return what the tier alone serves; a speculative look-up there gives back what one on the device does."""
     limit = len(request.tokens) - 1
     for position in range(limit // tier.chunk * tier.chunk, 0, -tier.chunk):
         if all(_held(ledger, ledger.stored[g.id], request, _needed(g, position, tier)) for g in ledger.local):
-            return position
+            return max(position - ledger.header.rules.eagle_drop_tokens, 0)
     return 0
 
 

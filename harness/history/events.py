@@ -102,11 +102,13 @@ class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
 class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the engine says of a second tier that it asks for itself, rather than key by key wherever a page is.
 
-    The tier serves prefixes of whole `chunk`s, in tokens. With `together`, all groups of a chunk are one object.
+    The tier serves prefixes of whole `chunk`s, in tokens. With `together`, all groups of a chunk are one object. With `fenced`,
+    copies do not hold their pages: who is given a page that a copy reads lets the copy end before anything is written.
     """
 
     chunk: int
     together: bool = False
+    fenced: bool = False
 
 
 class Captures(msgspec.Struct, frozen=True, omit_defaults=True):

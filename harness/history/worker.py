@@ -4,8 +4,8 @@ The worker alone emits `zero`, `copy`, `read` and `write`. It runs a step when t
 touches a page, and steps in flight execute in the order in which they were scheduled. Within a step the order is that of a
 real forward pass:
 
-1. pages are zeroed, copies that somebody waits for end, pages are copied (one simultaneous permutation); copies from another
-   tier that last several steps begin; the copies are made that were not known before the step ran (one more permutation);
+1. copies that somebody waits for end; pages are zeroed, then copied (one simultaneous permutation); copies from another tier
+   that last several steps begin; the copies are made that were not known before the step ran (one more permutation);
 2. every recurrent group reads the state that its chunk continues from, before any group writes one: a state written in the
    same step is not there yet;
 3. all groups write the tokens of the chunk;
@@ -63,12 +63,16 @@ class Worker:
         step = begun.step
         settled = self._settled.pop(step, _NOTHING_SETTLED)
         runs = [run for run in settled.runs_of(begun) if run.r not in withdrawn]
-        for pool, pages in begun.zeros:
-            out.append(Zero(pool=pool, pages=pages, step=step))
+        later = begun.begun
+        if begun.flushed:
+            self._begin([entry for entry in begun.begun if entry[0] in begun.flushed], step, out)
+            later = [entry for entry in begun.begun if entry[0] not in begun.flushed]
         for number in begun.flushed:
             self._end(number, "end", step, out)
+        for pool, pages in begun.zeros:
+            out.append(Zero(pool=pool, pages=pages, step=step))
         self._copy(begun.copies, step, out)
-        self._begin([entry for entry in begun.begun if entry[1].src_pool not in self._local], step, out)
+        self._begin([entry for entry in later if entry[1].src_pool not in self._local], step, out)
         self._copy(settled.before, step, out)
         for run in runs:
             for group in self._recurrent:
@@ -84,7 +88,7 @@ class Worker:
                 out.append(_read_tokens(group, run, step))
         self._copy(settled.after, step, out)
         self._copy(begun.stores, step, out)
-        self._begin([entry for entry in begun.begun if entry[1].src_pool in self._local], step, out)
+        self._begin([entry for entry in later if entry[1].src_pool in self._local], step, out)
         for number in begun.ended:
             self._end(number, "end", step, out)
         for number in begun.failed:

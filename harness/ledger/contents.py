@@ -179,13 +179,14 @@ class Contents:
         """
         images = [Content() for _ in event.moves]
         for move, image in zip(event.moves, images, strict=True):
-            image.copy_content(self._records[move.src_pool][move.src])
+            image.copy_content(self._records[move.src_pool][move.src].readable)
         targets = [(move.dst_pool, move.dst) for move in event.moves]
         if event.phase == "begin":
             self.copying[event.id] = images
             self.filling.update(targets)
             for pool, page in targets:
                 self._records[pool][page].poison()
+                self._records[pool][page].left = None
             return
         begun = self.copying.pop(event.id, images)
         if begun is not images:

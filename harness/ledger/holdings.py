@@ -2,7 +2,8 @@
 
 Time is counted in operations of the engine, which no event begins: one ends where the engine counts its pages, and where a step
 begins. A page that nobody holds and no key names is poisoned: whoever gets it next must write it before it reads it. If a step
-in flight copies from it, that is when the step has ended: who has the page next writes it in a later one.
+in flight copies from it, that is when the step has ended: who has the page next writes it in a later one. Where copies are
+fenced (`TierRules`), what lies there is kept for them until it is overwritten.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from harness.ledger.records import Key, PageRecord, PoolRecords
 class Holdings:
     """Counts holders and keys of pages. A holder may hold a page several times."""
 
-    def __init__(self, records: dict[int, PoolRecords]) -> None:
-        self._records = records
+    def __init__(self, records: dict[int, PoolRecords], *, fenced: bool = False) -> None:
+        self._records, self._fenced = records, fenced
         self.held: dict[int, int] = dict.fromkeys(records, 0)
         """Per pool: how many pages somebody holds."""
         self.idle: dict[int, dict[int, PageRecord]] = {pool: {} for pool in records}
@@ -82,6 +83,8 @@ class Holdings:
         """Poison a page that nobody holds and no key names, now or when the steps have ended that copy from it."""
         if (pool, page) in self._copied_from:
             self._left.add((pool, page))
+        elif self._fenced:
+            record.leave()
         else:
             record.poison()
 

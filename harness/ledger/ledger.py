@@ -79,7 +79,7 @@ class Ledger:
         self.requests = Requests()
         self.trie = self.requests.trie
         self.open_steps = self.requests.open_steps
-        self.holdings = Holdings(self.records)
+        self.holdings = Holdings(self.records, fenced=header.rules.tier is not None and header.rules.tier.fenced)
         self.keys = Keys(header.groups, self.records, self.holdings)
         self.contents = Contents(header, self.records, self.trie)
         self._pool_of = [self.records[group.pool] for group in header.groups]

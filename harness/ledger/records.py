@@ -99,7 +99,8 @@ class PageRecord(Content):
     `restored` if a key named it then or it was fetched from another tier, `released` when it was last given up by the last
     holder (`released_by`), or lost its last key while nobody held it, `keyed` when it was last keyed, `asked_for` when the
     device last keyed the prefix that it keeps a copy of, or a request ended that begins with it: that may count as a use.
-    `used_in` is the step in which it was taken or keyed last, `hits` how often it was taken since it was keyed.
+    `used_in` is the step in which it was taken or keyed last, `hits` how often it was taken since it was keyed. `left` is what
+    lies there still since nobody had a claim to it any more, until it is written again; a copy that is fenced may read it.
     """
 
     holders: dict[str, int] = field(default_factory=dict)
@@ -113,6 +114,19 @@ class PageRecord(Content):
     asked_for: int = -1
     used_in: int = 0
     hits: int = 0
+    left: Content | None = None
+
+    def leave(self) -> None:
+        """Forget the content as far as requests are concerned."""
+        if self.node != NOTHING:
+            self.left = Content()
+            self.left.copy_content(self)
+        self.poison()
+
+    @property
+    def readable(self) -> Content:
+        """What a copy reads there: the content, or what was left there and not overwritten."""
+        return self.left if self.node == NOTHING and not self.zeroed and self.left is not None else self
 
 
 class PoolRecords(dict[int, PageRecord]):

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import pytest
+
 from harness.engines.cache_state import Claim
 from harness.engines.real_vllm.connectors.copies import Copies
 from harness.engines.real_vllm.connectors.tier import Books, KeyNames, ObservedMemory
-from harness.history.events import Copy, Event, Group, Header, Move, Pool, Run, StepBegin, StepEnd
+from harness.history.events import (
+    Copy,
+    Drop,
+    Event,
+    Group,
+    Header,
+    Move,
+    Pool,
+    Rules,
+    Run,
+    StepBegin,
+    StepEnd,
+    Submitted,
+    Take,
+    TierRules,
+)
 from harness.history.worker import Worker
+from harness.ledger.ledger import Ledger
 
 LOAD, STORE = Move(3, 5, 1, 0), Move(5, 3, 0, 1)
 
 
 def test_a_job_is_over_with_the_last_of_its_steps() -> None:
     copies = Copies(delay=2)
-    job = copies.begin([LOAD, LOAD], stores=False)
+    job = copies.begin([3, 3], [5, 5], stores=False)
     copies.advance([])
     assert (job.over, copies.begun, copies.ended) == (False, [(1, LOAD), (2, LOAD)], [])
     copies.begin_step()
@@ -23,8 +41,8 @@ def test_a_job_is_over_with_the_last_of_its_steps() -> None:
 
 def test_a_load_fails_when_its_job_is_over_and_says_which_block_is_lost() -> None:
     copies = Copies(delay=2)
-    copies.begin([STORE], stores=True)
-    copies.begin([LOAD, Move(4, 6, 1, 0)], stores=False)
+    copies.begin([5], [3], stores=True)
+    copies.begin([3, 4], [5, 6], stores=False)
     copies.advance([1, 7])
     assert copies.failed == []
     copies.begin_step()
@@ -34,10 +52,10 @@ def test_a_load_fails_when_its_job_is_over_and_says_which_block_is_lost() -> Non
 
 def test_what_is_waited_for_is_over_before_the_runs_and_so_is_what_began_before_it() -> None:
     copies = Copies(delay=3)
-    first, other = copies.begin([LOAD], stores=False), copies.begin([STORE], stores=True)
+    first, other = copies.begin([3], [5], stores=False), copies.begin([5], [3], stores=True)
     copies.advance([])
     copies.begin_step()
-    second = copies.begin([LOAD], stores=False)
+    second = copies.begin([3], [5], stores=False)
     copies.wait([second])
     assert (first.over, second.over, other.over) == (True, True, False)
     assert (copies.flushed, copies.before, copies.begun) == ([1], [LOAD], [])
@@ -58,6 +76,22 @@ def test_the_worker_ends_a_flushed_copy_before_anybody_runs() -> None:
         ("Copy", "end"),
     ]
     assert [type(event).__name__ for event in done[3:]] == ["StepBegin", "Copy", "Write", "Read", "StepEnd"]
+
+
+def test_a_store_that_is_told_of_takes_no_step_before_it_is_asked_for_and_is_flushed_first_of_all() -> None:
+    copies = Copies(delay=1)
+    job = copies.begin([5], [3], stores=True, asked=False)
+    copies.advance([])
+    assert not job.over
+    copies.begin_step()
+    job.begun = True
+    copies.wait([job])
+    assert (job.over, copies.flushed, copies.before, copies.ended) == (True, [1], [], [])
+
+
+def test_as_many_pages_are_copied_from_as_to() -> None:
+    with pytest.raises(RuntimeError, match=r"to copy 2 pages, \[1, 2\], into 1, \[3\]"):
+        Copies(delay=1).begin([1, 2], [3], stores=False)
 
 
 class Memory:
@@ -100,3 +134,37 @@ def test_a_hash_names_the_request_that_got_it_last() -> None:
     names.forget()
     names.learn([Request()])
     assert names.claim("b") == Claim(8, "r")
+
+
+def stored(*, fenced: bool, flushed: bool) -> bool:
+    """Give a page to somebody else while it is stored, and say whether the store has brought what was there."""
+    header = Header(
+        engine="t",
+        height="scheduler",
+        pools=[Pool(id=0, pages=8, null=[0]), Pool(id=1, pages=8, tier="cpu")],
+        groups=[Group(id=0, kind="full", block_size=4), Group(id=1, kind="full", block_size=4, pool=1, of=0)],
+        rules=Rules(tier=TierRules(chunk=4, fenced=fenced)),
+    )
+    over = {"flushed": [1]} if flushed else {"ended": [1]}
+    events: list[Event] = [
+        Submitted(r="r", tokens=[1, 2, 3, 4, 5]),
+        Submitted(r="s", tokens=[6, 7, 8, 9, 10]),
+        Take(pool=0, group=0, pages=[5], holder="r", step=1),
+        StepBegin(step=1, runs=[Run("r", 0, 4, [[5], []])], begun=[(1, STORE)]),
+        StepEnd(step=1),
+        Drop(pool=0, group=0, pages=[5], holder="r", step=1),
+        Take(pool=0, group=0, pages=[5], holder="s", step=2),
+        StepBegin(step=2, runs=[Run("s", 0, 4, [[5], []])], **over),
+        StepEnd(step=2),
+    ]
+    ledger = Ledger(header)
+    for event in Worker(header).extend(events):
+        ledger.apply(event)
+    return ledger.contents.content_matches(header.groups[1], 3, ledger.requests["r"].node_of(4), 4)
+
+
+def test_a_fenced_store_may_read_a_page_until_it_is_overwritten() -> None:
+    """Whoever gets the page waits for the store; if nobody waits, or stores were to hold their pages, nothing has arrived."""
+    assert stored(fenced=True, flushed=True)
+    assert not stored(fenced=True, flushed=False)
+    assert not stored(fenced=False, flushed=True)

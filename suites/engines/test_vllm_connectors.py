@@ -9,34 +9,33 @@ from typing import Any
 
 import pytest
 
+from harness._util.data import fixtures
 from harness._util.errors import UsageError
+from harness.engines.real_vllm.configurations import connector_configurations
 from harness.engines.registry import parse
 from harness.history.events import Copy, Drop, Hit, StepBegin, Take
 from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
-from harness.trace.format import Abort, Finish, Op, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
+from harness.trace.format import Abort, Finish, Op, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights, load
 from harness.trace.generate import random_trace
 from harness.verdict.result import Activity, Result
 from suites.support.real_vllm import REAL, SOURCE
 
 pytestmark = REAL
 
-CONFIGURATIONS = [
-    Configuration(layouts.load("full"), {"tier_pages": 16}),
-    Configuration(layouts.load("full-swa"), {"retention_interval": 0, "tier_pages": 24}),
-    Configuration(layouts.load("full-swa-mamba"), {"retention_interval": None, "tier_pages": 96}),
-    Configuration(
-        layouts.load("full-mamba"), {"retention_interval": None, "tier_pages": 48, "tier_delay": 2, "async_depth": 1}
-    ),
-    Configuration(layouts.load("full"), {"tier_pages": 32, "num_speculative_tokens": 3}),
-]
-SEEDS = 6
+SEEDS = 4
+CONNECTORS = ["simple", "offloading"]
 
 
 def tell(connector: str, ops: list[Op], layout: str = "full", pages: int = 40, **options: Any) -> Result:
     header = TraceHeader("t", layouts.load(layout), pages, height="scheduler", options=options)
     return drive(Trace(header, ops), parse(f"vllm:source={SOURCE},connector={connector}").open(header))
+
+
+def without_resets_of_the_memory(trace: Trace) -> Trace:
+    """Return the trace less what vLLM 0.33 is known not to survive with `OffloadingConnector` (docs/engines.md)."""
+    return Trace(trace.header, [op for op in trace.ops if not (isinstance(op, Reset) and op.tier != "local")])
 
 
 def served_again(connector: str, between: list[Op], **options: Any) -> Result:
@@ -45,19 +44,19 @@ def served_again(connector: str, between: list[Op], **options: Any) -> Result:
     return tell(connector, [*stored, Submit("r2", "a:70"), *between, *[Step()] * 9], **options)
 
 
-@pytest.mark.parametrize("connector", ["simple"])
-@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
+@pytest.mark.parametrize("connector", CONNECTORS)
+@pytest.mark.parametrize("configuration", connector_configurations(), ids=lambda configuration: configuration.name)
 def test_a_clean_release_passes_and_its_memory_is_hit(configuration: Configuration, connector: str) -> None:
     activity = Activity()
     for seed in range(SEEDS):
-        trace = random_trace(configuration.shape("scheduler"), seed, withdraw=False)
+        trace = without_resets_of_the_memory(random_trace(configuration.shape("scheduler"), seed, withdraw=False))
         result = drive(trace, parse(f"vllm:source={SOURCE},connector={connector}").open(trace.header))
         assert [finding.sentence for finding in result.findings] == []
         activity.add(result.activity)
-    assert min(activity.hits, activity.from_tier, activity.evictions, activity.preemptions) > 0
+    assert min(activity.hits, activity.from_tier, activity.preemptions) > 0
 
 
-@pytest.mark.parametrize("connector", ["simple"])
+@pytest.mark.parametrize("connector", CONNECTORS)
 @pytest.mark.parametrize("layout", ["full", "full-swa-mamba"])
 def test_a_hit_says_from_where_each_block_was_loaded(layout: str, connector: str) -> None:
     """The second request resumes at the last boundary, and every group has its last block from the connector's memory."""
@@ -99,9 +98,26 @@ def test_a_reset_ends_the_copies_under_way_first(op: Op) -> None:
     assert result.findings == []
 
 
+@pytest.mark.parametrize("connector", CONNECTORS)
+def test_a_reset_of_the_memory_alone_leaves_the_device_what_it_has(connector: str) -> None:
+    ops: list[Op] = [Submit("r1", "a:70"), *[Step()] * 6, Finish("r1"), *[Step()] * 4, Reset(tier="cpu"), Submit("r2", "a:70")]
+    result = tell(connector, [*ops, *[Step()] * 3])
+    (hit,) = [event for event in result.history.events if isinstance(event, Hit) and event.r == "r2"]
+    assert result.findings == [] and (hit.tier, hit.resume) == ("local", 64)
+
+
+def test_blocks_that_others_have_are_stored_after_a_reset_of_the_connector() -> None:
+    """What was found in vLLM 0.33.0: another request reads them later. Without the reset the same trace passes."""
+    trace = load(fixtures() / "findings" / "offload-after-a-reset-of-the-connector.jsonl")
+    found = drive(trace, parse(f"vllm:source={SOURCE},connector=offloading").open(trace.header)).findings
+    assert {finding.anomaly for finding in found} == {"partial-commit", "stale-hit"}
+    clean = without_resets_of_the_memory(trace)
+    assert drive(clean, parse(f"vllm:source={SOURCE},connector=offloading").open(clean.header)).findings == []
+
+
 @pytest.mark.parametrize(
     ("connector", "message"),
-    [("nixl", "vllm has no connector 'nixl'; known are simple")],
+    [("nixl", "vllm has no connector 'nixl'; known are offloading, simple")],
 )
 def test_what_is_not_driven_is_refused_in_one_line(connector: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -16,3 +16,17 @@ def further_configurations() -> list[Configuration]:
         Configuration(unequal, {"retention_interval": 32, "num_speculative_tokens": 3, "async_depth": 1}),
         Configuration(three, {"retention_interval": None, "use_eagle": True, "num_speculative_tokens": 3, "async_depth": 2}),
     ]
+
+
+def connector_configurations() -> list[Configuration]:
+    """Return those on which connectors are run: with memories too small and large enough, and copies that take steps."""
+    full, window, state, three = (layouts.load(name) for name in ("full", "full-swa", "full-mamba", "full-swa-mamba"))
+    return [
+        Configuration(full, {"tier_pages": 16, "tier_delay": 3}),
+        Configuration(window, {"retention_interval": None, "tier_pages": 12, "tier_delay": 2}),
+        Configuration(state, {"retention_interval": None, "tier_pages": 48, "tier_delay": 2, "async_depth": 1}),
+        Configuration(state, {"retention_interval": None, "tier_pages": 96, "tier_delay": 2}),
+        Configuration(window, {"retention_interval": 0, "tier_pages": 24}),
+        Configuration(three, {"retention_interval": None, "tier_pages": 96, "tier_delay": 2}),
+        Configuration(full, {"tier_pages": 32, "num_speculative_tokens": 3}),
+    ]

@@ -15,6 +15,7 @@ from harness._util.errors import UsageError
 from harness.engines.observe_tier import TIER
 from harness.engines.real_vllm.build import fill, settle
 from harness.engines.real_vllm.connectors.kinds import Connector
+from harness.engines.real_vllm.connectors.offloading import CHUNK_BYTES, Offloading
 from harness.engines.real_vllm.connectors.simple import SimpleOffload
 from harness.engines.real_vllm.source import Source
 from harness.engines.vllm_header import with_tier
@@ -28,6 +29,9 @@ SINCE = (0, 33)
 PAGE_BYTES = 64
 """The size of a page of the device, in bytes: of no account but in the connectors' sums."""
 
+MODEL = {"use_mla": False, "model": "none", "dtype": "float32", "get_total_num_kv_heads": lambda: 1}
+"""What connectors ask the model for beyond what the scheduler does."""
+
 WAIT_STEPS = 2
 """How many steps a load takes beyond its copy: it is asked for in one, and its request goes on in the one behind its end."""
 
@@ -40,11 +44,16 @@ class Kind(NamedTuple):
     drive: Callable[[Source, Any, Any, Any, int], Connector]
 
 
+def _offloading(pages: int) -> dict[str, Any]:
+    return {"cpu_bytes_to_use": pages * CHUNK_BYTES}
+
+
 def _simple(pages: int) -> dict[str, Any]:
     return {"cpu_bytes_to_use": pages * PAGE_BYTES, "num_cpu_blocks": pages}
 
 
 KINDS: Mapping[str, Kind] = {
+    "offloading": Kind("OffloadingConnector", _offloading, Offloading),
     "simple": Kind("SimpleCPUOffloadConnector", _simple, SimpleOffload),
 }
 """The connectors that can be named in the engine's option `connector`."""
@@ -69,6 +78,7 @@ def configure(source: Source, config: Any, kv_cache_config: Any, kind: Kind, pag
     transfer = {"kv_connector": kind.name, "kv_role": "kv_both", "kv_connector_extra_config": kind.configure(pages)}
     settings = fill(source, source.part("config", "KVTransferConfig"), {**transfer, "kv_load_failure_policy": "recompute"})
     settle(source, config, {"kv_transfer_config": settings})
+    vars(config.model_config).update(MODEL)
     layers = [name for group in kv_cache_config.kv_cache_groups for name in group.layer_names]
     size = kv_cache_config.num_blocks * PAGE_BYTES
     placed = {"size": size, "layers": layers, "layer_stride": 0, "block_stride": PAGE_BYTES}
@@ -80,5 +90,5 @@ def connected_header(header: Header, connector: Connector, pages: int, delay: in
     tiered = with_tier(header, pages, None)
     pools = [structs.replace(pool, null=[*connector.null]) if pool.id == TIER else pool for pool in tiered.pools]
     waits = tiered.rules.progress_steps + WAIT_STEPS + delay
-    rules = structs.replace(tiered.rules, tier=TierRules(chunk=connector.chunk), progress_steps=waits)
+    rules = structs.replace(tiered.rules, tier=TierRules(chunk=connector.chunk, fenced=connector.fenced), progress_steps=waits)
     return structs.replace(tiered, pools=pools, rules=rules)

@@ -13,14 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from harness.engines.observe_pins import POOL
+from harness.engines.observe_tier import TIER
 from harness.history.events import Move
 
 
 class Job:
     """Pages that are copied together; `numbers` are their copies' in the history."""
 
-    def __init__(self, numbers: list[int], moves: list[Move], steps_left: int, *, stores: bool) -> None:
+    def __init__(self, numbers: list[int], moves: list[Move], steps_left: int, *, stores: bool, begun: bool) -> None:
         self.numbers, self.moves, self.steps_left, self.stores = numbers, moves, steps_left, stores
+        self.begun = begun
+        """Whether the device was asked for it already; a store may be told of before."""
         self.over = False
         self.failed: set[int] = set()
         """Numbers of the copies among them that brought nothing."""
@@ -32,26 +36,36 @@ class Copies:
     def __init__(self, delay: int) -> None:
         self.delay = max(1, delay)
         self.under_way: list[Job] = []
+        self.group_of: dict[int, int] = {}
+        """For which of the device's groups a page of the connector's memory is filled, where the connector says so."""
         self._count = 0
         self.begin_step()
 
     def begin_step(self) -> None:
         """Forget what the last step was told."""
         self.before: list[Move] = []
-        """Copies that begin and are over before the runs."""
+        """Loads that begin and are over before the runs."""
         self.begun: list[tuple[int, Move]] = []
         self.flushed: list[int] = []
-        """Copies of earlier steps that are over before the runs."""
+        """Copies that are over before the runs."""
         self.ended: list[int] = []
         self.failed: list[int] = []
         self.lost: list[int] = []
         """Blocks of the device that a load was to fill which has failed."""
 
-    def begin(self, moves: Sequence[Move], *, stores: bool) -> Job:
-        """Begin to copy pages."""
+    def begin(self, src: Iterable[int], dst: Iterable[int], *, stores: bool, asked: bool = True) -> Job:
+        """Begin to copy pages; the job takes no step before the device is `asked` for it.
+
+        Raises RuntimeError if there are not as many pages to copy from as to copy to.
+        """
+        sources, targets = [int(page) for page in src], [int(page) for page in dst]
+        if len(sources) != len(targets):
+            raise RuntimeError(f"the worker is told to copy {len(sources)} pages, {sources}, into {len(targets)}, {targets}")
+        src_pool, dst_pool = (POOL, TIER) if stores else (TIER, POOL)
+        moves = [Move(*pages, src_pool, dst_pool) for pages in zip(sources, targets, strict=True)]
         numbers = [*range(self._count + 1, self._count + len(moves) + 1)]
         self._count += len(moves)
-        job = Job(numbers, list(moves), self.delay, stores=stores)
+        job = Job(numbers, moves, self.delay, stores=stores, begun=asked)
         self.begun += zip(numbers, job.moves, strict=True)
         self.under_way.append(job)
         return job
@@ -59,20 +73,20 @@ class Copies:
     def wait(self, jobs: Iterable[Job]) -> None:
         """Let jobs be over before anybody runs in this step, and with each what began before it in the same direction."""
         for job in jobs:
-            for other in [other for other in self.under_way if other.stores == job.stores] if not job.over else ():
+            before = [other for other in self.under_way if other.begun and other.stores == job.stores] if not job.over else []
+            for other in before[: before.index(job) + 1] if before else ():
                 self._over_before_the_runs(other)
-                if other is job:
-                    break
 
     def _over_before_the_runs(self, job: Job) -> None:
         job.over = True
         self.under_way.remove(job)
-        if {number for number, _ in self.begun}.isdisjoint(job.numbers):
-            self.flushed += [number for number in job.numbers if number not in job.failed]
-            self._lose(job)
-        else:
+        now = not {number for number, _ in self.begun}.isdisjoint(job.numbers)
+        if now and not job.stores:
             self.before += job.moves
             self.begun = [entry for entry in self.begun if entry[0] not in job.numbers]
+        else:
+            self.flushed += [number for number in job.numbers if number not in job.failed]
+            self._lose(job)
 
     def advance(self, failing: Sequence[int]) -> None:
         """Let the step pass: what has no step left is over.
@@ -83,13 +97,13 @@ class Copies:
         places = [(job, number) for job in self.under_way if not job.stores for number in job.numbers]
         for job, number in [places[place] for place in failing if place < len(places)]:
             job.failed.add(number)
-        for job in self.under_way:
+        for job in [job for job in self.under_way if job.begun]:
             job.steps_left -= 1
-        for job in [job for job in self.under_way if job.steps_left <= 0]:
-            job.over = True
-            self.under_way.remove(job)
-            self.ended += [number for number in job.numbers if number not in job.failed]
-            self._lose(job)
+            if job.steps_left <= 0:
+                job.over = True
+                self.under_way.remove(job)
+                self.ended += [number for number in job.numbers if number not in job.failed]
+                self._lose(job)
 
     def _lose(self, job: Job) -> None:
         """Let the copies of a job that is over have failed which are marked so."""

@@ -36,16 +36,18 @@ class ConnectedManager(ReportingManager):
         self.allocate_slots = clock.outside(self._allocate_slots)
         self.remove_skipped_blocks = clock.outside(self.observed.remove_skipped_blocks)
         self.pop_blocks_for_free = clock.outside(self._pop_blocks_for_free)
-        self._waiting: dict[str, int] = {}
-        """Who was given blocks that the connector loads, and how long the hit is."""
+        self._waiting: dict[str, tuple[int, int]] = {}
+        """Who was given blocks that the connector loads: the place of the event that tells it, and how long the hit is."""
         self._lingering: dict[str, str] = {}
         """Who has ended and keeps its blocks, and what they are held by."""
         self._count = 0
 
-    def take_hits(self) -> dict[str, tuple[int, Tables]]:
-        """Return who was given blocks to load into since this was last asked: its hit in tokens, and the blocks of that."""
-        hits = {r: (length, self.blocks_of(r, length)) for r, length in self._waiting.items()}
-        self._waiting.clear()
+    def take_hits(self) -> dict[str, tuple[int, int]]:
+        """Return who was given blocks to load into since this was last asked, in the order of their look-ups.
+
+        Of each the place of the event that tells it among those of this operation, and its hit in tokens.
+        """
+        hits, self._waiting = self._waiting, {}
         return hits
 
     def blocks_of(self, r: str, length: int) -> Tables:
@@ -74,9 +76,10 @@ class ConnectedManager(ReportingManager):
         loaded, r = kwargs.get("num_external_computed_tokens", 0), request.request_id
         if loaded:
             self.observed.report_no_hit(r)
+        place = len(self.observed.events)
         blocks = self.observed.allocate_slots(request, num_new_tokens, *args, **kwargs)
         if loaded and blocks is not None:
-            self._waiting[r] = kwargs.get("num_new_computed_tokens", 0) + loaded
+            self._waiting[r] = place, kwargs.get("num_new_computed_tokens", 0) + loaded
         return blocks
 
     def _pop_blocks_for_free(self, request: Any) -> Any:

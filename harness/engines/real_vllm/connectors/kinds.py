@@ -15,6 +15,8 @@ class Connector(Memory, Protocol):
     names: KeyNames
     chunk: int
     """It serves prefixes of whole chunks of so many tokens."""
+    fenced: bool
+    """Its copies do not hold the device's blocks: a step that has such a block anew waits for them."""
     null: Sequence[int]
     """Pages of its memory that nobody owns."""
 

@@ -121,8 +121,14 @@ class ConnectedScheduler(RealScheduler):
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def end(self, r: str, *, finished: bool) -> None:
-        """Let a request go; what is loaded for it or stored of it keeps its blocks."""
-        super().end(r, finished=finished)
+        """Let a request go; what is loaded for it or stored of it keeps its blocks.
+
+        vLLM's scheduler stops a request that runs and of which all but the last token is computed. Any other is aborted: of
+        those that have stopped, connectors store what they have tokens for.
+        """
+        request = self.requests[r]
+        runs = any(request is other for other in self.scheduler.running)
+        super().end(r, finished=finished and runs and request.num_computed_tokens >= request.num_tokens - 1)
         self.held.let_linger(self.requests, self.scheduler.requests)
         self._look("evict")
 
@@ -160,19 +166,26 @@ class ConnectedScheduler(RealScheduler):
         """Note for which group each page of the connector's memory is filled: that of the block it is filled from."""
         for _, move in self._copies.begun:
             if move.dst_pool == TIER:
-                self._group_of[move.dst] = self.held.group_of(move.src)
+                known = self._copies.group_of.get(move.dst)
+                self._group_of[move.dst] = self.held.group_of(move.src) if known is None else known
 
     def _report_hits(self) -> None:
-        """Report who was given blocks for what the connector's memory holds, and from where they are loaded."""
+        """Report who was given blocks for what the connector's memory holds, and from where they are loaded.
+
+        The event stands where the request was looked up: what is evicted for its blocks goes later.
+        """
         places = {
             move.dst: move.src
             for move in [*self._copies.before, *(move for _, move in self._copies.begun)]
             if (move.src_pool, move.dst_pool) == (TIER, POOL)
         }
-        for r, (length, rows) in self.held.take_hits().items():
+        events = self.manager.events
+        for r, (place, length) in reversed(self.held.take_hits().items()):
+            last, rows = self.scheduler.requests[r].num_tokens - 1, self.held.blocks_of(r, length)
             fetched = [[places.get(page, NOT_FROM_THERE) for page in row] for row in rows]
             tier = SECOND if any(place >= 0 for row in fetched for place in row) else "local"
-            self.manager.diff.hit(r, length, rows + fetched, tier=tier)
+            self.manager.diff.hit(r, length, rows + fetched, resume=min(length, last), tier=tier)
+            events.insert(place, events.pop())
 
     def _look(self, reason: UnpublishReason) -> None:
         """Report what became of the connector's memory."""

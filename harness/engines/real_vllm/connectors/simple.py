@@ -14,12 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.engines.cache_state import Claim, KeyId
-from harness.engines.observe_pins import POOL
-from harness.engines.observe_tier import TIER
 from harness.engines.real_vllm.connectors.copies import Copies, Job
+from harness.engines.real_vllm.connectors.model_runner import ModelRunner
 from harness.engines.real_vllm.connectors.tier import Books, KeyNames
 from harness.engines.real_vllm.source import Source
-from harness.history.events import Move
 
 NAME = "SimpleCPUOffloadConnector"
 
@@ -40,9 +38,8 @@ class CopyBackend:
         wait_event: Any = None,
     ) -> None:
         """Begin to copy blocks, and leave an event that says when that is over."""
-        src_pool, dst_pool = (POOL, TIER) if is_store else (TIER, POOL)
-        moves = [Move(src, dst, src_pool, dst_pool) for src, dst in zip(src_blocks, dst_blocks, strict=True)]
-        events_list.append((event_idx, _Event(self._copies, self._copies.begin(moves, stores=is_store))))
+        job = self._copies.begin(src_blocks, dst_blocks, stores=is_store)
+        events_list.append((event_idx, _Event(self._copies, job)))
 
 
 class _Event:
@@ -63,6 +60,8 @@ class _Event:
 class SimpleOffload:
     """The connector, both sides."""
 
+    fenced = False
+
     def __init__(self, source: Source, scheduler: Any, config: Any, kv_cache_config: Any, hash_block_size: int) -> None:
         self._connector = scheduler.connector
         self._manager = self._connector.scheduler_manager
@@ -72,36 +71,19 @@ class SimpleOffload:
         self.names = KeyNames(hash_block_size)
         self.chunk = self._manager.block_size
         self.null: Sequence[int] = [self._pool.null_block.block_id]
-        role = source.part("distributed.kv_transfer.kv_connector.v1.base", "KVConnectorRole")
-        self._worker = type(self._connector)(config, role.WORKER, kv_cache_config)
-        self._output = source.part("v1.outputs", "KVConnectorOutput")
+        self._runner = ModelRunner(source, self._connector, config, kv_cache_config)
 
     def attach(self, pool: Any, copies: Copies) -> None:
         """Take the device's block pool, observed, and what stands in for the device's copies."""
         self._copies = copies
         self._connector.bind_gpu_block_pool(pool)
-        handler = self._worker.worker_handler
+        handler = self._runner.worker.worker_handler
         handler._backend = CopyBackend(copies)
         _without_streams(importlib.import_module(type(handler).__module__))
 
     def work(self, output: Any, failing: Sequence[int]) -> Any:
-        """Do a step as vLLM's model runner does."""
-        worker, meta = self._worker, output.kv_connector_metadata
-        worker.handle_preemptions(meta)
-        worker.bind_connector_metadata(meta)
-        worker.start_load_kv(None)
-        worker.wait_for_save()
-        self._copies.advance(failing)
-        results = worker.get_transfer_results(output.finished_req_ids)
-        told = self._output(
-            finished_sending=results.finished_sending,
-            finished_recving=results.finished_recving,
-            failed_recving=results.failed_recving,
-            invalid_block_ids=worker.get_block_ids_with_load_errors(),
-            kv_connector_worker_meta=worker.build_connector_worker_meta(),
-        )
-        worker.clear_connector_metadata()
-        return told
+        """Do a step of the worker."""
+        return self._runner.work(output, lambda: self._copies.advance(failing))
 
     def books(self) -> Books:
         """Return what the block pool of the CPU shows of itself."""
