@@ -70,10 +70,11 @@ class RouterView:
         return True
 
     def clear(self) -> None:
-        """Note that no page has any."""
+        """Note that no page has any. Names go with that: with new weights they will stand for other prefixes."""
         self._touched.update(self._told)
         self._told.clear()
         self._unclear.clear()
+        self._prefix_of.clear()
 
     def differences(self, ledger: Ledger) -> list[tuple[int, int, int, int]]:
         """Return (group, prefix, pages told, pages that have the key) where these differ."""

@@ -129,6 +129,15 @@ def test_what_the_ledger_forgets_may_still_be_told_to_be_gone() -> None:
     assert view.differences(ledger) == []
 
 
+def test_names_end_when_all_is_cleared() -> None:
+    """With new weights the same hash is another prefix; a parent has to be told anew."""
+    text = HEADER + A + "stored 0 h1 h2 | x:8 by 4\nstep 1: a 0..9 | 1 2 3\nfinish a\ndrop a\n"
+    text += "unpublish 0/1 version\nunpublish 0/2 version\nversion 1\ncleared\n" + one_request("b", "x:9", "4 5 6", 9)
+    step = "step 2: b 0..9 | 4 5 6\n"
+    assert found(text + "stored 0 h1 h2 | x:8 by 4\n" + step) == []
+    assert found(text + "stored 0 h2 | x[4]:4 by 4 behind h1\n" + step)[0] == "malformed-key-event"
+
+
 def test_events_of_an_engine_that_declares_none_are_refused() -> None:
     """Else they would be judged by nobody."""
     text = HEADER.replace(", key-events", "") + A + "stored 0 h1 h2 | x:8 by 4\nstep 1: a 0..9 | 1 2 3\n"

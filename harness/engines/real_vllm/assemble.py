@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness._util.errors import UsageError
 from harness.engines.adapter import Driven
@@ -18,6 +18,7 @@ from harness.engines.real_vllm.connectors.scheduler import ConnectedScheduler
 from harness.engines.real_vllm.declared import interval_of, rules_of
 from harness.engines.real_vllm.engine_config import build_scheduler, check_depth, engine_config, model_runner, most_drafts
 from harness.engines.real_vllm.scheduler import RealScheduler
+from harness.engines.real_vllm.sizing import size
 from harness.engines.real_vllm.source import Source, variable
 from harness.engines.real_vllm.split import chunk_split
 from harness.engines.real_vllm.worker import worker_of
@@ -39,11 +40,18 @@ class Assembled(NamedTuple):
     clock: Clock
 
 
-def manager_engine(header: TraceHeader, options: Options, source: Source) -> Assembled:
-    """Return vLLM's cache manager under the harness's scheduling. Raises UsageError for what this release cannot do."""
+def manager_engine(header: TraceHeader, options: Options, source: Source, sized: str = "") -> Assembled:
+    """Return vLLM's cache manager under the harness's scheduling, `sized` by vLLM itself if it says how.
+
+    Raises UsageError for what this release cannot do.
+    """
     clock, interval = Clock(), interval_of(header, options, source)
-    config = cache_config(source, header, options, interval)
-    sizes = block_sizes(source, header, config, options)
+    if sized:
+        header, options, config, whole = size(source, header, options, interval, sized)
+        sizes = _block_sizes(source, config, whole)
+    else:
+        config = cache_config(source, header, options, interval)
+        sizes = block_sizes(source, header, config, options)
     with _retaining(source, interval):
         core = manager(source, config, sizes, options)
     timed = TimedManager(core, clock)
@@ -58,21 +66,22 @@ def manager_engine(header: TraceHeader, options: Options, source: Source) -> Ass
     return Assembled(describe(header, "vllm", source.version, rules, options), adapter, clock)
 
 
-def scheduler_engine(header: TraceHeader, options: Options, source: Source, connector: str = "") -> Assembled:
+def scheduler_engine(header: TraceHeader, options: Options, source: Source, connector: str = "", sized: str = "") -> Assembled:
     """Return vLLM's scheduler over the cache manager that it makes, with a connector if one is named.
 
-    Raises UsageError for what this release cannot do.
+    It is `sized` by vLLM itself if that says how. Raises UsageError for what this release cannot do.
     """
     _refuse(header, options, source, connector)
     options = replace(options, num_speculative_tokens=most_drafts(options))
     clock, interval = Clock(), interval_of(header, options, source)
-    config = cache_config(source, header, options, interval)
-    whole = engine_config(source, header, options)
+    if sized:
+        header, options, config, whole = size(source, header, options, interval, sized)
+    else:
+        config, whole = cache_config(source, header, options, interval), engine_config(source, header, options)
     kind = kind_of(connector, source) if connector else None
     if kind is not None:
         config = configure(source, whole, config, kind, pages_of(header, options))
-    offered = {"kv_cache_config": config, "vllm_config": whole}
-    sizes: tuple[int, int] = fill(source, source.utils.resolve_kv_cache_block_sizes, offered)
+    sizes = _block_sizes(source, config, whole)
     with _retaining(source, interval), model_runner(options):
         scheduler = build_scheduler(source, whole, config, sizes)
         check_depth(source, whole, options)
@@ -91,6 +100,13 @@ def scheduler_engine(header: TraceHeader, options: Options, source: Source, conn
     adapter.worker = worker
     tiered = connected_header(described, driven, pages_of(header, options), options.tier_delay)
     return Assembled(tiered, adapter, clock)
+
+
+def _block_sizes(source: Source, config: Any, whole: Any) -> tuple[int, int]:
+    """Return (scheduler block size, hash block size) in tokens, as vLLM resolves them."""
+    offered = {"kv_cache_config": config, "vllm_config": whole}
+    sizes: tuple[int, int] = fill(source, source.utils.resolve_kv_cache_block_sizes, offered)
+    return sizes
 
 
 def _refuse(header: TraceHeader, options: Options, source: Source, connector: str) -> None:

@@ -82,10 +82,11 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     begun = perf_counter()
     source = load(options.get("source", ""))
     asked = read_options(header, source)
+    sized = options.get("sized", "")
     if header.height == "scheduler":
-        assembled = scheduler_engine(header, asked, source, options.get("connector", ""))
+        assembled = scheduler_engine(header, asked, source, options.get("connector", ""), sized)
     else:
-        assembled = manager_engine(header, asked, source)
+        assembled = manager_engine(header, asked, source, sized)
     engine = VllmEngine(_limited(header, assembled.header, options, source), assembled.adapter, assembled.clock)
     if options.get("key_events") == "strict" and isinstance(assembled.adapter, RealScheduler):
         assembled.adapter.publisher.mixed = True
@@ -171,6 +172,7 @@ ENGINE = EngineKind(
         "connector": "at scheduler height: the KV connector that it loads from and stores to (docs/engines.md)",
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
         "key_events": "`strict`: events for routers may leave nothing open, which those of sparse groups do",
+        "sized": "`pages`, or MiB of memory: the model of the trace's layout goes through vLLM's own sizing (docs/engines.md)",
         "withdraw": "`yes`: also run traces that withdraw a request from its step, which vLLM does not survive",
     },
 )
