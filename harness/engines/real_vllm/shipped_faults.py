@@ -214,7 +214,7 @@ SHIPPED: tuple[Mutant, ...] = (
             "",
             "_gen_mm_extra_hash_keys",
             '("mm", mm_feature.identifier, offset - start_token_idx)',
-            '("mm", mm_feature.identifier)',
+            '("mm", mm_feature.identifier, 0)',
         ),
         name="vllm-place-of-an-image-left-out",
         what="Where an image lies in a block is not in the block's key.",

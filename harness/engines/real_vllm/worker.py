@@ -25,6 +25,7 @@ from harness.engines.failure import EngineFailure
 from harness.engines.real_vllm.build import fill
 from harness.engines.real_vllm.engine_config import most_drafts
 from harness.engines.real_vllm.source import Source
+from harness.engines.real_vllm.worker_slots import SlotMapping
 from harness.engines.real_vllm.worker_states import StateCopies
 from harness.engines.real_vllm.worker_tables import WorkerTables, without_cleared
 from harness.history.events import Move
@@ -58,13 +59,15 @@ class RealWorker(WorkerTables):
         """A cache that is a tensor of its own, and one that is half of a tensor, as where keys and values lie apart."""
         self._states = _states(source, config, kv_cache_config, options)
         _alone_on_the_host(source)
+        batch = _batch(source, config, kv_cache_config, options)
+        self._slots = SlotMapping(batch)
         runner = source.part(RUNNER, "GPUModelRunner")
         self._runner = runner.__new__(runner)
         vars(self._runner).update(
             requests={},
             num_prompt_logprobs={},
             late_interaction_runner=SimpleNamespace(on_requests_finished=_nothing, register_request=_nothing),
-            input_batch=_batch(source, config, kv_cache_config, options),
+            input_batch=batch,
             kv_caches=list(self._caches),
             kv_cache_config=kv_cache_config,
             encoder_cache={},
@@ -96,6 +99,7 @@ class RealWorker(WorkerTables):
             raise EngineFailure("died", f"had {missing[0]} compute, which was not in its worker's batch")
         if self._states is not None:
             self._states.update(output, batch, self._runner.requests)
+        self._slots.update(output.num_scheduled_tokens, batch)
         return {r: int(batch.num_computed_tokens_cpu[batch.req_id_to_index[r]]) for r in output.num_scheduled_tokens}
 
     def rows(self, r: str, held: Tables, null: int) -> Tables:
@@ -106,6 +110,7 @@ class RealWorker(WorkerTables):
             return held
         used = [(table, table.num_blocks_per_row[index]) for table in batch.block_table.block_tables]
         rows = without_cleared([table.block_table.np[index, :count].tolist() for table, count in used], held, null)
+        rows = self._slots.shown(r, rows)
         return self._states.shown(r, rows) if self._states is not None else rows
 
     def _number_blocks(self) -> None:

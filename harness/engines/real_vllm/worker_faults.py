@@ -70,6 +70,30 @@ WORKER: tuple[Mutant, ...] = (
         checker="ownership",
         group="F",
     ),
+    fault(
+        Edit(TABLE, "BlockTable", "commit_block_table", "self.block_table.copy_to_gpu(num_reqs)", "pass"),
+        name="vllm-worker-table-not-committed",
+        what="The device has the block tables of before.",
+        anomaly="aliased-write",
+        checker="ownership",
+        group="F",
+    ),
+    fault(
+        Edit(TABLE, "ComputeSlotMappingKernel", "kernel", "row_offset = req_idx * block_table_stride", "row_offset = 0"),
+        name="vllm-worker-slots-of-the-first-row",
+        what="Tokens of all requests are put where the first row of the batch says.",
+        anomaly="aliased-write",
+        checker="ownership",
+        group="F",
+    ),
+    fault(
+        Edit(TABLE, "ComputeSlotMappingKernel", "kernel", "pos // virtual_block_size", "(pos + 1) // virtual_block_size"),
+        name="vllm-worker-slot-of-the-next-block",
+        what="The last token of a block is put in front of the next block.",
+        anomaly="aliased-write",
+        checker="ownership",
+        group="M",
+    ),
     # --- copies of blocks ---------------------------------------------------------------------------------------------------
     fault(
         Edit(COPIES, "", "copy_kv_cache_blocks_inplace", "key = (cache.device, cache.data_ptr())", "key = (cache.device, 0)"),
