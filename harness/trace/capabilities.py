@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from harness.trace.format import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace, UpdateWeights
 
 _OF_OPERATION = {Abort: "abort", Preempt: "preempt", Reset: "reset", UpdateWeights: "update_weights"}
-_OF_FIELD = {Submit: ("salt", "adapter", "media", "kernels"), Step: ("withdraw", "cancel")}
+_OF_FIELD = {Submit: ("salt", "adapter", "media", "kernels", "priority", "grammar"), Step: ("withdraw", "cancel")}
 
 
 def lacking(trace: Trace, capabilities: Collection[str]) -> list[str]:

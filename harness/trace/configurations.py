@@ -12,7 +12,10 @@ from typing import Any
 from harness.trace.format import Height, Layout
 from harness.trace.scenarios.shape import LeastPages, Shape
 
-SCHEDULER_OPTIONS = ("num_speculative_tokens", "async_depth", "tier_pages", "tier_delay")
+SCHEDULER_OPTIONS = (
+    *("num_speculative_tokens", "async_depth", "tier_pages", "tier_delay"),
+    *("scheduling_policy", "max_loras", "encoder_budget", "structured_output"),
+)
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,9 @@ class Submit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", ta
 
     `kernels` are the attention backend and the kernel block size of the engine that serves it, as in `flash:16`, where several
     engines share a second tier: what one of them stores, one with other kernels cannot read.
+
+    Where a scheduler goes by priority, requests of a smaller `priority` come first. One whose output follows a `grammar` is not
+    admitted until that is compiled, which takes so many steps (0: its output is free).
     """
 
     r: str
@@ -84,6 +87,8 @@ class Submit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", ta
     adapter: str = ""
     media: list[Media] = []
     kernels: str = ""
+    priority: int = 0
+    grammar: int = 0
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="step", forbid_unknown_fields=True):

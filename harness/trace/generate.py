@@ -54,6 +54,9 @@ _IMPATIENT, _LOST = 12, 10
 many of a hundred operations the device loses what the tier has kept."""
 _FAILING, _UNDER_WAY = 15, 7
 """In so many of a hundred steps copies from or to another tier fail, among the first eight that are under way."""
+_PRIORITIES, _GUIDED, _COMPILING = 3, 30, 3
+"""How many priorities there are beside the first; so many of a hundred outputs follow a grammar, which takes at most so many
+steps to be compiled."""
 _CANCELLING, _CANCELLED = 40, 8
 """In so many of a hundred traces clients go away while a step is scheduled: in so many of a hundred steps of theirs."""
 _FIFTHS_OF_POOL: dict[str, tuple[int, ...]] = {
@@ -235,12 +238,21 @@ class _Workload:
         self._count += 1
         said = self._talk.say(r, said or self._talk.anything(r))
         parts = {"salt": said.salt, "adapter": said.adapter, "media": list(said.media), "kernels": said.kernels}
-        self._script.submit(r, said.prompt, **{name: part for name, part in parts.items() if part})
+        self._script.submit(r, said.prompt, **{name: part for name, part in (parts | self._special()).items() if part})
         self._live.append(r)
         if self._script.shape.tier_delay and self._source.chance(_IMPATIENT):
             self._script.step((r, said.length), fail=self._failing())
             self._live.remove(r)
             self._script.abort(r)
+
+    def _special(self) -> dict[str, int]:
+        """Return the priority of a request and the steps that its grammar takes, where the options ask for them."""
+        options, source = self._script.shape.options, self._source
+        by_priority = options.get("scheduling_policy") == "priority"
+        return {
+            "priority": source.integer(0, _PRIORITIES) if by_priority else 0,
+            "grammar": source.integer(1, _COMPILING) if options.get("structured_output") and source.chance(_GUIDED) else 0,
+        }
 
     # --- what is run ---------------------------------------------------------------------------------------------------
 

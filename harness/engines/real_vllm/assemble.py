@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from harness._util.errors import UsageError
 from harness.engines.adapter import Driven
@@ -17,6 +19,7 @@ from harness.engines.real_vllm.connectors.build import configure, connected_head
 from harness.engines.real_vllm.connectors.scheduler import ConnectedScheduler
 from harness.engines.real_vllm.declared import interval_of, rules_of
 from harness.engines.real_vllm.engine_config import build_scheduler, check_depth, engine_config, model_runner, most_drafts
+from harness.engines.real_vllm.request_options import request_options
 from harness.engines.real_vllm.scheduler import RealScheduler
 from harness.engines.real_vllm.sizing import size
 from harness.engines.real_vllm.source import Source, variable
@@ -72,7 +75,7 @@ def scheduler_engine(header: TraceHeader, options: Options, source: Source, conn
     It is `sized` by vLLM itself if that says how. Raises UsageError for what this release cannot do.
     """
     _refuse(header, options, source, connector)
-    options = replace(options, num_speculative_tokens=most_drafts(options))
+    options, special = dataclasses.replace(options, num_speculative_tokens=most_drafts(options)), request_options(header)
     clock, interval = Clock(), interval_of(header, options, source)
     if sized:
         header, options, config, whole = size(source, header, options, interval, sized)
@@ -83,13 +86,14 @@ def scheduler_engine(header: TraceHeader, options: Options, source: Source, conn
         config = configure(source, whole, config, kind, pages_of(header, options))
     sizes = _block_sizes(source, config, whole)
     with _retaining(source, interval), model_runner(options):
-        scheduler = build_scheduler(source, whole, config, sizes)
+        scheduler = build_scheduler(source, whole, config, sizes, special.encoder_budget)
         check_depth(source, whole, options)
     core = scheduler.kv_cache_manager
     timed = TimedManager(core, clock)
     observed = ObservedManager(timed, source.utils.get_group_id, tiered=kind is not None, published=True)
     new_request = timed.new_requests(request_maker(source, sizes[1], options))
     described = describe(header, "vllm", source.version, rules_of(header, options, source, core, sizes, interval), options)
+    described = replace(described, capabilities=[*described.capabilities, *special.capabilities])
     worker = worker_of(source, scheduler, config, options)
     if kind is None:
         plain = RealScheduler(source, scheduler, observed, new_request, clock, options)

@@ -13,6 +13,10 @@ def further_configurations() -> list[Configuration]:
     return [
         Configuration(full, {"num_speculative_tokens": 3, "async_depth": 1}),
         Configuration(window, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 2, "async_depth": 2}),
+        Configuration(full, {"scheduling_policy": "priority"}),
+        Configuration(three, {"retention_interval": 0, "scheduling_policy": "priority", "num_speculative_tokens": 2}),
+        Configuration(window, {"retention_interval": 0, "structured_output": True, "max_loras": 1, "async_depth": 1}),
+        Configuration(three, {"retention_interval": None, "structured_output": True, "encoder_budget": 8}),
         Configuration(unequal, {"retention_interval": 32, "num_speculative_tokens": 3, "async_depth": 1}),
         Configuration(three, {"retention_interval": None, "use_eagle": True, "num_speculative_tokens": 3, "async_depth": 2}),
     ]

@@ -7,6 +7,7 @@ from typing import Any
 from harness._util.errors import UsageError
 from harness.engines.drift import takes
 from harness.engines.real_vllm.build import default_interval, tells_routers
+from harness.engines.real_vllm.request_options import other_options, request_options
 from harness.engines.real_vllm.source import Source
 from harness.engines.vllm_header import key_events, retention
 from harness.history.events import Rules
@@ -24,8 +25,9 @@ EXTENSION_ENDED = (0, 32)
 
 def read_options(header: TraceHeader, source: Source) -> Options:
     """Return the trace's options. Raises UsageError for one that this vLLM cannot follow."""
+    request_options(header)
     try:
-        options = Options.parse(header.options)
+        options = Options.parse(other_options(header))
     except ConfigError as error:
         raise UsageError(f"trace {header.name!r}: {error}") from None
     release = release_name(source)

@@ -15,6 +15,7 @@ from typing import Any
 
 from harness._util.errors import UsageError
 from harness.engines.real_vllm.build import base_block_size, fill, settle, tells_routers
+from harness.engines.real_vllm.request_options import request_options
 from harness.engines.real_vllm.source import Source, variable
 from harness.trace.format import TraceHeader
 from reference_impl.vllm_extended.config import Options
@@ -34,7 +35,7 @@ def engine_config(source: Source, header: TraceHeader, options: Options) -> Any:
         source,
         source.part("config", "VllmConfig"),
         {
-            "scheduler_config": _scheduler_config(source, options),
+            "scheduler_config": _scheduler_config(source, options, request_options(header).scheduling_policy),
             "cache_config": fill(source, source.part("config", "CacheConfig"), {}),
             "device_config": fill(source, source.part("config", "DeviceConfig"), {"device": "cpu"}, ["device"]),
         },
@@ -46,6 +47,9 @@ def engine_config(source: Source, header: TraceHeader, options: Options) -> Any:
     told = {"enable_kv_cache_events": tells_routers(source, options), "publisher": "null"}
     settle(source, config, {"kv_events_config": fill(source, source.part("config", "KVEventsConfig"), told, told)})
     settle(source, config.parallel_config, {"pipeline_parallel_size": max(1, options.async_depth)})
+    if most := request_options(header).max_loras:
+        adapters = fill(source, source.part("config", "LoRAConfig"), {"max_loras": most, "max_cpu_loras": most}, ["max_loras"])
+        settle(source, config, {"lora_config": adapters})
     settle(source, config, {"speculative_config": _speculative_config(source, options), "model_config": _model(options)})
     return config
 
@@ -69,7 +73,7 @@ def _model(options: Options) -> SimpleNamespace:
     )
 
 
-def build_scheduler(source: Source, config: Any, kv_cache_config: Any, sizes: tuple[int, int]) -> Any:
+def build_scheduler(source: Source, config: Any, kv_cache_config: Any, sizes: tuple[int, int], encoder_budget: int = 0) -> Any:
     """Return the Scheduler or AsyncScheduler that vLLM chooses for a configuration.
 
     `sizes` are the (scheduler block size, hash block size) in tokens. Raises UsageError if it asks the model's stand-in for
@@ -91,7 +95,7 @@ def build_scheduler(source: Source, config: Any, kv_cache_config: Any, sizes: tu
         raise UsageError(
             f"vLLM {source.version}: its Scheduler reads {error.name!r} of the model, which this adapter does not know"
         ) from None
-    _give_encoder_budget(scheduler, config)
+    _give_encoder_budget(scheduler, config, encoder_budget)
     return scheduler
 
 
@@ -107,10 +111,13 @@ def check_depth(source: Source, config: Any, options: Options) -> None:
         raise UsageError(f"option 'async_depth' ({options.async_depth}): vLLM {source.version} keeps {depth} in flight here")
 
 
-def _give_encoder_budget(scheduler: Any, config: Any) -> None:
-    """Let multimodal items be encoded, of any length that fits the model; vLLM asks the model's processor for its longest."""
+def _give_encoder_budget(scheduler: Any, config: Any, tokens: int) -> None:
+    """Let so many tokens of multimodal items be encoded in a step (0: as many as the model is long), and as many be kept.
+
+    vLLM asks the model's processor for its longest item.
+    """
     limits, longest = config.scheduler_config, config.model_config.max_model_len
-    scheduler.max_num_encoder_input_tokens = max(limits.max_num_encoder_input_tokens, longest)
+    scheduler.max_num_encoder_input_tokens = tokens or max(limits.max_num_encoder_input_tokens, longest)
     cache = type(scheduler.encoder_cache_manager)
     scheduler.encoder_cache_manager = cache(max(limits.encoder_cache_size, longest))
 
@@ -120,7 +127,7 @@ def most_drafts(options: Options) -> int:
     return max(options.num_speculative_tokens, int(options.use_eagle))
 
 
-def _scheduler_config(source: Source, options: Options) -> Any:
+def _scheduler_config(source: Source, options: Options, policy: str) -> Any:
     """Return the scheduler's limits. vLLM refuses more requests at once than tokens in a step, so there are never more."""
     offered = {
         "max_model_len": options.max_model_len,
@@ -131,8 +138,9 @@ def _scheduler_config(source: Source, options: Options) -> Any:
         "async_scheduling": options.async_depth > 0,
         "scheduler_reserve_full_isl": options.scheduler_reserve_full_isl,
         "watermark": options.watermark,
+        "policy": policy,
     }
-    needed = ["async_scheduling", "max_num_seqs", "scheduler_reserve_full_isl", "watermark"]
+    needed = ["policy", "async_scheduling", "max_num_seqs", "scheduler_reserve_full_isl", "watermark"]
     return fill(source, source.part("config", "SchedulerConfig"), offered, needed)
 
 

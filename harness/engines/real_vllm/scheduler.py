@@ -30,6 +30,7 @@ from harness.engines.real_vllm.build import fill
 from harness.engines.real_vllm.clock import Clock, late
 from harness.engines.real_vllm.drafts import NO_TOKEN, Flight, Flights
 from harness.engines.real_vllm.engine_config import most_drafts
+from harness.engines.real_vllm.grammars import Grammars
 from harness.engines.real_vllm.source import Source
 from harness.engines.real_vllm.states import WorkerStates
 from harness.engines.real_vllm.worker_tables import WorkerTables
@@ -58,6 +59,9 @@ class RealScheduler(Driven):
         self._status = source.part("v1.request", "RequestStatus")
         self.worker = WorkerTables()
         """What follows the scheduler's outputs; `worker_of` has vLLM's own."""
+        self._grammars = Grammars(source)
+        self._came = 0
+        """How many requests came: their time of arrival, so that a run is the same every time."""
         self._outputs: deque[Any] = deque()
         self._flights = Flights()
         self._answer: dict[str, list[int]] = {}
@@ -91,6 +95,12 @@ class RealScheduler(Driven):
             append(token)
 
         request.append_output_token_ids = noted
+        request.priority, request.arrival_time = submit.priority, float(self._came)
+        self._came += 1
+        if submit.grammar:
+            self._grammars.compile(request, submit.grammar)
+        longest = max((item.length for item in submit.media), default=0)
+        self.scheduler.max_num_encoder_input_tokens = max(self.scheduler.max_num_encoder_input_tokens, longest)
         self._add_request(request)
 
     def accept(self, r: str, tokens: Sequence[int]) -> None:
@@ -140,6 +150,7 @@ class RealScheduler(Driven):
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
         """Have vLLM schedule a step within the trace's budget, and read from its output what the worker is told."""
         scheduler = self.scheduler
+        self._grammars.step_begins()
         limit = scheduler.max_num_scheduled_tokens
         scheduler.max_num_scheduled_tokens = min(max(step.budget, self._least) if step.budget else limit, limit)
         output = self._schedule()

@@ -1,4 +1,4 @@
-"""Faults in what vLLM's own scheduler does with drafts, and in the blocks of states after drafts.
+"""Faults in what vLLM's own scheduler does with requests of special kinds: with drafts, with a grammar, of many adapters.
 
 Each is the source of vLLM 0.33.0 with one piece changed, as in `scheduler_faults`.
 """
@@ -62,6 +62,22 @@ def scratch_in_two_columns(patches: Patches) -> None:
     """
     old = "req_blocks[block_idx] = self._null_block"
     patches.text(SINGLE, "MambaManager", "_relocate_speculative_block", old, "pass")
+
+
+@fault(
+    name="vllm-waiting-for-a-grammar-is-forgotten",
+    mirrors="-",
+    anomaly="stuck",
+    checker="progress",
+    group="O",
+)
+@planted
+def waiting_is_forgotten(patches: Patches) -> None:
+    """A request that is passed over, since its grammar is not compiled or too many adapters run, never gets another turn.
+
+    Do not put back into the queue who was passed over.
+    """
+    patches.text(SCHEDULER, OWNER, "schedule", "self.waiting.prepend_requests(step_skipped_waiting)", "pass")
 
 
 REQUESTED = declared(globals())

@@ -49,8 +49,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
 def _refuse_scheduling(options: Options) -> None:
     """Raise UsageError for what is the scheduler's alone."""
     for name in SCHEDULER_OPTIONS:
-        if getattr(options, name):
-            raise UsageError(f"option {name!r} ({getattr(options, name)}) is the scheduler's; run it at scheduler height")
+        if value := getattr(options, name, None):
+            raise UsageError(f"option {name!r} ({value}) is the scheduler's; run it at scheduler height")
 
 
 def configure(header: TraceHeader, release: str = "") -> KVCacheConfig:

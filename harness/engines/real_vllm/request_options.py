@@ -1,0 +1,59 @@
+"""Options of a trace that vLLM's own scheduler has and this repository's references have not: for requests of special kinds.
+
+Sources of the names: vLLM 0.29.0 to 0.33.0, `config/scheduler.py` (`policy`, `max_num_encoder_input_tokens`), `config/lora.py`
+(`max_loras`); `v1/structured_output`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from harness._util.errors import UsageError
+from harness.trace.format import TraceHeader
+
+
+@dataclass(frozen=True)
+class RequestOptions:
+    """What a scheduler is told of special requests.
+
+    `scheduling_policy`: `fcfs` or `priority`. `max_loras`: requests of so many adapters run at a time; 0: of any number.
+    `encoder_budget`: so many tokens of images are encoded in a step, or the longest image; 0: as many as the model is long.
+    `structured_output`: some requests have a grammar; only the generator of traces reads it.
+    """
+
+    scheduling_policy: str = "fcfs"
+    max_loras: int = 0
+    encoder_budget: int = 0
+    structured_output: bool = False
+
+    @property
+    def capabilities(self) -> list[str]:
+        """What a request may have, by the name of its field in a trace."""
+        return ["grammar", "priority"] if self.scheduling_policy == "priority" else ["grammar"]
+
+
+NAMES = tuple(field.name for field in fields(RequestOptions))
+_FITS: Mapping[str, Any] = {
+    "scheduling_policy": lambda value: value in ("fcfs", "priority"),
+    "max_loras": lambda value: type(value) is int and value >= 0,
+    "encoder_budget": lambda value: type(value) is int and value >= 0,
+    "structured_output": lambda value: isinstance(value, bool),
+}
+
+
+def request_options(header: TraceHeader) -> RequestOptions:
+    """Return these options of a trace. Raises UsageError for a value that does not fit, and for any below scheduler height."""
+    given = {name: value for name, value in header.options.items() if name in NAMES}
+    for name, value in given.items():
+        if not _FITS[name](value):
+            raise UsageError(f"trace {header.name!r}: option {name!r} cannot be {value!r}")
+        if value and header.height != "scheduler":
+            raise UsageError(f"option {name!r} ({value!r}) is the scheduler's; run it at scheduler height")
+    return RequestOptions(**given)
+
+
+def other_options(header: TraceHeader) -> dict[str, Any]:
+    """Return the options of a trace that are its policy's."""
+    return {name: value for name, value in header.options.items() if name not in NAMES}
