@@ -24,8 +24,8 @@ from suites.support.real_vllm import REAL, SOURCE
 
 pytestmark = REAL
 
-SEEDS = 4
-CONNECTORS = ["simple", "offloading"]
+SEEDS = 3
+CONNECTORS = ["simple", "offloading", "multi"]
 
 
 def tell(connector: str, ops: list[Op], layout: str = "full", pages: int = 40, **options: Any) -> Result:
@@ -65,6 +65,17 @@ def test_a_hit_says_from_where_each_block_was_loaded(layout: str, connector: str
     groups = len(layouts.load(layout).groups)
     assert result.findings == [] and (hit.r, hit.tier, hit.resume) == ("r2", "cpu", 64)
     assert all(row[-1] >= 0 for row in hit.pages[groups:])
+
+
+def test_of_several_connectors_each_is_loaded_from() -> None:
+    """The pages of the second child lie behind those of the first."""
+    sources: set[bool] = set()
+    for seed in range(SEEDS):
+        trace = random_trace(connector_configurations()[0].shape("scheduler"), seed, withdraw=False)
+        events = drive(trace, parse(f"vllm:source={SOURCE},connector=multi").open(trace.header)).history.events
+        loads = [move for event in events if isinstance(event, Copy) for move in event.moves if move.src_pool == 1]
+        sources |= {move.src >= int(trace.header.options["tier_pages"]) for move in loads}
+    assert sources == {False, True}
 
 
 def test_a_request_waits_for_its_load_and_runs_behind_it() -> None:
@@ -117,7 +128,7 @@ def test_blocks_that_others_have_are_stored_after_a_reset_of_the_connector() -> 
 
 @pytest.mark.parametrize(
     ("connector", "message"),
-    [("nixl", "vllm has no connector 'nixl'; known are offloading, simple")],
+    [("nixl", "vllm has no connector 'nixl'; known are offloading, simple, multi")],
 )
 def test_what_is_not_driven_is_refused_in_one_line(connector: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -15,7 +15,7 @@ from harness.engines.manager_adapter import ManagerAdapter
 from harness.engines.observe import ObservedManager
 from harness.engines.real_vllm.build import block_sizes, cache_config, fill, has_retention_field, manager, request_maker
 from harness.engines.real_vllm.clock import Clock, TimedManager
-from harness.engines.real_vllm.connectors.build import configure, connected_header, kind_of, pages_of
+from harness.engines.real_vllm.connectors.build import configure, connected_header, connector_of, kind_of, pages_of
 from harness.engines.real_vllm.connectors.scheduler import ConnectedScheduler
 from harness.engines.real_vllm.declared import interval_of, rules_of
 from harness.engines.real_vllm.engine_config import build_scheduler, check_depth, engine_config, model_runner, most_drafts
@@ -99,10 +99,10 @@ def scheduler_engine(header: TraceHeader, options: Options, source: Source, conn
         plain = RealScheduler(source, scheduler, observed, new_request, clock, options)
         plain.worker = worker
         return Assembled(described, plain, clock)
-    driven = kind.drive(source, scheduler, whole, config, sizes[1])
+    driven = connector_of(source, scheduler, whole, config, sizes, pages_of(header, options))
     adapter = ConnectedScheduler(source, scheduler, observed, new_request, clock, options, driven)
     adapter.worker = worker
-    tiered = connected_header(described, driven, pages_of(header, options), options.tier_delay)
+    tiered = connected_header(described, driven, options.tier_delay)
     return Assembled(tiered, adapter, clock)
 
 

@@ -174,7 +174,7 @@ def state_off_the_grid(patches: Patches) -> None:
 
 CONNECTED = declared(globals())
 CONNECTOR_OF: Mapping[str, str] = {
-    fault.name: "offloading" if fault.name.startswith("vllm-offload-") or fault is freed_while_loading else "simple"
-    for fault in CONNECTED
+    **{fault.name: "simple" for fault in CONNECTED},
+    **{fault.name: "offloading" for fault in (freed_while_loading, store_not_fenced, stale_window_block, state_off_the_grid)},
 }
 """The connector on which each is shown."""

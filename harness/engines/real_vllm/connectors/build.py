@@ -5,7 +5,7 @@ Source of the names: vLLM 0.33.0, `config/kv_transfer.py`, `v1/kv_cache_interfac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,9 +14,11 @@ from msgspec import structs
 from harness._util.errors import UsageError
 from harness.engines.observe_tier import TIER
 from harness.engines.real_vllm.build import fill, settle
-from harness.engines.real_vllm.connectors.kinds import Connector
+from harness.engines.real_vllm.connectors.kinds import Connector, Side
+from harness.engines.real_vllm.connectors.model_runner import ModelRunner
 from harness.engines.real_vllm.connectors.offloading import CHUNK_BYTES, Offloading
 from harness.engines.real_vllm.connectors.simple import SimpleOffload
+from harness.engines.real_vllm.connectors.tier import KeyNames
 from harness.engines.real_vllm.source import Source
 from harness.engines.vllm_header import with_tier
 from harness.history.events import Header, TierRules
@@ -36,12 +38,15 @@ WAIT_STEPS = 2
 """How many steps a load takes beyond its copy: it is asked for in one, and its request goes on in the one behind its end."""
 
 
+NEVER = 1 << 30
+"""A chunk, in tokens, that no prompt fills: `MultiConnector` takes what its first child has, so nothing longer is owed."""
+
+
 class Kind(NamedTuple):
-    """A connector: its name in vLLM, how it is told how many pages its memory has, and what drives it."""
+    """A connector: its name in vLLM, and by the name of each child, or of itself, what its configuration is made of."""
 
     name: str
-    configure: Callable[[int], dict[str, Any]]
-    drive: Callable[[Source, Any, Any, Any, int], Connector]
+    children: Sequence[str] = ()
 
 
 def _offloading(pages: int) -> dict[str, Any]:
@@ -52,9 +57,16 @@ def _simple(pages: int) -> dict[str, Any]:
     return {"cpu_bytes_to_use": pages * PAGE_BYTES, "num_cpu_blocks": pages}
 
 
+SIDES: Mapping[str, tuple[Callable[[int], dict[str, Any]], Callable[[Source, Any, Any, KeyNames], Side]]] = {
+    "OffloadingConnector": (_offloading, Offloading),
+    "SimpleCPUOffloadConnector": (_simple, SimpleOffload),
+}
+"""By name in vLLM: how a connector is told how many pages its memory has, and what drives it."""
+
 KINDS: Mapping[str, Kind] = {
-    "offloading": Kind("OffloadingConnector", _offloading, Offloading),
-    "simple": Kind("SimpleCPUOffloadConnector", _simple, SimpleOffload),
+    "offloading": Kind("OffloadingConnector"),
+    "simple": Kind("SimpleCPUOffloadConnector"),
+    "multi": Kind("MultiConnector", ("SimpleCPUOffloadConnector", "OffloadingConnector")),
 }
 """The connectors that can be named in the engine's option `connector`."""
 
@@ -75,7 +87,8 @@ def pages_of(header: TraceHeader, options: Options) -> int:
 
 def configure(source: Source, config: Any, kv_cache_config: Any, kind: Kind, pages: int) -> Any:
     """Name the connector in vLLM's configuration; return the cache's, which says where its pages lie."""
-    transfer = {"kv_connector": kind.name, "kv_role": "kv_both", "kv_connector_extra_config": kind.configure(pages)}
+    extra = {"connectors": [_named(name, pages) for name in kind.children]} if kind.children else SIDES[kind.name][0](pages)
+    transfer = {"kv_connector": kind.name, "kv_role": "kv_both", "kv_connector_extra_config": extra}
     settings = fill(source, source.part("config", "KVTransferConfig"), {**transfer, "kv_load_failure_policy": "recompute"})
     settle(source, config, {"kv_transfer_config": settings})
     vars(config.model_config).update(MODEL)
@@ -85,9 +98,23 @@ def configure(source: Source, config: Any, kv_cache_config: Any, kind: Kind, pag
     return replace(kv_cache_config, kv_cache_tensors=[fill(source, source.interface.KVCacheTensor, placed, placed)])
 
 
-def connected_header(header: Header, connector: Connector, pages: int, delay: int) -> Header:
+def _named(name: str, pages: int) -> dict[str, Any]:
+    return {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": SIDES[name][0](pages)}
+
+
+def connector_of(
+    source: Source, scheduler: Any, config: Any, kv_cache_config: Any, sizes: tuple[int, int], pages: int
+) -> Connector:
+    """Return the connector of a scheduler, with the worker's. `sizes` are (scheduler block size, hash block size) in tokens."""
+    runner, names = ModelRunner(source, scheduler.connector, config, kv_cache_config), KeyNames(sizes[1])
+    mine, workers = ([*getattr(whole, "_connectors", (whole,))] for whole in (scheduler.connector, runner.worker))
+    sides = [SIDES[type(one).__name__][1](source, one, worker, names) for one, worker in zip(mine, workers, strict=True)]
+    return Connector(runner, sides, names, pages, sizes[0] if len(sides) == 1 else NEVER)
+
+
+def connected_header(header: Header, connector: Connector, delay: int) -> Header:
     """Return what the engine declares, with the connector's memory as a second tier that is asked behind the device."""
-    tiered = with_tier(header, pages, None)
+    tiered = with_tier(header, connector.pages, None)
     pools = [structs.replace(pool, null=[*connector.null]) if pool.id == TIER else pool for pool in tiered.pools]
     waits = tiered.rules.progress_steps + WAIT_STEPS + delay
     rules = structs.replace(tiered.rules, tier=TierRules(chunk=connector.chunk, fenced=connector.fenced), progress_steps=waits)

@@ -1,27 +1,92 @@
-"""What the harness asks of a connector of vLLM's."""
+"""A connector of vLLM's as the harness drives it: one or several memories, and the worker that copies from and to them.
+
+The memories are one pool, the pages of one behind those of the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from harness.engines.real_vllm.connectors.copies import Copies
-from harness.engines.real_vllm.connectors.tier import KeyNames, Memory
+from harness.engines.real_vllm.connectors.copies import Copies, Job
+from harness.engines.real_vllm.connectors.model_runner import ModelRunner
+from harness.engines.real_vllm.connectors.tier import Books, KeyNames, Memory
 
 
-class Connector(Memory, Protocol):
-    """A connector of vLLM's, with its scheduler side and its worker side."""
+class CopiesOf:
+    """The device's copies as one memory has them: its pages are numbered from `first` on."""
 
-    names: KeyNames
-    chunk: int
-    """It serves prefixes of whole chunks of so many tokens."""
+    def __init__(self, copies: Copies, first: int) -> None:
+        self._copies, self._first = copies, first
+
+    def begin(self, src: Iterable[int], dst: Iterable[int], *, stores: bool, asked: bool = True) -> Job:
+        """Begin to copy pages; see `Copies.begin`."""
+        sources = [int(page) + (0 if stores else self._first) for page in src]
+        return self._copies.begin(
+            sources, [int(page) + (self._first if stores else 0) for page in dst], stores=stores, asked=asked
+        )
+
+    def wait(self, jobs: Iterable[Job]) -> None:
+        """Let jobs be over before anybody runs."""
+        self._copies.wait(jobs)
+
+    def fill_for(self, pages: Iterable[int], groups: Iterable[int]) -> None:
+        """Note for which groups pages are filled."""
+        self._copies.group_of.update((int(page) + self._first, group) for page, group in zip(pages, groups, strict=False))
+
+
+class Side(Memory, Protocol):
+    """One of vLLM's connectors, its scheduler side and its worker side, and its memory."""
+
     fenced: bool
     """Its copies do not hold the device's blocks: a step that has such a block anew waits for them."""
     null: Sequence[int]
     """Pages of its memory that nobody owns."""
 
-    def attach(self, pool: Any, copies: Copies) -> None:
+    def attach(self, pool: Any, copies: CopiesOf) -> None:
         """Take the device's block pool, observed, and what stands in for the device's copies."""
 
+    def tell(self, meta: Any) -> None:
+        """Take note of what its worker is told with a step."""
+
+
+class Connector:
+    """The connector that a scheduler has. `sides` are its children, or itself; each memory has so many `pages`.
+
+    `chunk`: it serves prefixes of whole chunks of so many tokens.
+    """
+
+    def __init__(self, runner: ModelRunner, sides: Sequence[Side], names: KeyNames, pages: int, chunk: int) -> None:
+        self._runner, self._sides, self.names, self._each, self.chunk = runner, sides, names, pages, chunk
+        self.pages = pages * len(sides)
+        self.fenced = any(side.fenced for side in sides)
+        self.null = [first + page for first, side in self._placed() for page in side.null]
+
+    def _placed(self) -> list[tuple[int, Side]]:
+        """Return the sides with their first pages."""
+        return [(index * self._each, side) for index, side in enumerate(self._sides)]
+
+    def attach(self, pool: Any, copies: Copies) -> None:
+        """Take the device's block pool, observed, and what stands in for the device's copies."""
+        self._copies = copies
+        for first, side in self._placed():
+            side.attach(pool, CopiesOf(copies, first))
+
     def work(self, output: Any, failing: Sequence[int]) -> Any:
-        """Have the worker side do a step of the scheduler's; return what it tells the scheduler (`KVConnectorOutput`)."""
+        """Have the worker do a step of the scheduler's; return what it tells the scheduler (`KVConnectorOutput`)."""
+        meta = output.kv_connector_metadata
+        for side, told in zip(self._sides, getattr(meta, "metadata", (meta,)), strict=True):
+            side.tell(told)
+        return self._runner.work(output, lambda: self._copies.advance(failing))
+
+    def books(self) -> Books:
+        """Return what all memories hold."""
+        whole = Books({}, {}, 0)
+        for first, side in self._placed():
+            books = side.books()
+            whole = Books(
+                {**whole.keys, **{(group, first + page, key): claim for (group, page, key), claim in books.keys.items()}},
+                {**whole.references, **{first + page: count for page, count in books.references.items()}},
+                whole.free + books.free,
+            )
+        return whole

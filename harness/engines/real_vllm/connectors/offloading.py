@@ -17,8 +17,8 @@ from itertools import chain, repeat
 from typing import Any
 
 from harness.engines.cache_state import Claim, KeyId
-from harness.engines.real_vllm.connectors.copies import Copies, Job
-from harness.engines.real_vllm.connectors.model_runner import ModelRunner
+from harness.engines.real_vllm.connectors.copies import Job
+from harness.engines.real_vllm.connectors.kinds import CopiesOf
 from harness.engines.real_vllm.connectors.tier import Books, KeyNames
 from harness.engines.real_vllm.source import Source
 
@@ -29,7 +29,7 @@ CHUNK_BYTES = 4096
 class CopyWorker:
     """What vLLM's worker has for `CPUOffloadingWorker`: it keeps the copies in mind."""
 
-    def __init__(self, source: Source, copies: Copies) -> None:
+    def __init__(self, source: Source, copies: CopiesOf) -> None:
         self._copies = copies
         self._result = source.part("v1.kv_offload.base", "TransferResult")
         self.jobs: dict[int, Job] = {}
@@ -39,7 +39,7 @@ class CopyWorker:
         """Begin the copies of a store that the device will be asked for."""
         self.jobs[job_id] = self._copies.begin(src.block_ids, dst.block_ids, stores=True, asked=False)
         groups = chain.from_iterable(repeat(group, count) for group, count in enumerate(src.group_sizes))
-        self._copies.group_of.update(zip(map(int, dst.block_ids), groups, strict=False))
+        self._copies.fill_for(dst.block_ids, groups)
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
         """Ask for a store that was told of."""
@@ -72,25 +72,20 @@ class Offloading:
     fenced = True
     null: Sequence[int] = ()
 
-    def __init__(self, source: Source, scheduler: Any, config: Any, kv_cache_config: Any, hash_block_size: int) -> None:
-        self._source = source
-        self._manager = scheduler.connector.connector_scheduler.manager
+    def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
+        self._source, self._connector_worker, self._names = source, worker.connector_worker, names
+        self._manager = connector.connector_scheduler.manager
         self._group_of = source.part("v1.kv_offload.base", "get_offload_group_idx")
         self._hash_of = source.part("v1.kv_offload.base", "get_offload_block_hash")
-        self.names = KeyNames(hash_block_size)
-        self.chunk = scheduler.block_size
-        self._runner = ModelRunner(source, scheduler.connector, config, kv_cache_config)
 
-    def attach(self, pool: Any, copies: Copies) -> None:
+    def attach(self, pool: Any, copies: CopiesOf) -> None:
         """Take what stands in for the device's copies; this connector does not touch the device's block pool."""
-        self._copies = copies
-        self._worker = self._runner.worker.connector_worker.worker = CopyWorker(self._source, copies)
+        self._worker = self._connector_worker.worker = CopyWorker(self._source, copies)
 
-    def work(self, output: Any, failing: Sequence[int]) -> Any:
-        """Do a step of the worker, with the stores that it is told of begun."""
-        for job_id, job in output.kv_connector_metadata.store_jobs.items():
+    def tell(self, meta: Any) -> None:
+        """Begin the stores that the worker will ask for."""
+        for job_id, job in meta.store_jobs.items():
             self._worker.tell(job_id, job.src_spec, job.dst_spec)
-        return self._runner.work(output, lambda: self._copies.advance(failing))
 
     def books(self) -> Books:
         """Return what the manager shows of its chunks: a key can be hit when its store has ended."""
@@ -100,7 +95,7 @@ class Offloading:
             if chunk.ref_cnt:
                 held[chunk.chunk_id] = abs(chunk.ref_cnt)
             if chunk.is_ready:
-                keys[self._group_of(key), chunk.chunk_id, key] = self.names.claim(self._hash_of(key))
+                keys[self._group_of(key), chunk.chunk_id, key] = self._names.claim(self._hash_of(key))
         return Books(keys, held, self._manager._get_num_free_chunks() + _kept(self._manager))
 
 

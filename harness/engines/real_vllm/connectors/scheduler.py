@@ -156,8 +156,9 @@ class ConnectedScheduler(RealScheduler):
         return done
 
     def _forget_memory(self, reason: UnpublishReason) -> bool:
+        """Have the connector forget; of several, one may do so and another not: then nothing was asked for that was done."""
         done = bool(self._reset_connector_cache())
-        self._look(reason)
+        self._look(reason if done else "evict")
         return done
 
     # --- what the connector did ---------------------------------------------------------------------------------------

@@ -14,18 +14,16 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.engines.cache_state import Claim, KeyId
-from harness.engines.real_vllm.connectors.copies import Copies, Job
-from harness.engines.real_vllm.connectors.model_runner import ModelRunner
+from harness.engines.real_vllm.connectors.copies import Job
+from harness.engines.real_vllm.connectors.kinds import CopiesOf
 from harness.engines.real_vllm.connectors.tier import Books, KeyNames
 from harness.engines.real_vllm.source import Source
-
-NAME = "SimpleCPUOffloadConnector"
 
 
 class CopyBackend:
     """What vLLM's worker has for `DmaCopyBackend`: it keeps the copies in mind."""
 
-    def __init__(self, copies: Copies) -> None:
+    def __init__(self, copies: CopiesOf) -> None:
         self._copies = copies
 
     def launch_copy(
@@ -45,7 +43,7 @@ class CopyBackend:
 class _Event:
     """The event of a stream behind a copy."""
 
-    def __init__(self, copies: Copies, job: Job) -> None:
+    def __init__(self, copies: CopiesOf, job: Job) -> None:
         self._copies, self._job = copies, job
 
     def query(self) -> bool:
@@ -62,28 +60,21 @@ class SimpleOffload:
 
     fenced = False
 
-    def __init__(self, source: Source, scheduler: Any, config: Any, kv_cache_config: Any, hash_block_size: int) -> None:
-        self._connector = scheduler.connector
-        self._manager = self._connector.scheduler_manager
-        self._pool = self._manager.cpu_block_pool
+    def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
+        self._connector, self._handler, self._names = connector, worker.worker_handler, names
+        self._pool = connector.scheduler_manager.cpu_block_pool
         self._group_of = source.utils.get_group_id
         self._hash_of = source.utils.get_block_hash
-        self.names = KeyNames(hash_block_size)
-        self.chunk = self._manager.block_size
         self.null: Sequence[int] = [self._pool.null_block.block_id]
-        self._runner = ModelRunner(source, self._connector, config, kv_cache_config)
 
-    def attach(self, pool: Any, copies: Copies) -> None:
+    def attach(self, pool: Any, copies: CopiesOf) -> None:
         """Take the device's block pool, observed, and what stands in for the device's copies."""
-        self._copies = copies
         self._connector.bind_gpu_block_pool(pool)
-        handler = self._runner.worker.worker_handler
-        handler._backend = CopyBackend(copies)
-        _without_streams(importlib.import_module(type(handler).__module__))
+        self._handler._backend = CopyBackend(copies)
+        _without_streams(importlib.import_module(type(self._handler).__module__))
 
-    def work(self, output: Any, failing: Sequence[int]) -> Any:
-        """Do a step of the worker."""
-        return self._runner.work(output, lambda: self._copies.advance(failing))
+    def tell(self, meta: Any) -> None:
+        """Do nothing: its copies begin when the worker asks for them."""
 
     def books(self) -> Books:
         """Return what the block pool of the CPU shows of itself."""
@@ -96,7 +87,7 @@ class SimpleOffload:
             if block.ref_cnt > 0:
                 held[block.block_id] = block.ref_cnt
             for key in [] if block.block_hash is None else [block.block_hash, *further.get(block.block_id, ())]:
-                keys[self._group_of(key), block.block_id, key] = self.names.claim(self._hash_of(key))
+                keys[self._group_of(key), block.block_id, key] = self._names.claim(self._hash_of(key))
         return Books(keys, held, self._pool.get_num_free_blocks())
 
 
