@@ -120,7 +120,7 @@ class KeyEventsTrue(Checker):
             node, known = keys[0].node, self._view.is_for_another(name, keys[0].node)
             self._view.store(group, name, node)
             return f"{name!r} names another prefix already" if known else keys[0].wrong_identity(event, place)
-        elif self._untold.was_forgotten(group):
+        elif self._view.is_unclear(name) or self._untold.was_forgotten(group):
             self._view.store_unclear(name, group, [])
         else:
             other = self._untold.elsewhere(group, event)

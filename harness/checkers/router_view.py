@@ -49,6 +49,10 @@ class RouterView:
         known = self._prefix_of.get(name, node)
         return known != node and any(self._told[place] > 0 for place in self._told if place[1] == known)
 
+    def is_unclear(self, name: str) -> bool:
+        """Whether it cannot be said any more for which prefix a name stands."""
+        return self._prefix_of.get(name, BEGINNING) < ANYWHERE
+
     def store(self, group: int, name: str, node: int) -> None:
         """Note that one page more has a prefix."""
         self._prefix_of[name] = node

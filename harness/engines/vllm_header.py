@@ -80,14 +80,15 @@ def retention(trace: TraceHeader, interval: int | None, kinds: Collection[str] =
     return Retention(interval=interval, groups=groups, **declared)
 
 
-def key_events(trace: TraceHeader, *, partial_hits: bool) -> KeyEvents:
-    """Return what vLLM's events for routers leave open.
+def key_events(trace: TraceHeader, hash_block_size: int) -> KeyEvents:
+    """Return what vLLM's events for routers leave open. `hash_block_size` in tokens.
 
     Where blocks of a group are null, or retention drops them, the tokens of an event are those of all blocks and its hashes of
     the blocks that were kept. An event of part of a block names a parent inside the block, which has no event of its own.
     """
     pruned = any(group.kind != "full" for group in trace.layout.groups)
-    return KeyEvents(gaps=pruned, orphans=pruned or partial_hits)
+    finer = any(hash_block_size < group.block_size for group in trace.layout.groups)
+    return KeyEvents(gaps=pruned, orphans=pruned or finer)
 
 
 def _why(rules: Rules, otherwise: str) -> str:

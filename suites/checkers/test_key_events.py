@@ -116,6 +116,8 @@ def test_a_block_whose_parent_nobody_knows_is_not_guessed() -> None:
     text += "submit c z:4\ntake c | 5\nunpublish 0/5 evict\nremoved 0 h2\nstep 2: c 0..4 | 5\n"
     findings, tally = judged(text)
     assert not findings and tally.excused == {"key_events orphans": 2}
+    again = "removed 0 h1\nstored 0 h1 | q:4 by 4 behind h8\nstep 2"
+    assert found(text.replace("step 2", again)) == [], "its page lost the key and got it again in one call"
 
 
 def test_what_the_ledger_forgets_may_still_be_told_to_be_gone() -> None:

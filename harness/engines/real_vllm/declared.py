@@ -82,7 +82,7 @@ def rules_of(
         reserved_pages=int(options.watermark * header.pages),
         drafts=options.num_speculative_tokens,
         eagle_groups=_eagle_groups(core) if options.eagle_groups else [],
-        key_events=key_events(header, partial_hits=partial_hits) if tells_routers(source, options) else None,
+        key_events=key_events(header, sizes[1]) if tells_routers(source, options) else None,
     )
 
 

@@ -86,7 +86,7 @@ def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
         reserved_pages=int(options.watermark * config.num_blocks),
         drafts=options.num_speculative_tokens,
         eagle_groups=_eagle_groups(config),
-        key_events=key_events(header, partial_hits=config.enable_partial_hash_hits) if options.enable_kv_cache_events else None,
+        key_events=key_events(header, config.hash_block_size) if options.enable_kv_cache_events else None,
     )
 
 
