@@ -12,12 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from harness._util.errors import UsageError
 from harness.cli import invoke
 from harness.engines.kind import Exported, Failed
+from harness.engines.real_vllm.as_test.construct import built
+from harness.engines.real_vllm.source import load
 from harness.engines.registry import parse
 from harness.history import validate
 from harness.history.events import Read
 from harness.run.execute import drive
+from harness.trace import layouts
+from harness.trace.format import TraceHeader
 from suites.support.consoles import ROOT
 from suites.support.real_vllm import REAL, SOURCE
 
@@ -92,3 +97,10 @@ def test_a_test_of_what_is_sound_passes(name: str, tmp_path: Path) -> None:
         files[-1].write_text(spec.kind.as_test(result.trace, result.history, failed, spec.options).text)
     ran = run_tests(*files)
     assert ran.returncode == 0 and f"{len(files)} passed" in ran.stdout, ran.stdout
+
+
+@pytest.mark.parametrize(("name", "value"), [("max_loras", 1), ("scheduling_policy", "priority"), ("async_depth", 1)])
+def test_an_option_that_a_test_does_not_spell_out_is_refused_by_its_name(name: str, value: object) -> None:
+    header = TraceHeader("t", layouts.load("full"), 10, height="scheduler", options={name: value})
+    with pytest.raises(UsageError, match=f"option '{name}' is not spelled out in a test"):
+        built(header, load(SOURCE))

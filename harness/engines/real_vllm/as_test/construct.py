@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from harness._util.errors import UsageError
 from harness.engines.real_vllm.build import base_block_size, block_sizes, cache_config, has_retention_field, parameters
 from harness.engines.real_vllm.declared import interval_of, read_options
+from harness.engines.real_vllm.request_options import NAMES
 from harness.engines.real_vllm.source import Source
 from harness.trace.format import GroupSpec, TraceHeader
 from reference_impl.vllm_extended.config import Options
@@ -66,6 +67,7 @@ def _refuse(header: TraceHeader, options: Options, source: Source) -> None:
         "enable_caching": not options.enable_caching,
         "watermark": options.watermark,
         "tier_pages": options.tier_pages,
+        **{name: header.options.get(name) for name in NAMES},
     }
     asked = [f"option {name!r}" for name, value in odd.items() if value]
     asked += [f"a group of kind {group.kind}" for group in header.layout.groups if group.kind not in (*_IMPORTS, "recurrent")]
