@@ -268,6 +268,18 @@ def generated_and_shared(s: Script, shape: Shape) -> int:
     return 0
 
 
+def outgrown(s: Script, shape: Shape) -> int:
+    """Decode two requests until the pool runs out; the younger waits, or gives tokens back, and goes on when the other ends."""
+    u = shape.unit
+    s.submit("a", f"a:{3 * u - 1}")
+    s.submit("b", f"b:{2 * u - 2}")
+    s.decode(3 * u, "a", "b")
+    s.finish("a")
+    s.decode(4, "b")
+    s.finish("b")
+    return shape.pages(5 * u)
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "loads-take-time",
@@ -413,5 +425,12 @@ SCENARIOS: tuple[Scenario, ...] = (
         "more requests than the pool can hold at once",
         "vllm-project/vllm#10507 (allocation evicts what was just matched)",
         crowded,
+    ),
+    Scenario(
+        "outgrown",
+        "two requests decode until the pool has no room for both",
+        "OpenVINO GenAI 2026.4, partial preemption of a hybrid; vllm-project/vllm#31583",
+        outgrown,
+        heights=("scheduler",),
     ),
 )
