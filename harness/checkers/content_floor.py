@@ -70,6 +70,8 @@ class ContentFloor(Checker):
         """By group and prefix: the page whose key ended although somebody held it, unless that of another page did later."""
         self._free: dict[int, int] = {}
         """By pool: how many pages the engine called free last. What it keeps without a key is not free to it."""
+        self._given: dict[int, int] = {}
+        """By pool: how many pages somebody was given for himself since then."""
         self._finished: set[str] = set()
         self._older: set[str] = set()
         """Requests that were live when the cache was reset or got new weights: what they computed before is forgotten."""
@@ -163,18 +165,24 @@ class ContentFloor(Checker):
         for key, record in ended:
             pool = ledger.groups[key.group].pool
             untouched = not record.holders and not record.keys and record.node == NOTHING
-            spare = self._free.get(pool, 1) and spare_pages(ledger, pool)
+            spare = self._unclaimed(pool) and spare_pages(ledger, pool)
             if untouched and not _keyed(ledger, key.group, key.node) and spare:
                 operation = ledger.holdings.operation
                 self._keep(Lying(key.group, key.node, key.length, pool, key.page, key.r, operation, keyed=True))
         if isinstance(event, Counts):
-            self._free[event.pool] = event.free
+            self._free[event.pool], self._given[event.pool] = event.free, 0
         return None
+
+    def _unclaimed(self, pool: int) -> bool:
+        """Whether some page that the engine called free was given to nobody since; so too if it never counts."""
+        return pool not in self._free or self._free[pool] > self._given.get(pool, 0)
 
     # --- what is lost -------------------------------------------------------------------------------------------------------
 
     def on_take(self, ledger: Ledger, event: Take) -> Found:
         """Who is given a page may write over what lies there."""
+        records = ledger.records[event.pool]
+        self._given[event.pool] = self._given.get(event.pool, 0) + sum(not records[page].holders for page in event.pages)
         if not self._in_page:
             return None
         operation = ledger.holdings.operation

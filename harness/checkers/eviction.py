@@ -86,7 +86,8 @@ class EvictionOrder(Checker):
             gone = [one for one in ended if one.pool == pool.id]
             if gone and pool.eviction is not None and pool.eviction.together:
                 elsewhere = {one.key.node for one in ended if one.pool != pool.id}
-                gone = [one for one in gone if one.key.node not in elsewhere]
+                behind = _behind_others(ledger, {one.key.node for one in ended})
+                gone = [one for one in gone if one.key.node not in elsewhere | behind]
             if gone and pool.eviction is not None and (finding := self._judge(ledger, pool, pool.eviction, gone)):
                 found.append(finding)
         return found
@@ -123,6 +124,18 @@ class EvictionOrder(Checker):
             self.excused["order random"] += len(idle)
         pair = spared_instead(ledger, pool.id, eviction, idle)
         return None if pair is None else _wrong(ledger, eviction, *pair)
+
+
+def _behind_others(ledger: Ledger, nodes: set[int]) -> set[int]:
+    """Return those of the prefixes that continue another of them."""
+    parent, behind = ledger.trie.parent, set()
+    for node in nodes:
+        shorter = parent[node]
+        while shorter >= 0 and shorter not in nodes:
+            shorter = parent[shorter]
+        if shorter >= 0:
+            behind.add(node)
+    return behind
 
 
 def _expired(one: Ended, eviction: Eviction) -> bool:

@@ -19,8 +19,9 @@ from harness.fuzz.draw import Restriction
 from harness.history.events import Event, Header
 from harness.history.notation import parse
 from harness.run.execute import check, drive
+from harness.trace import layouts
 from harness.trace.capabilities import within
-from harness.trace.format import Op, Trace
+from harness.trace.format import Op, Preempt, Step, Submit, Trace, TraceHeader
 from harness.trace.scenarios.shape import Script
 from harness.verdict.result import Result
 
@@ -115,6 +116,23 @@ def test_a_lawful_cache_passes_even_if_it_does_not_say_how_its_keys_end(policy: 
         operations += result.activity.operations
         opportunities += result.tallies[0].opportunities
     assert opportunities > 0
+
+
+def test_a_page_is_not_free_if_it_was_handed_out_in_the_same_operation() -> None:
+    """Two free pages of the window's pool are not enough for r15; what a request had begun is kept there without a key."""
+    options = {"expected_average_seq_length": 64, "hit_granularity": "block"}
+    header = TraceHeader("t", layouts.load("full-swa"), 18, policy="furiosa", options=options)
+    ops: list[Op] = [
+        Submit("r15", "A:63 A[62]:1 A[64]:1"),
+        Submit("r16", "B:1"),
+        Submit("r17", "B:62 r14:2"),
+        Step([("r16", 1), ("r17", 64)]),
+        Step([("r17", 1)], cancel=["r16"]),
+        Preempt("r17"),
+        Step([("r15", 65), ("r17", 1)]),
+    ]
+    result = judged(Trace(header, ops))
+    assert result.activity.evictions > 0 and result.findings == []
 
 
 # --- histories ----------------------------------------------------------------------------------------------

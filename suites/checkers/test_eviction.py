@@ -8,12 +8,12 @@ import pytest
 from harness.checkers import fresh
 from harness.engines import policy as policies
 from harness.engines import registry
-from harness.history.events import Header
+from harness.history.events import Header, Unpublish
 from harness.ledger.ledger import Ledger
 from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
-from harness.trace.format import Trace
+from harness.trace.format import Abort, Finish, Media, Op, Step, Submit, Trace, TraceHeader
 from harness.trace.generate import random_trace
 
 FORGETFUL = {
@@ -45,6 +45,19 @@ def test_a_free_list_of_another_order_is_lawful_if_it_is_declared(order: str) ->
     trace = crowded(3, "full-mamba")
     header = msgspec.structs.replace(trace.header, options={**trace.header.options, "free_list": order})
     assert found("reference", Trace(header, trace.ops)) == set()
+
+
+def test_what_hangs_below_an_evicted_prefix_goes_with_it_although_others_are_older() -> None:
+    """r1's page is the oldest; r6 goes on from what it holds, was used last, and cannot be reached without it."""
+    options = {"expected_average_seq_length": 64, "out_of_window": "freed"}
+    header = TraceHeader("t", layouts.load("full-swa"), 29, height="scheduler", policy="furiosa", options=options)
+    picture = [Media(at=7, length=3, hash="dog")]
+    ops: list[Op] = [Submit("r1", "A:1 @r1:1"), Submit("r3", "A:27 @r2:1 r3:1"), Step()]
+    ops += [Submit("r4", "A:32", media=picture), Submit("r5", "r5:30"), Step()]
+    ops += [Finish("r1"), Submit("r6", "A:1 @r1:1 @r6:12"), Step(), Abort("r4"), *[Step()] * 33, Finish("r6"), Step()]
+    result = drive(Trace(header, ops), registry.parse("reference").open(header))
+    gone = {event.page for event in result.history.events if isinstance(event, Unpublish) and event.group == 0}
+    assert len(gone) >= 4 and result.findings == []
 
 
 def test_who_declares_nothing_is_not_judged_and_told_why() -> None:
