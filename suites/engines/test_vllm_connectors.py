@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness._util.data import fixtures
@@ -124,6 +125,16 @@ def test_blocks_that_others_have_are_stored_after_a_reset_of_the_connector() -> 
     assert {finding.anomaly for finding in found} == {"partial-commit", "stale-hit"}
     clean = without_resets_of_the_memory(trace)
     assert drive(clean, parse(f"vllm:source={SOURCE},connector=offloading").open(clean.header)).findings == []
+
+
+def test_a_failed_load_reserves_against_itself() -> None:
+    """What was found in vLLM 0.33.0. Without the failure, or with room for the request twice, the same trace passes."""
+    trace = load(fixtures() / "findings" / "failed-load-reserves-against-itself.jsonl")
+    sound = [msgspec.structs.replace(op, fail=[]) if isinstance(op, Step) else op for op in trace.ops]
+    roomy = msgspec.structs.replace(trace.header, pages=10)
+    for header, ops, anomalies in ((trace.header, trace.ops, ["stuck"]), (trace.header, sound, []), (roomy, trace.ops, [])):
+        engine = parse(f"vllm:source={SOURCE},connector=simple").open(header)
+        assert [finding.anomaly for finding in drive(Trace(header, ops), engine).findings] == anomalies
 
 
 @pytest.mark.parametrize(
