@@ -28,6 +28,8 @@ from harness.vectors.fill import refused_as
 from harness.vectors.form import File, LifecycleInput, LifecycleVector, LookupExpected, Vector
 from harness.vectors.lifecycle import Comparison, Recorder
 
+VECTORS = "vectors"
+"""What an engine may declare as not applicable: that a configuration decides as the reference does."""
 UNASKED = "the engine says nothing of it: no answers to vectors of {kind}"
 
 
@@ -158,6 +160,8 @@ def _opened(question: LifecycleInput, spec: EngineSpec) -> Any:
     except UsageError as error:
         raise CannotAsk(f"refused: {_refused(error)}") from None
     described = engine.describe()
+    if why := described.not_applicable.get(VECTORS):
+        raise CannotAsk(why)
     for need in header.needs:
         if need not in described.capabilities:
             raise CannotAsk(described.not_applicable.get(need, f"engine {kind.name} cannot {need}"))

@@ -101,6 +101,8 @@ def _limited(trace: TraceHeader, header: Header, options: Mapping[str, str], sou
     if why := _withdraws_not(trace, options):
         capabilities = [name for name in capabilities if name != "withdraw"]
         limits["withdraw"] = why
+    if trace.height == "scheduler" and trace.options.get("num_speculative_tokens") and not trace.options.get("use_eagle"):
+        limits["vectors"] = "vLLM sets blocks aside for the drafts of a draft model alone; the reference does so for all"
     if why := _out_of_step(trace, release_name(source)):
         limits["differential"] = f"{why}; this is {source.version!r}"
     if options.get("key_events") == "strict" and header.rules.key_events is not None:
