@@ -110,7 +110,7 @@ def test_a_replay_finds_a_death_while_closing(capsys: pytest.CaptureFixture[str]
 
 
 def test_one_child_serves_many_traces_and_is_replaced_when_it_died() -> None:
-    calm, first = engine("exit-0", at="reset"), started()
+    calm, first = engine("exit-0", at="reset", deadline=21.0), started()  # no other test leaves a child with this deadline
     for _ in range(3):
         assert drive(TRACE, calm.open(TRACE.header)).findings == []
     assert started() - first == 1
