@@ -1,12 +1,18 @@
-"""Messages about unknown names."""
+"""Names that people gave: messages about unknown ones, and what they are called in Python."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 NAMED_MAX = 12
 """Of more names, a message names the nearest ones alone."""
+
+
+def identifier(name: str) -> str:
+    """Return a name as a part of Python's names and of file names: ASCII letters, digits and underscores."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_").lower()
 
 
 def nearest(name: str, known: Iterable[str], listing: str = "") -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from harness._util import files
 from harness._util.errors import UsageError
+from harness._util.names import identifier
 from harness.engines.kind import Failed
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def ready(spec: EngineSpec, trace: Trace, output: Path | None) -> Path:
 
     if spec.kind.as_test is None:
         raise UsageError(f"--export pytest: engine {spec.kind.name} cannot be told in a test of its own; vllm can")
-    path = output or Path(f"test_{re.sub(r'[^A-Za-z0-9]+', '_', trace.header.name).strip('_').lower()}.py")
+    path = output or Path(f"test_{identifier(trace.header.name)}.py")
     if path.exists():
         raise UsageError(f"--output: {path} is there already; name another file, or remove it")
     store.ready(path, "--output")
@@ -44,14 +45,17 @@ def ready(spec: EngineSpec, trace: Trace, output: Path | None) -> Path:
 def export(spec: EngineSpec, result: Result, path: Path) -> list[str]:
     """Write the first finding of a result as a test, run it, and return what came of it in lines.
 
-    Raises UsageError if the finding cannot be told so.
+    That it cannot be written, or not be told so, is one of these lines: what was found stays what was found.
     """
     if not result.findings or result.trace is None or spec.kind.as_test is None:
         return ["no test was written: nothing failed"]
     first = result.findings[0]
     failed = Failed(first.anomaly, first.r, first.seq, first.owed)
-    made = spec.kind.as_test(result.trace, result.history, failed, spec.options)
-    files.write(path, [made.text.encode()])
+    try:
+        made = spec.kind.as_test(result.trace, result.history, failed, spec.options)
+        files.write(path, [made.text.encode()])
+    except UsageError as error:
+        return [f"no test was written: {error}"]
     lines, outcome = made.text.count("\n"), _outcome(path, made)
     if outcome == "fails":
         return [f"test: {path} ({lines} lines) fails here as the trace does: python -m pytest {path}"]
@@ -59,13 +63,26 @@ def export(spec: EngineSpec, result: Result, path: Path) -> list[str]:
 
 
 def _outcome(path: Path, made: Exported) -> str:
-    """Run a test; return `fails` if its own assertion did."""
+    """Run a test; return `fails` if the assertion did that is about the failure."""
     surroundings = os.environ | ({"PYTHONPATH": str(Path(made.path).resolve())} if made.path else {})
-    argv = [sys.executable, "-P", "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", str(path)]
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pytest",
+        "-q",
+        "-c",
+        os.devnull,
+        "-p",
+        "no:cacheprovider",
+        "--tb=line",
+        str(path.resolve()),
+    ]
     try:
         ran = subprocess.run(argv, capture_output=True, text=True, env=surroundings, timeout=SECONDS, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         return f"did not end within {SECONDS} s"
-    if ran.returncode == FAILED and "AssertionError" in ran.stdout:
-        return "fails"
+    if ran.returncode == FAILED:
+        own = re.search(rf"{re.escape(path.name)}:\d+: AssertionError: .*{made.says}", ran.stdout)
+        return "fails" if own else "fails otherwise"
     return "passes" if ran.returncode == 0 else "does not run"

@@ -32,10 +32,14 @@ class Failed(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """A test as source, and the folder that has to be on the path of the Python that runs it; empty: none."""
+    """A test as source, and the folder that has to be on the path of the Python that runs it; empty: none.
+
+    `says` is a pattern of what its assertion says if it fails as it should: the test has others, of what leads there.
+    """
 
     text: str
     path: str
+    says: str
 
 
 Exporter = Callable[[Trace, History, Failed, Mapping[str, str]], Exported]

@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness._util.errors import UsageError
 from harness.cli import invoke
-from harness.engines.kind import Exported, Failed
+from harness.engines.kind import Failed
 from harness.engines.real_vllm.as_test.construct import built
 from harness.engines.real_vllm.source import load
 from harness.engines.registry import parse
@@ -22,7 +24,7 @@ from harness.history import validate
 from harness.history.events import Read
 from harness.run.execute import drive
 from harness.trace import layouts
-from harness.trace.format import TraceHeader
+from harness.trace.format import Submit, Trace, TraceHeader
 from suites.support.consoles import ROOT
 from suites.support.real_vllm import REAL, SOURCE
 
@@ -65,7 +67,7 @@ def test_a_stored_test_is_what_its_trace_exports(stored: Path) -> None:
     first = result.findings[0]
     assert result.trace is not None and spec.kind.as_test is not None
     made = spec.kind.as_test(result.trace, result.history, Failed(first.anomaly, first.r, first.seq, first.owed), spec.options)
-    assert made == Exported(stored.read_text(), SOURCE)
+    assert (made.text, made.path) == (stored.read_text(), SOURCE)
     assert not any("cachewitness" in line or "harness" in line for line in made.text.splitlines() if "import" in line)
 
 
@@ -104,3 +106,25 @@ def test_an_option_that_a_test_does_not_spell_out_is_refused_by_its_name(name: s
     header = TraceHeader("t", layouts.load("full"), 10, height="scheduler", options={name: value})
     with pytest.raises(UsageError, match=f"option '{name}' is not spelled out in a test"):
         built(header, load(SOURCE))
+
+
+def test_what_a_trace_says_is_text_and_no_code(tmp_path: Path) -> None:
+    """A trace is anybody's, and its test is run: quotes, line ends and code in it stay inside strings, or are refused."""
+    trace, spec = validate.load_trace(trace_of(FOUND / "test_eagle_window_of_one.py")), parse(f"vllm:source={SOURCE}")
+    evil = '""" + open("broken", "w") + """\n\\'
+    header = msgspec.structs.replace(trace.header, name='a"; import os', story=evil)
+    ops = [msgspec.structs.replace(op, salt=evil) if isinstance(op, Submit) else op for op in trace.ops]
+    result = drive(Trace(header, ops), spec.open(header))
+    assert result.trace is not None and spec.kind.as_test is not None
+    first = result.findings[0]
+    failed = Failed(first.anomaly, first.r, first.seq, first.owed)
+    made = spec.kind.as_test(result.trace, result.history, failed, spec.options)
+    module = ast.parse(made.text)
+    calls = [node.func for node in ast.walk(module) if isinstance(node, ast.Call)]
+    assert "open" not in {function.id for function in calls if isinstance(function, ast.Name)}
+    salts = {node.value.value for node in ast.walk(module) if isinstance(node, ast.keyword) and node.arg == "cache_salt"}
+    assert salts == {evil} and "test_a_import_os" in made.text
+    ops = [msgspec.structs.replace(op, r=evil) if isinstance(op, Submit) else op for op in trace.ops][:1]
+    history = drive(Trace(header, ops), spec.open(header)).history
+    with pytest.raises(UsageError, match="is not spelled out in a test; rename it"):
+        spec.kind.as_test(Trace(header, ops), history, Failed("lost-hit", evil, 0, 2), spec.options)

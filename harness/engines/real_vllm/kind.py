@@ -144,7 +144,7 @@ def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answ
 def _as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str, str]) -> Exported:
     from harness.engines.real_vllm.as_test.write import as_test
 
-    return Exported(as_test(trace, history, failed, options), options.get("source", ""))
+    return as_test(trace, history, failed, options)
 
 
 def _faults() -> Mapping[str, Mutant]:

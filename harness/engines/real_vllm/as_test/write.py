@@ -14,7 +14,9 @@ from itertools import groupby
 from textwrap import fill, indent
 
 from harness._util.errors import UsageError
-from harness.engines.kind import Failed
+from harness._util.lines import printable
+from harness._util.names import identifier
+from harness.engines.kind import Exported, Failed
 from harness.engines.real_vllm.as_test import text
 from harness.engines.real_vllm.as_test.construct import built
 from harness.engines.real_vllm.source import load
@@ -49,11 +51,15 @@ READS = (
 """The anomalies that show in what a request reads."""
 HITS = ("lost-hit", "lost-replay-boundary")
 """The anomalies that show in how much a request hits."""
+SAYS = {READS: r"computed from ", HITS: r" hits \d+ tokens"}
+"""What the assertions of `text` say of them."""
+PLAIN = re.compile(r"[\w.:+@-]+", re.ASCII)
+"""Names of requests that are written into a test: a trace is anybody's, and the test is run."""
 WIDTH = 118
 
 
-def as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str, str]) -> str:
-    """Return the source of a test file that fails as the trace does, with the vLLM that `options` names.
+def as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str, str]) -> Exported:
+    """Return a test file that fails as the trace does, with the vLLM that `options` names.
 
     Raises UsageError if such a test cannot be written.
     """
@@ -63,10 +69,7 @@ def as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str
         raise UsageError("--export pytest: the fault is patched in, so a test of vLLM alone would pass; leave out mutant=")
     source, header = load(options.get("source", "")), trace.header
     parts, calls = built(header, source), _Calls(trace, history, failed)
-    name = re.sub(r"\W+", "_", header.name).strip("_").lower()
-    story = header.story or f"{failed.anomaly} of {failed.r}"
-    story = story if story.startswith("vLLM") else story[0].upper() + story[1:]
-    story = text.HEAD.format(story=story.rstrip(".") + ".", anomaly=failed.anomaly, version=source.version)
+    story = text.HEAD.format(story=_story(header, failed), anomaly=failed.anomaly, version=source.version)
     standard = ["from collections import defaultdict"] if failed.anomaly in READS else []
     content = [text.MEMORY] if failed.anomaly in READS else []
     source_text = "\n\n\n".join(
@@ -76,10 +79,18 @@ def as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str
             + "\n".join([*_imports([*standard, *parts.imports]), "", *parts.specs, *content]),
             *(function.rstrip() for function in _functions(header, history, failed, calls)),
             "\n".join(parts.requests),
-            f"def test_{name}():\n" + indent("\n".join([*parts.objects, *calls.lines()]), "    "),
+            f"def test_{identifier(header.name)}():\n" + indent("\n".join([*parts.objects, *calls.lines()]), "    "),
         ]
     )
-    return (source_text if calls.identified else re.sub(r"known\(r, ([^()]+)\)", _tokens, source_text)) + "\n"
+    whole = source_text if calls.identified else re.sub(r"known\(r, ([^()]+)\)", _tokens, source_text)
+    says = next(pattern for anomalies, pattern in SAYS.items() if failed.anomaly in anomalies)
+    return Exported(whole + "\n", options.get("source", ""), says)
+
+
+def _story(header: TraceHeader, failed: Failed) -> str:
+    """Return what the trace says of itself, as a sentence that may stand in a docstring."""
+    story = printable(header.story or f"{failed.anomaly} of {failed.r}").replace("\\", "/").replace('"', "'")
+    return (story if story.startswith("vLLM") else story[0].upper() + story[1:]).rstrip(".") + "."
 
 
 def _tokens(known: re.Match[str]) -> str:
@@ -165,10 +176,14 @@ class _Calls:
     def _submit(self, event: Submitted) -> Iterable[str]:
         if event.media:
             raise UsageError("--export pytest: images are not spelled out in a test; attach the trace instead")
+        if not PLAIN.fullmatch(event.r):
+            raise UsageError(
+                f"--export pytest: a request called {event.r!r} is not spelled out in a test; rename it in the trace"
+            )
         name = event.r if event.r.isidentifier() and not keyword.iskeyword(event.r) else f"request_{len(self._names)}"
         self._names[event.r], self._tokens[event.r] = name, event.tokens
-        salt = f', cache_salt="{event.salt}"' if event.salt else ""
-        adapter = f', lora_request=LoRARequest("{event.adapter}", 1, "{event.adapter}")' if event.adapter else ""
+        salt = f", cache_salt={event.salt!r}" if event.salt else ""
+        adapter = f", lora_request=LoRARequest({event.adapter!r}, 1, {event.adapter!r})" if event.adapter else ""
         if adapter:
             yield "from vllm.lora.request import LoRARequest"
         made = f'request("{event.r}", {self._spelled(event.tokens)}{salt}{adapter})'
