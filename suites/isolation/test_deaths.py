@@ -14,7 +14,7 @@ import pytest
 from harness._util.errors import EngineMissing
 from harness.cli import invoke
 from harness.engines import import_probe
-from harness.engines.child.engine import Isolation, started
+from harness.engines.child.engine import IDLE_MAX, Isolation, started
 from harness.engines.registry import EngineSpec, kinds, parse
 from harness.run.execute import drive
 from harness.run.runner import Runner
@@ -120,6 +120,17 @@ def test_one_child_serves_many_traces_and_is_replaced_when_it_died() -> None:
     assert started() - second == 3
 
 
+def test_of_many_engines_only_the_last_few_keep_their_process() -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = descriptors()
+    for opening in range(IDLE_MAX + 4):
+        spec = engine("exit-0", at="reset", memory_gib=4.0 + opening)
+        assert drive(TRACE, spec.open(TRACE.header)).findings == []
+    assert descriptors() <= before + 4 * IDLE_MAX, "a child takes four pipes"
+
+
 def test_two_engines_are_open_at_once() -> None:
     spec = engine("exit-0", at="reset")
     one, other = spec.open(TRACE.header), spec.open(TRACE.header)
@@ -207,7 +218,7 @@ IMPORTS = {
     "os._exit(0)": "the import ends the process (exit status 0)",
     "os.kill(os.getpid(), 11)": "the import ends the process (SIGSEGV)",
     "sys.exit(0)": "the import ends the process (exit status 1)",
-    "os.closerange(3, 64); os._exit(0)": "the import ends the process (exit status 0)",
+    "os.closerange(3, 65536); os._exit(0)": "the import ends the process (exit status 0)",
     "raise ValueError('not here')": "ValueError: not here",
 }
 

@@ -44,6 +44,8 @@ HURRY, HURRIED_MIN = 30, 1.0
 SERVE = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from harness.engines.child.serve import main; main()"
 STACK = re.compile(r"^Current thread .*\n +File (.+)$", re.MULTILINE)
 """The innermost frame in what Python's fault handler writes."""
+IDLE_MAX = 8
+"""Children that wait for another trace at once: a process that opens many engines does not keep one of each."""
 QUOTED = 80
 """Characters of an answer, or of the last line of an output, that a message repeats."""
 
@@ -211,41 +213,52 @@ class Isolated:
 
 
 class _Children:
-    """The children of this process that wait for a trace, by engine; `started` counts all that there were."""
+    """The children of this process that wait for a trace; `started` counts all that there were."""
 
     def __init__(self) -> None:
         self.started = 0
         self._owner = os.getpid()
-        self._idle: dict[tuple[Any, ...], list[Child]] = {}
+        self._idle: list[tuple[_Of, Child]] = []
 
     def take(self, text: str, isolation: Isolation) -> Child:
-        """Return a child that waits, or a new one."""
-        if waiting := self._waiting(text, isolation):
-            return waiting.pop()
+        """Return a child that waits for this engine, the one that has waited least, or a new one."""
+        idle, wanted = self._own(), _of(text, isolation)
+        for place in reversed(range(len(idle))):
+            if idle[place][0] == wanted:
+                return idle.pop(place)[1]
         self.started += 1
         return Child(text, isolation)
 
     def give_back(self, child: Child, text: str, isolation: Isolation) -> None:
-        """Keep a child for the next trace, or end it if it is in the middle of something."""
+        """Keep a child for the next trace, or end it if it is in the middle of something; the oldest make room."""
         if child.busy:
             child.end()
         else:
-            self._waiting(text, isolation).append(child)
+            self._own().append((_of(text, isolation), child))
+        self._end(all_but=IDLE_MAX)
 
     def end(self) -> None:
         """End all that wait."""
-        for waiting in self._own().values():
-            while waiting:
-                waiting.pop().end()
+        self._end(all_but=0)
 
-    def _waiting(self, text: str, isolation: Isolation) -> list[Child]:
-        return self._own().setdefault((text, isolation.memory_gib, isolation.command), [])
+    def _end(self, all_but: int) -> None:
+        idle = self._own()
+        while len(idle) > all_but:
+            idle.pop(0)[1].end()
 
-    def _own(self) -> dict[tuple[Any, ...], list[Child]]:
+    def _own(self) -> list[tuple[_Of, Child]]:
         """Return who waits; a copy of the process that started them has none."""
         if self._owner != os.getpid():
-            self._owner, self._idle = os.getpid(), {}
+            self._owner, self._idle = os.getpid(), []
         return self._idle
+
+
+_Of = tuple[str, float, tuple[str, ...]]
+
+
+def _of(text: str, isolation: Isolation) -> _Of:
+    """Return what a child must have been started for to serve this engine."""
+    return text, isolation.memory_gib, isolation.command
 
 
 _CHILDREN = _Children()
