@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness._util.errors import EngineMissing, UsageError
-from harness.engines.real_vllm.build import base_block_size, block_sizes, fill
+from harness.engines.real_vllm.build import base_block_size, block_sizes_of, fill
 from harness.engines.real_vllm.clock import Clock, TimedManager
 from harness.engines.real_vllm.kind import ENGINE, open_engine
 from harness.engines.real_vllm.source import Source, load
@@ -154,7 +154,7 @@ def test_block_sizes_are_vllm_s_to_resolve() -> None:
     header = TraceHeader("t", layouts.load("full-mamba-unequal"), 40)
     found = source()
     found.utils.resolve_kv_cache_block_sizes = resolve_kv_cache_block_sizes  # type: ignore[attr-defined]
-    assert block_sizes(found, header, None, Options(hash_block_size=4)) == (48, 4)
+    assert block_sizes_of(found, header, None, Options(hash_block_size=4)) == (48, 4)
     (recurrent,) = [group.block_size for group in header.layout.groups if group.kind == "recurrent"]
     assert seen[0].block_size == base_block_size(header) == recurrent
     assert (seen[0].prefix_match_unit, seen[0].enable_prefix_caching) == (4, True)

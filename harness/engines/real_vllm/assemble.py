@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -13,7 +13,14 @@ from harness._util.errors import UsageError
 from harness.engines.adapter import Driven
 from harness.engines.manager_adapter import ManagerAdapter
 from harness.engines.observe import ObservedManager
-from harness.engines.real_vllm.build import block_sizes, cache_config, fill, has_retention_field, manager, request_maker
+from harness.engines.real_vllm.build import (
+    block_sizes,
+    block_sizes_of,
+    cache_config,
+    has_retention_field,
+    manager,
+    request_maker,
+)
 from harness.engines.real_vllm.clock import Clock, TimedManager
 from harness.engines.real_vllm.connectors.build import configure, connected_header, connector_of, kind_of, pages_of
 from harness.engines.real_vllm.connectors.scheduler import ConnectedScheduler
@@ -51,10 +58,10 @@ def manager_engine(header: TraceHeader, options: Options, source: Source, sized:
     clock, interval = Clock(), interval_of(header, options, source)
     if sized:
         header, options, config, whole = size(source, header, options, interval, sized)
-        sizes = _block_sizes(source, config, whole)
+        sizes = block_sizes(source, config, whole)
     else:
         config = cache_config(source, header, options, interval)
-        sizes = block_sizes(source, header, config, options)
+        sizes = block_sizes_of(source, header, config, options)
     with _retaining(source, interval):
         core = manager(source, config, sizes, options)
     timed = TimedManager(core, clock)
@@ -84,7 +91,7 @@ def scheduler_engine(header: TraceHeader, options: Options, source: Source, conn
     kind = kind_of(connector, source) if connector else None
     if kind is not None:
         config = configure(source, whole, config, kind, pages_of(header, options))
-    sizes = _block_sizes(source, config, whole)
+    sizes = block_sizes(source, config, whole)
     with _retaining(source, interval), model_runner(options):
         scheduler = build_scheduler(source, whole, config, sizes, special.encoder_budget)
         check_depth(source, whole, options)
@@ -95,27 +102,20 @@ def scheduler_engine(header: TraceHeader, options: Options, source: Source, conn
     described = describe(header, "vllm", source.version, rules_of(header, options, source, core, sizes, interval), options)
     described = replace(described, capabilities=[*described.capabilities, *special.capabilities])
     worker = worker_of(source, scheduler, config, options)
+    parts = (source, scheduler, observed, new_request, clock, options)
     if kind is None:
-        plain = RealScheduler(source, scheduler, observed, new_request, clock, options)
-        plain.worker = worker
-        return Assembled(described, plain, clock)
-    driven = connector_of(source, scheduler, whole, config, sizes, pages_of(header, options))
-    adapter = ConnectedScheduler(source, scheduler, observed, new_request, clock, options, driven)
+        adapter = RealScheduler(*parts)
+    else:
+        driven = connector_of(source, scheduler, whole, config, sizes, pages_of(header, options))
+        adapter = ConnectedScheduler(*parts, driven)
+        described = connected_header(described, driven, options.tier_delay)
     adapter.worker = worker
-    tiered = connected_header(described, driven, options.tier_delay)
-    return Assembled(tiered, adapter, clock)
-
-
-def _block_sizes(source: Source, config: Any, whole: Any) -> tuple[int, int]:
-    """Return (scheduler block size, hash block size) in tokens, as vLLM resolves them."""
-    offered = {"kv_cache_config": config, "vllm_config": whole}
-    sizes: tuple[int, int] = fill(source, source.utils.resolve_kv_cache_block_sizes, offered)
-    return sizes
+    return Assembled(described, adapter, clock)
 
 
 def _refuse(header: TraceHeader, options: Options, source: Source, connector: str) -> None:
     """Raise UsageError for what vLLM's scheduler is not driven with."""
-    if source.release is not None and source.release < SCHEDULERS_SINCE:
+    if source.is_before(SCHEDULERS_SINCE):
         since = "{}.{}".format(*SCHEDULERS_SINCE)
         raise UsageError(f"vLLM {source.version}: its Scheduler is driven from {since} on; run it at manager height")
     if options.tier_pages and not connector:

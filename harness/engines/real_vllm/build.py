@@ -142,8 +142,15 @@ def base_block_size(header: TraceHeader) -> int:
     return recurrent[0] if recurrent else header.layout.groups[0].block_size
 
 
-def block_sizes(source: Source, header: TraceHeader, config: Any, options: Options) -> tuple[int, int]:
-    """Return (scheduler block size, hash block size) in tokens, as vLLM itself resolves them."""
+def block_sizes(source: Source, config: Any, whole: Any) -> tuple[int, int]:
+    """Return (scheduler block size, hash block size) in tokens, as vLLM itself resolves them from its own configurations."""
+    offered = {"kv_cache_config": config, "vllm_config": whole}
+    sizes: tuple[int, int] = fill(source, source.utils.resolve_kv_cache_block_sizes, offered)
+    return sizes
+
+
+def block_sizes_of(source: Source, header: TraceHeader, config: Any, options: Options) -> tuple[int, int]:
+    """Return the same for a cache manager that is built without a configuration of the whole engine."""
     requested = options.hash_block_size
     cache = SimpleNamespace(
         block_size=base_block_size(header),
@@ -153,9 +160,7 @@ def block_sizes(source: Source, header: TraceHeader, config: Any, options: Optio
     )
     parallel = SimpleNamespace(decode_context_parallel_size=1, prefill_context_parallel_size=1)
     whole = SimpleNamespace(cache_config=cache, parallel_config=parallel, kv_transfer_config=None)
-    offered = {"kv_cache_config": config, "vllm_config": whole}
-    sizes: tuple[int, int] = fill(source, source.utils.resolve_kv_cache_block_sizes, offered)
-    return sizes
+    return block_sizes(source, config, whole)
 
 
 def manager(source: Source, config: Any, sizes: tuple[int, int], options: Options) -> Any:

@@ -75,7 +75,7 @@ def rules_of(
             header,
             interval,
             shared_prefix_boundary=_pins_shared_prefix_boundaries(source),
-            extension=partial_hits and source.release is not None and source.release < EXTENSION_ENDED,
+            extension=partial_hits and source.is_before(EXTENSION_ENDED),
             lowered=_lowers_boundaries(source),
         ),
         progress_steps=PROGRESS_STEPS,

@@ -51,7 +51,7 @@ def size(source: Source, header: TraceHeader, options: Options, interval: int | 
     the retention interval in tokens. Raises UsageError for a layout without a model, and for what this release has not or
     refuses.
     """
-    if source.release is not None and source.release < SINCE:
+    if source.is_before(SINCE):
         raise UsageError(f"vLLM {source.version}: its sizing is driven from {SINCE[0]}.{SINCE[1]} on; leave `sized` out")
     model = layouts.model(header.layout.name)
     whole = engine_config(source, header, options)

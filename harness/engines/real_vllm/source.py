@@ -47,6 +47,10 @@ class Source:
         found = (int(match[1]), int(match[2])) if match else None
         return found if found and found > (0, 1) else None
 
+    def is_before(self, release: tuple[int, int]) -> bool:
+        """Whether this is known to be older than a release."""
+        return self.release is not None and self.release < release
+
     def part(self, module: str, name: str) -> Any:
         """Return something defined in `vllm.<module>`.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from harness._util.errors import UsageError
-from harness.engines.real_vllm.build import base_block_size, block_sizes, cache_config, has_retention_field, parameters
+from harness.engines.real_vllm.build import base_block_size, block_sizes_of, cache_config, has_retention_field, parameters
 from harness.engines.real_vllm.declared import interval_of, read_options
 from harness.engines.real_vllm.request_options import NAMES
 from harness.engines.real_vllm.source import Source
@@ -35,7 +35,7 @@ def built(header: TraceHeader, source: Source) -> Built:
     options = read_options(header, source)
     _refuse(header, options, source)
     interval = interval_of(header, options, source)
-    sizes = block_sizes(source, header, cache_config(source, header, options, interval), options)
+    sizes = block_sizes_of(source, header, cache_config(source, header, options, interval), options)
     offered = {"num_blocks": header.pages, "kv_cache_tensors": [], "prefix_cache_retention_interval": interval}
     config = _call(source.interface.KVCacheConfig, offered, {"kv_cache_groups": "groups"}, first=())
     marks = ", is_eagle_group=index in EAGLE" if options.eagle_groups else ""
@@ -71,7 +71,7 @@ def _refuse(header: TraceHeader, options: Options, source: Source) -> None:
     }
     asked = [f"option {name!r}" for name, value in odd.items() if value]
     asked += [f"a group of kind {group.kind}" for group in header.layout.groups if group.kind not in (*_IMPORTS, "recurrent")]
-    if source.release is not None and source.release < SINCE:
+    if source.is_before(SINCE):
         asked.append(f"a vLLM before {'{}.{}'.format(*SINCE)}")
     if not has_retention_field(source) and header.options.get("retention_interval", "by release") != "by release":
         asked.append("an interval that is an environment variable")

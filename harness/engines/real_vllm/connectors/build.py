@@ -75,7 +75,7 @@ def kind_of(name: str, source: Source) -> Kind:
     """Return a connector by name. Raises UsageError if it is unknown, or this release is too old for it."""
     if name not in KINDS:
         raise UsageError(f"--engine: vllm has no connector {name!r}; known are {', '.join(KINDS)}")
-    if source.release is not None and source.release < SINCE:
+    if source.is_before(SINCE):
         raise UsageError(f"vLLM {source.version}: its connectors are driven from {SINCE[0]}.{SINCE[1]} on")
     return KINDS[name]
 
