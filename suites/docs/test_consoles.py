@@ -17,7 +17,9 @@ NEEDED = {"": (), "toy": ("torch",), "score": ("torch", "lm_eval", "aiohttp")}
 
 
 @pytest.mark.parametrize(
-    ("page", "session"), SESSIONS, ids=[f"{page.name}-{s.section.partition(':')[0]}-{s.extra}" for page, s in SESSIONS]
+    ("page", "session"),
+    SESSIONS,
+    ids=[f"{page.name}-{s.section.partition(':')[0]}-{s.extra or 'plain'}" for page, s in SESSIONS],
 )
 def test_the_page_shows_what_is_printed(page: Path, session: consoles.Session, tmp_path: Path) -> None:
     """A section's commands, one after the other in one shell; `…` on the page stands for what differs from run to run."""

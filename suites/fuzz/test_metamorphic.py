@@ -41,7 +41,7 @@ from harness.trace.generate import random_trace
 from harness.trace.scenarios.shape import Shape
 
 REFERENCE = parse("reference").open
-OPERATIONS = 40
+OPERATIONS = 25
 EVERYWHERE = [(policy, height) for policy in policies.names() for height in policies.get(policy).heights]
 HYBRID = Shape(policies.get("vllm").configurations()[7].layout, {"retention_interval": None})
 ROOMY: Mapping[str, dict[str, Any]] = {

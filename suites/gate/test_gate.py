@@ -317,7 +317,7 @@ def test_no_code_is_a_verdict_without_a_report_that_says_the_same(tmp_path: Path
 def test_an_engine_that_ends_the_process_is_not_green(tmp_path: Path) -> None:
     """With a code of 0, from inside an operation: it died, or the gate says that nobody was judged."""
     quits = Bug("died", "witness.py", "        media = [", "        __import__('os')._exit(0)\n        media = [")
-    done = gate(make_fork(tmp_path / "fork", quits), "fork", *SHORT)
+    done = gate(make_fork(tmp_path / "fork", quits), "fork", *SHORT, "--fail-fast")
     assert done.code in (1, 3), done.out + done.err
     assert "verdict: pass" not in done.out and "gate: pass" not in done.out
 

@@ -14,6 +14,7 @@ import pytest
 from harness._util.errors import EngineMissing
 from harness.cli import invoke
 from harness.engines import import_probe
+from harness.engines.child import engine as child_engine
 from harness.engines.child.engine import IDLE_MAX, Isolation, started
 from harness.engines.registry import EngineSpec, kinds, parse
 from harness.run.execute import drive
@@ -155,10 +156,11 @@ def test_the_trace_of_a_death_is_kept_and_shrunk(capsys: pytest.CaptureFixture[s
     assert invoke(["replay", stored["trace"], "--engine", "mortal"]) in (0, 5), "nothing is found without it"
 
 
-def test_the_trace_of_a_hang_is_shrunk_in_a_hurry() -> None:
+def test_the_trace_of_a_hang_is_shrunk_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidates get a part of the deadline; what is told was seen with all of it."""
     spec = engine("hang", deadline=3.0)
     assert spec.hurried().isolation is not None and spec.hurried().isolation.deadline == 1.0
+    monkeypatch.setattr(child_engine, "HURRIED_MIN", 0.4)
     runner = Runner(spec, [Configuration(load("full"))], fail_fast=True)
     report = runner.run([suite for suite in SUITES if suite.name == "random"])
     (failure,) = report.suites[0].failures

@@ -58,7 +58,7 @@ def judged(trace: Trace) -> Result:
 def test_random_workloads_are_lawful_and_not_idle(height: Height) -> None:
     """No checker finds anything, and there were hits, evictions and preemptions to look at."""
     activity = Activity()
-    for trace in traces(height, 12):
+    for trace in traces(height, 5):
         result = judged(trace)
         assert [f.sentence for f in result.findings] == [], trace.header
         activity.add(result.activity)
