@@ -26,7 +26,6 @@ from harness.verdict.result import (
     EXIT_NOTHING_CHECKED,
     EXIT_PASS,
     EXIT_UNKNOWN,
-    Activity,
 )
 from harness.verdict.summary import Stored, shown
 
@@ -39,9 +38,6 @@ def print_campaign(
 ) -> None:
     """Print what a campaign did and reached, the witness if something failed, the verdict, and the line that runs it again."""
     report = campaign.report
-    activity = Activity()
-    for suite in report.suites:
-        activity.add(suite.activity)
     version = f" ({report.engine_version})" if report.engine_version else ""
     _say(f"engine {report.engine}{version}, policy {campaign.plan.policy}, seed {campaign.plan.seed}", out, "bold")
     terminal.print_environment(report, out)
@@ -49,7 +45,7 @@ def print_campaign(
         _say(report.held, out)
     _say(f"canary: {canary_line(canary)}", out)
     _say(f"{campaign.traces:,} traces, each on a configuration of its own; {terminal.speed(report)}", out)
-    terminal.print_activity(activity, out)
+    terminal.print_activity(report.activity, out)
     terminal.print_tallies(report.tallies(), out)
     _print_marks(campaign.marks, out)
     _print_list("not run", [f"{entry.what}: {entry.why} ({entry.count} times)" for entry in report.not_run], out)

@@ -20,22 +20,19 @@ from harness.engines.failure import EngineFailure, OwnMistake, of_ours, told
 from harness.engines.protocol import Engine
 from harness.history.events import (
     Aborted,
-    Counts,
     Died,
     Event,
     Finished,
     Header,
     History,
-    Hit,
     Preempted,
-    Read,
     ResetDone,
     Submitted,
-    Unpublish,
     Version,
 )
 from harness.history.intake import BadEvents, Intake, taken_in
 from harness.history.worker import Worker
+from harness.run.counting import Counting
 from harness.trace.format import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
 from harness.verdict.result import Activity, Result
 
@@ -44,7 +41,6 @@ Beside = Callable[[int, Op, list[Event]], Finding | None]
 
 _MAY_BEGIN = (Submitted, Finished, Aborted, Preempted, ResetDone, Version)
 """Events with which an operation may begin."""
-_COUNTED = frozenset((Submitted, Aborted, Hit, Unpublish, Preempted, Read, Counts))
 
 
 class Stopped(BadEvents):
@@ -105,11 +101,15 @@ class Observer:
     def __init__(self, header: Header, checkers: Iterable[Checker] | None = None, *, keep: bool = True) -> None:
         self.history = History(header, [], [])
         self.findings: list[Finding] = []
-        self.activity, self.counted = Activity(), False
         self.panel = Panel(header, fresh() if checkers is None else checkers)
-        self._recurrent = {group.id for group in header.groups if group.kind == "recurrent"}
+        self._counting = Counting(header, self.panel.ledger.requests)
         self._keep = keep
         self._seq = 0
+
+    @property
+    def activity(self) -> Activity:
+        """What was counted so far."""
+        return self._counting.activity
 
     @cached_property
     def intake(self) -> Intake:
@@ -129,7 +129,7 @@ class Observer:
 
     def take(self, events: Iterable[Event], op: int) -> None:
         """Take in a part of what one operation made happen."""
-        observe, keep, seq = self.panel.observe, self._keep, self._seq
+        observe, keep, seq, counts = self.panel.observe, self._keep, self._seq, self._counting.handlers
         for event in events:
             event.seq = seq
             seq += 1
@@ -138,9 +138,8 @@ class Observer:
                 for finding in found:
                     finding.op = op
                 self.findings += found
-            kind = type(event)
-            if kind in _COUNTED:
-                self._count(event)
+            if (count := counts.get(type(event))) is not None:
+                count(event)
             if keep:
                 self.history.events.append(event)
                 self.history.op_of.append(op)
@@ -163,33 +162,8 @@ class Observer:
             findings=self.findings,
             tallies=list(self.panel.tallies.values()),
             activity=self.activity,
-            counted=self.counted,
+            counted=self._counting.counted,
         )
-
-    def _count(self, event: Event) -> None:
-        activity = self.activity
-        if isinstance(event, Hit):
-            activity.lookups += 1
-            if event.resume:
-                activity.hits += 1
-                activity.from_tier += event.tier != "local"
-                activity.hit_tokens += event.resume
-        elif isinstance(event, Read):
-            if event.group not in self._recurrent:
-                return
-            request = self.panel.ledger.requests[event.r]
-            if request.ran_steps == 0 and event.stop == request.resume:
-                activity.restored += 1
-        elif isinstance(event, Counts):
-            self.counted = True
-        elif isinstance(event, Submitted):
-            activity.requests += 1
-        elif isinstance(event, Aborted):
-            activity.given_up += event.by_engine
-        elif isinstance(event, Unpublish):
-            activity.evictions += event.reason == "evict"
-        else:
-            activity.preemptions += 1
 
 
 def drive(

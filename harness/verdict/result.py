@@ -28,8 +28,9 @@ EXIT_INTERRUPTED = 130
 class Activity(msgspec.Struct, kw_only=True):
     """What happened in a run, so that nobody mistakes an idle run for a clean one.
 
-    `from_tier` counts those of the hits to which another tier contributed, `given_up` the requests that the engine ended early
-    and nobody had asked it to.
+    `from_tier` counts those of the hits to which another tier contributed, and `loaded_tokens` their tokens in blocks that came
+    from there; `given_up` the requests that the engine ended early and nobody had asked it to; `drafts` those that were
+    verified; `overlapped_steps` those that were scheduled before an earlier one had run.
     """
 
     operations: int = 0
@@ -40,9 +41,13 @@ class Activity(msgspec.Struct, kw_only=True):
     hits: int = 0
     from_tier: int = 0
     hit_tokens: int = 0
+    loaded_tokens: int = 0
     restored: int = 0
     evictions: int = 0
     preemptions: int = 0
+    drafts: int = 0
+    drafts_accepted: int = 0
+    overlapped_steps: int = 0
 
     def add(self, other: Activity) -> None:
         """Add another run's activity."""

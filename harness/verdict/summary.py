@@ -142,10 +142,17 @@ class Report(msgspec.Struct, kw_only=True):
         return [failure for suite in self.suites for failure in suite.failures]
 
     @property
+    def activity(self) -> Activity:
+        """Return what happened in all suites."""
+        total = Activity()
+        for suite in self.suites:
+            total.add(suite.activity)
+        return total
+
+    @property
     def given_up(self) -> str:
         """Return why a run on an engine that gave up most of its requests has checked nothing; empty if it did not."""
-        asked = sum(suite.activity.requests for suite in self.suites)
-        gone = sum(suite.activity.given_up for suite in self.suites)
+        asked, gone = (total := self.activity).requests, total.given_up
         return f"the engine gave up {gone:,} of {asked:,} requests, more than half" if 2 * gone > asked else ""
 
     def take_in(self, expected: Expectations) -> None:

@@ -54,7 +54,7 @@ def test_a_clean_release_passes_and_its_memory_is_hit(configuration: Configurati
         result = drive(trace, parse(f"vllm:source={SOURCE},connector={connector}").open(trace.header))
         assert [finding.sentence for finding in result.findings] == []
         activity.add(result.activity)
-    assert min(activity.hits, activity.from_tier, activity.preemptions) > 0
+    assert min(activity.hits, activity.from_tier, activity.loaded_tokens, activity.preemptions) > 0
 
 
 @pytest.mark.parametrize("connector", CONNECTORS)

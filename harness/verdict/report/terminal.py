@@ -26,7 +26,7 @@ from harness.verdict.result import (
     EXIT_USAGE,
     Activity,
 )
-from harness.verdict.summary import Failure, Report, Stored, SuiteReport, shown
+from harness.verdict.summary import Failure, Report, Stored, shown
 
 PIPE_WIDTH = 100
 LISTED_MAX = 10
@@ -63,7 +63,7 @@ def print_report(
     """Print the tables of a run, the witnesses and the verdict; `quiet` leaves the tables out."""
     if not quiet:
         _heading(report, configurations, out)
-        _print_suites(report.suites, out)
+        _print_suites(report, out)
         print_tallies(report.tallies(), out)
         print_arms([row for suite in report.suites for row in suite.arms], out)
         _print_rest(report, out)
@@ -151,9 +151,7 @@ def print_objects(rows: list[dict[str, Any]], columns: Mapping[str, str], out: C
 
 def covered(report: Report) -> str:
     """Return in one line what a run covered, so that a narrow one is seen as one."""
-    total = Activity()
-    for suite in report.suites:
-        total.add(suite.activity)
+    total = report.activity
     suites, traces = sum(bool(suite.traces) for suite in report.suites), sum(suite.traces for suite in report.suites)
     names = list(dict.fromkeys(entry.what for entry in report.not_run))
     more = f" and {len(names) - LISTED_REASONS_MAX} more" if len(names) > LISTED_REASONS_MAX else ""
@@ -177,7 +175,7 @@ def listed(failures: Iterable[Failure]) -> str:
 
 def speed(report: Report) -> str:
     """Return how fast a run was, and, where the engine's own time is known, what the harness cost beside it."""
-    operations = sum(suite.activity.operations for suite in report.suites)
+    operations = report.activity.operations
     rate = operations / report.seconds if report.seconds else 0.0
     text = f"{operations:,} operations in {report.seconds:.1f} s: {rate:,.0f} operations/s"
     if report.engine_seconds is None:
@@ -204,10 +202,10 @@ def print_environment(report: Report, out: Console) -> None:
         out.print(Text(origin), soft_wrap=True)
 
 
-def _print_suites(suites: list[SuiteReport], out: Console) -> None:
+def _print_suites(report: Report, out: Console) -> None:
     names = ("suite", "traces", "operations", "hits", "tier", "restored", "evicted", "preempted", "seconds", "verdict")
     table = new_table(out, names)
-    for suite in suites:
+    for suite in report.suites:
         a = suite.activity
         counts = (suite.traces, a.operations, a.hits, a.from_tier, a.restored, a.evictions, a.preemptions)
         colour = {"pass": "green", "fail": "bold red", "bad events": "red", "unknown": "yellow"}[suite.outcome]
@@ -216,7 +214,18 @@ def _print_suites(suites: list[SuiteReport], out: Console) -> None:
             suite.name, *(f"{n:,}" for n in counts), f"{suite.seconds:.1f}", Text(verdict, style=colour if suite.traces else "")
         )
     print_table(table, out)
+    if more := besides(report.activity):
+        out.print(Text(more), soft_wrap=True)
     out.print()
+
+
+def besides(activity: Activity) -> str:
+    """Return in one line what only some configurations have: drafts, steps in flight, loads from another tier."""
+    drafts = f"{activity.drafts_accepted:,} of {_counted(activity.drafts, 'draft')} accepted" if activity.drafts else ""
+    steps = f"{_counted(activity.overlapped_steps, 'step')} scheduled while another was in flight"
+    loads = f"{_counted(activity.loaded_tokens, 'token')} loaded from another tier"
+    told = [drafts, steps if activity.overlapped_steps else "", loads if activity.loaded_tokens else ""]
+    return ", ".join(filter(None, told))
 
 
 def _print_rest(report: Report, out: Console) -> None:
