@@ -71,7 +71,7 @@ class ContentFloor(Checker):
         self._free: dict[int, int] = {}
         """By pool: how many pages the engine called free last. What it keeps without a key is not free to it."""
         self._given: dict[int, int] = {}
-        """By pool: how many pages somebody was given for himself since then."""
+        """By pool that does not declare how keys end: how many pages somebody was given for himself since then."""
         self._finished: set[str] = set()
         self._older: set[str] = set()
         """Requests that were live when the cache was reset or got new weights: what they computed before is forgotten."""
@@ -181,8 +181,9 @@ class ContentFloor(Checker):
 
     def on_take(self, ledger: Ledger, event: Take) -> Found:
         """Who is given a page may write over what lies there."""
-        records = ledger.records[event.pool]
-        self._given[event.pool] = self._given.get(event.pool, 0) + sum(not records[page].holders for page in event.pages)
+        if ledger.header.pools[event.pool].eviction is None:
+            records = ledger.records[event.pool]
+            self._given[event.pool] = self._given.get(event.pool, 0) + sum(not records[page].holders for page in event.pages)
         if not self._in_page:
             return None
         operation = ledger.holdings.operation

@@ -82,13 +82,16 @@ class EvictionOrder(Checker):
     def _judge_operation(self, ledger: Ledger) -> list[Finding]:
         ended, self._ended = [one for one in self._ended if not self._excused(ledger, one)], []
         found = []
+        behind: set[int] | None = None
         for pool in ledger.header.pools:
             gone = [one for one in ended if one.pool == pool.id]
-            if gone and pool.eviction is not None and pool.eviction.together:
+            if not gone or pool.eviction is None:
+                continue
+            if pool.eviction.together:
                 elsewhere = {one.key.node for one in ended if one.pool != pool.id}
-                behind = _behind_others(ledger, {one.key.node for one in ended})
-                gone = [one for one in gone if one.key.node not in elsewhere | behind]
-            if gone and pool.eviction is not None and (finding := self._judge(ledger, pool, pool.eviction, gone)):
+                behind = _behind_others(ledger, {one.key.node for one in ended}) if behind is None else behind
+                gone = [one for one in gone if one.key.node not in elsewhere and one.key.node not in behind]
+            if gone and (finding := self._judge(ledger, pool, pool.eviction, gone)):
                 found.append(finding)
         return found
 

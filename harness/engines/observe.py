@@ -30,7 +30,6 @@ from harness.engines.observe_tier import TIER, ObservedTier
 from harness.history.events import Event, UnpublishReason
 
 _NO_BLOCKS: list[Any] = []
-_NOTHING: dict[int, Any] = {}
 
 
 def group_in_last_bytes(key: Any) -> int:
@@ -78,12 +77,6 @@ class BlockPoolState:
                 rows[group] = [block.block_id for block in blocks]
         return rows
 
-    @property
-    def _further(self) -> Mapping[int, Any]:
-        """The keys of blocks that have several, in releases where there can be."""
-        further: Mapping[int, Any] = getattr(self._pool, "cached_block_hashes_by_block", _NOTHING)
-        return further
-
     def scratch(self, r: str) -> Tables:
         """Return by group the blocks for states after drafts."""
         return [[block.block_id for block in blocks.get(r, ())] for blocks in self._scratch_blocks] + self._aside
@@ -115,8 +108,8 @@ class BlockPoolState:
         blocks, several, pages = self._blocks, self._several, self._changed(moved)
         if not pages:
             return []
-        if (further := self._further) or several:
-            several = {*further, *several}
+        if (further := self.dirty_blocks.further) or several:
+            several = {page for page in pages if page in further or page in several}
             return [(page, (block := blocks[page]).ref_cnt, block.block_hash, page in several) for page in pages]
         return [(page, (block := blocks[page]).ref_cnt, block.block_hash, False) for page in pages]
 
@@ -126,8 +119,7 @@ class BlockPoolState:
         if self._drain_dirty is not None:
             return sorted(self._drain_dirty())
         self.dirty_blocks.note(page for _, page in moved)
-        changed = self.dirty_blocks.changed()
-        return sorted({*changed, *self._further, *self._several}) if self._further or self._several else changed
+        return self.dirty_blocks.changed()
 
     def num_free(self) -> int:
         """Return the length of the free queue."""
@@ -142,7 +134,7 @@ class BlockPoolState:
         keys: dict[Hashable, Claim] = {}
         if key is not None and getattr(block, "primary", None) is None:
             keys[key] = Claim(block.block_hash_num_tokens, "", companions)
-        for other in self._further.get(page, ()):
+        for other in self.dirty_blocks.further.get(page, ()):
             length = known[other].length if other in known else self._length_of(other)
             keys[other] = Claim(length, "", companions)
         (self._several.add if len(keys) > 1 else self._several.discard)(page)
@@ -377,13 +369,16 @@ class ObservedManager:
         else:
             further = self._new_copies if self._copies_expected else None
             self.diff.settle(holders, served=request.request_id, reason=reason, further=further)
-        if self._tells:
-            self.tell(self.manager.take_events())
+        self._told()
 
     def _account(self, request: Any, moves: list[Event]) -> None:
         """Report what copies took or gave back, and the blocks that changed with that; `request` is for whom they are keyed."""
         self.state.served = request
         self.diff.account(moves, served="" if request is None else request.request_id)
+        self._told()
+
+    def _told(self) -> None:
+        """Report the manager's key events, unless somebody else publishes them."""
         if self._tells:
             self.tell(self.manager.take_events())
 
@@ -424,4 +419,6 @@ class ObservedManager:
 
     def released(self, blocks: list[Any], request: Any = None) -> None:
         """Report that blocks kept for copies were given back to the pool; `request` is for whom they were keyed."""
-        self._account(request, self._pins.drop((block.block_id for block in blocks), self.diff.step))
+        pages = [block.block_id for block in blocks]
+        self.state.dirty_blocks.note(pages)
+        self._account(request, self._pins.drop(pages, self.diff.step))

@@ -32,6 +32,8 @@ from harness.history.events import Move
 from reference_impl.vllm_extended.config import Options
 
 RUNNER = "v1.worker.gpu_model_runner"
+ROWS_TO_SPARE = 8
+"""So many more requests than there are blocks may be in the batch: an engine that runs so many has lost count."""
 VOCABULARY = 1 << 30
 """More than there are tokens. The batch compares it with the sampler's limits alone."""
 
@@ -135,7 +137,7 @@ def _batch(source: Source, config: Any, kv_cache_config: Any, options: Options) 
     modes = source.part("v1.worker.block_table", "SlotMappingMode")
     state = source.part("v1.kv_cache_interface", "MambaSpec")
     offered = {
-        "max_num_reqs": config.scheduler_config.max_num_seqs,
+        "max_num_reqs": min(config.scheduler_config.max_num_seqs, kv_cache_config.num_blocks + ROWS_TO_SPARE),
         "max_model_len": options.max_model_len,
         "max_num_batched_tokens": options.max_num_batched_tokens,
         "device": torch.device("cpu"),

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 from harness.engines.cache_state import Tables
 
 EVERY = 8
-LANES = 64
-"""How many tokens a program takes at once: vLLM's own 1024 are of no use here."""
+LANES = 256
+"""How many tokens a program takes at once. vLLM's own 1024 are of no use here; with few, most of the time goes into the padding
+behind the tokens of a step."""
 NOWHERE = -1
 """The page of a token whose slot is not its place in any page."""
 
