@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.checkers.answers import AnswersAgree
 from harness.checkers.captures import CapturesKept
 from harness.checkers.content_floor import ContentFloor
 from harness.checkers.eviction import EvictionOrder
@@ -13,8 +14,9 @@ from harness.checkers.retention import IntervalSparsity, ReplayBoundaryRetained
 from harness.checkers.reuse import ReuseFloor
 from harness.checkers.safety import CommitOrder, Identity, NoFabricatedSnapshots, SafetyLaw, WindowLiveness
 from harness.checkers.tensors import TensorsAgree
+from harness.trace.format import Height
 
-ALL: tuple[type[Checker], ...] = (
+OF_PAGES: tuple[type[Checker], ...] = (
     SafetyLaw,
     NoFabricatedSnapshots,
     ReplayBoundaryRetained,
@@ -31,8 +33,9 @@ ALL: tuple[type[Checker], ...] = (
     Progress,
     TensorsAgree,
 )
+ALL: tuple[type[Checker], ...] = (*OF_PAGES, AnswersAgree)
 
 
-def fresh() -> list[Checker]:
-    """Return a new instance of every checker."""
-    return [kind() for kind in ALL]
+def fresh(height: Height = "manager") -> list[Checker]:
+    """Return a new instance of every checker that a run at a height has use for."""
+    return [kind() for kind in (ALL if height == "answers" else OF_PAGES)]

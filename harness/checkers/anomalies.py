@@ -152,6 +152,21 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "a device that reads the right pages computes the logits of the model's definition",
         "wrong answers although every block table is right: a kernel, a copy or a state of the device is at fault",
     ),
+    Anomaly(
+        "answer-differs",
+        "an answer is the one that the engine gives without its cache, within rounding",
+        "another answer on cache hits, or beside other requests, than alone",
+    ),
+    Anomaly(
+        "answer-missing",
+        "who asks and does not go away gets an answer, unless the engine declares that it gives requests up",
+        "a client waits in vain",
+    ),
+    Anomaly(
+        "foreign-restore",
+        "a request restores no more of its prompt than a request of the same identity has computed",
+        "one tenant's cache answers for another, or tokens that nobody computed",
+    ),
     Anomaly("died", "an engine carries out every operation that a trace may ask for", "the server goes down"),
     Anomaly("hung", "an engine answers every operation within its deadline", "the server answers nobody any more"),
 )

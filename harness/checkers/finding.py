@@ -105,7 +105,7 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 def idle(tally: Tally) -> str:
     """Say of a checker without opportunities what it lacked."""
-    lacked = " or ".join(f"`{name}`" for name in tally.missing)
+    lacked = " or ".join(name if " " in name else f"`{name}`" for name in tally.missing)
     return "had nothing to judge" + (f": it looks at {lacked}, and none came" if lacked else "")
 
 

@@ -34,6 +34,8 @@ class Checker:
     anomalies: ClassVar[tuple[str, ...]]
     invariant: ClassVar[str] = ""
     """The name under which an engine may declare the rule not applicable; the checker's own name if empty."""
+    lacks: ClassVar[str] = ""
+    """What a run without an opportunity lacked; if empty, the events that the checker looks at."""
     answers_for_reads: ClassVar[bool] = False
     """Whether an invalid read that is diagnosed as one of `anomalies` is this checker's finding."""
 
@@ -48,6 +50,8 @@ class Checker:
 
     def not_applicable(self, header: Header) -> str:
         """Return why the rule does not apply to this engine; empty if it does."""
+        if header.height == "answers":
+            return "the engine answers, and tells no pages"
         return header.not_applicable.get(self.invariant or self.name, "")
 
     def handlers(self) -> dict[type, Handler]:
@@ -169,7 +173,7 @@ class Panel:
             tally.measured, tally.excused, tally.reuse = checker.measured, dict(checker.excused), checker.reuse
             if not tally.opportunities:
                 kinds: list[Any] = [kind for kind in checker.handlers() if kind not in self._seen]
-                tally.missing = [kind.__struct_config__.tag for kind in kinds]
+                tally.missing = [checker.lacks] if checker.lacks else [kind.__struct_config__.tag for kind in kinds]
         return findings
 
     def _signed(self, finding: Finding, checker: Checker, seq: int) -> Finding:

@@ -90,9 +90,10 @@ def _anomalies() -> Rows:
 def _mutants() -> Rows:
     from harness.engines.faults import all_mutants
     from harness.engines.real_vllm.faults import FAULTS
+    from harness.engines.sample.server_faults import FAULTS as OF_SAMPLE
 
     keys = ("name", "summary", "mirrors", "anomaly", "checker", "engines")
-    rows = [{key: getattr(mutant, key) for key in keys} for mutant in (all_mutants() | FAULTS).values()]
+    rows = [{key: getattr(mutant, key) for key in keys} for mutant in (all_mutants() | FAULTS | OF_SAMPLE).values()]
     return [{**row, "engines": list(row["engines"])} for row in rows]
 
 

@@ -232,15 +232,37 @@ def configurations_of(
     from harness.trace.layouts import load
 
     kind, chosen = policies.get(policy), options_of(options)
+    own = further()
+    if own and not any(configuration.policy for configuration in own):
+        return _own(own, layouts, chosen)
     if layouts:
         names = list(dict.fromkeys(layouts))
         if chosen or kind.variants is None:
             return Chosen([fitted(policy, name, chosen, release) for name in names], named=True, exact=True)
         return Chosen([configuration for name in names for configuration in kind.variants(load(name))], named=True)
     if not chosen:
-        return Chosen([*kind.configurations(), *further()])
+        return Chosen([*kind.configurations(), *own])
     known = {configuration.layout.name: configuration.layout for configuration in kind.configurations()}
     return Chosen([fitted(policy, layout, chosen, release) for layout in known.values()])
+
+
+def _own(configurations: list[Configuration], layouts: Sequence[str], options: dict[str, Any]) -> Chosen:
+    """Return what an engine that only answers is asked on: its own layouts, with options of its own."""
+    from dataclasses import replace
+
+    from harness._util.names import nearest
+
+    known = {configuration.layout.name: configuration for configuration in configurations}
+    for name in layouts:
+        if name not in known:
+            raise UsageError(
+                f"--layout: an engine that only answers has layouts of its own, none called {name!r}{nearest(name, known)}"
+            )
+    if not layouts and not options:
+        return Chosen(configurations)
+    asked = [known[name] for name in dict.fromkeys(layouts)] or configurations
+    chosen = [replace(one, options={**one.options, **options}) for one in asked]
+    return Chosen(chosen, named=bool(layouts), exact=bool(layouts))
 
 
 def fitted(policy: str, layout: str | Layout, options: dict[str, Any], release: str | None) -> Configuration:
@@ -270,7 +292,7 @@ def replaced_by(policy: str, configurations: Sequence[Configuration], release: s
     from harness.engines import policy as policies
 
     kind = policies.get(policy)
-    if kind.remarks is None:
+    if kind.remarks is None or not all(configuration.policy for configuration in configurations):
         return []
     lines: dict[str, None] = {}
     for configuration in configurations:

@@ -143,13 +143,15 @@ def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> 
     from harness.engines import policy as policy_registry
 
     header, kind = asked.header, spec.kind
-    if header.policy not in policy_registry.names():
+    if header.height == "answers" and differential:
+        raise UsageError("--differential: no reference answers; leave it out")
+    if header.height != "answers" and header.policy not in policy_registry.names():
         raise UsageError(f"{file}:1: no policy is called {header.policy!r}{nearest(header.policy, policy_registry.names())}")
     if header.height not in kind.heights:
         raise UsageError(
             f"{file}:1: the trace is for {header.height} height; engine {kind.name} runs at {', '.join(kind.heights)}"
         )
-    if not kind.follows(header.policy):
+    if header.policy and not kind.follows(header.policy):
         raise UsageError(
             f"{file}:1: the trace is for policy {header.policy!r}; engine {kind.name} follows {', '.join(kind.policies or ())}"
         )
@@ -182,14 +184,16 @@ def _missing(spec: EngineSpec, asked: Trace, file: Path) -> str:
 
 
 def _runner(spec: EngineSpec, *, differential: bool, cold: bool) -> Callable[[Trace], Result]:
-    from harness.run.execute import drive
+    from harness.run.answers import runs
     from harness.run.lockstep import lockstep
 
     if cold:
         from harness.cold.judge import judged
 
         return lambda asked: judged(asked, spec.open(asked.header), spec)
-    return lambda asked: (lockstep if differential else drive)(asked, spec.open(asked.header))
+    if differential:
+        return lambda asked: lockstep(asked, spec.open(asked.header))
+    return lambda asked: runs(asked, spec)
 
 
 def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str, file: Path) -> tuple[Trace, Path]:

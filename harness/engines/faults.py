@@ -72,8 +72,9 @@ def plant(name: str, kind: EngineKind, engine: Any, header: TraceHeader) -> None
 
     Raises UsageError if there is no such fault, or if it does not fit that engine.
     """
-    mutant = _named(name, kind, header.policy)
-    if why := _misfit(mutant, kind, header.policy):
+    policy = header.policy or DEFAULT_POLICY
+    mutant = _named(name, kind, policy)
+    if why := _misfit(mutant, kind, policy):
         raise UsageError(f"--engine: {why}")
     target = engine if kind.name in mutant.engines else getattr(engine, "engine", engine)
     if mutant.height in ("manager", header.height):

@@ -12,6 +12,7 @@ from harness.engines.protocol import Engine
 from harness.history.events import History
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace, TraceHeader
+from harness.trace.shrink import ATTEMPTS
 
 Open = Callable[[TraceHeader, Mapping[str, str]], Engine]
 Answerer = Callable[[Mapping[str, str], Opening], Backend]
@@ -82,6 +83,12 @@ class EngineKind:
     """The option that names the command of its process; empty: it is opened by `open`."""
     configurations: Callable[[], list[Configuration]] = list
     """What it runs beside the policy's configurations if the user chose none: options that the policy's reference has not."""
+    cold: Mapping[str, str] = field(default_factory=dict)
+    """At answers height: the options with which its name opens the uncached twin, whose answers are compared with its own."""
+    controls: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """At answers height, by name: options with which some traces are run again in every run, and nothing may be found."""
+    shrinking: int = ATTEMPTS
+    """So many traces are tried in search of a smaller one that fails; fewer where an engine takes long to open."""
     isolated: bool = False
     """It runs in a process of its own unless the user says otherwise, as every engine of another package does."""
 

@@ -95,6 +95,12 @@ class EngineSpec:
             raise UsageError(f"--engine: {self.kind.name} needs the command that starts it, {example}")
         return replace(self, isolation=replace(isolation, command=command))
 
+    def variant(self, options: Mapping[str, str]) -> EngineSpec:
+        """Return the same engine with other options, by a name that opens it again."""
+        merged = {**self.options, **options}
+        text = f"{self.kind.name}:{','.join(f'{key}={value}' for key, value in merged.items())}"
+        return replace(self, options=merged, text=text)
+
     def hurried(self) -> EngineSpec:
         """Return the same engine, which is given up on sooner if it hangs."""
         return self if self.isolation is None else replace(self, isolation=self.isolation.hurried())
@@ -151,7 +157,7 @@ def _broken(entry: importlib.metadata.EntryPoint, reason: str) -> EngineKind:
     def refuse(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         raise EngineMissing(why)
 
-    return EngineKind(name=entry.name, summary=why, heights=("manager", "scheduler", "server"), open=refuse)
+    return EngineKind(name=entry.name, summary=why, heights=("manager", "scheduler", "answers"), open=refuse)
 
 
 def parse(text: str) -> EngineSpec:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from harness.checkers import ALL
+from harness.checkers import OF_PAGES
 from harness.checkers.finding import Finding
 from harness.engines.registry import EngineSpec
 from harness.fuzz.fingerprint import fingerprint
@@ -49,7 +49,7 @@ class Position:
         for text in scope.texts():
             vocabulary.token(text, 0)
         self._worker, self._applicable = Worker(header), Applicable()
-        self._checkers = [kind() for kind in ALL]
+        self._checkers = [kind() for kind in OF_PAGES]
         self._observer = Observer(header, self._checkers, keep=False)
         self._scope, self._count = scope, 0
 

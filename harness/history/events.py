@@ -133,6 +133,20 @@ class KeyEvents(msgspec.Struct, frozen=True, omit_defaults=True):
     orphans: bool = False
 
 
+AnswerDtype = Literal["float64", "float32", "bfloat16", "float16"]
+
+
+class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an engine says of its answers, at answers height.
+
+    `dtype` is what it computes in, by which rounding is judged. Token ids of prompts are 0 to `vocabulary` − 1; ids behind them
+    may be the model's special ones.
+    """
+
+    dtype: AnswerDtype
+    vocabulary: int
+
+
 class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the engine declares of its own policy, so that checkers need no policy code.
 
@@ -144,7 +158,8 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     earlier than what is kept allows. `eagle_groups`: the groups that a speculative look-up matches further; empty: all of them.
     `captures` is set if prefixes are captured rather than keyed. `max_prompt`: a prompt may have so many tokens; 0:
     any number for which the pools have room. `gives_up`: where nobody can go on for want of room, requests are given up that
-    would run alone. `key_events` is set if the engine tells routers of its keys.
+    would run alone. `key_events` is set if the engine tells routers of its keys, `answering` at answers
+    height alone.
     """
 
     caching: bool = True
@@ -162,10 +177,14 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     max_prompt: int = 0
     gives_up: bool = False
     key_events: KeyEvents | None = None
+    answering: Answering | None = None
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):
-    """The first line of a history: the machine that it happened on. `not_applicable` maps an invariant to why."""
+    """The first line of a history: the machine that it happened on. `not_applicable` maps an invariant to why.
+
+    At answers height there are no pools and no groups, and `answering` says what the answers are.
+    """
 
     engine: str
     height: Height
@@ -356,7 +375,10 @@ class KvCleared(_Event, tag="kv_cleared", gc=False):
 
 
 class Submitted(_Event, tag="submit", gc=False):
-    """A request entered the engine. Its first `shared` tokens are a part that others have too; 0: nobody said."""
+    """A request entered the engine. Its first `shared` tokens are a part that others have too; 0: nobody said.
+
+    At answers height it is to generate so many tokens (`generate`).
+    """
 
     r: str
     tokens: list[int]
@@ -365,6 +387,7 @@ class Submitted(_Event, tag="submit", gc=False):
     media: list[Media] = []
     kernels: str = ""
     shared: int = 0
+    generate: int = 0
 
 
 class Run(msgspec.Struct, omit_defaults=True):
@@ -518,6 +541,43 @@ class Compare(_Event, tag="compare", gc=False):
     first: Culprit | None = None
 
 
+Ended = Literal["length", "stop", "cancelled", "refused"]
+
+
+class Answer(_Event, tag="answer"):
+    """What r generated, greedily, and the natural logarithm of each token's probability; None where that is no number.
+
+    `restored` tokens of its prompt were taken from the cache when it was admitted; −1: the engine does not say. `ended`: by
+    `length`, at a `stop` token, `cancelled` by its client, or `refused`: the engine gave it up.
+    """
+
+    r: str
+    tokens: list[int] = []
+    logprobs: list[float | None] = []
+    restored: int = -1
+    ended: Ended = "length"
+
+
+class Cold(_Event, tag="cold"):
+    """What the uncached twin generated after the prompt of r and the first `start` tokens of its answer.
+
+    `restored` is what the twin says that it restored. `refused`: alone on a fresh engine with the same pool the request is
+    given up as well, so it has no answer to compare. `floor` is by how much logarithms of right computations in `dtype` differ
+    here, `tolerance` what is made of that, and `ceiling` the most that it may be.
+    """
+
+    r: str
+    tokens: list[int]
+    logprobs: list[float | None] = []
+    start: int = 0
+    restored: int = -1
+    refused: bool = False
+    dtype: str = ""
+    floor: float = 0.0
+    tolerance: float = 0.0
+    ceiling: float = 0.0
+
+
 class Died(_Event, tag="died", gc=False):
     """The engine raised, or its process ended, while it carried out an operation; `hung`: it gave no answer in time."""
 
@@ -529,7 +589,7 @@ class Died(_Event, tag="died", gc=False):
 Physical = Take | Drop | Grow | Write | Read | Copy | Zero
 Claim = Publish | Unpublish | Hit | Counts | KvStored | KvRemoved | KvCleared
 Steps = StepBegin | Settled | StepEnd
-Life = Submitted | Accept | Preempted | Aborted | Finished | ResetDone | Version | Compare | Died
+Life = Submitted | Accept | Preempted | Aborted | Finished | ResetDone | Version | Compare | Answer | Cold | Died
 Event = Physical | Claim | Steps | Life
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from harness._util.errors import UsageError
+from harness.history.answered import AnswerSense
 from harness.history.asked import Asked
 from harness.history.declared import check_fit
 from harness.history.events import Event, Header
@@ -41,7 +42,9 @@ def taken_in(header: Any, trace: TraceHeader | None = None) -> Header:
         raise BadEvents(f"engine, describe(): returned {_kind(header)}; return a harness.history.events.Header")
     try:
         read = msgspec.msgpack.decode(_ENCODER.encode(header), type=Header)
-        WellFormedness(read)
+        if trace is not None and read.height != trace.height:
+            raise Nonsense(f"{read.height!r} - at `$.height`; the trace has height {trace.height!r}")
+        sense_of(read)
         if trace is not None:
             check_fit(read, trace)
     except (Nonsense, *_UNWRITABLE) as problem:
@@ -49,13 +52,21 @@ def taken_in(header: Any, trace: TraceHeader | None = None) -> Header:
     return read
 
 
+def sense_of(header: Header) -> WellFormedness | AnswerSense:
+    """Return what follows a history of this height. Raises Nonsense for a header that does not fit together."""
+    return AnswerSense(header) if header.height == "answers" else WellFormedness(header)
+
+
 class Intake:
     """Takes in the events of one engine, operation by operation."""
 
     def __init__(self, header: Header) -> None:
         self._engine = header.engine
-        self._sense = WellFormedness(header, live=True)
-        self._asked = Asked(header, self._sense)
+        self._sense, self._asked = self._senses(header)
+
+    def _senses(self, header: Header) -> tuple[WellFormedness | AnswerSense, Asked | None]:
+        sense = WellFormedness(header, live=True)
+        return sense, Asked(header, sense)
 
     def take(self, answer: Any, op: Op, index: int) -> list[Event]:
         """Return what the engine reported of an operation, read anew; `index` is the operation's in the trace.
@@ -75,7 +86,8 @@ class Intake:
         except Nonsense as problem:
             raise self.bad(op, index, str(problem), _place(events, event), event) from None
         try:
-            self._asked.check(op, events)
+            if self._asked is not None:
+                self._asked.check(op, events)
             sense.operation_over()
         except Nonsense as problem:
             raise self.bad(op, index, str(problem)) from None
@@ -103,6 +115,18 @@ class Intake:
         asked = " ".join(filter(None, (type(op).__name__.lower(), getattr(op, "r", ""))))
         which = f", event {number + 1} ({_kind(event)})" if number >= 0 else ""
         return BadEvents(f"engine {self._engine}, operation {index + 1} ({asked}){which}: {problem}; {_FORMAT}")
+
+
+class AnswerIntake(Intake):
+    """Takes in the answers of one engine at answers height."""
+
+    def _senses(self, header: Header) -> tuple[AnswerSense, None]:
+        self._answers = AnswerSense(header, live=True)
+        return self._answers, None
+
+    def note(self, event: Event) -> None:
+        """Take in what the harness itself writes down."""
+        self._answers.note(event)
 
 
 def _place(events: list[Event], event: Event | None) -> int:

@@ -32,6 +32,13 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     removed 0 h1 / cleared                    `removed - h1` names no group
     died 4 AssertionError: no block
 
+A history at answers height begins with a line of its own, and has no pages and no steps::
+
+    answers float32 vocabulary 100
+    submit r1 sys:8 generate=2
+    answer r1 @r1:2 | -0.5 -1.25 | restored 8        also `| cancelled`; no logprobs: `answer r1 @r1:2`
+    cold r1 @r1:2 | -0.5 -1.25 | restored 0 tolerance 0.001      behind a near-tie: `cold r1 @r1[1]:1 | -1.25 | start 1 …`
+
 The worker derives what a step reads and writes; a test that needs raw events may write `write 0 r1 0..8 | 3 4` and `read 0 …`
 (group, request, tokens), `copy 7 begin 3>4`, `zero 0/5`. An event belongs to the step that begins next, unless it ends in `@1`.
 """
@@ -48,7 +55,10 @@ from harness._util.errors import UsageError
 from harness.history.events import (
     Aborted,
     Accept,
+    Answer,
+    Answering,
     Captures,
+    Cold,
     Copy,
     Counts,
     Died,
@@ -112,6 +122,10 @@ def parse(text: str, where: str = "history", name: str = "") -> History:
             raise UsageError(f"{where}:{number}: {error}") from None
         except ValueError:  # Python reads no number of thousands of digits
             raise UsageError(f"{where}:{number}: a number is too long to be read") from None
+    if reader.answering is not None:
+        rules = Rules(answering=reader.answering)
+        header = Header("story", "answers", reader.pools, reader.groups, rules, trace=name)
+        return History(header, numbered(reader.events), [-1] * len(reader.events))
     if not reader.pools or not reader.groups:
         raise UsageError(f"{where}: a history starts with its pools and groups")
     header = Header("story", "manager", reader.pools, reader.groups, reader.rules, trace=name)
@@ -139,6 +153,7 @@ class _Reader:
         self.pools: list[Pool] = []
         self.groups: list[Group] = []
         self.rules = Rules()
+        self.answering: Answering | None = None
         self.events: list[Event] = []
         self._vocabulary = Vocabulary()
         self._tokens: dict[str, list[int]] = {}
@@ -210,11 +225,39 @@ class _Reader:
                 raise UsageError(f"no rule is called {item.strip()!r}")
         self.rules = Rules(**rules, retention=kept)
 
+    # --- answers ----------------------------------------------------------------------------------------------------------
+
+    def _read_answers(self, rest: str) -> None:
+        match = _matched(r"(float64|float32|bfloat16|float16) vocabulary (\d+)", rest, "answers float32 vocabulary 100")
+        dtype: Any = match[1]
+        self.answering = Answering(dtype, int(match[2]))
+
+    def _read_answer(self, rest: str) -> None:
+        r, said, words = self._said(rest)
+        ended: Any = next((word for word in ("stop", "cancelled", "refused") if word in words.split()), "length")
+        numbers = dict(re.findall(r"(restored) (\d+)", words))
+        self.events.append(Answer(r=r, **said, restored=int(numbers.get("restored", -1)), ended=ended))
+
+    def _read_cold(self, rest: str) -> None:
+        r, said, words = self._said(rest)
+        numbers = dict(re.findall(r"(restored|start|tolerance) ([\d.]+)", words))
+        counts: dict[str, Any] = {field: int(numbers[field]) for field in ("restored", "start") if field in numbers}
+        tolerance = float(numbers.get("tolerance", 0))
+        self.events.append(Cold(r=r, **said, **counts, dtype="float32", tolerance=tolerance, ceiling=1.0))
+
+    def _said(self, rest: str) -> tuple[str, dict[str, Any], str]:
+        """Return of whom a line is, the tokens and logprobs in it, and the rest of its words."""
+        spoken, _, more = rest.partition("|")
+        logprobs, _, words = more.partition("|")
+        r, _, prompt = spoken.strip().partition(" ")
+        numbers = [float(word) for word in logprobs.split()]
+        return self._request(r), {"tokens": self._vocabulary.tokens(prompt), "logprobs": numbers}, words
+
     # --- life -------------------------------------------------------------------------------------------------------------
 
     def _read_submit(self, rest: str) -> None:
         r, _, words = rest.partition(" ")
-        identity = dict(re.findall(r"\b(salt|adapter|media|kernels|shared)=(\S+)", words))
+        identity = dict(re.findall(r"\b(salt|adapter|media|kernels|shared|generate)=(\S+)", words))
         media = []
         for item in filter(None, identity.pop("media", "").split(",")):
             match = _matched(r"(\d+)\+(\d+):(\w+)", item, "media=4+2:cat")
@@ -223,8 +266,8 @@ class _Reader:
         if r in self._tokens or not tokens:
             raise UsageError(f"{r} {'is submitted twice' if r in self._tokens else 'has no tokens'}")
         self._tokens[r] = tokens
-        shared = int(identity.pop("shared", 0))
-        self.events.append(Submitted(r=r, tokens=list(tokens), media=media, shared=shared, **identity))
+        counts: dict[str, Any] = {field: int(identity.pop(field, 0)) for field in ("shared", "generate")}
+        self.events.append(Submitted(r=r, tokens=list(tokens), media=media, **counts, **identity))
 
     def _read_accept(self, rest: str) -> None:
         match = _matched(r"(\S+) (\d+) (.+)", rest, "accept r1 9 @r1:1")

@@ -13,10 +13,10 @@ from pathlib import Path
 from harness._util.errors import UsageError
 from harness.history import events as history
 from harness.history.events import Event, Header, History
+from harness.history.intake import sense_of
 from harness.history.nonsense import PAGES_MAX, Nonsense, media_problem, name_problem, spans_problem
-from harness.history.well_formed import WellFormedness
 from harness.trace import format as trace
-from harness.trace.format import Abort, Finish, Op, Preempt, Step, Submit, Trace, Vocabulary
+from harness.trace.format import Abort, Finish, Height, Op, Preempt, Step, Submit, Trace, Vocabulary
 
 
 def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
@@ -26,7 +26,7 @@ def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
     """
     header, events = history.read(path)
     try:
-        sense = WellFormedness(header)
+        sense = sense_of(header)
     except Nonsense as problem:
         raise UsageError(f"{path}:1: {problem}") from None
 
@@ -71,7 +71,7 @@ def load_trace(path: Path) -> Trace:
         )
     known: set[str] = set()
     for number, op in zip(line_of, asked.ops, strict=True):
-        if problem := _op_problem(op) or _stranger(op, known):
+        if problem := _op_problem(op) or _height_problem(op, asked.header.height) or _stranger(op, known):
             raise UsageError(f"{path}:{number}: {problem}")
     return asked
 
@@ -80,7 +80,7 @@ def problems(happened: History) -> Iterator[tuple[int, str]]:
     """Yield the first thing that makes no sense, if there is one: the index of the event (−1: the header) and what it is."""
     index = -1
     try:
-        sense = WellFormedness(happened.header)
+        sense = sense_of(happened.header)
         for event in happened.events:
             index += 1
             sense.follow(event)
@@ -103,6 +103,22 @@ def _op_problem(op: Op) -> str:
             return f"{op.budget} - at `$.budget`; a budget is at least 0"
         if any(place < 0 for place in op.fail):
             return f"{min(op.fail)} - at `$.fail`; places among the copies under way begin at 0"
+    return ""
+
+
+def _height_problem(op: Op, height: Height) -> str:
+    """Return what an operation asks for that there is not at a height."""
+    if isinstance(op, Submit):
+        if op.tokens:
+            return "ids - at `$.tokens`; the harness fills them in, a trace has `prompt` alone"
+        if height == "answers" and op.generate < 1:
+            return f"{op.generate} - at `$.generate`; at answers height a request generates at least one token"
+        if height != "answers" and op.generate:
+            return f"{op.generate} - at `$.generate`; only at answers height requests end by themselves"
+    if isinstance(op, Step) and height == "answers" and (op.run or op.withdraw or op.cancel or op.fail):
+        return "requests - at `$.run`, `$.withdraw`, `$.cancel` or `$.fail`; at answers height the engine schedules"
+    if isinstance(op, Preempt) and height == "answers":
+        return "at answers height nobody is preempted by request; use a smaller pool"
     return ""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from harness.history.events import (
     Aborted,
     Accept,
+    Answer,
     Counts,
     Event,
     Header,
@@ -30,7 +31,7 @@ class Counting:
     """Counts into `activity`. `handlers` says by type of event who counts it, once the ledger (`requests`) is past it."""
 
     def __init__(self, header: Header, requests: Mapping[str, RequestRecord]) -> None:
-        self.activity, self.counted = Activity(), False
+        self.activity, self.counted = Activity(), header.height == "answers"  # where there are no pages to be counted
         self._requests = requests
         self._recurrent = {group.id for group in header.groups if group.kind == "recurrent"}
         local = header.local_groups()
@@ -51,6 +52,7 @@ class Counting:
             Settled: self._settle,
             StepEnd: self._step_end,
             Accept: self._accept,
+            Answer: self._answer,
         }
         if not self._recurrent:
             del self.handlers[Read]
@@ -99,6 +101,15 @@ class Counting:
             request = self._requests[event.r]
             if request.ran_steps == 0 and event.stop == request.resume:
                 self.activity.restored += 1
+
+    def _answer(self, event: Answer) -> None:
+        activity = self.activity
+        activity.lookups += 1
+        activity.given_up += event.ended == "refused"
+        if event.restored > 0:
+            activity.hits += 1
+            activity.restored += 1
+            activity.hit_tokens += event.restored
 
     def _step_begin(self, event: StepBegin) -> None:
         self.activity.overlapped_steps += bool(self._in_flight)

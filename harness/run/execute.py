@@ -30,7 +30,7 @@ from harness.history.events import (
     Submitted,
     Version,
 )
-from harness.history.intake import BadEvents, Intake, taken_in
+from harness.history.intake import AnswerIntake, BadEvents, Intake, taken_in
 from harness.history.worker import Worker
 from harness.run.counting import Counting
 from harness.trace.format import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
@@ -101,7 +101,7 @@ class Observer:
     def __init__(self, header: Header, checkers: Iterable[Checker] | None = None, *, keep: bool = True) -> None:
         self.history = History(header, [], [])
         self.findings: list[Finding] = []
-        self.panel = Panel(header, fresh() if checkers is None else checkers)
+        self.panel = Panel(header, fresh(header.height) if checkers is None else checkers)
         self._counting = Counting(header, self.panel.ledger.requests)
         self._keep = keep
         self._seq = 0
@@ -114,7 +114,8 @@ class Observer:
     @cached_property
     def intake(self) -> Intake:
         """Where the events of a live engine come in."""
-        return Intake(self.history.header)
+        header = self.history.header
+        return AnswerIntake(header) if header.height == "answers" else Intake(header)
 
     def see(self, events: Iterable[Event], op: int) -> None:
         """Take in all that one operation made happen."""
@@ -202,9 +203,9 @@ def drive(
         else:
             observer.intake.rest()
     except BadEvents as bad:
-        _close(engine, observer, len(trace.ops) - 1)
+        let_go(engine, observer, len(trace.ops) - 1)
         raise Stopped(f"trace {trace.header.name}: {bad}", observer.close(trace)) from None
-    _close(engine, observer, len(trace.ops) - 1)
+    let_go(engine, observer, len(trace.ops) - 1)
     return observer.close(trace)
 
 
@@ -248,22 +249,22 @@ def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Even
             raise OwnMistake(told(error)) from error
         r = getattr(op, "r", "")
         what = f"operation {index + 1} ({type(op).__name__.lower()}{' ' + r if r else ''})"
-        _fail(observer, index, f"Let the engine carry out {what}", error, r)
+        failed(observer, index, f"Let the engine carry out {what}", error, r)
         return None
     return observer.intake.take(answer, op, index)
 
 
-def _close(engine: Engine, observer: Observer, last: int) -> None:
+def let_go(engine: Engine, observer: Observer, last: int) -> None:
     """Let go of the engine; to fail in that is a finding as well."""
     try:
         engine.close()
     except UsageError:
         raise
     except Exception as error:
-        _fail(observer, last, "Let go of the engine after the last operation", error)
+        failed(observer, last, "Let go of the engine after the last operation", error)
 
 
-def _fail(observer: Observer, index: int, asked: str, error: Exception, r: str = "") -> None:
+def failed(observer: Observer, index: int, asked: str, error: Exception, r: str = "") -> None:
     """Take note that the engine raised, died or hung."""
     failure = error if isinstance(error, EngineFailure) else EngineFailure("died", f"raised {told(error)}")
     said = str(failure)

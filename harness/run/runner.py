@@ -18,10 +18,11 @@ from harness.engines.policy import PolicyKind
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.history.events import Header
+from harness.run.answers import answered
 from harness.run.execute import attempt, described, drive, seconds_in
 from harness.run.lockstep import NAME as DIFFERENTIAL
 from harness.run.lockstep import lockstep, refused
-from harness.run.selection import Sample, random_traces, why_not
+from harness.run.selection import ANSWERS, Sample, controls, random_traces, why_not
 from harness.run.smaller import smallest
 from harness.run.suites import Stream, Suite
 from harness.trace.capabilities import lacking, within
@@ -30,6 +31,7 @@ from harness.trace.format import Height, Trace
 from harness.trace.shrink import SHORT
 from harness.verdict.arm_row import merge_rows
 from harness.verdict.compared import Compared
+from harness.verdict.control_row import ControlRow, merge_controls
 from harness.verdict.expected import Expectations
 from harness.verdict.result import UNCOUNTED, Result
 from harness.verdict.summary import UNFINISHED, Failure, NotRun, Report, SuiteReport
@@ -48,6 +50,8 @@ def _judged(suite: Suite, trace: Trace, engine: Engine, spec: EngineSpec, until:
     """Run a trace as its suite has it judged."""
     if suite.tensors is not None:
         return suite.tensors.judge(trace, engine, spec)
+    if suite.height == ANSWERS:
+        return answered(trace, engine, spec, until=until, keep=False)
     return (lockstep if suite.paired else drive)(trace, engine, until=until, keep=False)
 
 
@@ -119,6 +123,7 @@ class Runner:
                     )
                 finally:
                     report.arms = merge_rows(report.arms)
+                    report.controls = merge_controls(report.controls)
                     report.tallies = merge_tallies(tallies)
                     report.crashed = sorted({f"{t.checker}: {t.crashed}" for t in tallies if t.crashed})
                     report.seconds = time.perf_counter() - started
@@ -138,7 +143,11 @@ class Runner:
                     streams.remove(stream)
                     continue
                 result = self._trace(suite, stream, trace, report)
-                if result is not None:
+                if result is not None and stream.control:
+                    stream.ran += 1
+                    report.controls.append(ControlRow.of(stream.control, result))
+                    self._judge(suite, stream, result, report)
+                elif result is not None:
                     stream.ran += 1
                     report.traces += 1
                     report.activity.add(result.activity)
@@ -169,10 +178,11 @@ class Runner:
             )
         if not configurations:
             self._skip(f"suite {suite.name}", "what the configurations ask for is the scheduler's alone")
-        return [
+        streams = [
             Stream(configuration, self.engine, suite.traces(configuration, suite.height, self.seed))
             for configuration in configurations
         ]
+        return streams + (controls(suite, self.engine, configurations, self.seed) if suite.height == ANSWERS else [])
 
     def _leave_out(self, suite: Suite) -> None:
         why = f"a short run takes one in {suite.sampled} of each configuration, and each at least once; --full takes all"
@@ -258,7 +268,7 @@ class Runner:
     def _judge(self, suite: Suite, stream: Stream, result: Result, report: SuiteReport) -> None:
         trace, engine = result.trace, stream.engine
         assert trace is not None
-        name = f"{suite.name}:{trace.header.name}@{stream.configuration.name}"
+        name = f"{suite.name}:{trace.header.name}@{stream.name}"
         weighed = self.expected.weigh(name, result.findings)
         if weighed is None:
             return

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from harness.engines.policy import PolicyKind
 from harness.engines.registry import EngineSpec
 from harness.run.lockstep import incomparable
-from harness.run.suites import Suite
+from harness.run.suites import Stream, Suite
+from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
 
+ANSWERS = "answers"
+CONTROLLED = 3
+"""One trace in so many is run on each control as well."""
 RANDOM_TRACES = 12
 """Random traces for each configuration when the user gives no time."""
 RANDOM_TRACES_COMPUTED = 3
@@ -27,7 +32,24 @@ def why_not(suite: Suite, engine: EngineSpec, policy: PolicyKind) -> str:
         return f"engine {kind.name} computes no tensors"
     if suite.height not in kind.heights:
         return f"engine {kind.name} does not run at {suite.height} height"
+    if suite.height == ANSWERS:
+        return "" if kind.cold else f"engine {kind.name} declares no uncached twin"
     return "" if suite.height in policy.heights else f"policy {policy.name} does not run at {suite.height} height"
+
+
+def controls(suite: Suite, engine: EngineSpec, configurations: Sequence[Configuration], seed: int) -> list[Stream]:
+    """Return the traces that the controls of an engine run: one in `CONTROLLED`, each control beginning at another one."""
+    most = RANDOM_TRACES if suite.endless else None
+    return [
+        Stream(
+            configuration,
+            engine.variant(options),
+            islice(suite.traces(configuration, suite.height, seed), place % CONTROLLED, most, CONTROLLED),
+            control=name,
+        )
+        for place, (name, options) in enumerate(engine.kind.controls.items())
+        for configuration in configurations
+    ]
 
 
 def random_traces(engine: EngineSpec, *, short: bool) -> int:

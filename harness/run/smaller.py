@@ -44,7 +44,7 @@ def smallest(trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun) -
             return -1
         return found.op if found else -1
 
-    small, why_long = shrink_and_tell(trace, fails)
+    small, why_long = shrink_and_tell(trace, fails, engine.kind.shrinking)
     if why_long and started() - begun >= PROCESSES:
         why_long = f"stopped after {PROCESSES} processes"
     again = rerun(small, engine)

@@ -18,7 +18,8 @@ from harness._util import files
 from harness._util.errors import UsageError
 from harness.engines.registry import EngineSpec, parse
 from harness.history import events as history
-from harness.run.execute import attempt, drive
+from harness.run.answers import runs
+from harness.run.execute import attempt
 from harness.run.lockstep import NAME as DIFFERENTIAL
 from harness.run.lockstep import lockstep
 from harness.trace import format as trace
@@ -126,8 +127,8 @@ def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) ->
     if whole:
         before, happened = folder / f"{stem}{WHOLE}", folder / f"{stem}{HISTORY}"
         trace.save(failure.trace, before)
-        run = lockstep if paired else drive
-        result, _ = attempt(lambda: run(failure.shrunk, engine.open(failure.shrunk.header)))
+        shrunk = failure.shrunk
+        result, _ = attempt(lambda: lockstep(shrunk, engine.open(shrunk.header)) if paired else runs(shrunk, engine))
         history.save(result.history, happened)
         stored.whole_trace, stored.history = str(before), str(happened)
     return stored

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.history.events import Header
+from harness.trace.answer_random import random_answers
+from harness.trace.answer_stories import STORIES, write
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
 from harness.trace.generate import random_trace
@@ -17,12 +20,21 @@ from harness.verdict.result import Result
 
 @dataclass
 class Stream:
-    """Traces for one configuration, and the engine that runs them, its precision included; `ran` of them have been run."""
+    """Traces for one configuration, and the engine that runs them, its precision included; `ran` of them have been run.
+
+    `control` names what is run beside the engine, to know what is the cache's doing; empty: the engine itself.
+    """
 
     configuration: Configuration
     engine: EngineSpec
     traces: Iterator[Trace]
     ran: int = 0
+    control: str = ""
+
+    @property
+    def name(self) -> str:
+        """The configuration's name, and the control's."""
+        return f"{self.configuration.name}{f'/{self.control}' if self.control else ''}"
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,18 @@ def _random(configuration: Configuration, height: Height, seed: int) -> Iterator
         number += 1
 
 
+def _answers(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
+    shape = configuration.shape(height)
+    for story in STORIES:
+        yield write(shape, story, seed)
+
+
+def _random_answers(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
+    shape = configuration.shape(height)
+    for number in count(seed * 1_000_003):
+        yield random_answers(shape, number)
+
+
 SUITES: tuple[Suite, ...] = (
     Suite("invariants", "hand-written scenarios under every checker", "manager", scenario_traces),
     Suite("random", "random workloads that prefer boundaries, under every checker", "manager", _random, endless=True),
@@ -85,4 +109,6 @@ SUITES: tuple[Suite, ...] = (
         paired=True,
         endless=True,
     ),
+    Suite("answers", "stories told to an engine that only answers, beside its uncached twin", "answers", _answers),
+    Suite("answers-random", "random requests around boundaries, judged alike", "answers", _random_answers, endless=True),
 )

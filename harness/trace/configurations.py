@@ -20,7 +20,10 @@ SCHEDULER_OPTIONS = (
 
 @dataclass(frozen=True)
 class Configuration:
-    """A configuration by name, `full-mamba[retention_interval=0]` for example."""
+    """A configuration by name, `full-mamba[retention_interval=0]` for example.
+
+    Without a `policy` it is of an engine at answers height, whose own the options are.
+    """
 
     layout: Layout
     options: dict[str, Any] = field(default_factory=dict)
@@ -36,7 +39,9 @@ class Configuration:
 
     def runs_at(self, height: Height) -> bool:
         """Whether the options mean something at a height."""
-        return height == "scheduler" or not any(self.options.get(name) for name in SCHEDULER_OPTIONS)
+        if (height == "answers") != (not self.policy):
+            return False
+        return height in ("scheduler", "answers") or not any(self.options.get(name) for name in SCHEDULER_OPTIONS)
 
     def shape(self, height: Height) -> Shape:
         """Return the measures of the configuration at a height."""

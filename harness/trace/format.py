@@ -28,7 +28,7 @@ from harness._util.errors import UsageError
 FORMAT = "cachewitness.trace"
 VERSION = 2
 
-Height = Literal["manager", "scheduler", "server"]
+Height = Literal["manager", "scheduler", "answers"]
 GroupKind = Literal["full", "sliding", "chunked", "recurrent"]
 ResetTier = Literal["", "local", "cpu"]
 """The tier that a reset is of; empty: all of them."""
@@ -78,6 +78,9 @@ class Submit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", ta
 
     Where a scheduler goes by priority, requests of a smaller `priority` come first. One whose output follows a `grammar` is not
     admitted until that is compiled, which takes so many steps (0: its output is free).
+
+    At answers height the request ends by itself when it has generated `generate` tokens. `tokens` are then the ids of its
+    prompt, which the harness fills in before the engine is asked; a stored trace has none.
     """
 
     r: str
@@ -89,6 +92,8 @@ class Submit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", ta
     kernels: str = ""
     priority: int = 0
     grammar: int = 0
+    generate: int = 0
+    tokens: list[int] = []
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="step", forbid_unknown_fields=True):
@@ -96,7 +101,8 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag=
 
     At manager height `run` says which requests compute how many tokens; at scheduler height the engine's scheduler decides
     within `budget` tokens (0: its own limit). Requests in `withdraw` are scheduled with the others and taken back before
-    anything runs. The clients of requests in `cancel` go away when the step was scheduled and has not run.
+    anything runs. The clients of requests in `cancel` go away when the step was scheduled and has not run. At answers
+    height the engine does what it calls a step.
 
     Where copies from and to another tier take time, `fail` says which of them fail with this step: places among those under way
     and those that begin with the step, counted from 0, loads in front of stores, each as they began.

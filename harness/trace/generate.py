@@ -62,7 +62,7 @@ _CANCELLING, _CANCELLED = 40, 8
 _FIFTHS_OF_POOL: dict[str, tuple[int, ...]] = {
     "manager": (3, 4, 5, 5, 6, 7, 8, 10, 12),
     "scheduler": (5, 5, 6, 7, 8, 9, 10, 11, 12),
-    "server": (5, 10),
+    "answers": (5, 10),
 }
 """The pool, in fifths of what the longest request takes. A queue in order of arrival would stand still behind one that does
 not fit alone, so at scheduler height each does."""

@@ -31,7 +31,7 @@ def size(header: TraceHeader, ops: list[Op]) -> tuple[int, int, int, int]:
         if isinstance(op, Step):
             weight += sum(tokens + 1 for _, tokens in op.run)
         elif isinstance(op, Submit):
-            weight += length_of(op.prompt) + len(op.prompt.split())
+            weight += length_of(op.prompt) + len(op.prompt.split()) + op.generate
     return len(ops), weight, header.pages, len(header.layout.groups) + len(header.options)
 
 
@@ -111,7 +111,7 @@ def merged(steps: list[Op]) -> Step:
 def prompted(ops: list[Op]) -> Iterator[list[Op]]:
     """Yield traces in which a request's prompt has what it generated, so that the steps in which it did can go."""
     for index, op in enumerate(ops):
-        if isinstance(op, Submit):
+        if isinstance(op, Submit) and not op.generate:
             text = op.stream or f"@{op.r}"
             single = sum(isinstance(step, Step) and _asks_for_one(step, op.r) for step in ops[index + 1 :])
             for count in (single, single // 2, single // 4):
@@ -169,6 +169,8 @@ def simpler(op: Op, unit: int) -> Iterator[Op]:
         for field, nothing in (("salt", ""), ("adapter", ""), ("media", []), ("kernels", ""), ("stream", "")):
             if getattr(op, field):
                 yield msgspec.structs.replace(op, **{field: nothing})
+        for less in fewer(op.generate, unit):
+            yield msgspec.structs.replace(op, generate=less)
         terms = op.prompt.split()
         for index, term in enumerate(terms):
             if len(terms) > 1:

@@ -8,6 +8,7 @@ from harness.checkers.anomalies import DISAGREEMENTS
 from harness.checkers.finding import Finding, Tally, merge_tallies
 from harness.trace.format import Trace
 from harness.verdict.arm_row import ArmRow
+from harness.verdict.control_row import ControlRow
 from harness.verdict.expected import Expectations
 from harness.verdict.result import (
     EXIT_FAIL,
@@ -59,7 +60,7 @@ class NotRun(msgspec.Struct):
 
 
 class SuiteReport(msgspec.Struct, kw_only=True):
-    """What came of one suite; `arms` are the lines of cold against cached.
+    """What came of one suite; `arms` are the lines of cold against cached, `controls` what ran beside an engine that answers.
 
     `bad_events` has a line for each trace that was stopped because the engine reported what cannot be followed.
     """
@@ -73,6 +74,7 @@ class SuiteReport(msgspec.Struct, kw_only=True):
     crashed: list[str] = []
     bad_events: list[str] = []
     arms: list[ArmRow] = []
+    controls: list[ControlRow] = []
 
     @property
     def outcome(self) -> Outcome:

@@ -102,7 +102,7 @@ DECLARED: dict[str, tuple[Say, str]] = {
     "a capability that writes on the terminal": (says(capabilities=["abort", "\x1b[2Jreset"]), r"reset' - at `$.capabilities`"),
     "a tier of two lines": (pools(tier="local\nverdict: pass"), r"'local\nverdict: pass' - at `$.pools`"),
     "a pool without end": (pools(pages=1 << 22), "4,194,304 pages of pool 0 - at `$.pools`; the trace gives the engine"),
-    "another height": (says(height="server"), "'server' - at `$.height`; the trace has height 'manager'"),
+    "another height": (says(height="answers"), "'answers' - at `$.height`; the trace has height 'manager'"),
     "a verdict in its name": (says(engine="mine\nverdict: pass"), r"'mine\nverdict: pass' - at `$.engine`"),
     "colours in its version": (says(engine_version="\x1b[31m1.0"), r"'\x1b[31m1.0' - at `$.engine_version`"),
 }

@@ -23,11 +23,14 @@ from harness.cli import invoke
 from harness.engines.faults import all_mutants
 from harness.engines.mutant import GROUPS, Mutant
 from harness.engines.policy import names
+from harness.engines.sample.server_faults import FAULTS
 from harness.mutants.hunt import Hunt, hunt, judged, killed
 from harness.mutants.minimal_trace import folder, path_of
 from harness.trace.format import load
 
 MUTANTS = all_mutants()
+EVERYWHERE = [*MUTANTS.values(), *FAULTS.values()]
+"""With those of the engine that only answers, which `suites/answers` kills."""
 WITNESSED_MIN = 44
 OPERATIONS_MEDIAN_MAX = 8
 HUNTED = (
@@ -99,12 +102,12 @@ def test_there_are_faults_of_every_mechanism_and_every_policy() -> None:
 
 
 def test_every_checker_has_a_fault_that_it_kills() -> None:
-    killers = {mutant.checker for mutant in MUTANTS.values()}
+    killers = {mutant.checker for mutant in EVERYWHERE}
     assert {checker.name for checker in ALL} <= killers
 
 
 def test_every_anomaly_has_a_killed_fault_and_a_lawful_look_alike() -> None:
-    named = {mutant.anomaly for mutant in MUTANTS.values()}
+    named = {mutant.anomaly for mutant in EVERYWHERE}
     known = {anomaly.name for anomaly in CATALOGUE} - {"divergence", "hung"}  # of the lock-step and of child processes
     assert known <= named <= {anomaly.name for anomaly in CATALOGUE + DISAGREEMENTS}
     stories = "\n".join(path.read_text() for path in (fixtures() / "histories" / "legal").glob("*"))

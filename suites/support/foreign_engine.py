@@ -14,6 +14,7 @@ import ctypes, os, signal, sys, time
 
 from harness.engines.kind import EngineKind
 from harness.engines.reference import open_engine
+from harness.engines.sample import engine as sample
 from harness.trace.format import Preempt
 
 
@@ -126,16 +127,31 @@ ENGINE = EngineKind(
     open=open_mortal,
     options={"how": "how it dies", "at": "in which operation"},
 )
+OWN = ("how", "at")
+ANSWERS = EngineKind(
+    name="mortal-answers",
+    summary="the sample engine, until something happens",
+    heights=("answers",),
+    open=lambda header, options: Mortal(
+        sample.open_engine(header, {name: value for name, value in options.items() if name not in OWN}), options
+    ),
+    options={"how": "how it dies", "at": "in which operation", "caching": "off: the uncached twin"},
+    policies=None,
+    replays=False,
+    configurations=sample.configurations,
+    cold={"caching": "off", "at": "never"},
+)
 '''
 
 
 def install(folder: Path) -> Path:
-    """Make a package that registers the engine `mortal` (`mortal:how=…,at=…`), and return the folder to be put on the path."""
+    """Make a package with the engines `mortal` and `mortal-answers` (`mortal:how=…,at=…`); return the folder for the path."""
     (folder / "mortal_engine.py").write_text(MODULE)
     info = folder / "mortal-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mortal\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[cachewitness.engines]\nmortal = mortal_engine:ENGINE\n")
+    points = ["[cachewitness.engines]", "mortal = mortal_engine:ENGINE", "mortal-answers = mortal_engine:ANSWERS"]
+    (info / "entry_points.txt").write_text("\n".join([*points, ""]))
     return folder
 
 

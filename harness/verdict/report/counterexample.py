@@ -121,7 +121,8 @@ def compact(op: Op) -> str:
         fail = f"fail {' '.join(map(str, op.fail))}" if op.fail else ""
         return "  ".join(filter(None, (f"{word} {run}{budget}", withdraw, cancel, fail)))
     if isinstance(op, Submit):
-        extras = [f"{field}={getattr(op, field)}" for field in ("salt", "adapter", "kernels", "stream") if getattr(op, field)]
+        extras = [f"generate {op.generate}"] if op.generate else []
+        extras += [f"{field}={getattr(op, field)}" for field in ("salt", "adapter", "kernels", "stream") if getattr(op, field)]
         extras += [f"media={item.hash}@{item.at}+{item.length}" for item in op.media]
         return "  ".join([f"{word} {op.r}  {op.prompt}", *extras])
     if isinstance(op, Reset):

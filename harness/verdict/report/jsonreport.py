@@ -9,6 +9,7 @@ import msgspec
 from harness.checkers.anomalies import BY_NAME
 from harness.checkers.finding import Tally
 from harness.verdict.arm_row import ArmRow
+from harness.verdict.control_row import ControlRow
 from harness.verdict.result import Activity, Outcome
 from harness.verdict.summary import Failure, NotRun, Report, Stored
 
@@ -37,7 +38,7 @@ class FailureEntry(msgspec.Struct, kw_only=True):
 
 
 class SuiteEntry(msgspec.Struct, kw_only=True):
-    """One suite: what happened and what was judged; `arms` are the lines of cold against cached.
+    """One suite: what happened and what was judged; `arms` are the lines of cold against cached, `controls` those of controls.
 
     `bad_events` has a line for each trace that was stopped because the engine reported what cannot be followed.
     """
@@ -52,6 +53,7 @@ class SuiteEntry(msgspec.Struct, kw_only=True):
     crashed: list[str]
     bad_events: list[str]
     arms: list[ArmRow]
+    controls: list[ControlRow]
 
 
 class Document(msgspec.Struct, kw_only=True):
@@ -117,6 +119,7 @@ def document(report: Report, stored: Mapping[str, Stored], configurations: Seque
                 crashed=suite.crashed,
                 bad_events=suite.bad_events,
                 arms=suite.arms,
+                controls=suite.controls,
             )
             for suite in report.suites
         ],

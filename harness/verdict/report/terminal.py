@@ -33,6 +33,8 @@ LISTED_MAX = 10
 """How many further failures are listed by their id."""
 LISTED_REASONS_MAX = 3
 """How many reasons, or things that were not run, stand in one line; of more, the number is told."""
+ALIKE_MIN = 8
+"""So many checkers that do not apply for one reason are told in one line."""
 MEANINGS = {
     EXIT_PASS: ("pass", "green", "nothing found, and every rule that applies had something to judge"),
     EXIT_FAIL: ("FAIL", "red", "the engine contradicts a rule"),
@@ -99,7 +101,13 @@ def print_bad_events(lines: list[str], out: Console) -> None:
 def print_tallies(tallies: list[Tally], out: Console) -> None:
     """Print what each checker had to judge and what it found."""
     table = new_table(out, ["checker", "opportunities", "findings", ""])
+    alike = Counter(tally.not_applicable for tally in tallies if tally.not_applicable)
+    for why, count in alike.items():
+        if count >= ALIKE_MIN:
+            table.add_row(f"{count} checkers", "-", "-", f"not applicable: {why}")
     for tally in tallies:
+        if alike[tally.not_applicable] >= ALIKE_MIN:
+            continue
         note = f"not applicable: {tally.not_applicable}" if tally.not_applicable else ""
         note = note or (f"crashed: {tally.crashed}" if tally.crashed else "")
         note = note or (idle(tally) if not tally.opportunities else "")
@@ -229,7 +237,8 @@ def besides(activity: Activity) -> str:
 
 
 def _print_rest(report: Report, out: Console) -> None:
-    """Print what was not run, what was not judged, and what was expected to fail."""
+    """Print what the controls came to, what was not run, what was not judged, and what was expected to fail."""
+    _section("controls", [f"{suite.name}: {row.told}" for suite in report.suites for row in suite.controls], out)
     grouped: dict[str, list[str]] = {}
     for entry in report.not_run:
         times = f" ({entry.count} traces)" if entry.count > 1 else ""
@@ -294,7 +303,7 @@ def _found(report: Report) -> list[str]:
     failed = Counter(failure.finding.anomaly for failure in report.failures if not failure.expected)
     if not failed:
         return []
-    traces = sum(suite.traces for suite in report.suites)
+    traces = sum(suite.traces + sum(row.traces for row in suite.controls) for suite in report.suites)
     kinds = ", ".join(f"{name} in {count}" for name, count in failed.items())
     return [f"{failed.total()} of {traces} traces contradict a rule ({kinds})"]
 

@@ -1,0 +1,230 @@
+"""The uncached twin of an engine that answers: what it says of the same tokens, alone, in a roomy pool, in one chunk.
+
+A twin is kept for the run, as nothing of one request is left for the next. How far two right answers of it lie apart is
+measured before it is believed: by asking again, and by asking beside others. Computation that resumes or continues a chunk is
+no part of that, since it would take a fault that is looked for into the tolerance.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Sequence
+from math import inf
+from typing import Any, NamedTuple
+
+import msgspec
+
+from harness._util.errors import UsageError
+from harness.checkers.answers import compare
+from harness.engines.protocol import Engine
+from harness.engines.registry import EngineSpec
+from harness.history.events import Answer, Cold, Finished, Header, Submitted
+from harness.history.intake import AnswerIntake, taken_in
+from harness.trace.format import Finish, Submit, TraceHeader
+from harness.trace.scenarios.shape import Shape
+from harness.trace.spelling import Spelling
+
+ROOMY = 4096
+"""Pages of a twin's pool."""
+CHUNK = "chunk"
+"""The option of a trace that says how many tokens a step computes; a twin has none."""
+KEPT = 6
+"""Twins that are kept at once."""
+FACTOR = 8
+"""The tolerance is so many times the floor."""
+BOUNDS: dict[str, tuple[float, float]] = {
+    "float64": (1e-9, 1e-6),
+    "float32": (2e-4, 2e-3),
+    "float16": (4e-3, 4e-2),
+    "bfloat16": (2e-2, 2e-1),
+}
+"""For logprobs in a dtype: the least tolerance, which other chunks and longer prompts take, and its ceiling."""
+COMPANIES = (2, 4)
+"""The floor is measured alone, again, and beside so many others."""
+GENERATED = 8
+
+
+class Floor(NamedTuple):
+    """How far right answers lie apart, what is tolerated for it, and the most that may be tolerated."""
+
+    floor: float
+    tolerance: float
+    ceiling: float
+
+
+class TwinFailed(Exception):
+    """The twin gave no answer; the message completes "without its cache the engine …"."""
+
+
+class Twin:
+    """The uncached twin of an engine, for traces of one configuration."""
+
+    def __init__(self, spec: EngineSpec, header: TraceHeader) -> None:
+        options = {name: value for name, value in header.options.items() if name != CHUNK}
+        asked = msgspec.structs.replace(header, name="twin", pages=ROOMY, options=options, needs=[])
+        self._shape = Shape(header.layout, options, "answers")
+        self._engine: Engine = spec.open(asked)
+        self._header: Header = taken_in(self._engine.describe(), asked)
+        self._intake = AnswerIntake(self._header)
+        self._said: dict[tuple[Any, ...], Answer] = {}
+        self._asked = 0
+        self._floor: Floor | None = None
+
+    def close(self) -> None:
+        """Let go of the engine."""
+        self._engine.close()
+
+    @property
+    def floor(self) -> Floor:
+        """How far its right answers lie apart; measured when it is asked for."""
+        if self._floor is None:
+            assert self._header.rules.answering is not None
+            least, ceiling = BOUNDS[self._header.rules.answering.dtype]
+            floor = self._measured()
+            self._floor = Floor(floor, max(least, FACTOR * floor), ceiling)
+        return self._floor
+
+    def cold(self, asked: Submitted, answer: Answer) -> list[Cold]:
+        """Return what it answers to the tokens of a request: all of it, and what follows the engine's own token at a tie.
+
+        Raises TwinFailed if it gives no answer, and whatever the engine raises.
+        """
+        wanted = len(answer.tokens) if answer.ended == "cancelled" else asked.generate
+        if not wanted:
+            return []
+        floor, found, start = self.floor, list[Cold](), 0
+        while True:
+            said = self._ask(asked, answer.tokens[:start], wanted - start)
+            cold = Cold(
+                r=asked.r,
+                start=start,
+                tokens=said.tokens,
+                logprobs=said.logprobs,
+                restored=said.restored,
+                dtype=self._header.rules.answering.dtype if self._header.rules.answering else "",
+                floor=floor.floor,
+                tolerance=floor.tolerance,
+                ceiling=floor.ceiling,
+            )
+            found.append(cold)
+            parted = compare(answer, cold)
+            if parted.kind != "near-tie" or parted.at + 1 >= len(answer.tokens):
+                return found
+            start = parted.at + 1
+
+    def _ask(self, asked: Submitted, behind: Sequence[int], generate: int) -> Answer:
+        tokens = [*asked.tokens, *behind]
+        identity = asked.adapter, tuple((item.at, item.length, item.hash) for item in asked.media)
+        place = (tuple(tokens), identity, generate)
+        if place not in self._said:
+            (self._said[place],) = self._together([_Question(tokens, generate, asked)])
+        return self._said[place]
+
+    def _together(self, questions: Sequence[_Question]) -> list[Answer]:
+        """Ask all of these at once, and return the answers in their order."""
+        names, answers = list[str](), dict[str, Answer]()
+        for question in questions:
+            self._asked += 1
+            names.append(f"cold{self._asked}")
+            submit = question.submit(names[-1])
+            self._intake.note(Submitted(r=submit.r, tokens=submit.tokens, media=submit.media, generate=submit.generate))
+            self._take(submit, answers)
+        for r in names:
+            if r not in answers:
+                self._take(Finish(r), answers)
+            if r not in answers or answers[r].ended in ("refused", "cancelled"):
+                ended = f"calls it {answers[r].ended}" if r in answers else "does not answer"
+                raise TwinFailed(f"{ended}, alone in a pool of {ROOMY} pages")
+            self._intake.note(Finished(r=r))
+        return [answers[r] for r in names]
+
+    def _take(self, op: Submit | Finish, answers: dict[str, Answer]) -> None:
+        for event in self._intake.take(self._engine.apply(op), op, self._asked):
+            assert isinstance(event, Answer)
+            answers[event.r] = event
+
+    # --- the floor ------------------------------------------------------------------------------------------------------------
+
+    def _measured(self) -> float:
+        """Return by how much logprobs of the same answer differ between right computations."""
+        assert self._header.rules.answering is not None
+        spelling, unit = Spelling(self._header.rules.answering.vocabulary), self._shape.unit
+        lengths = (1, unit - 1, unit, unit + 1, 2 * unit + unit // 2)
+        texts = [spelling.tokens(f"floor{length}:{max(length, 1)}", (), {}) or [] for length in lengths]
+        questions = [_Question(tokens, GENERATED) for tokens in texts]
+        alone = [self._together([question])[0] for question in questions]
+        runs = [[self._together([question])[0] for question in questions]]
+        for company in COMPANIES:
+            others = [_Question([*tokens, *tokens[:3]], GENERATED) for tokens in (texts * company)[:company]]
+            runs.append([self._together([question, *others])[0] for question in questions])
+        return max(_apart(first, other) for run in runs for first, other in zip(alone, run, strict=True))
+
+
+class _Question(NamedTuple):
+    """Tokens, how many are to follow, and the request whose identity they have."""
+
+    tokens: list[int]
+    generate: int
+    like: Submitted | None = None
+
+    def submit(self, r: str) -> Submit:
+        """Return the operation that asks it."""
+        adapter, media = (self.like.adapter, self.like.media) if self.like else ("", [])
+        return Submit(r=r, prompt="", adapter=adapter, media=media, generate=self.generate, tokens=self.tokens)
+
+
+def _apart(one: Answer, other: Answer) -> float:
+    """Return the largest difference of two answers' logprobs; infinity where one has another token that is no near-tie."""
+    parted = compare(other, Cold(r=one.r, tokens=one.tokens, logprobs=one.logprobs, tolerance=inf))
+    return parted.largest if parted.kind in ("", "near-tie") else inf
+
+
+_TWINS: dict[tuple[Any, ...], Twin] = {}
+
+
+def twin_of(spec: EngineSpec, header: TraceHeader) -> Twin:
+    """Return the twin of an engine for a trace's configuration, opened if it is not there.
+
+    Raises UsageError if the engine declares none, or refuses the configuration.
+    """
+    if not spec.kind.cold:
+        raise UsageError(
+            f"--engine {spec.text}: declares no uncached twin (EngineKind.cold), so its answers cannot be compared"
+        )
+    cold = spec.variant(spec.kind.cold)
+    options = {name: value for name, value in header.options.items() if name != CHUNK}
+    place = (cold.text, cold.isolation, msgspec.json.encode([header.layout, options]))
+    if place not in _TWINS:
+        while len(_TWINS) >= KEPT:
+            _let_go(next(iter(_TWINS)))
+        _TWINS[place] = Twin(cold, header)
+    return _TWINS[place]
+
+
+def refuses_alone(spec: EngineSpec, header: TraceHeader, asked: Submitted) -> bool:
+    """Return whether a fresh engine with the same pool gives up a request that is alone. Raises what the engine raises."""
+    engine = spec.open(header)
+    intake = AnswerIntake(taken_in(engine.describe(), header))
+    submit = _Question(asked.tokens, asked.generate, asked).submit(asked.r)
+    intake.note(asked)
+    said = [*intake.take(engine.apply(submit), submit, 0), *intake.take(engine.apply(Finish(asked.r)), Finish(asked.r), 1)]
+    engine.close()
+    return any(isinstance(event, Answer) and event.ended == "refused" for event in said)
+
+
+def drop(twin: Twin) -> None:
+    """Forget a twin that failed; another is opened when one is needed."""
+    for place in [place for place, other in _TWINS.items() if other is twin]:
+        del _TWINS[place]
+
+
+def _let_go(place: tuple[Any, ...]) -> None:
+    _TWINS.pop(place).close()
+
+
+def _end() -> None:
+    for place in list(_TWINS):
+        _let_go(place)
+
+
+atexit.register(_end)

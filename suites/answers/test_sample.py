@@ -1,0 +1,150 @@
+"""An engine that only answers is judged beside its uncached twin: what is right passes, what is seeded is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.checkers.finding import Finding
+from harness.engines.registry import EngineSpec, parse
+from harness.engines.sample.engine import configurations
+from harness.engines.sample.server_faults import FAULTS
+from harness.history import events as history
+from harness.history import validate
+from harness.run.answers import answered, runs
+from harness.run.execute import check
+from harness.run.runner import Runner
+from harness.run.smaller import smallest
+from harness.run.suites import SUITES
+from harness.run.twins import ROOMY, twin_of
+from harness.trace import format as traces
+from harness.trace.answer_random import random_answers
+from harness.trace.answer_stories import STORIES, write
+from harness.trace.configurations import Configuration
+from harness.trace.format import Trace
+from harness.verdict.summary import Report
+
+OF_ANSWERS = [suite for suite in SUITES if suite.height == "answers"]
+SMALL = configurations()[0]
+
+
+def run(engine: str, configuration: Configuration = SMALL, **options: object) -> Report:
+    return Runner(parse(engine), [configuration], **options).run(OF_ANSWERS)
+
+
+def roomy(trace: Trace) -> Trace:
+    return replace_header(trace, pages=ROOMY)
+
+
+def replace_header(trace: Trace, **fields: object) -> Trace:
+    return Trace(traces.msgspec.structs.replace(trace.header, **fields), trace.ops)
+
+
+def test_a_right_engine_passes_and_shows_what_it_restored() -> None:
+    """Exit code 0, with hits, controls without a finding, and an uncached control that restores nothing."""
+    report = run("sample")
+    assert (report.exit_code, report.failures, report.bad_events) == (0, [], [])
+    for suite in report.suites:
+        assert suite.activity.hit_tokens > 500
+        uncached, attention = suite.controls
+        assert (uncached.control, uncached.restored, uncached.failed) == ("uncached", 0, 0)
+        assert attention.control == "attention-only" and attention.restored > 0 and not attention.failed
+    (tally,) = [tally for tally in report.tallies() if not tally.not_applicable]
+    assert tally.checker == "answers" and tally.opportunities > 100
+    assert tally.measured[0].restored_rows > 500 and 0 < tally.measured[0].restored < tally.measured[0].asked
+
+
+@pytest.mark.parametrize("control", ["", "caching=off", "model=attention"])
+def test_a_hundred_traces_of_a_right_engine_have_no_finding(control: str) -> None:
+    """Neither the engine nor a control is accused, under pressure and with room."""
+    spec = parse(f"sample:{control}")
+    for configuration in configurations():
+        for seed in range(25):
+            trace = random_answers(configuration.shape("answers"), seed)
+            for asked in (trace, roomy(trace)) if seed % 5 == 0 else (trace,):
+                assert runs(asked, spec).findings == [], (configuration.name, seed)
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+def test_a_seeded_fault_is_found_as_announced_and_shrinks(fault) -> None:
+    """The suites find it; the smallest trace has ten operations at most, and passes without the fault."""
+    report = run(f"sample:mutant={fault.name}", configurations()[1], fail_fast=True)
+    assert report.exit_code == 1
+    failure = report.failures[0]
+    assert (failure.finding.anomaly, failure.finding.checker) == (fault.anomaly, fault.checker)
+    assert failure.finding.sentence.startswith("Let ") and failure.finding.sentence.endswith("a contradiction.")
+    assert len(failure.shrunk.ops) <= 10
+    assert runs(failure.shrunk, parse("sample")).findings == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_does_not_raise_the_noise_floor(fault: str) -> None:
+    """What is tolerated comes from uncached computation, which a fault of the cache does not touch."""
+    header = write(SMALL.shape("answers"), "replays", 0).header
+    assert twin_of(parse(f"sample:mutant={fault}"), header).floor == twin_of(parse("sample"), header).floor
+
+
+def test_rounding_that_grows_with_the_batch_is_tolerated_up_to_a_ceiling() -> None:
+    """Below it the run passes and tells the floor; above it nothing is judged, and the verdict is unknown with the reason."""
+    quiet, loud = (Runner(parse(f"sample:noise={noise}"), [SMALL]).run(OF_ANSWERS[:1]) for noise in ("1e-8", "1e-4"))
+    measured = next(tally for tally in quiet.tallies() if tally.checker == "answers").measured[0]
+    assert quiet.exit_code == 0 and 1e-9 < measured.floor < measured.tolerance <= measured.ceiling
+    assert loud.exit_code == 2 and "would exceed its ceiling" in str(loud.suites[0].crashed)
+
+
+def test_an_engine_that_restores_nothing_has_checked_nothing() -> None:
+    """Answers that are right prove nothing of a cache that is never hit: exit code 5."""
+    report = run("sample:caching=off")
+    assert report.exit_code == 5
+    assert any("an answer with restored tokens" in why for why in report.vacuous)
+
+
+def test_an_engine_without_a_twin_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing to compare its answers with, and the run says so."""
+    spec = parse("sample")
+    alone = EngineSpec(replace(spec.kind, cold={}), {}, "sample")
+    report = Runner(alone, [SMALL]).run(OF_ANSWERS)
+    assert report.exit_code == 5 and {entry.why for entry in report.not_run} == {"engine sample declares no uncached twin"}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_story_can_be_stored_and_replayed_alike(story: str, tmp_path) -> None:
+    """A stored trace is the same trace, its history can be judged again, and two runs of it are equal."""
+    trace = write(configurations()[1].shape("answers"), story, 3)
+    traces.save(trace, tmp_path / "t.jsonl")
+    assert validate.load_trace(tmp_path / "t.jsonl") == trace
+    spec = parse("sample:mutant=snapshot-one-token-early")
+    one, other = (answered(trace, spec.open(trace.header), spec) for _ in range(2))
+    history.save(one.history, tmp_path / "h.jsonl")
+    again = check(validate.load(tmp_path / "h.jsonl")[0])
+    assert list(map(said, one.findings)) == list(map(said, other.findings)) == list(map(said, again.findings)) != []
+
+
+def said(finding: Finding) -> tuple[str, str, int]:
+    return finding.anomaly, finding.sentence, finding.seq
+
+
+def test_conversations_continue_from_what_the_engine_said() -> None:
+    """The prompt of a later turn begins with the prompt of an earlier one and the very tokens of its answer."""
+    trace = write(SMALL.shape("answers"), "conversations", 0)
+    result = runs(trace, parse("sample"))
+    asked = {event.r: event for event in result.history.events if isinstance(event, history.Submitted)}
+    answers = {event.r: event for event in result.history.events if isinstance(event, history.Answer)}
+    first, said = asked["a0"].tokens, answers["a0"].tokens
+    assert asked["a1"].tokens[: len(first) + len(said)] == first + said and len(said) == asked["a0"].generate
+
+
+def test_a_search_for_a_smaller_trace_ends_as_the_kind_says() -> None:
+    """An engine that takes long to open is not opened thousands of times."""
+    spec = parse("sample:mutant=snapshot-one-token-early")
+    few = EngineSpec(replace(spec.kind, shrinking=20), spec.options, spec.text)
+    trace, opened = write(SMALL.shape("answers"), "replays", 0), []
+
+    def rerun(candidate: Trace, engine: EngineSpec) -> Finding | None:
+        opened.append(candidate)
+        return next(iter(runs(candidate, engine).findings), None)
+
+    finding = runs(trace, spec).findings[0]
+    smaller = smallest(trace, few, finding, rerun)
+    assert len(opened) <= 25 and len(smaller.trace.ops) < len(trace.ops)
