@@ -207,9 +207,9 @@ def moved(part: Part, blocks: int = 0, tokens: int = 0) -> Callable[[Resumed], N
     return lambda resumed: _put(part(resumed.here), part(resumed.own(blocks * resumed.block + tokens)))
 
 
-def rounded(dtype: torch.dtype) -> Callable[[Resumed], None]:
-    """Return what stores memories with fewer bits."""
-    return lambda resumed: _put([resumed.here.memory], [resumed.here.memory.to(dtype)])
+def rounded(part: Part, dtype: torch.dtype) -> Callable[[Resumed], None]:
+    """Return what stores a part with fewer bits."""
+    return lambda resumed: _put(part(resumed.here), [kept.to(dtype).to(kept.dtype) for kept in part(resumed.here)])
 
 
 def exchanged(resumed: Resumed) -> None:
@@ -259,8 +259,10 @@ DAMAGES = (
     Damage("all full-attention blocks zeroed", "full", False, zeroed(_full)),
     Damage("two full-attention blocks exchanged", "full", True, exchanged),
     Damage("whole prefix of another tenant", "", True, another_tenants(_all)),
-    Damage("recurrent memory stored in bfloat16", "recurrent", False, rounded(torch.bfloat16)),
-    Damage("recurrent memory stored in float16", "recurrent", False, rounded(torch.float16)),
+    Damage("recurrent memory stored in bfloat16", "recurrent", False, rounded(_memory, torch.bfloat16)),
+    Damage("recurrent memory stored in float16", "recurrent", False, rounded(_memory, torch.float16)),
+    Damage("window stored in float8", "window", False, rounded(_window, torch.float8_e4m3fn)),
+    Damage("full-attention blocks stored in float8", "full", False, rounded(_full, torch.float8_e4m3fn)),
 )
 WHOLE = {
     "recurrent": ("recurrent memory zeroed", "recurrent memory of another tenant"),

@@ -87,6 +87,37 @@ def conv_state_lost(engine: Any) -> None:
 
 
 @mutant(
+    name="attention-restored-in-fp8",
+    mirrors="vllm-project/vllm#3880",
+    anomaly="silent-divergence",
+    checker="tensors",
+    group="J",
+    engines=TOY,
+)
+def attention_restored_in_fp8(engine: Any) -> None:
+    """Keys and values that a hit gives back have been through float8 (e4m3), whatever they were computed in.
+
+    Round the attention blocks that a request resumes from in its first step; what it computes itself keeps all of its bits.
+    """
+    import torch
+
+    pools, seen = engine.tensors.pools, set[str]()
+
+    def execute(original: Any, begin: StepBegin, *args: Any) -> Any:
+        for run in begin.runs:
+            if run.start and run.r not in seen:
+                for group, view, table in zip(pools.groups, pools.views, engine.tensors.tables(run), strict=False):
+                    pages = [page for page in table[: run.start // group.block_size] if pools.writable(page)]
+                    if len(view) == 1 and pages:
+                        kept = view[0][:, pages]
+                        view[0][:, pages] = kept.to(torch.float8_e4m3fn).to(kept.dtype)
+            seen.add(run.r)
+        return original(begin, *args)
+
+    wrap(engine.tensors, "execute", execute)
+
+
+@mutant(
     name="fresh-state-not-cleared",
     mirrors="vllm-project/tpu-inference#2431, vllm-project/vllm#56524",
     anomaly="silent-divergence",

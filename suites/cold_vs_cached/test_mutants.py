@@ -45,6 +45,7 @@ FELT = {
     "device-skips-copies": "tier/prefix-end",
     "device-rows-grow": "preempted/prefix-end",
     "conv-state-lost": "hit/prefix-end",
+    "attention-restored-in-fp8": "hit/prefix-end",
     "tail-gate-read-past-the-end": "off/prefix-end",
     "last-gate-left-out-of-the-state": "off/prefix-end",
     "value-sum-not-reset": "off/replay",
