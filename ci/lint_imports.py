@@ -58,6 +58,7 @@ FLOW = (
     "fuzz",
     "mutants",
     "policies",
+    "picture",
     "cli",
 )
 """The rooms of harness: whatever is in one imports only what is in front of it. docs/architecture.md draws the same order."""

@@ -2,7 +2,7 @@
 
 A template holds the sentences of a page, the code that renders it the numbers. To change a sentence, edit the template and
 write the page again with the command that its first lines name. Templates are in Jinja's syntax and see a few macros in
-`macros.j2`. Jinja is in the extra `pages`, which no command needs but those that write a page.
+`macros.j2`.
 """
 
 from __future__ import annotations
@@ -42,12 +42,10 @@ def folder() -> Path:
 def render(template: str, **values: object) -> str:
     """Return a page, or a section of one; blank lines that templates leave in a row become one.
 
-    Raises UsageError without Jinja, and jinja2.UndefinedError for a value that the template misses.
+    Raises jinja2.UndefinedError for a value that the template misses.
     """
-    try:
-        import jinja2
-    except ImportError:
-        raise UsageError("pages are written with Jinja: pip install 'cachewitness[pages]'") from None
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,

@@ -1,4 +1,4 @@
-"""The command line: `cachewitness run`, `fuzz`, `score`, `serve`, `replay`, `check`, `fill`, `consume`, `plan`, `ls`, `schema`.
+"""The command line: `cachewitness run`, `fuzz`, `mutants`, `score`, `serve`, `replay`, `report`, `check` and what they need.
 
 Exit codes are the interface: 0 pass, 1 fail, 2 unknown, 3 the harness itself crashed, 4 usage or configuration, 5 nothing was
 checked. A mistake of the user's is one line; only a mistake of the harness's leaves a traceback, in a file.
@@ -159,11 +159,12 @@ def _register() -> None:
     from harness.cli.mutants import mutants
     from harness.cli.plan import plan
     from harness.cli.replay import replay
+    from harness.cli.report import report
     from harness.cli.run import run
     from harness.cli.score import score
     from harness.cli.serve import serve
 
-    for command in (run, fuzz, mutants, score, serve, replay, check, fill, consume, plan, ls, schema):
+    for command in (run, fuzz, mutants, score, serve, replay, report, check, fill, consume, plan, ls, schema):
         cli.add_command(command)
 
 

@@ -91,7 +91,7 @@ _FILE = click.Path(path_type=Path)
     "folder",
     type=_FILE,
     metavar="DIR",
-    help="Write report.json, junit.xml, and the traces and histories of failures.",
+    help="Write report.json, report.html, junit.xml, and the traces and histories of failures.",
 )
 @click.option("--github", is_flag=True, help="Print failures as annotations of GitHub Actions, on standard error.")
 @click.option("--quiet", is_flag=True, help="Print only witnesses and the verdict.")
@@ -209,9 +209,12 @@ def _files(
 
     made: dict[Path, bytes] = {}
     if folder:
+        from harness.picture import page
         from harness.verdict.report import jsonreport
 
-        made[folder / store.REPORT] = jsonreport.render(jsonreport.document(report, stored, configurations, policy))
+        document = jsonreport.document(report, stored, configurations, policy)
+        made[folder / store.REPORT] = jsonreport.render(document)
+        made[folder / store.PAGE] = page.of_run(document, folder / store.FAILURES)
     if junit or folder:
         from harness.verdict.report import junit as junit_report
 

@@ -1,0 +1,144 @@
+"""The page of a run, or of one history: one HTML file with everything in it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import msgspec
+from markupsafe import Markup
+
+from harness._util.errors import UsageError
+from harness.checkers.anomalies import BY_NAME
+from harness.checkers.finding import Finding
+from harness.history import validate
+from harness.history.events import Event, Header
+from harness.picture import charts
+from harness.picture.frames import Film, film
+from harness.run.execute import judge
+from harness.trace.format import Trace
+from harness.verdict.report import jsonreport, terminal
+from harness.verdict.report.counterexample import compact, describe
+from harness.verdict.result import EXIT_FAIL, EXIT_PASS
+
+HERE = Path(__file__).parent
+FILMS_MAX = 12
+"""Failures that are shown step by step; the others are listed."""
+
+
+class Picture(msgspec.Struct):
+    """One failure as the page shows it: what is said of it, its trace, and its history step by step."""
+
+    id: str
+    anomaly: str
+    checker: str
+    rule: str
+    implies: str
+    sentence: str
+    replay: str = ""
+    trace: str = ""
+    operations: list[str] = []
+    operation: int = 0
+    why: str = ""
+    film: Film | None = None
+    charts: list[str] = []
+
+
+def of_run(document: jsonreport.Document, folder: Path) -> bytes:
+    """Return the page of a run. `folder` has what was stored of its failures, by the names alone that the document gives."""
+    failures = [failure for suite in document.suites for failure in suite.failures]
+    first: dict[str, jsonreport.FailureEntry] = {}
+    for failure in failures:
+        if not failure.expected:
+            first.setdefault(failure.anomaly, failure)
+    shown = list(first.values())[:FILMS_MAX]
+    pictures = [_picture(failure, folder) for failure in shown]
+    others = [failure for failure in failures if not any(failure is one for one in shown)]
+    return _render(document=document, pictures=pictures, others=others, verdict=verdict(document.exit_code))
+
+
+def of_history(header: Header, events: list[Event], name: str) -> bytes:
+    """Return the page of a recorded history, which is judged for it."""
+    result = judge(header, iter(events))
+    finding = result.findings[0] if result.findings else None
+    told = finding or Finding(anomaly="", sentence="No checker finds anything in this history.")
+    picture = _told(told, name)
+    _show(picture, header, events, finding)
+    return _render(document=None, pictures=[picture], others=[], verdict=verdict(EXIT_FAIL if finding else EXIT_PASS))
+
+
+def verdict(code: int) -> tuple[str, int, str]:
+    """Return a verdict in a word, its exit code, and what it means."""
+    word, _, meaning = terminal.MEANINGS[code]
+    return word, code, meaning
+
+
+def _told(finding: Finding, name: str) -> Picture:
+    anomaly = BY_NAME.get(finding.anomaly)
+    rule, implies = (anomaly.invariant, anomaly.implies) if anomaly else ("", "")
+    return Picture(name, finding.anomaly, finding.checker, rule, implies, finding.sentence)
+
+
+def _picture(failure: jsonreport.FailureEntry, folder: Path) -> Picture:
+    """Return a failure of a run, with its trace and history if they are stored and can be read."""
+    picture = Picture(failure.id, failure.anomaly, failure.checker, failure.rule, failure.implies, failure.sentence)
+    picture.operation = failure.operation
+    if failure.stored is None:
+        picture.why = "its trace was not stored"
+        return picture
+    picture.replay = failure.stored.replay
+    try:
+        trace: Trace = validate.load_trace(folder / Path(failure.stored.trace).name)
+        picture.trace, picture.operations = describe(trace), [compact(op) for op in trace.ops]
+        if not failure.stored.history:
+            picture.why = "its history was not stored"
+            return picture
+        header, lines = validate.read(folder / Path(failure.stored.history).name)
+        events = [event for _, event in lines]
+        found = judge(header, iter(events)).findings
+        alike = [one for one in found if one.anomaly == failure.anomaly] or found
+        if not alike:
+            picture.why = "its history alone shows no contradiction: what was found needs more than the history"
+        _show(picture, header, events, alike[0] if alike else None)
+    except UsageError as error:
+        picture.why = str(error)
+    return picture
+
+
+def _show(picture: Picture, header: Header, events: list[Event], finding: Finding | None) -> None:
+    picture.film = film(header, events, finding)
+    picture.charts = [*charts.occupancy(picture.film), charts.hits(picture.film)]
+
+
+def _render(**values: object) -> bytes:
+    from harness import __version__
+
+    page = _template().render(**values, style=_part("page.css"), script=_part("page.js"), made_by=__version__)
+    return str(page).encode()
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["data"] = _data
+    environment.filters["svg"] = lambda parts: Markup("\n".join(parts))  # made by `charts`, which escapes what it is given
+    environment.filters["thousands"] = lambda number: f"{number:,.0f}"
+    return environment.get_template("page.html.j2")
+
+
+def _part(name: str) -> Markup:
+    return Markup((HERE / name).read_text(encoding="utf-8"))  # this package's own
+
+
+def _data(value: Any) -> Markup:
+    """Return a value as JSON that may stand inside a script element: no text in it ends that element."""
+    text = msgspec.json.encode(value).decode()
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -1,0 +1,240 @@
+"""The page of a run shows each failure where it is, says nothing that is not so, and runs no text of a trace."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from harness.cli import invoke
+from harness.engines.registry import parse
+from harness.history import events as history
+from harness.history.events import Publish, Read
+from harness.picture import frames, page
+from harness.picture.frames import Cell, Film, Frame
+from harness.run.execute import drive
+from harness.trace import layouts
+from harness.trace.format import Finish, Preempt, Step, Submit, Trace, TraceHeader
+from harness.verdict.result import Result
+
+FAULT = "reference:mutant=hit-is-maximum-over-groups"
+EVIL = '</script><img src=x onerror="document.title=1">'
+
+
+def told(ops: list[object], engine: str = "reference", layout: str = "full-mamba", pages: int = 9, **options: object) -> Result:
+    header = TraceHeader("told", layouts.load(layout), pages, options=options)
+    return drive(Trace(header, ops), parse(engine).open(header))  # type: ignore[arg-type]
+
+
+def replayed(engine: str = FAULT) -> Result:
+    """Hit what the attention group alone can serve; in the recurrent group the block table has the null page."""
+    return told(
+        [Submit("b1", "doc:16"), Step([("b1", 16)]), Submit("c1", "doc:16 more:1"), Step([("c1", 1)])],
+        engine,
+        retention_interval=0,
+    )
+
+
+def filmed(result: Result) -> Film:
+    return frames.film(result.history.header, result.history.events, result.findings[0] if result.findings else None)
+
+
+def cells(frame: Frame, r: str, group: int) -> list[Cell]:
+    (row,) = [row for lane in frame.lanes if lane.r == r for row in lane.rows if row.group == group]
+    return row.cells
+
+
+def test_the_wrong_cell_is_marked_in_the_moment_before_it_is_read() -> None:
+    result = replayed()
+    assert isinstance(result.history.events[result.findings[0].seq], Read)
+    film = filmed(result)
+    (failing,) = [frame for frame in film.frames if frame.failing]
+    assert failing.title == "step 2: c1 computes [16, 17)"
+    assert [(cell.page, cell.looks, cell.marked) for cell in cells(failing, "c1", 1)] == [
+        (0, "wrong", True),
+        (4, "not-yet", False),
+    ]
+    assert cells(failing, "c1", 1)[0].claim == "the state after 16 tokens of c1"
+    assert [(cell.looks, cell.marked) for cell in cells(failing, "c1", 0)] == [("right", False), ("not-yet", False)]
+
+
+def test_what_is_computed_from_something_wrong_is_not_called_right() -> None:
+    last = filmed(replayed()).frames[-1]
+    assert [cell.looks for cell in cells(last, "c1", 0)] == ["right", "tainted"]
+
+
+def test_a_clean_history_has_no_wrong_cell_and_no_mark() -> None:
+    film = filmed(replayed("reference"))
+    every = [cell for frame in film.frames for lane in frame.lanes for row in lane.rows for cell in row.cells]
+    assert {cell.looks for cell in every} <= {"right", "not-yet", "left", "null"} and "right" in {cell.looks for cell in every}
+    assert not any(cell.marked for cell in every) and not any(frame.failing for frame in film.frames)
+
+
+def test_columns_that_left_the_window_are_not_called_wrong() -> None:
+    result = told([Submit("r1", "A:80"), Step([("r1", 64)]), Step([("r1", 16)])], layout="full-swa", pages=33)
+    assert result.findings == []
+    looks = [cell.looks for cell in cells(filmed(result).frames[-1], "r1", 1)]
+    assert looks[-2:] == ["right", "right"] and set(looks[:2]) <= {"left", "null"} and "wrong" not in looks
+
+
+def test_pages_are_told_by_what_the_ledger_knows_of_them() -> None:
+    """A page that a request wrote and keyed is committed, idle when it has finished, and free when nobody ever came."""
+    result = told([Submit("r1", "A:17"), Step([("r1", 17)]), Finish("r1")], layout="full")
+    film = filmed(result)
+    states = [{one.page: one.state for one in frame.pools[0]} for frame in film.frames]
+    assert states[-2][1] == "committed" and states[-1] == {1: "idle", 2: "free"}
+    assert "keys: the first 16 tokens of r1 (committed)" in film.frames[-1].pools[0][0].known
+
+
+def test_a_preempted_request_is_told_once_and_has_no_table() -> None:
+    film = filmed(told([Submit("r1", "A:20"), Step([("r1", 20)]), Preempt("r1"), Submit("r2", "B:4"), Step([("r2", 4)])]))
+    (at,) = [index for index, frame in enumerate(film.frames) if frame.title == "r1 was preempted"]
+    assert [(lane.r, lane.rows) for lane in film.frames[at].lanes] == [("r1", [])]
+    assert "r1" not in {lane.r for lane in film.frames[at + 1].lanes}
+
+
+def test_a_failing_key_is_marked_in_its_pool() -> None:
+    result = told([Submit("r1", "A:40"), Step([("r1", 40)])], "reference:mutant=null-block-published", retention_interval=None)
+    event = result.history.events[result.findings[0].seq]
+    assert isinstance(event, Publish)
+    assert any(frame.failing for frame in filmed(result).frames)
+
+
+def test_long_histories_and_rows_are_cut_around_the_failure_and_say_so() -> None:
+    steps = [Step([("r1", 1)]) for _ in range(frames.FRAMES_MAX)]
+    film = filmed(told([Submit("r1", "A:1000"), Step([("r1", 1000)]), *steps], layout="full", pages=200))
+    assert len(film.frames) == frames.FRAMES_MAX and film.left_out > 0
+    row = cells(film.frames[-1], "r1", 0)
+    (fold,) = [cell for cell in row if cell.looks == "fold"]
+    hidden = int(fold.claim.split()[0])
+    assert len(row) <= frames.COLUMNS_MAX + 1 and len(row) - 1 + hidden == -(-1240 // 16)
+
+
+def test_charts_count_as_the_ledger_does() -> None:
+    film = filmed(told([Submit("r1", "A:32"), Step([("r1", 32)]), Submit("r2", "A:32 B:1"), Step([("r2", 1)])], layout="full"))
+    assert [sample.pools for sample in film.samples] == [[(2, 0, 8)], [(3, 0, 8)]] and film.hits == [
+        (1, "r1", 0),
+        (2, "r2", 32),
+    ]
+    (chart,) = page.charts.occupancy(film)
+    assert "pool 0: of 8 pages at most 3 held by requests, 3 with those kept for their keys" in chart
+    assert "1 of 2 look-ups found something, at most 32 tokens" in page.charts.hits(film)
+
+
+# --- the page -----------------------------------------------------------------------------------------------------------------
+
+
+class Elements(HTMLParser):
+    """What elements a page has, and what texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not any(name.startswith("on") for name, _ in attrs)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("run") / "report"
+    arguments = ["--engine", FAULT, "--layout", "full-mamba", "--suite", "invariants", "--fail-fast", "--quiet"]
+    assert invoke(["run", *arguments, "--report", str(made)]) == 1
+    return made
+
+
+def test_a_run_with_a_report_has_a_page_that_shows_its_failure(folder: Path) -> None:
+    text = (folder / "report.html").read_text()
+    shown = Elements(text)
+    report = json.loads((folder / "report.json").read_bytes())
+    (failure, *_) = [failure for suite in report["suites"] for failure in suite["failures"]]
+    assert failure["stored"]["replay"] in shown.text and "FAIL (exit code 1)" in re.sub(r"\s+", " ", shown.text)
+    assert " ".join(failure["sentence"].split()) in " ".join(shown.text.split())
+    (film,) = [json.loads(one) for one in re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)]
+    marked = [
+        cell
+        for frame in film["frames"]
+        for lane in frame["lanes"]
+        for row in lane["rows"]
+        for cell in row["cells"]
+        if cell.get("marked")
+    ]
+    assert [cell["looks"] for cell in marked] == ["wrong"]
+    assert "//" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL), "the page asks the network for nothing"
+
+
+def test_the_page_of_a_run_that_passes_says_so_and_what_was_not_run(tmp_path: Path) -> None:
+    assert invoke(["run", "--layout", "full", "--suite", "invariants", "--quiet", "--report", str(tmp_path)]) in (0, 5)
+    text = " ".join(Elements((tmp_path / "report.html").read_text()).text.split())
+    assert "No trace of this run contradicts a rule." in text and "Not run:" in text and "FAIL" not in text
+
+
+def test_a_history_has_a_page_as_well(tmp_path: Path) -> None:
+    history.save(replayed().history, tmp_path / "some.jsonl")
+    assert invoke(["report", str(tmp_path / "some.jsonl"), "--out", str(tmp_path / "page.html")]) == 0
+    assert "group-misalignment" in (tmp_path / "page.html").read_text()
+
+
+def test_what_a_history_names_is_text_on_the_page(tmp_path: Path) -> None:
+    result = told(
+        [Submit(EVIL, "A:16", salt=EVIL), Step([(EVIL, 16)]), Submit("r2", "A:16 B:4", salt=EVIL), Step([("r2", 4)])], FAULT
+    )
+    text = page.of_history(result.history.header, result.history.events, EVIL).decode()
+    shown = Elements(text)
+    assert "img" not in shown.tags and shown.tags.count("script") == 2 and EVIL in shown.text
+
+
+def test_a_report_names_no_file_outside_its_folder(folder: Path, tmp_path: Path) -> None:
+    """Of a stored path only the name counts."""
+    copied = tmp_path / "copied"
+    shutil.copytree(folder, copied)
+    outside = tmp_path / "outside.trace.jsonl"
+    report = json.loads((copied / "report.json").read_bytes())
+    stored = next(failure["stored"] for suite in report["suites"] for failure in suite["failures"])
+    shutil.copy(stored["trace"], outside)
+    stored["trace"] = str(outside)
+    (copied / "report.json").write_text(json.dumps(report))
+    assert invoke(["report", str(copied)]) == 0
+    assert "Not shown step by step:" in Elements((copied / "report.html").read_text()).text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "cannot be read"), ("{", "truncated"), ('{"suites": 3}', "at `$.suites`"), ("[" * 100_000, "report.json")],
+)
+def test_a_report_that_cannot_be_read_is_one_line(
+    content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / "report.json").write_text(content)
+    assert invoke(["report", str(tmp_path)]) == 4
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
+
+
+CHROMIUM = shutil.which("chromium") or ""
+QUIETLY = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--virtual-time-budget=2000"),
+]
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs chromium, to see the page as a browser does")
+def test_a_browser_shows_the_failing_moment_first(folder: Path, tmp_path: Path) -> None:
+    """Without an error on its console, and with the wrong cell on the screen."""
+    command = [CHROMIUM, *QUIETLY, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (folder / "report.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "CONSOLE" not in done.stderr, done.stderr
+    assert "(here it fails)" in done.stdout and len(re.findall(r'class="cell wrong marked"', done.stdout)) == 1
+    assert re.search(r'class="detail"[^>]*>Here it fails. The block table says of page 0', done.stdout)
