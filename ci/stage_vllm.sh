@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Run the suites on real vLLM: two releases, one from before sparse retention became the default (0.29) and one from after;
-# then the tests that need a real vLLM, faults patched into the newer one among them, and vLLM's own tests of the retention
-# interval on the newer one.
+# Run the suites on real vLLM: two releases, one from before sparse retention became the default (0.29) and one from after, and
+# random workloads on the newer one with each of its connectors; then the tests that need a real vLLM, faults patched into the newer
+# one among them, and vLLM's own tests of the retention interval on the newer one.
 # No GPU, no compiled parts: the cache core is Python, so wheels are unpacked without their libraries and share one venv.
 # Arguments go to `cachewitness run`. Exits with the first status that is not 0, after every release has run.
 #
@@ -82,6 +82,14 @@ for release in "${releases[@]}"; do
     [[ $release == *==0.2[0-8].* ]] && suites=(--suite invariants --suite random --suite differential)
     "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source" "${suites[@]}" "${expected[@]}" "$@" || status=$((status ? status : $?))
 done
+if [[ ${releases[-1]} == *==0.33.* ]]; then
+    for connector in simple simple-lazy offloading offloading-chunks offloading-sync multi; do
+        printf '\n== %s with connector %s\n' "${releases[-1]}" "$connector"
+        "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source,connector=$connector" --suite scheduler-random --quiet \
+            --layout full --layout full-swa-mamba --option tier_pages=48 --option tier_delay=2 \
+            --expected fixtures/expected/vllm-0.33-connectors.txt || status=$((status ? status : $?))
+    done
+fi
 printf '\n== tests on %s\n' "${releases[-1]}"
 CACHEWITNESS_VLLM_SOURCE=$source "$venv/bin/python" -m pytest -m vllm || status=$((status ? status : $?))
 printf '\n== own tests of %s, beside what the reference makes of the same rules\n' "${releases[-1]}"

@@ -28,6 +28,8 @@ class Progress(Checker):
         super().__init__()
         self._waited: dict[str, int] = {}
         self._idle = 0
+        self._lost: set[str] = set()
+        """Requests whose load from another tier has failed, which they may be given up for."""
 
     def handlers(self) -> dict[type, Handler]:
         return {
@@ -78,14 +80,17 @@ class Progress(Checker):
         return (Finding(anomaly="refused-reset", sentence=sentence),)
 
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
-        """Count no wait for what then failed."""
+        """Count no wait for what then failed, and note whom it was for if it may be given up."""
         if event.phase == "fail":
             self._idle = 0
+            tier = ledger.header.rules.tier
+            for move in event.moves if tier is not None and tier.gives_up else ():
+                self._lost.update(ledger.records[move.dst_pool][move.dst].holders)
         return None
 
     def on_abort(self, ledger: Ledger, event: Aborted) -> Found:
         """Hold an engine that gave a request up, which nobody asked for, to what it declares and has room for."""
-        if not event.by_engine:
+        if not event.by_engine or event.r in self._lost:
             return None
         self.opportunities += 1
         request, most = ledger.requests[event.r], ledger.header.rules.max_prompt

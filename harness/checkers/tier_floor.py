@@ -16,8 +16,13 @@ from harness.ledger.requests import RequestRecord
 
 
 def longest_apart(ledger: Ledger, request: RequestRecord, tier: TierRules) -> int:
-    """Return the longest length, in tokens, that the device alone or the tier alone serves; 0 if there is none."""
-    return max(Lookup(ledger, request, device_alone=True).longest_common(), _longest_in_tier(ledger, request, tier))
+    """Return the longest length, in tokens, that the device alone or the tier alone serves; 0 if there is none.
+
+    What the tier adds counts if it is as much as the engine declares that it loads.
+    """
+    device = Lookup(ledger, request, device_alone=True).longest_common()
+    stored = _longest_in_tier(ledger, request, tier)
+    return stored if stored - device >= max(tier.least, 1) else device
 
 
 def _longest_in_tier(ledger: Ledger, request: RequestRecord, tier: TierRules) -> int:

@@ -103,12 +103,16 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the engine says of a second tier that it asks for itself, rather than key by key wherever a page is.
 
     The tier serves prefixes of whole `chunk`s, in tokens. With `together`, all groups of a chunk are one object. With `fenced`,
-    copies do not hold their pages: who is given a page that a copy reads lets the copy end before anything is written.
+    copies do not hold their pages: who is given a page that a copy reads lets the copy end before anything is written. With
+    `gives_up`, a request whose load from there fails is given up. What adds fewer than `least` tokens to what the device has
+    is not loaded.
     """
 
     chunk: int
     together: bool = False
     fenced: bool = False
+    gives_up: bool = False
+    least: int = 0
 
 
 class Captures(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -18,7 +18,7 @@ from harness.history.events import Copy, Drop, Hit, StepBegin, Take
 from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
-from harness.trace.format import Abort, Finish, Op, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights, load
+from harness.trace.format import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights, load
 from harness.trace.generate import random_trace
 from harness.verdict.result import Activity, Result
 from suites.support.real_vllm import REAL, SOURCE
@@ -27,6 +27,7 @@ pytestmark = REAL
 
 SEEDS = 3
 CONNECTORS = ["simple", "offloading", "multi"]
+VARIANTS = ["simple-lazy", "offloading-chunks", "offloading-sync"]
 
 
 def tell(connector: str, ops: list[Op], layout: str = "full", pages: int = 40, **options: Any) -> Result:
@@ -55,6 +56,77 @@ def test_a_clean_release_passes_and_its_memory_is_hit(configuration: Configurati
         assert [finding.sentence for finding in result.findings] == []
         activity.add(result.activity)
     assert min(activity.hits, activity.from_tier, activity.loaded_tokens, activity.preemptions) > 0
+
+
+@pytest.mark.parametrize("connector", VARIANTS)
+def test_chunks_of_two_blocks_and_lazy_stores_and_synchronous_loads_pass_and_are_hit(connector: str) -> None:
+    activity = Activity()
+    for configuration in connector_configurations():
+        for seed in range(SEEDS):
+            trace = without_resets_of_the_memory(random_trace(configuration.shape("scheduler"), seed, withdraw=False))
+            result = drive(trace, parse(f"vllm:source={SOURCE},connector={connector}").open(trace.header))
+            assert [finding.sentence for finding in result.findings] == []
+            activity.add(result.activity)
+    assert activity.from_tier > SEEDS
+
+
+@pytest.mark.parametrize("connector", ["simple", "offloading"])
+def test_a_request_whose_load_fails_is_ended_where_that_is_the_policy(connector: str) -> None:
+    """The policy is declared, so nothing is wrong with it; who goes on to compute would be found by what it reads."""
+    given_up = 0
+    for configuration in connector_configurations()[:4]:
+        for seed in range(SEEDS):
+            trace = without_resets_of_the_memory(random_trace(configuration.shape("scheduler"), seed, withdraw=False))
+            result = drive(trace, parse(f"vllm:source={SOURCE},connector={connector},load_failure=fail").open(trace.header))
+            assert [finding.sentence for finding in result.findings] == []
+            given_up += result.activity.given_up
+    assert given_up > 0
+
+
+def test_a_load_in_the_step_that_needs_it_is_over_before_its_runs() -> None:
+    """It waits for no other step, whatever copies take otherwise."""
+    events = served_again("offloading-sync", [], tier_delay=3).history.events
+    (loaded,) = [event for event in events if isinstance(event, Hit) and event.tier == "cpu"]
+    runs = [(event.step, run.start) for event in events if isinstance(event, StepBegin) for run in event.runs if run.r == "r2"]
+    assert runs[0] == (loaded.step, 64)
+
+
+def test_a_chunk_of_two_blocks_is_served_whole() -> None:
+    """Of 80 tokens that were stored in blocks of 16, two chunks of 32 come back; the fifth block is half a chunk."""
+    stored: list[Op] = [Submit("r1", "a:81"), *[Step()] * 8, Finish("r1"), *[Step()] * 4, Reset(running=True, tier="local")]
+    result = tell("offloading-chunks", [*stored, Submit("r2", "a:81"), *[Step()] * 9])
+    (hit,) = [event for event in result.history.events if isinstance(event, Hit) and event.r == "r2"]
+    assert result.findings == [] and (hit.tier, hit.resume) == ("cpu", 64)
+
+
+def test_the_example_connector_serves_a_prompt_again_that_was_computed_in_one_step() -> None:
+    """What it was written for: prompts of one length, nothing on the device."""
+    stored: list[Op] = [Submit("r1", "a:70"), *[Step()] * 3, Finish("r1"), Step(), Reset(running=True, tier="local")]
+    result = tell("example", [*stored, Submit("r2", "a:70"), *[Step()] * 3], max_num_batched_tokens=128)
+    (hit,) = [event for event in result.history.events if isinstance(event, Hit) and event.r == "r2"]
+    assert result.findings == [] and (hit.tier, hit.resume) == ("cpu", 64)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "options", "anomaly"),
+    [
+        pytest.param(Submit("r1", "a:70"), Submit("r2", "a:70"), {"max_num_batched_tokens": 32}, "died", id="chunks"),
+        pytest.param(Submit("r1", "a:20"), Submit("r2", "a:33"), {}, "died", id="another length"),
+        pytest.param(Submit("r1", "a:70"), Submit("r2", "a:70", salt="x"), {}, "cross-identity-hit", id="another salt"),
+    ],
+)
+def test_the_example_connector_outside_of_that(first: Submit, second: Submit, options: dict[str, int], anomaly: str) -> None:
+    """What was found in vLLM 0.33.0 (docs/engines.md)."""
+    stored: list[Op] = [first, *[Step()] * 6, Finish("r1"), Step(), Reset(running=True, tier="local")]
+    result = tell("example", [*stored, second, *[Step()] * 6], **{"max_num_batched_tokens": 128, **options})
+    assert anomaly in {finding.anomaly for finding in result.findings}
+
+
+def test_the_example_connector_takes_back_what_the_device_has_already() -> None:
+    """A folder of 32 tokens is found where the device has 48, and what is loaded beyond that is −16 tokens."""
+    served = [[Submit(f"r{i}", f"a:{length}"), Step(), Step(), Finish(f"r{i}"), Step()] for i, length in enumerate((33, 49))]
+    result = tell("example", [op for ops in served for op in ops] + [Submit("r2", "a:49"), Step()], max_num_batched_tokens=128)
+    assert [finding.anomaly for finding in result.findings] == ["lost-hit"]
 
 
 @pytest.mark.parametrize("connector", CONNECTORS)
@@ -95,6 +167,14 @@ def test_a_load_that_fails_is_computed_again() -> None:
         runs = [run.start for event in begun for run in event.runs if run.r == "r2"]
         assert result.findings == [] and runs[0] in (start, 64)
         assert any(event.phase == "fail" for event in result.history.events if isinstance(event, Copy))
+
+
+def test_a_request_that_is_preempted_between_two_steps_comes_back_in_the_next() -> None:
+    """The reset lets the step in flight end first, so vLLM admits it at once and its worker needs all of its tokens."""
+    ops: list[Op] = [Submit("r1", "a:9"), *[Step()] * 4, Preempt("r1"), Reset(tier="local"), Step(), Step()]
+    result = tell("simple", ops, async_depth=1)
+    runs = [event.step for event in result.history.events if isinstance(event, StepBegin) and event.runs]
+    assert result.findings == [] and runs == [1, 2, 3, 4, 5, 6]
 
 
 def test_who_goes_while_blocks_are_loaded_leaves_them_to_the_copy() -> None:
@@ -139,7 +219,10 @@ def test_a_failed_load_reserves_against_itself() -> None:
 
 @pytest.mark.parametrize(
     ("connector", "message"),
-    [("nixl", "vllm has no connector 'nixl'; known are offloading, simple, multi")],
+    [
+        ("nixl", "vllm has no connector 'nixl'; known are example, offloading, offloading-chunks, offloading-sync, simple, "),
+        ("simple,load_failure=retry", "vllm has no load_failure 'retry'; known are recompute, fail"),
+    ],
 )
 def test_what_is_not_driven_is_refused_in_one_line(connector: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):

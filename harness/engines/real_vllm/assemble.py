@@ -22,7 +22,7 @@ from harness.engines.real_vllm.build import (
     request_maker,
 )
 from harness.engines.real_vllm.clock import Clock, TimedManager
-from harness.engines.real_vllm.connectors.build import configure, connected_header, connector_of, kind_of, pages_of
+from harness.engines.real_vllm.connectors.build import Asked, configure, connected_header, connector_of, pages_of
 from harness.engines.real_vllm.connectors.scheduler import ConnectedScheduler
 from harness.engines.real_vllm.declared import interval_of, rules_of
 from harness.engines.real_vllm.engine_config import build_scheduler, check_depth, engine_config, model_runner, most_drafts
@@ -76,8 +76,10 @@ def manager_engine(header: TraceHeader, options: Options, source: Source, sized:
     return Assembled(describe(header, "vllm", source.version, rules, options), adapter, clock)
 
 
-def scheduler_engine(header: TraceHeader, options: Options, source: Source, connector: str = "", sized: str = "") -> Assembled:
-    """Return vLLM's scheduler over the cache manager that it makes, with a connector if one is named.
+def scheduler_engine(
+    header: TraceHeader, options: Options, source: Source, connector: Asked | None = None, sized: str = ""
+) -> Assembled:
+    """Return vLLM's scheduler over the cache manager that it makes, with a connector if one is asked for.
 
     It is `sized` by vLLM itself if that says how. Raises UsageError for what this release cannot do.
     """
@@ -88,32 +90,33 @@ def scheduler_engine(header: TraceHeader, options: Options, source: Source, conn
         header, options, config, whole = size(source, header, options, interval, sized)
     else:
         config, whole = cache_config(source, header, options, interval), engine_config(source, header, options)
-    kind = kind_of(connector, source) if connector else None
-    if kind is not None:
-        config = configure(source, whole, config, kind, pages_of(header, options))
+    if connector is not None:
+        config = configure(source, whole, config, connector, pages_of(header, options, connector.kind))
     sizes = block_sizes(source, config, whole)
     with _retaining(source, interval), model_runner(options):
         scheduler = build_scheduler(source, whole, config, sizes, special.encoder_budget)
         check_depth(source, whole, options)
     core = scheduler.kv_cache_manager
     timed = TimedManager(core, clock)
-    observed = ObservedManager(timed, source.utils.get_group_id, tiered=kind is not None, published=True)
+    observed = ObservedManager(timed, source.utils.get_group_id, tiered=connector is not None, published=True)
     new_request = timed.new_requests(request_maker(source, sizes[1], options))
     described = describe(header, "vllm", source.version, rules_of(header, options, source, core, sizes, interval), options)
     described = replace(described, capabilities=[*described.capabilities, *special.capabilities])
     worker = worker_of(source, scheduler, config, options)
     parts = (source, scheduler, observed, new_request, clock, options)
-    if kind is None:
+    if connector is None:
         adapter = RealScheduler(*parts)
     else:
-        driven = connector_of(source, scheduler, whole, config, sizes, pages_of(header, options))
+        driven = connector_of(
+            source, scheduler, whole, config, sizes, connector.kind, pages_of(header, options, connector.kind)
+        )
         adapter = ConnectedScheduler(*parts, driven)
-        described = connected_header(described, driven, options.tier_delay)
+        described = connected_header(described, driven, options.tier_delay, gives_up=connector.load_failure == "fail")
     adapter.worker = worker
     return Assembled(described, adapter, clock)
 
 
-def _refuse(header: TraceHeader, options: Options, source: Source, connector: str) -> None:
+def _refuse(header: TraceHeader, options: Options, source: Source, connector: Asked | None) -> None:
     """Raise UsageError for what vLLM's scheduler is not driven with."""
     if source.is_before(SCHEDULERS_SINCE):
         since = "{}.{}".format(*SCHEDULERS_SINCE)

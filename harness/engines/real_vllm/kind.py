@@ -25,6 +25,7 @@ from harness.engines.mutant import Mutant
 from harness.engines.protocol import Engine
 from harness.engines.real_vllm.assemble import manager_engine, scheduler_engine
 from harness.engines.real_vllm.clock import Clock
+from harness.engines.real_vllm.connectors.build import asked_for
 from harness.engines.real_vllm.declared import read_options, release_name
 from harness.engines.real_vllm.patch import ACTIVE
 from harness.engines.real_vllm.scheduler import RealScheduler
@@ -84,7 +85,8 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     asked = read_options(header, source)
     sized = options.get("sized", "")
     if header.height == "scheduler":
-        assembled = scheduler_engine(header, asked, source, options.get("connector", ""), sized)
+        connector = asked_for(options.get("connector", ""), options.get("load_failure", "recompute"), source)
+        assembled = scheduler_engine(header, asked, source, connector, sized)
     else:
         assembled = manager_engine(header, asked, source, sized)
     engine = VllmEngine(_limited(header, assembled.header, options, source), assembled.adapter, assembled.clock)
@@ -172,6 +174,7 @@ ENGINE = EngineKind(
     options={
         "source": "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts",
         "connector": "at scheduler height: the KV connector that it loads from and stores to (docs/engines.md)",
+        "load_failure": "with a connector: `fail` ends a request whose load fails; by default it is computed (`recompute`)",
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
         "key_events": "`strict`: events for routers may leave nothing open, which those of sparse groups do",
         "sized": "`pages`, or MiB of memory: the model of the trace's layout goes through vLLM's own sizing (docs/engines.md)",

@@ -113,10 +113,15 @@ class RealScheduler(Driven):
         self._finish_requests(r, self._status["FINISHED_STOPPED" if finished else "FINISHED_ABORTED"])
 
     def preempt(self, r: str) -> None:
-        """Preempt a request as vLLM does when it lacks blocks."""
+        """Preempt a request as vLLM does when it lacks blocks.
+
+        It may come back in the very next step, and then its worker needs all of its tokens, as after a reset (vLLM's own way
+        to preempt between two steps, `reset_prefix_cache`).
+        """
         request = self.requests[r]
         self.scheduler.running.remove(request)
         self.scheduler._preempt_request(request, monotonic())
+        self.scheduler.prev_step_scheduled_req_ids.discard(r)
 
     def running(self) -> list[str]:
         """Return the requests that run."""

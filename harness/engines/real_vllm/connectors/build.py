@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
 from msgspec import structs
@@ -14,6 +15,7 @@ from msgspec import structs
 from harness._util.errors import UsageError
 from harness.engines.observe_tier import TIER
 from harness.engines.real_vllm.build import fill, settle
+from harness.engines.real_vllm.connectors.example import PAGES, Example
 from harness.engines.real_vllm.connectors.kinds import Connector, Side
 from harness.engines.real_vllm.connectors.model_runner import ModelRunner
 from harness.engines.real_vllm.connectors.offloading import CHUNK_BYTES, Offloading
@@ -43,53 +45,90 @@ NEVER = 1 << 30
 
 
 class Kind(NamedTuple):
-    """A connector: its name in vLLM, and by the name of each child, or of itself, what its configuration is made of."""
+    """A connector: its name in vLLM, the names of its children if it has some, and what its configuration says beside that.
+
+    `blocks`: so many blocks make a chunk of `OffloadingConnector`'s. `pages` is the size of a memory that nobody limits.
+    """
 
     name: str
     children: Sequence[str] = ()
+    extra: Mapping[str, Any] = {}
+    blocks: int = 1
+    pages: int = 0
 
 
-def _offloading(pages: int) -> dict[str, Any]:
-    return {"cpu_bytes_to_use": pages * CHUNK_BYTES}
+class Asked(NamedTuple):
+    """The connector that was asked for, and what becomes of requests whose load fails (`kv_load_failure_policy`)."""
+
+    kind: Kind
+    load_failure: str = "recompute"
 
 
-def _simple(pages: int) -> dict[str, Any]:
+def _offloading(pages: int, blocks: int) -> dict[str, Any]:
+    return {"cpu_bytes_to_use": pages // blocks * CHUNK_BYTES, "blocks_per_chunk": blocks}
+
+
+def _simple(pages: int, blocks: int) -> dict[str, Any]:
     return {"cpu_bytes_to_use": pages * PAGE_BYTES, "num_cpu_blocks": pages}
 
 
-SIDES: Mapping[str, tuple[Callable[[int], dict[str, Any]], Callable[[Source, Any, Any, KeyNames], Side]]] = {
+def _example(pages: int, blocks: int) -> dict[str, Any]:
+    return {"shared_storage_path": mkdtemp(prefix="cachewitness-")}
+
+
+SIDES: Mapping[str, tuple[Callable[[int, int], dict[str, Any]], Callable[[Source, Any, Any, KeyNames], Side]]] = {
     "OffloadingConnector": (_offloading, Offloading),
     "SimpleCPUOffloadConnector": (_simple, SimpleOffload),
+    "ExampleConnector": (_example, Example),
 }
-"""By name in vLLM: how a connector is told how many pages its memory has, and what drives it."""
+"""By name in vLLM: how a connector is told how many pages its memory has, of chunks of so many, and what drives it."""
 
 KINDS: Mapping[str, Kind] = {
+    "example": Kind("ExampleConnector", pages=PAGES),
     "offloading": Kind("OffloadingConnector"),
+    "offloading-chunks": Kind("OffloadingConnector", blocks=2),
+    "offloading-sync": Kind("OffloadingConnector", extra={"sync_load_budget_bytes": 1 << 40}),
     "simple": Kind("SimpleCPUOffloadConnector"),
+    "simple-lazy": Kind("SimpleCPUOffloadConnector", extra={"lazy_offload": True}),
     "multi": Kind("MultiConnector", ("SimpleCPUOffloadConnector", "OffloadingConnector")),
 }
 """The connectors that can be named in the engine's option `connector`."""
 
+LOAD_FAILURES = ("recompute", "fail")
 
-def kind_of(name: str, source: Source) -> Kind:
-    """Return a connector by name. Raises UsageError if it is unknown, or this release is too old for it."""
+
+def asked_for(name: str, load_failure: str, source: Source) -> Asked | None:
+    """Return a connector by name, None for none.
+
+    Raises UsageError if it is unknown, this release is too old for it, or vLLM has no such policy for loads that fail.
+    """
+    if load_failure not in LOAD_FAILURES:
+        raise UsageError(f"--engine: vllm has no load_failure {load_failure!r}; known are {', '.join(LOAD_FAILURES)}")
+    if not name:
+        return None
     if name not in KINDS:
         raise UsageError(f"--engine: vllm has no connector {name!r}; known are {', '.join(KINDS)}")
     if source.is_before(SINCE):
         raise UsageError(f"vLLM {source.version}: its connectors are driven from {SINCE[0]}.{SINCE[1]} on")
-    return KINDS[name]
+    return Asked(KINDS[name], load_failure)
 
 
-def pages_of(header: TraceHeader, options: Options) -> int:
-    """Return how many pages the connector's memory has: the trace's `tier_pages`, or as many as the device has."""
-    return options.tier_pages or header.pages
+def pages_of(header: TraceHeader, options: Options, kind: Kind) -> int:
+    """Return how many pages the connector's memory has: the trace's `tier_pages`, or as many as the device has.
+
+    They are whole chunks, one at least. A memory that nobody limits has its own size.
+    """
+    return kind.pages or max((options.tier_pages or header.pages) // kind.blocks, 1) * kind.blocks
 
 
-def configure(source: Source, config: Any, kv_cache_config: Any, kind: Kind, pages: int) -> Any:
+def configure(source: Source, config: Any, kv_cache_config: Any, asked: Asked, pages: int) -> Any:
     """Name the connector in vLLM's configuration; return the cache's, which says where its pages lie."""
-    extra = {"connectors": [_named(name, pages) for name in kind.children]} if kind.children else SIDES[kind.name][0](pages)
-    transfer = {"kv_connector": kind.name, "kv_role": "kv_both", "kv_connector_extra_config": extra}
-    settings = fill(source, source.part("config", "KVTransferConfig"), {**transfer, "kv_load_failure_policy": "recompute"})
+    kind = asked.kind
+    children = {"connectors": [_named(name, pages) for name in kind.children]}
+    extra = {**(children if kind.children else SIDES[kind.name][0](pages, kind.blocks)), **kind.extra}
+    transfer: dict[str, Any] = {"kv_connector": kind.name, "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    transfer["kv_load_failure_policy"] = asked.load_failure
+    settings = fill(source, source.part("config", "KVTransferConfig"), transfer, ["kv_load_failure_policy"])
     settle(source, config, {"kv_transfer_config": settings})
     vars(config.model_config).update(MODEL)
     layers = [name for group in kv_cache_config.kv_cache_groups for name in group.layer_names]
@@ -99,23 +138,28 @@ def configure(source: Source, config: Any, kv_cache_config: Any, kind: Kind, pag
 
 
 def _named(name: str, pages: int) -> dict[str, Any]:
-    return {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": SIDES[name][0](pages)}
+    return {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": SIDES[name][0](pages, 1)}
 
 
 def connector_of(
-    source: Source, scheduler: Any, config: Any, kv_cache_config: Any, sizes: tuple[int, int], pages: int
+    source: Source, scheduler: Any, config: Any, kv_cache_config: Any, sizes: tuple[int, int], kind: Kind, pages: int
 ) -> Connector:
     """Return the connector of a scheduler, with the worker's. `sizes` are (scheduler block size, hash block size) in tokens."""
     runner, names = ModelRunner(source, scheduler.connector, config, kv_cache_config), KeyNames(sizes[1])
     mine, workers = ([*getattr(whole, "_connectors", (whole,))] for whole in (scheduler.connector, runner.worker))
     sides = [SIDES[type(one).__name__][1](source, one, worker, names) for one, worker in zip(mine, workers, strict=True)]
-    return Connector(runner, sides, names, pages, sizes[0] if len(sides) == 1 else NEVER)
+    chunk = NEVER if kind.children or kind.pages else sizes[0] * kind.blocks
+    return Connector(runner, sides, names, pages, chunk, chunk if kind.blocks > 1 else 0)
 
 
-def connected_header(header: Header, connector: Connector, delay: int) -> Header:
-    """Return what the engine declares, with the connector's memory as a second tier that is asked behind the device."""
+def connected_header(header: Header, connector: Connector, delay: int, *, gives_up: bool) -> Header:
+    """Return what the engine declares, with the connector's memory as a second tier that is asked behind the device.
+
+    `gives_up`: a request whose load fails is ended.
+    """
     tiered = with_tier(header, connector.pages, None)
     pools = [structs.replace(pool, null=[*connector.null]) if pool.id == TIER else pool for pool in tiered.pools]
     waits = tiered.rules.progress_steps + WAIT_STEPS + delay
-    rules = structs.replace(tiered.rules, tier=TierRules(chunk=connector.chunk, fenced=connector.fenced), progress_steps=waits)
+    tier = TierRules(chunk=connector.chunk, fenced=connector.fenced, gives_up=gives_up, least=connector.least)
+    rules = structs.replace(tiered.rules, tier=tier, progress_steps=waits)
     return structs.replace(tiered, pools=pools, rules=rules)

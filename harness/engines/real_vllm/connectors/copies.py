@@ -23,11 +23,18 @@ class Job:
 
     def __init__(self, numbers: list[int], moves: list[Move], steps_left: int, *, stores: bool, begun: bool) -> None:
         self.numbers, self.moves, self.steps_left, self.stores = numbers, moves, steps_left, stores
+        self.expedited = False
+        """Whether it has a stream of its own, beside that of its direction."""
         self.begun = begun
         """Whether the device was asked for it already; a store may be told of before."""
         self.over = False
         self.failed: set[int] = set()
         """Numbers of the copies among them that brought nothing."""
+
+    @property
+    def stream(self) -> tuple[bool, bool]:
+        """On which stream of the device it runs."""
+        return self.stores, self.expedited
 
 
 class Copies:
@@ -53,8 +60,8 @@ class Copies:
         self.lost: list[int] = []
         """Blocks of the device that a load was to fill which has failed."""
 
-    def begin(self, src: Iterable[int], dst: Iterable[int], *, stores: bool, asked: bool = True) -> Job:
-        """Begin to copy pages; the job takes no step before the device is `asked` for it.
+    def begin(self, src: Iterable[int], dst: Iterable[int], *, stores: bool, asked: bool = True, steps: int = 0) -> Job:
+        """Begin to copy pages, in so many `steps` (0: as others); the job takes none before the device is `asked` for it.
 
         Raises RuntimeError if there are not as many pages to copy from as to copy to.
         """
@@ -65,16 +72,16 @@ class Copies:
         moves = [Move(*pages, src_pool, dst_pool) for pages in zip(sources, targets, strict=True)]
         numbers = [*range(self._count + 1, self._count + len(moves) + 1)]
         self._count += len(moves)
-        job = Job(numbers, moves, self.delay, stores=stores, begun=asked)
+        job = Job(numbers, moves, steps or self.delay, stores=stores, begun=asked)
         self.begun += zip(numbers, job.moves, strict=True)
         self.under_way.append(job)
         return job
 
     def wait(self, jobs: Iterable[Job]) -> None:
-        """Let jobs be over before anybody runs in this step, and with each what began before it in the same direction."""
+        """Let jobs be over before anybody runs in this step, and with each what began before it on the same stream."""
         for job in jobs:
-            before = [other for other in self.under_way if other.begun and other.stores == job.stores] if not job.over else []
-            for other in before[: before.index(job) + 1] if before else ():
+            stream = [other for other in self.under_way if other.begun and other.stream == job.stream] if not job.over else []
+            for other in stream[: stream.index(job) + 1] if stream else ():
                 self._over_before_the_runs(other)
 
     def _over_before_the_runs(self, job: Job) -> None:

@@ -25,6 +25,10 @@ class ConnectorsPool(ObservedPool):
         self._pool.touch(held)
         self._manager.observed.hold(held, self._manager.group_of)
 
+    def who_has(self, pages: Iterable[int]) -> set[str]:
+        """Return the requests that have some of these blocks in their tables."""
+        return self._manager.who_has(pages)
+
 
 class ConnectedManager(ReportingManager):
     """The observed manager as vLLM's scheduler calls it where a connector loads and stores."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from harness.engines.real_vllm.connectors.copies import Copies, Job
-from harness.engines.real_vllm.connectors.model_runner import ModelRunner
+from harness.engines.real_vllm.connectors.model_runner import Forward, ModelRunner
 from harness.engines.real_vllm.connectors.tier import Books, KeyNames, Memory
 
 
@@ -19,12 +19,11 @@ class CopiesOf:
     def __init__(self, copies: Copies, first: int) -> None:
         self._copies, self._first = copies, first
 
-    def begin(self, src: Iterable[int], dst: Iterable[int], *, stores: bool, asked: bool = True) -> Job:
+    def begin(self, src: Iterable[int], dst: Iterable[int], *, stores: bool, asked: bool = True, steps: int = 0) -> Job:
         """Begin to copy pages; see `Copies.begin`."""
         sources = [int(page) + (0 if stores else self._first) for page in src]
-        return self._copies.begin(
-            sources, [int(page) + (self._first if stores else 0) for page in dst], stores=stores, asked=asked
-        )
+        targets = [int(page) + (self._first if stores else 0) for page in dst]
+        return self._copies.begin(sources, targets, stores=stores, asked=asked, steps=steps)
 
     def wait(self, jobs: Iterable[Job]) -> None:
         """Let jobs be over before anybody runs."""
@@ -43,8 +42,15 @@ class Side(Memory, Protocol):
     null: Sequence[int]
     """Pages of its memory that nobody owns."""
 
+    @property
+    def forward(self) -> Forward | None:
+        """The forward pass that its worker is shown, None if it looks at none."""
+
     def attach(self, pool: Any, copies: CopiesOf) -> None:
         """Take the device's block pool, observed, and what stands in for the device's copies."""
+
+    def hold_back(self, *, held: bool) -> None:
+        """Let it begin no store of its own accord while it is held back."""
 
     def tell(self, meta: Any) -> None:
         """Take note of what its worker is told with a step."""
@@ -53,11 +59,12 @@ class Side(Memory, Protocol):
 class Connector:
     """The connector that a scheduler has. `sides` are its children, or itself; each memory has so many `pages`.
 
-    `chunk`: it serves prefixes of whole chunks of so many tokens.
+    `chunk`: it serves prefixes of whole chunks of so many tokens. It loads `least` tokens at least.
     """
 
-    def __init__(self, runner: ModelRunner, sides: Sequence[Side], names: KeyNames, pages: int, chunk: int) -> None:
-        self._runner, self._sides, self.names, self._each, self.chunk = runner, sides, names, pages, chunk
+    def __init__(self, runner: ModelRunner, sides: Sequence[Side], names: KeyNames, pages: int, chunk: int, least: int) -> None:
+        self._runner, self._sides, self.names, self._each = runner, sides, names, pages
+        self.chunk, self.least = chunk, least
         self.pages = pages * len(sides)
         self.fenced = any(side.fenced for side in sides)
         self.null = [first + page for first, side in self._placed() for page in side.null]
@@ -71,6 +78,12 @@ class Connector:
         self._copies = copies
         for first, side in self._placed():
             side.attach(pool, CopiesOf(copies, first))
+            self._runner.forward = self._runner.forward or side.forward
+
+    def hold_back(self, *, held: bool) -> None:
+        """Let no memory begin stores of its own accord while it is held back: where each store makes room, they never end."""
+        for side in self._sides:
+            side.hold_back(held=held)
 
     def work(self, output: Any, failing: Sequence[int]) -> Any:
         """Have the worker do a step of the scheduler's; return what it tells the scheduler (`KVConnectorOutput`)."""

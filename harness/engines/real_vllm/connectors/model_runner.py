@@ -6,14 +6,29 @@ Source: vLLM 0.33.0, `v1/worker/kv_connector_model_runner_mixin.py`, `_get_kv_co
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from harness.engines.real_vllm.source import Source
 
 
+class Forward(Protocol):
+    """A forward pass, as a connector sees it that loads and saves layer by layer."""
+
+    context: Any
+    """vLLM's `ForwardContext`."""
+
+    def loaded(self) -> None:
+        """Take note that what is to be loaded before the pass has been."""
+
+    def layers(self) -> Iterable[tuple[str, Any]]:
+        """Return the layers that save their caches, in order."""
+
+
 class ModelRunner:
-    """`worker` is the connector that vLLM's worker would have."""
+    """`worker` is the connector that vLLM's worker would have, `forward` the pass that it is shown, if it looks at one."""
+
+    forward: Forward | None = None
 
     def __init__(self, source: Source, connector: Any, config: Any, kv_cache_config: Any) -> None:
         role = source.part("distributed.kv_transfer.kv_connector.v1.base", "KVConnectorRole")
@@ -25,8 +40,7 @@ class ModelRunner:
         worker, meta = self.worker, output.kv_connector_metadata
         worker.handle_preemptions(meta)
         worker.bind_connector_metadata(meta)
-        worker.start_load_kv(None)
-        worker.wait_for_save()
+        self._pass()
         run()
         results = worker.get_transfer_results(output.finished_req_ids)
         told = self._output(
@@ -38,3 +52,13 @@ class ModelRunner:
         )
         worker.clear_connector_metadata()
         return told
+
+    def _pass(self) -> None:
+        worker, forward = self.worker, self.forward
+        worker.start_load_kv(forward and forward.context)
+        if forward is not None:
+            forward.loaded()
+            for name, cache in forward.layers():
+                worker.wait_for_layer_load(name)
+                worker.save_kv_layer(name, cache, None)
+        worker.wait_for_save()

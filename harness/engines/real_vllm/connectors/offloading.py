@@ -1,4 +1,4 @@
-"""`OffloadingConnector`: chunks in the CPU's memory, each a block of one group, under keys and an order of eviction of its own.
+"""`OffloadingConnector`: chunks in the CPU's memory, of a group's blocks, under keys and an order of eviction of its own.
 
 Everything is vLLM's but the copies: the connector's scheduler and `CPUOffloadingManager`, and the connector's worker with its
 deferred stores and its fences. `CPUOffloadingWorker`, which would copy on streams of the device, is replaced.
@@ -6,17 +6,22 @@ deferred stores and its fences. `CPUOffloadingWorker`, which would copy on strea
 A store is told of with one step and asked for at the beginning of the next. It does not hold its blocks: who gets one of them
 anew has the store flushed before the step runs. So its copy begins here when it is told of, and may last until then.
 
+A chunk of n blocks has n pages here, one behind the other; of a chunk that is stored in part only the pages that were filled
+have a key. A load that its request does not wait for in another step (`sync`) is waited for before the runs of this one, on a
+stream of its own.
+
 Sources: vLLM 0.33.0, `distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`, `worker.py`;
-`v1/kv_offload/cpu/manager.py`, `spec.py`; `v1/kv_offload/base.py`, `OffloadingWorker`.
+`v1/kv_offload/cpu/manager.py`, `spec.py`; `v1/kv_offload/cpu/gpu_worker.py`, `SingleDirectionOffloadingHandler`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any
 
 from harness.engines.cache_state import Claim, KeyId
+from harness.engines.failure import EngineFailure
 from harness.engines.real_vllm.connectors.copies import Job
 from harness.engines.real_vllm.connectors.kinds import CopiesOf
 from harness.engines.real_vllm.connectors.tier import Books, KeyNames
@@ -29,17 +34,23 @@ CHUNK_BYTES = 4096
 class CopyWorker:
     """What vLLM's worker has for `CPUOffloadingWorker`: it keeps the copies in mind."""
 
-    def __init__(self, source: Source, copies: CopiesOf) -> None:
-        self._copies = copies
+    def __init__(self, source: Source, copies: CopiesOf, blocks: int) -> None:
+        self._copies, self._blocks = copies, blocks
         self._result = source.part("v1.kv_offload.base", "TransferResult")
         self.jobs: dict[int, Job] = {}
         """By vLLM's number of a job."""
+        self.filled: set[int] = set()
+        """Pages that the last store of their chunk has filled, or is about to."""
 
     def tell(self, job_id: int, src: Any, dst: Any) -> None:
         """Begin the copies of a store that the device will be asked for."""
-        self.jobs[job_id] = self._copies.begin(src.block_ids, dst.block_ids, stores=True, asked=False)
+        pages = self._pages(src, dst.block_ids)
+        for chunk in dst.block_ids:
+            self.filled.difference_update(self.pages_of(int(chunk)))
+        self.filled.update(pages)
+        self.jobs[job_id] = self._copies.begin(src.block_ids, pages, stores=True, asked=False)
         groups = chain.from_iterable(repeat(group, count) for group, count in enumerate(src.group_sizes))
-        self._copies.fill_for(dst.block_ids, groups)
+        self._copies.fill_for(pages, groups)
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
         """Ask for a store that was told of."""
@@ -48,8 +59,31 @@ class CopyWorker:
 
     def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any, *, expedited: bool = False) -> bool:
         """Ask for a load."""
-        self.jobs[job_id] = self._copies.begin(src_spec.block_ids, dst_spec.block_ids, stores=False)
+        pages = self._pages(dst_spec, src_spec.block_ids)
+        self.jobs[job_id] = self._copies.begin(pages, dst_spec.block_ids, stores=False)
+        self.jobs[job_id].expedited = expedited
         return True
+
+    def pages_of(self, chunk: int) -> range:
+        """Return the pages of a chunk."""
+        return range(chunk * self._blocks, (chunk + 1) * self._blocks)
+
+    def _pages(self, blocks: Any, chunks: Iterable[int]) -> list[int]:
+        """Return the pages in these chunks that belong to the device's `blocks`, which are given group by group.
+
+        The first block of a group may lie inside its first chunk (`block_indices`); the others follow it without a gap.
+        Raises EngineFailure if there are not as many chunks as the blocks lie in: vLLM's worker asserts that.
+        """
+        left, pages = [int(chunk) for chunk in chunks], list[int]()
+        for count, first in zip(blocks.group_sizes, blocks.block_indices, strict=True):
+            skipped = first % self._blocks if count else 0
+            span = -(-(skipped + count) // self._blocks)
+            mine, left = left[:span], left[span:]
+            pages += [page for chunk in mine for page in self.pages_of(chunk)][skipped : skipped + count]
+        if left or len(pages) != sum(blocks.group_sizes):
+            told = f"told its worker of {sum(blocks.group_sizes)} blocks, and of chunks that they do not lie in"
+            raise EngineFailure("died", told)
+        return pages
 
     def wait(self, job_ids: Iterable[int]) -> None:
         """Wait until jobs are over."""
@@ -70,17 +104,24 @@ class Offloading:
     """The connector, both sides."""
 
     fenced = True
+    forward = None
     null: Sequence[int] = ()
 
     def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
         self._source, self._connector_worker, self._names = source, worker.connector_worker, names
         self._manager = connector.connector_scheduler.manager
+        config = connector.connector_scheduler.config
+        self._blocks = config.blocks_per_chunk
+        self._sizes = [group.tokens_per_block for group in config.kv_group_configs]
         self._group_of = source.part("v1.kv_offload.base", "get_offload_group_idx")
         self._hash_of = source.part("v1.kv_offload.base", "get_offload_block_hash")
 
     def attach(self, pool: Any, copies: CopiesOf) -> None:
         """Take what stands in for the device's copies; this connector does not touch the device's block pool."""
-        self._worker = self._connector_worker.worker = CopyWorker(self._source, copies)
+        self._worker = self._connector_worker.worker = CopyWorker(self._source, copies, self._blocks)
+
+    def hold_back(self, *, held: bool) -> None:
+        """Do nothing: it stores what requests have computed."""
 
     def tell(self, meta: Any) -> None:
         """Begin the stores that the worker will ask for."""
@@ -92,11 +133,20 @@ class Offloading:
         keys: dict[KeyId, Claim] = {}
         held: dict[int, int] = {}
         for key, chunk in self._manager._policy.chunks.items():
+            pages = self._worker.pages_of(chunk.chunk_id)
             if chunk.ref_cnt:
-                held[chunk.chunk_id] = abs(chunk.ref_cnt)
+                held.update(dict.fromkeys(pages, abs(chunk.ref_cnt)))
             if chunk.is_ready:
-                keys[self._group_of(key), chunk.chunk_id, key] = self._names.claim(self._hash_of(key))
-        return Books(keys, held, self._manager._get_num_free_chunks() + _kept(self._manager))
+                keys.update(self._named(key, pages))
+        free = self._manager._get_num_free_chunks() + _kept(self._manager)
+        return Books(keys, held, free * self._blocks)
+
+    def _named(self, key: Any, pages: range) -> Iterator[tuple[KeyId, Claim]]:
+        """Return the keys of a chunk's pages that were filled: each names the prefix that ends with its block."""
+        group, (length, r, _) = self._group_of(key), self._names.claim(self._hash_of(key))
+        for left, page in enumerate(reversed(pages)):
+            if page in self._worker.filled:
+                yield (group, page, key), Claim(length - left * self._sizes[group], r)
 
 
 def _kept(manager: Any) -> int:

@@ -87,7 +87,9 @@ class ConnectedScheduler(RealScheduler):
         """Let vLLM schedule nobody, or nobody new, in a step that is there for transfers."""
         before = self.scheduler.pause_state
         self.scheduler.set_pause_state(self._pauses[state])
+        self.connector.hold_back(held=True)
         yield
+        self.connector.hold_back(held=False)
         self.scheduler.set_pause_state(before)
 
     def _model_output(self, sampled: dict[str, list[int]]) -> Any:
@@ -103,8 +105,11 @@ class ConnectedScheduler(RealScheduler):
             answer.failed_recving.update(self.held.who_has(self._copies.lost))
 
     def complete(self, scheduled: Scheduled) -> None:
-        """Answer the oldest step, with what was copied."""
+        """Answer the oldest step, with what was copied; vLLM may end requests whose load failed."""
         super().complete(scheduled)
+        for r in [r for r, request in self.requests.items() if request.status == self._status["FINISHED_ERROR"]]:
+            del self.requests[r]
+            self.engine.over(r, scheduled.step, finished=False)
         self.held.let_linger(self.requests, self.scheduler.requests)
         self._look("evict")
 

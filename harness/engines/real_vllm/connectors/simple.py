@@ -59,10 +59,14 @@ class SimpleOffload:
     """The connector, both sides."""
 
     fenced = False
+    forward = None
 
     def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
         self._connector, self._handler, self._names = connector, worker.worker_handler, names
-        self._pool = connector.scheduler_manager.cpu_block_pool
+        self._scheduler = connector.scheduler_manager
+        self._looks_ahead = self._scheduler._target_free if self._scheduler._lazy_mode else 0
+        """How many blocks, of those that are evicted next, are stored in time; 0 where it is not lazy."""
+        self._pool = self._scheduler.cpu_block_pool
         self._group_of = source.utils.get_group_id
         self._hash_of = source.utils.get_block_hash
         self.null: Sequence[int] = [self._pool.null_block.block_id]
@@ -72,6 +76,11 @@ class SimpleOffload:
         self._connector.bind_gpu_block_pool(pool)
         self._handler._backend = CopyBackend(copies)
         _without_streams(importlib.import_module(type(self._handler).__module__))
+
+    def hold_back(self, *, held: bool) -> None:
+        """Have a lazy scheduler look for nothing to store; an eager one stores what requests have computed."""
+        if self._looks_ahead:
+            self._scheduler._target_free = 0 if held else self._looks_ahead
 
     def tell(self, meta: Any) -> None:
         """Do nothing: its copies begin when the worker asks for them."""
