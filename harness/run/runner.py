@@ -18,6 +18,7 @@ from harness.engines.policy import PolicyKind
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.history.events import Header
+from harness.run import causes
 from harness.run.answers import answered
 from harness.run.execute import attempt, described, drive, seconds_in
 from harness.run.lockstep import NAME as DIFFERENTIAL
@@ -269,6 +270,8 @@ class Runner:
         trace, engine = result.trace, stream.engine
         assert trace is not None
         name = f"{suite.name}:{trace.header.name}@{stream.name}"
+        if suite.height == ANSWERS:
+            causes.find(trace, engine, result.findings)
         weighed = self.expected.weigh(name, result.findings)
         if weighed is None:
             return
@@ -281,7 +284,10 @@ class Runner:
             self._shrunk.add(finding.anomaly)
             failure.why_long = UNFINISHED
             self._tell(failure, final=False)
+            cause = finding.cause
             failure.replace(*smallest(trace, engine, finding, partial(self._rerun, suite, finding.anomaly)))
+            if suite.height == ANSWERS:
+                failure.finding.cause = cause  # of the whole trace, as lists of expected failures name it
         elif entry is None and len(trace.ops) > SHORT:
             failure.why_long = f"not shrunk, since {len(self._shrunk)} others were"
         self._tell(failure, final=True)

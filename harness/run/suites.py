@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+import msgspec
+
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.history.events import Header
 from harness.trace.answer_random import random_answers
 from harness.trace.answer_stories import STORIES, write
+from harness.trace.avoided import AVOID, avoiding
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
 from harness.trace.generate import random_trace
@@ -86,13 +89,20 @@ def _random(configuration: Configuration, height: Height, seed: int) -> Iterator
 def _answers(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
     shape = configuration.shape(height)
     for story in STORIES:
-        yield write(shape, story, seed)
+        yield _avoiding(write(shape, story, seed))
 
 
 def _random_answers(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
     shape = configuration.shape(height)
     for number in count(seed * 1_000_003):
-        yield random_answers(shape, number)
+        yield _avoiding(random_answers(shape, number))
+
+
+def _avoiding(trace: Trace) -> Trace:
+    """Return a trace without what its configuration has it avoid, which is no option of an engine."""
+    options = dict(trace.header.options)
+    asked = str(options.pop(AVOID, ""))
+    return avoiding(Trace(msgspec.structs.replace(trace.header, options=options), trace.ops), asked)
 
 
 SUITES: tuple[Suite, ...] = (

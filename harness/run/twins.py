@@ -20,14 +20,11 @@ from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.history.events import Answer, Cold, Finished, Header, Submitted
 from harness.history.intake import AnswerIntake, taken_in
+from harness.trace.avoided import CHUNK, ROOMY
 from harness.trace.format import Finish, Submit, TraceHeader
 from harness.trace.scenarios.shape import Shape
 from harness.trace.spelling import Spelling
 
-ROOMY = 4096
-"""Pages of a twin's pool."""
-CHUNK = "chunk"
-"""The option of a trace that says how many tokens a step computes; a twin has none."""
 KEPT = 6
 """Twins that are kept at once."""
 FACTOR = 8

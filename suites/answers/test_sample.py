@@ -17,10 +17,11 @@ from harness.run.execute import check
 from harness.run.runner import Runner
 from harness.run.smaller import smallest
 from harness.run.suites import SUITES
-from harness.run.twins import ROOMY, twin_of
+from harness.run.twins import twin_of
 from harness.trace import format as traces
 from harness.trace.answer_random import random_answers
 from harness.trace.answer_stories import STORIES, write
+from harness.trace.avoided import ROOMY
 from harness.trace.configurations import Configuration
 from harness.trace.format import Trace
 from harness.verdict.summary import Report

@@ -17,6 +17,7 @@ from harness._util.lines import printable
 from harness.checkers.anomalies import BY_NAME
 from harness.checkers.finding import Finding
 from harness.history.events import Event
+from harness.trace.avoided import MEANINGS, told
 from harness.trace.format import Layout, Op, Reset, Step, Submit, Trace, UpdateWeights
 from harness.verdict.summary import Failure, Stored
 
@@ -87,6 +88,8 @@ def headline(finding: Finding, name: str) -> list[str]:
     if anomaly:
         lines += wrapped(f"the rule: {anomaly.invariant}", _INDENT)
         lines += wrapped(f"what it implies: {anomaly.implies}", _INDENT)
+    if finding.cause.partition("+")[0] in MEANINGS:
+        lines += wrapped(f"the cause: {finding.cause}, as {told(finding.cause)}", _INDENT)
     return [*lines, ""]
 
 

@@ -1,0 +1,131 @@
+"""A failure names what has to be left out for it to pass, a list of expected failures may name it, and traces can avoid it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace as changed
+
+from harness._util.errors import UsageError
+from harness.cli import invoke
+from harness.engines.registry import EngineSpec, parse
+from harness.engines.sample import engine as sample
+from harness.history.events import Answer, Event
+from harness.run.answers import runs
+from harness.run.causes import find
+from harness.trace.answer_random import random_answers
+from harness.trace.answer_stories import STORIES, write
+from harness.trace.avoided import AVOIDABLE, MEANINGS, UNSPLIT, avoiding
+from harness.trace.format import Abort, Finish, Op, Step, Submit, Trace
+
+WHOLE, SPLIT = (configuration.shape("answers") for configuration in sample.configurations())
+CAUSES = {
+    "snapshot-one-token-early": (write(WHOLE, "replays", 0), "cache"),
+    "cancelled-block-keeps-its-name": (write(SPLIT, "cancelled", 0), "aborts+chunks"),
+    "restored-into-another-slot": (random_answers(WHOLE, 0), "company"),
+    "preempted-is-lost": (write(SPLIT, "pressure", 0), "company+pressure"),
+}
+
+
+@pytest.mark.parametrize(("fault", "trace", "cause"), [(fault, *told) for fault, told in CAUSES.items()])
+def test_a_fault_has_its_cause(fault: str, trace: Trace, cause: str) -> None:
+    """It is what the mechanism of the fault needs."""
+    spec = parse(f"sample:mutant={fault}")
+    findings = runs(trace, spec).findings
+    find(trace, spec, findings)
+    assert findings[0].cause == cause
+
+
+class SplitWrongly(sample.SampleEngine):
+    """Answers wrongly where a prompt took several steps, with its cache or without it."""
+
+    def apply(self, op: Op) -> list[Event]:
+        chunk = self.server.chunk
+        events = super().apply(op)
+        return [_less_probable(event) if chunk < 64 else event for event in events]
+
+
+def _less_probable(event: Event) -> Event:
+    assert isinstance(event, Answer)
+    return changed(event, logprobs=[logprob - 0.01 for logprob in event.logprobs if logprob is not None])
+
+
+def test_what_fails_without_the_cache_is_the_batch() -> None:
+    """The control fails too, and the cause says that the cache is not to blame."""
+
+    def opened(header: Any, options: Any) -> SplitWrongly:
+        return SplitWrongly(header, options)
+
+    spec = EngineSpec(replace(sample.ENGINE, open=opened), {}, "sample")
+    trace = write(SPLIT, "replays", 0)
+    findings = runs(trace, spec).findings
+    find(trace, spec, findings)
+    assert {finding.cause for finding in findings} == {"batch"}
+
+
+@pytest.mark.parametrize("name", AVOIDABLE)
+@pytest.mark.parametrize("shape", [WHOLE, SPLIT])
+def test_what_is_avoided_is_gone(name: str, shape: Any) -> None:
+    """Whatever the trace; every request is still submitted, and a right engine still passes."""
+    for trace in [write(shape, story, 1) for story in STORIES] + [random_answers(shape, seed) for seed in range(20)]:
+        other = AVOIDABLE[name][1](trace)
+        asked = [op.r for op in other.ops if isinstance(op, Submit)]
+        assert asked == [op.r for op in trace.ops if isinstance(op, Submit)]
+        assert CHECKS[name](other), trace.header.name
+        assert AVOIDABLE[name][1](other) == other
+
+
+def _apart(trace: Trace) -> bool:
+    under_way: set[str] = set()
+    for op in trace.ops:
+        if isinstance(op, Submit):
+            under_way.add(op.r)
+        elif isinstance(op, Finish | Abort):
+            under_way.discard(op.r)
+        if len(under_way) > 1:
+            return False
+    return all(isinstance(op, Submit | Finish | Abort | Step) for op in trace.ops)
+
+
+def _replays(trace: Trace) -> int:
+    """Count prompts that an earlier request computed whole, by the ids that a right engine gives them."""
+    seen: list[list[int]] = []
+    count = 0
+    for event in runs(trace, parse("sample")).history.events:
+        if type(event).__name__ == "Submitted":
+            count += any(text[: len(event.tokens)] == event.tokens for text in seen)
+            seen.append(list(event.tokens))
+    return count
+
+
+CHECKS = {
+    "aborts": lambda trace: not any(isinstance(op, Abort) for op in trace.ops),
+    "replays": lambda trace: _replays(trace) == 0,
+    "company": _apart,
+    "pressure": lambda trace: trace.header.pages >= 4096,
+    "chunks": lambda trace: trace.header.options["chunk"] == UNSPLIT,
+}
+
+
+def test_causes_are_known_words() -> None:
+    """Each has a meaning that a report tells, and nothing else can be avoided."""
+    assert set(MEANINGS) == {*AVOIDABLE, "batch", "cache"}
+    with pytest.raises(UsageError, match="did you mean 'aborts'"):
+        avoiding(write(WHOLE, "idle", 0), "abort")
+
+
+def test_an_expected_failure_names_a_cause_and_traces_can_avoid_it(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Listed by its cause it is expected in every configuration; without it nothing is left to be found."""
+    monkeypatch.chdir(tmp_path)
+    asked = ["run", "--engine", "sample:mutant=cancelled-block-keeps-its-name", "--suite", "answers"]
+    assert invoke([*asked, "--layout", "sample-16"]) == 1
+    assert "the cause: aborts+chunks, as it passes if no client goes away" in " ".join(capsys.readouterr().out.split())
+    (tmp_path / "expected.txt").write_text("*:*  answer-differs,aborts+chunks  # names are published before they are written\n")
+    assert invoke([*asked, "--layout", "sample-16", "--expected", "expected.txt"]) == 0
+    (tmp_path / "expected.txt").write_text("*:*  answer-differs,replays  # another cause\n")
+    assert invoke([*asked, "--layout", "sample-16", "--expected", "expected.txt"]) == 1
+    assert invoke([*asked, "--layout", "sample-16", "--option", "avoid=aborts"]) == 0
