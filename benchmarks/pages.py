@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that follow from the code alone: the command line, the policies, the anomalies.
+"""Write the pages of docs/ that follow from the code alone: command line, public API, policies, anomalies.
 
     python -m benchmarks.pages
 
@@ -8,11 +8,13 @@ here with what this module renders.
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import click
 
+import cachewitness
 from harness._util import data, files, pages
 from harness.checkers import catalogue
 from harness.cli import cli
@@ -29,7 +31,35 @@ def main() -> int:
 
 def rendered() -> dict[str, str]:
     """Return the text of each page by its name."""
-    return {"anomalies": catalogue.document(catalogue.load()), "cli": command_line(), "policies": policy_tables()}
+    return {
+        "anomalies": catalogue.document(catalogue.load()),
+        "api": public_names(),
+        "cli": command_line(),
+        "policies": policy_tables(),
+    }
+
+
+def public_names() -> str:
+    """Return docs/api.md: every public name with its own docstring."""
+    named = {name: getattr(cachewitness, name) for name in cachewitness.__all__ if name != "__version__"}
+    functions = {name: value for name, value in named.items() if inspect.isfunction(value)}
+    return pages.render(
+        "api",
+        functions={name: (_signature(value), inspect.getdoc(value)) for name, value in functions.items()},
+        classes={name: inspect.getdoc(value) for name, value in named.items() if name not in functions},
+    )
+
+
+def _signature(function: Callable[..., object]) -> str:
+    """Return the parameters of a function, a line each, as they are written in its source."""
+    parameters = inspect.signature(function).parameters.values()
+    star = next((index for index, one in enumerate(parameters) if one.kind is one.KEYWORD_ONLY), None)
+    lines = [
+        f"{one.name}: {one.annotation}" + ("" if one.default is one.empty else f" = {one.default!r}") for one in parameters
+    ]
+    if star is not None:
+        lines.insert(star, "*")
+    return f"{function.__name__}(\n" + "".join(f"    {line},\n" for line in lines) + ")"
 
 
 def command_line() -> str:

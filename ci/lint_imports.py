@@ -60,6 +60,7 @@ FLOW = (
     "policies",
     "picture",
     "cli",
+    "api",
 )
 """The rooms of harness: whatever is in one imports only what is in front of it. docs/architecture.md draws the same order."""
 

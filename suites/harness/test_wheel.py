@@ -44,11 +44,21 @@ def tracked(folder: str) -> Iterator[str]:
             yield path.relative_to(ROOT).as_posix()
 
 
-def test_nothing_is_in_it_but_the_two_packages_and_their_data(names: list[str]) -> None:
+def test_nothing_is_in_it_but_the_packages_and_their_data(names: list[str]) -> None:
     """Tests, benchmarks, checks and pages stay in the repository."""
     tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
+    assert {top for top in tops if not top.endswith(".dist-info")} == {*PACKAGES, "cachewitness"}
     assert [name for name in names if "/test_" in name or "conftest" in name] == []
+
+
+def test_the_public_names_are_a_typed_package_in_it(names: list[str], unpacked: Path) -> None:
+    """One file in a checkout; a type checker believes the annotations of a package alone."""
+    files = {name for name in names if name.startswith("cachewitness/")}
+    assert files == {"cachewitness/__init__.py", "cachewitness/__main__.py", "cachewitness/py.typed"}
+    code = "import cachewitness; print(cachewitness.__file__, cachewitness.verify.__module__)"
+    environment = os.environ | {"PYTHONPATH": str(unpacked)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=unpacked.parent)
+    assert done.stdout.split() == [str(unpacked / "cachewitness" / "__init__.py"), "harness.api.verify"], done.stderr
 
 
 def test_every_module_is_in_it(names: list[str]) -> None:

@@ -1,0 +1,1 @@
+"""What `import cachewitness` gives: `verify` and `check` for programs, and `suite` for pytest."""

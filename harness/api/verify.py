@@ -1,0 +1,75 @@
+"""Run suites on an engine, or judge a history, from a program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from harness.cli.options import Chosen, Isolate, configurations_of, engine_of, expectations_of, suites_of
+from harness.engines.kind import EngineKind
+from harness.engines.registry import EngineSpec
+from harness.history import validate
+from harness.history.events import History
+from harness.run import execute
+from harness.run.runner import Runner
+from harness.verdict.result import Result
+from harness.verdict.summary import Report
+
+
+def verify(
+    engine: str | EngineKind = "reference",
+    *,
+    policy: str = "vllm",
+    layouts: Sequence[str] = (),
+    options: Mapping[str, object] | None = None,
+    suites: Sequence[str] = (),
+    seed: int = 0,
+    seconds: float = 0.0,
+    expected: Path | None = None,
+) -> Report:
+    """Run suites on an engine and return the report, as `cachewitness run` does.
+
+    `engine` is a name with options (`vllm:source=PATH`; an engine of another package runs in a process of its own) or a kind,
+    which runs in this one. `layouts` are names or paths of TOML files, `options` those of the policy, `suites` names; what is
+    left out is as the command line has it. `seconds` bounds the random suites; 0: a fixed number of traces. `expected` is a
+    file of expected failures. `Report.exit_code` is the verdict: 0 pass, 1 fail, 2 unknown, 3 the harness itself is wrong,
+    4 events that cannot be followed, 5 nothing checked.
+
+    Raises UsageError for what does not exist or does not fit.
+    """
+    spec, chosen = chosen_of(engine, policy, layouts, options)
+    runner = Runner(
+        spec,
+        chosen.configurations,
+        seed=seed,
+        seconds=seconds,
+        expected=expectations_of(expected, strict=False),
+        policy=policy,
+        chosen_configurations=chosen.named,
+        exact_configurations=chosen.exact,
+    )
+    return runner.run(suites_of(suites))
+
+
+def check(history: str | Path | History) -> Result:
+    """Judge a recorded history under every checker, without an engine.
+
+    `history` is a file (docs/formats.md) or a history in memory. `Result.findings` are the contradictions, `Result.tallies` how
+    often each checker had something to judge.
+
+    Raises UsageError naming file, line and field for a file that does not fit the format or refers to what does not exist.
+    """
+    if isinstance(history, History):
+        return execute.judge(history.header, iter(history.events))
+    header, events = validate.read(Path(history))
+    return execute.judge(header, (event for _, event in events))
+
+
+def chosen_of(
+    engine: str | EngineKind, policy: str, layouts: Sequence[str], options: Mapping[str, object] | None
+) -> tuple[EngineSpec, Chosen]:
+    """Return the engine and the configurations that a program asks for. Raises UsageError for what does not exist."""
+    spec = engine_of(engine, policy, isolate=Isolate()) if isinstance(engine, str) else EngineSpec(engine, {}, engine.name)
+    said = [f"{key}={json.dumps(value)}" for key, value in (options or {}).items()]
+    return spec, configurations_of(policy, layouts, said, None, spec.kind.configurations)
