@@ -153,6 +153,7 @@ def _crashed(error: BaseException, *, debug: bool) -> int:
 def _register() -> None:
     from harness.cli.check import check
     from harness.cli.consume import consume
+    from harness.cli.explain import explain
     from harness.cli.fill import fill
     from harness.cli.fuzz import fuzz
     from harness.cli.ls import ls, schema
@@ -164,7 +165,7 @@ def _register() -> None:
     from harness.cli.score import score
     from harness.cli.serve import serve
 
-    for command in (run, fuzz, mutants, score, serve, replay, report, check, fill, consume, plan, ls, schema):
+    for command in (run, fuzz, mutants, score, serve, replay, explain, report, check, fill, consume, plan, ls, schema):
         cli.add_command(command)
 
 

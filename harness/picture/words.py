@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from harness.checkers.wording import count
 from harness.history.events import (
     Aborted,
     Event,
@@ -47,14 +48,16 @@ def step(begun: StepBegin) -> str:
 
 def hit(event: Hit) -> str:
     """Return what a request found."""
-    return f"finds {event.resume} tokens cached" if event.resume else "finds nothing cached"
+    return f"finds {count(event.resume, 'token')} cached" if event.resume else "finds nothing cached"
 
 
 def title(event: Event) -> str:
     """Return the title of a frame behind an event of the life of requests."""
     match event:
         case Submitted():
-            return f"{event.r} is submitted: {len(event.tokens)} tokens" + (f", salt {event.salt}" if event.salt else "")
+            return f"{event.r} is submitted: {count(len(event.tokens), 'token')}" + (
+                f", salt {event.salt}" if event.salt else ""
+            )
         case Hit():
             return f"{event.r} {hit(event)}"
         case Preempted() | Finished() | Aborted():

@@ -47,7 +47,7 @@ def witness(
     length = f"shrunk from {whole} operations to {operations}" if whole > operations else f"{operations} operations"
     lines = [*headline(finding, name), f"trace {trace.header.name}, {length}" + (f" ({why_long})" if why_long else "")]
     lines += [_INDENT + line for line in wrapped(describe(trace))]
-    lines += ["", *_marked([compact(op) for op in trace.ops], finding.op), "", *wrapped(finding.sentence)]
+    lines += ["", *marked([compact(op) for op in trace.ops], finding.op), "", *wrapped(finding.sentence)]
     if finding.output:
         lines += ["", "the last lines that the engine printed:"]
         lines += [_INDENT + printable(line)[:WIDTH] for line in finding.output.splitlines()[-OUTPUT_LINES:]]
@@ -135,7 +135,7 @@ def compact(op: Op) -> str:
     return f"{word} {op.r}"
 
 
-def _marked(operations: list[str], at: int) -> list[str]:
+def marked(operations: list[str], at: int) -> list[str]:
     """Return the operations numbered from 1, one of them marked; far in front of it and behind it they are left out."""
     last = at if 0 <= at < len(operations) else len(operations) - 1
     first = max(0, last - SHOWN_BEFORE)

@@ -1,0 +1,134 @@
+"""`cachewitness explain`: what an anomaly is, by an example; or what is wrong with a trace or a history, as a small picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness._util.errors import UsageError
+from harness.cli.options import engine_of, engine_option, isolation_options
+
+if TYPE_CHECKING:
+    from harness.cli.options import Isolate
+    from harness.engines.mutant import Mutant
+    from harness.verdict.result import Result
+
+REFERENCE = "reference"
+FAULTS_SHOWN = 6
+"""Faults of a kind that are listed; of more, the number is told."""
+
+
+@click.command()
+@click.argument("what", metavar="ANOMALY|FILE")
+@engine_option
+@isolation_options
+def explain(what: str, engine: str, isolate: Isolate) -> int:
+    """Explain an anomaly by an example, or draw what is wrong with a trace or a history.
+
+    ANOMALY is a name (`ls anomalies`). FILE is a trace, which is run on --engine, or a history. The exit code is 0 whatever is
+    found: `replay` and `check` judge.
+    """
+    from harness.checkers.anomalies import BY_NAME
+    from harness.verdict.report import terminal
+
+    out = terminal.console()
+    if what in BY_NAME:
+        lines = _anomaly(what)
+    elif Path(what).exists():
+        lines = _shown(_judged(Path(what), engine, isolate))
+    else:
+        from harness._util.names import nearest
+
+        raise UsageError(f"explain: {what!r} is no anomaly and no file{nearest(what, list(BY_NAME))}")
+    terminal.print_lines(lines, out)
+    return 0
+
+
+def _judged(path: Path, engine: str, isolate: Isolate) -> Result:
+    """Judge a history, or run a trace on an engine."""
+    from msgspec.structs import replace
+
+    from harness.history import events as history
+    from harness.history import validate
+    from harness.run.execute import attempt, drive, judge
+
+    with path.open("rb") as file:
+        is_history = history.FORMAT.encode() in file.readline()
+    if is_history:
+        header, lines = validate.read(path)
+        events = [event for _, event in lines]
+        return replace(judge(header, iter(events)), history=history.History(header, events))
+    trace, spec = validate.load_trace(path), engine_of(engine, isolate=isolate)
+    return attempt(lambda: drive(trace, spec.open(trace.header)))[0]
+
+
+def _shown(result: Result) -> list[str]:
+    """Return what was found in a result, the moment of it, and what it is an example of."""
+    if not result.findings:
+        return ["nothing is wrong with it: no checker finds a contradiction"]
+    return [*_found(result), "", *_rule(result.findings[0].anomaly)]
+
+
+def _found(result: Result) -> list[str]:
+    """Return the operations, the finding, and the block tables of its moment."""
+    from harness.picture.frames import film
+    from harness.picture.text import moment
+    from harness.verdict.report.counterexample import compact, marked, wrapped
+
+    finding = result.findings[0]
+    operations = [compact(op) for op in result.trace.ops] if result.trace else []
+    listed = [*marked(operations, finding.op), ""] if operations else []
+    return [*listed, *wrapped(finding.sentence), "", *moment(film(result.history.header, result.history.events, finding))]
+
+
+def _rule(anomaly: str) -> list[str]:
+    from harness.checkers.anomalies import BY_NAME
+    from harness.verdict.report.counterexample import wrapped
+
+    known = BY_NAME[anomaly]
+    return [anomaly, *wrapped(f"the rule: {known.invariant}", "  "), *wrapped(f"what it implies: {known.implies}", "  ")]
+
+
+def _anomaly(name: str) -> list[str]:
+    """Return the rule, the lawful look-alikes, the real bugs of the kind, and the smallest example that fails here and now."""
+    from harness.checkers import ALL
+    from harness.engines.faults import all_mutants
+
+    reporters = [checker.name for checker in ALL if name in checker.anomalies]
+    faults = [mutant for mutant in all_mutants().values() if mutant.anomaly == name]
+    lines = [*_rule(name), f"  reported by: {', '.join(reporters) or 'the run itself'}", "", *_look_alikes(name)]
+    if faults:
+        lines += ["seeded faults of this kind, and the public bugs that they mirror:"]
+        lines += [f"  {mutant.name}: {mutant.mirrors}" for mutant in faults[:FAULTS_SHOWN]]
+        lines += [f"  … and {len(faults) - FAULTS_SHOWN} more (`ls mutants`)"] * (len(faults) > FAULTS_SHOWN)
+        lines += ["", *_example(faults)]
+    return [*lines, f"more: docs/anomalies.md#{name}"]
+
+
+def _look_alikes(name: str) -> list[str]:
+    """Return what is lawful although it looks like it; a wheel has no stories."""
+    from harness.checkers import catalogue
+    from harness.verdict.report.counterexample import wrapped
+
+    told = [story.legal for story in catalogue.load() if story.anomaly == name]
+    lines = [line for legal in told for line in wrapped(f"- {legal}", "  ")]
+    return ["lawful, although it looks like it:", *lines, ""] if lines else []
+
+
+def _example(faults: list[Mutant]) -> list[str]:
+    """Return the shortest stored trace of a fault that runs without tensors, as it fails on the engine with the fault."""
+    from harness.engines.registry import parse
+    from harness.mutants.minimal_trace import path_of
+    from harness.run.execute import drive
+    from harness.trace import format as traces
+
+    stored = {mutant.name: traces.load(path_of(mutant)) for mutant in faults if path_of(mutant).exists()}
+    able = [mutant for mutant in faults if mutant.name in stored and mutant.engine == REFERENCE]
+    for mutant in sorted(able, key=lambda mutant: len(stored[mutant.name].ops)):
+        trace = stored[mutant.name]
+        result = drive(trace, parse(f"{REFERENCE}:mutant={mutant.name}").open(trace.header))
+        if any(finding.anomaly == mutant.anomaly for finding in result.findings[:1]):
+            return [f"an example, by the fault {mutant.name}:", "", *_found(result), ""]
+    return []

@@ -1,0 +1,56 @@
+"""`explain` tells what an anomaly is by something that fails there and then, and draws the moment of a finding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.checkers.anomalies import CATALOGUE
+from harness.cli import invoke
+from harness.engines.registry import parse
+from harness.history import events as history
+from harness.history.validate import load_trace
+from harness.mutants.minimal_trace import folder
+from harness.run.execute import drive
+
+FAULT = "hit-is-maximum-over-groups"
+WITNESS = folder() / f"{FAULT}.jsonl"
+WRONG = "page 0    WRONG    the state after 16 tokens of c1; but page 0 is the null page, which holds nothing  <-- here"
+
+
+@pytest.mark.parametrize("anomaly", [anomaly.name for anomaly in CATALOGUE])
+def test_every_anomaly_is_explained(anomaly: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["explain", anomaly]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{anomaly}\n  the rule: ") and f"more: docs/anomalies.md#{anomaly}" in out
+
+
+def test_an_anomaly_has_its_example_and_its_look_alikes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["explain", "group-misalignment"]) == 0
+    out = capsys.readouterr().out
+    assert WRONG in out and f"{FAULT}: LMCache/LMCache#4247" in out and "> 4  step c1+1" in out
+    assert "of a recurrent group the last column alone is restored" in out
+
+
+def test_a_trace_is_drawn_on_the_engine_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["explain", str(WITNESS), "--engine", f"reference:mutant={FAULT}"]) == 0
+    assert WRONG in capsys.readouterr().out
+    assert invoke(["explain", str(WITNESS)]) == 0
+    assert "nothing is wrong with it" in capsys.readouterr().out
+
+
+def test_a_history_is_drawn_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = load_trace(WITNESS)
+    history.save(drive(trace, parse(f"reference:mutant={FAULT}").open(trace.header)).history, tmp_path / "h.jsonl")
+    assert invoke(["explain", str(tmp_path / "h.jsonl")]) == 0
+    assert WRONG in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("what", "said"), [("stale-hitt", "did you mean 'stale-hit'"), ("no/such.jsonl", "is no anomaly and no file")]
+)
+def test_what_is_neither_is_one_line(what: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["explain", what]) == 4
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
