@@ -14,9 +14,12 @@ from harness._util.data import fixtures
 from harness._util.errors import UsageError
 from harness.engines.real_vllm.configurations import connector_configurations
 from harness.engines.registry import parse
+from harness.fuzz.campaign import Plan
+from harness.fuzz.draw import Restriction
 from harness.history.events import Copy, Drop, Hit, StepBegin, Take
 from harness.run.execute import drive
 from harness.trace import layouts
+from harness.trace.capabilities import within
 from harness.trace.configurations import Configuration
 from harness.trace.format import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights, load
 from harness.trace.generate import random_trace
@@ -182,6 +185,15 @@ def test_who_goes_while_blocks_are_loaded_leaves_them_to_the_copy() -> None:
     moves = [event for event in result.history.events if isinstance(event, Take | Drop) and event.holder.startswith("store:")]
     assert result.findings == [] and [type(event) for event in moves] == [Take, Drop]
     assert moves[0].pages == moves[1].pages
+
+
+@pytest.mark.parametrize("number", [3, 47])
+def test_a_block_that_is_filled_in_the_last_step_of_its_request_is_stored(number: int) -> None:
+    """Drafts take a request over the end of a block and to its greatest length at once, and vLLM forgets it with that step."""
+    _, trace = Plan("vllm", ("scheduler",), Restriction([], {"tier_pages": 24}, historic=False), seed=0).draw(number)
+    engine = parse(f"vllm:source={SOURCE},connector=simple").open(trace.header)
+    assert "max_model_len" in trace.header.options and "num_speculative_tokens" in trace.header.options
+    assert drive(within(trace, engine.describe().capabilities), engine).findings == []
 
 
 @pytest.mark.parametrize("op", [Reset(running=True), Reset(), UpdateWeights(1)], ids=["running", "idle", "weights"])

@@ -105,8 +105,13 @@ class ConnectedScheduler(RealScheduler):
             answer.failed_recving.update(self.held.who_has(self._copies.lost))
 
     def complete(self, scheduled: Scheduled) -> None:
-        """Answer the oldest step, with what was copied; vLLM may end requests whose load failed."""
+        """Answer the oldest step, with what was copied; vLLM may end requests whose load failed.
+
+        Whoever ends in it is forgotten by vLLM, and may have got hashes in it that its connector stores.
+        """
+        there = [*self.requests.values()]
         super().complete(scheduled)
+        self.connector.names.learn(there)
         for r in [r for r, request in self.requests.items() if request.status == self._status["FINISHED_ERROR"]]:
             del self.requests[r]
             self.engine.over(r, scheduled.step, finished=False)
