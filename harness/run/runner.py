@@ -136,11 +136,12 @@ class Runner:
             taken = Sample(suite.sampled, partial(self._leave_out, suite))
             for index, stream in enumerate(streams):
                 stream.traces = taken.of(stream.traces, index)
-        rounds = 0
+        rounds, most = 0, random_traces(self.engine, short=self._short)
         while streams:
             for stream in list(streams):
                 trace = next(stream.traces, None)
-                if trace is None or (deadline and rounds and time.perf_counter() > deadline):
+                late = deadline and time.perf_counter() > deadline
+                if trace is None or (late and rounds >= (1 if report.traces else most)):
                     streams.remove(stream)
                     continue
                 result = self._trace(suite, stream, trace, report)
@@ -162,7 +163,7 @@ class Runner:
                     self._skip(f"{suite.name}: further traces", why)
                     return
             rounds += 1
-            if suite.endless and deadline is None and rounds >= random_traces(self.engine, short=self._short):
+            if suite.endless and deadline is None and rounds >= most:
                 break
 
     @property

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
+from harness.trace.format import GroupSpec, Layout
+
+CHUNKED = [GroupSpec("full", 16), GroupSpec("chunked", 16, chunk=64)]
+"""Chunked local attention beside full, as in Llama 4. No layout has it, because the reference has no rule for it."""
 
 
 def further_configurations() -> list[Configuration]:
     """Return them; all are run at scheduler height."""
     full, window, unequal = (layouts.load(name) for name in ("full", "full-swa", "full-mamba-unequal"))
-    three = layouts.load("full-swa-mamba")
+    three, chunked = layouts.load("full-swa-mamba"), Layout("full-chunked", CHUNKED, story="chunks of 64", source="Llama 4")
     return [
         Configuration(full, {"num_speculative_tokens": 3, "async_depth": 1}),
         Configuration(window, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 2, "async_depth": 2}),
@@ -19,6 +23,7 @@ def further_configurations() -> list[Configuration]:
         Configuration(three, {"retention_interval": None, "structured_output": True, "encoder_budget": 8}),
         Configuration(unequal, {"retention_interval": 32, "num_speculative_tokens": 3, "async_depth": 1}),
         Configuration(three, {"retention_interval": None, "use_eagle": True, "num_speculative_tokens": 3, "async_depth": 2}),
+        Configuration(chunked, {"retention_interval": None, "async_depth": 1}),
     ]
 
 
