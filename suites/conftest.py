@@ -32,6 +32,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "vllm: runs a real vLLM; CACHEWITNESS_VLLM_SOURCE names the folder that holds it")
+    config.addinivalue_line("markers", "lmcache: runs the installed LMCache (ci/stage_lmcache.sh)")
     config.addinivalue_line("markers", "toy: runs the toy model; needs the extra `toy`")
     config.addinivalue_line("markers", "cuda: runs the toy model on a GPU, if torch sees one")
     config.addinivalue_line("markers", "score: runs lm-eval; needs the extra `score`")

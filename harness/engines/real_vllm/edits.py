@@ -1,11 +1,11 @@
-"""A fault as data: pieces of vLLM's source, each at its place, and what stands there instead."""
+"""A fault as data: pieces of an engine's source, vLLM's or another's, each at its place, and what stands there instead."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from harness.engines.mutant import Mutant, mutant
-from harness.engines.real_vllm.patch import Patches, planted
+from harness.engines.real_vllm.patch import ACTIVE, Patches, planted
 from harness.trace.format import Height
 
 
@@ -29,10 +29,12 @@ def edited(
     group: str,
     height: Height = "manager",
     built: bool = False,
+    engine: str = "vllm",
+    patches: Patches = ACTIVE,
 ) -> Mutant:
-    """Return the fault that is vLLM's source with these pieces replaced; `what` says in a sentence what goes wrong then.
+    """Return the fault that is an engine's source with these pieces replaced; `what` says in a sentence what goes wrong then.
 
-    `built`: a piece is in what builds vLLM's objects, so they are built with it.
+    `built`: a piece is in what builds the engine's objects, so they are built with it. `patches` are those of its package.
     """
 
     def plant(patches: Patches) -> None:
@@ -40,5 +42,5 @@ def edited(
             patches.text(*edit)
 
     plant.__doc__ = what
-    made = mutant(name=name, mirrors=mirrors, anomaly=anomaly, checker=checker, group=group, engines=("vllm",), height=height)
-    return made(planted(plant, built=built))
+    made = mutant(name=name, mirrors=mirrors, anomaly=anomaly, checker=checker, group=group, engines=(engine,), height=height)
+    return made(planted(plant, built=built, patches=patches))

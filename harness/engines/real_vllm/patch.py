@@ -29,9 +29,10 @@ SPECS = "v1.kv_cache_interface"
 
 
 class Patches:
-    """Methods and functions of `vllm` that are replaced, and what they were."""
+    """Methods and functions of a package that are replaced, and what they were."""
 
-    def __init__(self) -> None:
+    def __init__(self, package: str = "vllm") -> None:
+        self._package = package
         self._undo: list[Callable[[], None]] = []
         self._sources: dict[Any, str] = {}
         """The source of functions of which pieces are replaced."""
@@ -64,7 +65,7 @@ class Patches:
         def replaced(*args: Any, **kwargs: Any) -> Any:
             return around(original, *args, **kwargs)
 
-        holder = importlib.import_module(f"vllm.{module}")
+        holder = importlib.import_module(f"{self._package}.{module}")
         setattr(holder, name, replaced)
         self._undo.append(partial(setattr, holder, name, original))
 
@@ -105,9 +106,9 @@ class Patches:
 
     def _part(self, module: str, name: str) -> Any:
         try:
-            return getattr(importlib.import_module(f"vllm.{module}"), name)
+            return getattr(importlib.import_module(f"{self._package}.{module}"), name)
         except (ImportError, AttributeError):
-            raise UsageError(f"--engine: vllm.{module} has no {name}; the fault does not fit this vLLM") from None
+            raise UsageError(f"--engine: {self._package}.{module} has no {name}; the fault does not fit it") from None
 
 
 ACTIVE = Patches()
@@ -116,19 +117,19 @@ ACTIVE = Patches()
 Fault = Callable[[Patches], None]
 
 
-def planted(fault: Fault, *, built: bool = False) -> Callable[[Any], None]:
+def planted(fault: Fault, *, built: bool = False, patches: Patches = ACTIVE) -> Callable[[Any], None]:
     """Return what plants a fault for as long as an engine is open. `built`: it is in what builds the engine."""
 
     @wraps(fault)
     def plant(engine: Any) -> None:
-        ACTIVE.undo()
-        fault(ACTIVE)
+        patches.undo()
+        fault(patches)
         if built:
             engine.rebuild()
         close = engine.close
 
         def closed() -> None:
-            ACTIVE.undo()
+            patches.undo()
             close()
 
         engine.close = closed

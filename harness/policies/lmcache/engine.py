@@ -10,7 +10,7 @@ the store; the requests say whose they are).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -90,7 +90,7 @@ class Connector:
         self._metadata[id(scheduler_output)] = (self.front.step, metadata)
         self.store.placed(metadata.stores)
         self.front.events += self.store.changes(self.front.step, "evict")
-        stores = [copy for store in metadata.stores for copy in store.copies]
+        stores = [copy for store in metadata.stores for copy in store.copies if copy.block_id != spec.NULL_BLOCK_ID]
         blocks = self.front.hold_for_stores(stores)
         found = [copy for retrieve in metadata.retrieves for copy in retrieve.copies]
         loads = [(_place(copy), self.front.block(copy.block_id)) for copy in found]
@@ -181,8 +181,10 @@ def _layer_spec(group: GroupSpec, mode: str) -> LayerSpec:
     return LayerSpec(_KINDS[group.kind], group.block_size, sliding_window=group.window, mamba_cache_mode=mode)
 
 
-def build_connector(layout: Layout, config: KVCacheConfig, own: StoreOptions) -> LMCacheMPConnector:
-    """Return a connector to a server of its own. Raises UsageError with what LMCache says at start-up."""
+def build_connector(
+    layout: Layout, config: KVCacheConfig, own: StoreOptions, make: Callable[..., Any] = LMCacheServer
+) -> LMCacheMPConnector:
+    """Return a connector to a server of its own, which `make` makes. Raises UsageError with what LMCache says at start-up."""
     release, mode = spec.RELEASES[own.release], config.options.mamba_cache_mode
     separate = release.separate_object_groups if own.separate_object_groups is None else own.separate_object_groups
     specs = layer_specs(layout, mode)
@@ -192,15 +194,17 @@ def build_connector(layout: Layout, config: KVCacheConfig, own: StoreOptions) ->
         validate_kv_cache_groups([list(group.values()) for group in specs], own.release)
         validate_mamba_step_alignment(config.options.max_num_batched_tokens, states, mode, own.release)
         groups = KVLayerGroups(create_engine_group_infos(specs), chunk, separate_object_groups=separate)
-        server = LMCacheServer(groups, own.tier_pages, watermark=own.trigger_watermark, ratio=own.eviction_ratio)
+        server = make(groups, own.tier_pages, watermark=own.trigger_watermark, ratio=own.eviction_ratio)
         reserve = release.reserves_last_token and bool(states)
         return LMCacheMPConnector(server, reserve_last_token=reserve, save_decode_cache=own.save_decode_cache)
     except (StartupError, RegistrationError) as error:
         raise UsageError(f"layout {layout.name!r}: {error}") from None
 
 
-def assemble(header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name: str) -> Driver:
-    """Put LMCache behind vLLM's scheduler; without prefix caching nothing is behind it."""
+def assemble(
+    header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name: str, make: Callable[..., Any] = LMCacheServer
+) -> Driver:
+    """Put LMCache, as `make` makes its server, behind vLLM's scheduler; without prefix caching nothing is behind it."""
 
     def new_request(op: Submit, tokens: list[int]) -> Request:
         try:
@@ -212,7 +216,7 @@ def assemble(header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name
         identity = {"cache_salt": op.salt, "adapter": op.adapter, "kernels": op.kernels}
         return ServedRequest(op.r, tokens, config.hash_block_size, mm_features=features, **identity)
 
-    lmcache = build_connector(header.layout, config, own)
+    lmcache = build_connector(header.layout, config, own, make)
     tier = TierRules(lmcache.chunk_size, together=len(lmcache.server.groups.object_groups) == 1)
     rules = msgspec.structs.replace(reference_vllm.rules(header, config), tier=tier)
     queue = reference_vllm.FREE_LISTS[options_of(config).free_list]

@@ -18,7 +18,7 @@ from harness.engines.observe_tier import NOT_FROM_THERE, TIER
 from harness.history.events import Counts, Drop, Event, Hit, Publish, Take, Unpublish, UnpublishReason
 from reference_impl.lmcache.connector import LMCacheMPConnector
 from reference_impl.lmcache.keys import ObjectKey
-from reference_impl.lmcache.l1 import MemoryObj
+from reference_impl.lmcache.l1 import MemoryObj, PageId
 from reference_impl.lmcache.server import PageCopy, Transfer
 
 
@@ -63,7 +63,7 @@ class ObservedStore:
         events: list[Event] = [*ended, *takes, *begun, *drops]
         if events:
             used, total = self._l1.memory_usage()
-            held = sum(len(memory.pages) for memory, _ in self._staged.values())
+            held = sum(len(_named(memory)) for memory, _ in self._staged.values())
             events.append(Counts(step=step, pool=TIER, free=total - used, held=held, cached=used - held))
         return events
 
@@ -73,12 +73,12 @@ class ObservedStore:
         now = self._l1.staging
         for name in [name for name in self._staged if name not in now]:
             memory, holder = self._staged.pop(name)
-            drops += [Drop(step=step, pool=TIER, group=self._ends[p][0], pages=[p], holder=holder) for p in memory.pages]
+            drops += [Drop(step=step, pool=TIER, group=self._ends[p][0], pages=[p], holder=holder) for p in _named(memory)]
         for name in [name for name in now if name not in self._staged]:
             self._stores += 1
             memory, holder = now[name], f"store:{self._stores}"
             self._staged[name] = (memory, holder)
-            takes += [Take(step=step, pool=TIER, group=self._ends[p][0], pages=[p], holder=holder) for p in memory.pages]
+            takes += [Take(step=step, pool=TIER, group=self._ends[p][0], pages=[p], holder=holder) for p in _named(memory)]
         return takes, drops
 
     def _keys(self, step: int, reason: UnpublishReason) -> tuple[list[Event], list[Event]]:
@@ -91,15 +91,20 @@ class ObservedStore:
                 self._found[key] = new
             if new is old:
                 continue
-            for stored in old.pages if old is not None else ():
+            for stored in _named(old):
                 group, length = self._ends[stored]
                 ended.append(Unpublish(step=step, group=group, page=stored, length=length, reason=reason))
-            for stored in new.pages if new is not None else ():
+            for stored in _named(new):
                 assert new is not None
                 group, length = self._ends[stored]
                 begun.append(Publish(step=step, group=group, page=stored, r=new.writer, length=length))
         self._changed.clear()
         return ended, begun
+
+
+def _named(memory: MemoryObj | None) -> list[PageId]:
+    """Return the pages of an object; none for a block of it that was nowhere on the device, where a real store has one."""
+    return [] if memory is None else [page for page in memory.pages if page >= 0]
 
 
 class ObservedFront(ObservedManager):

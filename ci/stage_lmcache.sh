@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Run the suites on the installed LMCache, as the second tier of vLLM's reference; then the tests that need it, faults patched into
+# it among them. No GPU. Arguments go to `cachewitness run`. Exits with the first status that is not 0.
+#
+#   CACHEWITNESS_LMCACHE_CACHE  where the virtual environment is kept between runs (~1.5 GB)
+#   CACHEWITNESS_TORCH_INDEX    index of CPU builds of torch; empty for none but the configured ones
+#   PYTHON                      the Python that makes the environment (3.11 or later)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cache=${CACHEWITNESS_LMCACHE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitness/lmcache}
+torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
+torch=torch==2.13.0
+pins=(ci/vllm_requirements.txt ci/lmcache_requirements.txt)
+
+# The environment is named after what is in it; `.ready` says that it was finished.
+venv=$cache/venv-$({ echo "$torch"; cat "${pins[@]}"; } | sha256sum | cut -c1-12)
+if [[ ! -e $venv/.ready ]]; then
+    rm -rf "$venv"
+    "${PYTHON:-python3}" -m venv "$venv"
+    index=()
+    [[ -n $torch_index ]] && index=(--extra-index-url "$torch_index")
+    "$venv/bin/python" -m pip install --quiet "${index[@]}" "$torch"
+    "$venv/bin/python" -m pip install --quiet --no-deps -r "${pins[0]}" -r "${pins[1]}"
+    touch "$venv/.ready"
+fi
+
+status=0
+"$venv/bin/python" -m harness.cli run --engine real-lmcache --policy lmcache --expected fixtures/expected/lmcache-0.5.txt "$@" || status=$?
+"$venv/bin/python" -m pytest -m lmcache suites/policies/test_real_lmcache.py || status=$((status ? status : $?))
+exit "$status"

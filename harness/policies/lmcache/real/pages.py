@@ -1,0 +1,107 @@
+"""The device's pages, in bytes that can be recognised: what was written, for which layer, at which place in the page.
+
+Whenever a step writes a page it gets a number that no page had before. Each row of it (of keys or of values, of a token's
+place) holds that number, the row's own place and the layer. So the bytes in a page say what they were copied from, as a whole
+or not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from harness._util.errors import UsageError
+from harness.history.events import StepBegin
+from harness.policies.lmcache.real.store import PAGE_BYTES, Group
+from harness.trace.format import GroupSpec
+
+LAYERS = 2
+"""Layers of each group."""
+LEAST = 4
+"""Numbers in a row: the page's number in two parts, the place, the layer."""
+HALF = 1 << 15
+
+
+class Pages:
+    """So many pages of each group of a layout, the null page included."""
+
+    def __init__(self, specs: Sequence[GroupSpec], pages: int) -> None:
+        torch = importlib.import_module("torch")
+        self._sizes = [spec.block_size for spec in specs]
+        shapes = [(pages, 2, size, 1, _width(size)) for size in self._sizes]
+        self._tensors = [[torch.zeros(shape, dtype=torch.bfloat16) for _ in range(LAYERS)] for shape in shapes]
+        self._rows = [[self._rows_of(torch, tensor) for tensor in layers] for layers in self._tensors]
+        self._count = 0
+        windows = [{"recurrent": spec.block_size, "sliding": spec.window}.get(spec.kind, -1) for spec in specs]
+        parts = zip(self._tensors, self._sizes, windows, [spec.kind == "recurrent" for spec in specs], strict=True)
+        self.groups = [Group(*part) for part in parts]
+
+    @staticmethod
+    def _rows_of(torch: Any, tensor: Any) -> Any:
+        """Return a layer's tensor as numbers, [page, row, number]."""
+        return tensor.view(torch.int16).view(tensor.shape[0], -1, tensor.shape[-1])
+
+    def write(self, group: int, page: int) -> None:
+        """Have a step write a page."""
+        self._count += 1
+        for layer, rows in enumerate(self._rows[group]):
+            rows[page, :, 0], rows[page, :, 1], rows[page, :, 3] = self._count % HALF, self._count // HALF, layer + 1
+            rows[page, :, 2] = rows.new_tensor(range(rows.shape[1]))
+
+    def held(self, group: int, page: int) -> int:
+        """Return the number of what a page holds, in all its layers and places; 0 if it is nothing, or not one thing."""
+        said = {self._said(rows[page], layer) for layer, rows in enumerate(self._rows[group])}
+        return said.pop() if len(said) == 1 else 0
+
+    def _said(self, rows: Any, layer: int) -> int:
+        """Return the number in one layer of a page; 0 if its rows do not agree or are not in their places."""
+        values = rows[:, :LEAST].tolist()
+        low, high, _, _ = values[0]
+        whole = all(row == [low, high, place, layer + 1] for place, row in enumerate(values))
+        return low + high * HALF if whole else 0
+
+    def copies(self) -> list[list[Any]]:
+        """Return everything as it is now."""
+        return [[rows.clone() for rows in layers] for layers in self._rows]
+
+    def changed(self, before: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
+        """Return which pages of which groups hold other bytes than before, and say on standard error which are torn."""
+        found = set[tuple[int, int]]()
+        for group, layers in enumerate(self._rows):
+            for rows, old in zip(layers, before[group], strict=True):
+                found |= {(group, page) for page in (rows != old).flatten(1).any(1).nonzero().flatten().tolist()}
+        for group, page in sorted(found):
+            if not self.held(group, page):
+                said = [self._said(rows[page], layer) for layer, rows in enumerate(self._rows[group])]
+                torn = [layer for layer, number in enumerate(said) if not number] or [*range(LAYERS)]
+                print(f"block {page} of group {group}: what arrived in layers {torn} is no whole page", file=sys.stderr)
+        return sorted(found)
+
+    def execute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]) -> None:
+        """Carry a step out: zeros, copies on the device, runs. What LMCache moves it has moved itself."""
+        self._move([(move.src, move.dst) for move in begin.copies if (move.src_pool, move.dst_pool) == (0, 0)])
+        for run in begin.runs:
+            if run.r not in withdrawn:
+                for group, page in self._written(run.tables, run.start, run.stop):
+                    self.write(group, page)
+
+    def _move(self, moves: Sequence[tuple[int, int]]) -> None:
+        for layers in self._rows if moves else ():
+            for rows in layers:
+                rows[[dst for _, dst in moves]] = rows[[src for src, _ in moves]]
+
+    def _written(self, tables: Sequence[Sequence[int]], start: int, stop: int) -> Iterable[tuple[int, int]]:
+        for group, size in enumerate(self._sizes):
+            for page in tables[group][start // size : -(-stop // size)]:
+                if page:
+                    yield group, page
+
+
+def _width(block_size: int) -> int:
+    """Return how many numbers a row has, so that a page of all layers is a page of LMCache's memory."""
+    width, left = divmod(PAGE_BYTES, block_size * 2 * 2 * LAYERS)
+    if left or width < LEAST:
+        raise UsageError(f"--engine lmcache: blocks of {block_size} tokens do not make pages of {PAGE_BYTES} bytes")
+    return width

@@ -1,0 +1,112 @@
+"""The installed LMCache as a second tier: it passes where it is set up as its document says, and faults in it are found.
+
+The tests need the package `lmcache` and torch (`ci/stage_lmcache.sh`).
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+from harness._util.errors import UsageError
+from harness.engines.mutant import Mutant
+from harness.engines.registry import parse
+from harness.history.events import Hit
+from harness.policies.lmcache.policy import configurations
+from harness.policies.lmcache.real.faults import FAULTS, NAME
+from harness.run.execute import drive
+from harness.trace import layouts
+from harness.trace.configurations import Configuration
+from harness.trace.format import Finish, Op, Reset, Step, Submit, Trace, TraceHeader
+from harness.trace.generate import random_trace
+from harness.verdict.result import Result
+
+needs_lmcache = pytest.mark.skipif(
+    find_spec("lmcache") is None or find_spec("torch") is None, reason="needs lmcache and torch; ci/stage_lmcache.sh has both"
+)
+REAL = [pytest.mark.lmcache, pytest.mark.filterwarnings("ignore"), needs_lmcache]
+
+SEEDS = 8
+APART = {"separate_object_groups": True}
+
+
+def sound() -> list[Configuration]:
+    """Return the configurations in which no state can be left out of a chunk: one block in a chunk, groups apart."""
+    driven = [one for one in configurations() if not {"async_depth", "num_speculative_tokens", "engines"} & {*one.options}]
+    plain = [one for one in driven if one.options.get("chunk_size", 16) == 16]
+    return [one for one in plain if one.options.get("separate_object_groups") or len(one.layout.groups) == 1]
+
+
+def traces(configuration: Configuration) -> list[Trace]:
+    """Return random traces without adapters, which LMCache's keys do not know."""
+    every = [random_trace(configuration.shape("scheduler"), seed, withdraw=False) for seed in range(SEEDS)]
+    return [trace for trace in every if not any(isinstance(op, Submit) and op.adapter for op in trace.ops)]
+
+
+def tell(ops: list[Op], layout: str = "full", **options: object) -> Result:
+    header = TraceHeader("t", layouts.load(layout), 60, height="scheduler", policy="lmcache", options=dict(options))
+    return drive(Trace(header, ops), parse(NAME).open(header))
+
+
+def served_again(prompt: str, *, second: Submit, **options: object) -> Result:
+    """Serve a prompt, lose what the device has, and serve another request."""
+    first: list[Op] = [Submit("r1", prompt), *[Step()] * 4, Finish("r1"), Step(), Reset(tier="local")]
+    return tell([*first, second, *[Step()] * 4], **options)
+
+
+def test_every_fault_says_in_advance_what_finds_it() -> None:
+    assert len(FAULTS) >= 6 and {fault.engines for fault in FAULTS} == {(NAME,)}
+    assert {fault.checker for fault in FAULTS} >= {"identity", "safety-law", "reuse-floor", "engine"}
+
+
+class TestInstalled:
+    """What needs the installed LMCache."""
+
+    pytestmark = REAL
+
+    @pytest.mark.parametrize("configuration", sound(), ids=lambda configuration: configuration.name)
+    def test_one_block_in_a_chunk_and_groups_apart_pass_and_are_hit(self, configuration: Configuration) -> None:
+        loaded = 0
+        for trace in traces(configuration):
+            result = drive(trace, parse(NAME).open(trace.header))
+            assert [finding.sentence for finding in result.findings] == []
+            loaded += result.activity.from_tier
+        assert loaded > 0
+
+    @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+    def test_a_fault_is_found_as_named_and_the_same_trace_passes_without_it(self, fault: Mutant) -> None:
+        killed = False
+        for trace in (trace for configuration in sound() for trace in traces(configuration)):
+            found = drive(trace, parse(f"{NAME}:mutant={fault.name}").open(trace.header)).findings
+            killed = (fault.anomaly, fault.checker) in {(finding.anomaly, finding.checker) for finding in found}
+            if killed:
+                assert drive(trace, parse(NAME).open(trace.header)).findings == []
+                break
+        assert killed
+
+    @pytest.mark.parametrize("layout", ["full", "full-mamba", "full-swa", "full-swa-mamba"])
+    def test_a_prompt_comes_back_from_the_pages_that_it_was_stored_in(self, layout: str) -> None:
+        result = served_again("a:70", second=Submit("r2", "a:70"), layout=layout, **APART)
+        (hit,) = [event for event in result.history.events if isinstance(event, Hit) and event.r == "r2"]
+        assert result.findings == [] and (hit.tier, hit.resume) == ("cpu", 64)
+
+    def test_an_adapter_is_not_in_a_key(self) -> None:
+        result = served_again("a:70", second=Submit("r2", "a:70", adapter="tuned"))
+        assert "cross-identity-hit" in {finding.anomaly for finding in result.findings}
+
+    @pytest.mark.parametrize(
+        ("chunk", "anomalies"),
+        [pytest.param(16, set(), id="a block"), pytest.param(32, {"fabricated-snapshot"}, id="two blocks")],
+    )
+    def test_a_chunk_whose_last_state_is_null_is_stored_if_another_of_its_blocks_is_not(
+        self, chunk: int, anomalies: set[str]
+    ) -> None:
+        """A step that ends 48 tokens in leaves a state there and none after 64, where the second chunk of 32 ends."""
+        ops: list[Op] = [Submit("r1", "a:81"), Step(budget=48), Step()]
+        result = tell(ops, layout="full-mamba", chunk_size=chunk, **APART)
+        assert {finding.anomaly for finding in result.findings} == anomalies
+
+    def test_a_step_in_flight_is_refused_in_one_line(self) -> None:
+        with pytest.raises(UsageError, match=r"option 'async_depth=1' is not driven with the installed LMCache"):
+            tell([], async_depth=1)
