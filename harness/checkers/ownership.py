@@ -77,8 +77,8 @@ class Ownership(Checker):
             times = record.holders.get(r, 0)
             if times == 1 and len(record.holders) == 1:
                 continue
-            shared = len(record.holders) > 1 or times > 1
-            self.opportunities += shared
+            others_hold = len(record.holders) > (times > 0)
+            self.opportunities += others_hold or times > 1
             if not times and (event.step, r) not in ledger.requests.ended_in_flight:
                 return (_unheld_write(event, page, record),)
             doubled = times > 1 and _stands_twice(ledger, event, page)
@@ -231,12 +231,12 @@ def _needed(ledger: Ledger, page: int, record: PageRecord, request: RequestRecor
     upto = request.computed
     if record.state:
         same = upto == record.stop and request.nodes[upto] == record.node
-        return same and _in_place(ledger, page, record.group, request.r, upto)
+        return same and _in_place(ledger, page, record, request.r, upto)
     first = first_needed(ledger.groups[record.group], upto)
     for span in lost:
         low, high = max(span.start, first), min(span.stop, upto)
         same = low < high and ledger.trie.ancestor(span.node, high) == request.nodes[high]
-        if same and _in_place(ledger, page, record.group, request.r, high):
+        if same and _in_place(ledger, page, record, request.r, high):
             return True
     return False
 
@@ -247,16 +247,18 @@ def _filled_later(ledger: Ledger, page: int, event: Write) -> bool:
     return any((move.dst_pool, move.dst) == (event.pool, page) for begun in later for move in begun.copies)
 
 
-def _in_place(ledger: Ledger, page: int, group: int, r: str, stop: int) -> bool:
+def _in_place(ledger: Ledger, page: int, record: PageRecord, r: str, stop: int) -> bool:
     """Whether the request's tables, if it runs in a step in flight, have the page where what ends at `stop` belongs.
 
-    A run that its own request did not outlive may leave a piece of r's prefix in a page that r took for other tokens.
+    A run that its own request did not outlive may leave a piece of r's prefix in a page that r took for other tokens, or for
+    the states after the drafts of a step that has not run: what lies there before that step is nothing to r.
     """
+    group = record.group
     steps = [begun for step, begun in ledger.open_steps.items() if (step, r) not in ledger.requests.ended_in_flight]
-    runs = [run for begun in steps for run in begun.runs if run.r == r]
+    runs = [(begun.step, run) for begun in steps for run in begun.runs if run.r == r]
     column = (stop - 1) // ledger.groups[group].block_size
-    drafted = any(page in run.scratch[group] for run in runs if run.scratch)
-    return not runs or drafted or any(run.tables[group][column : column + 1] == [page] for run in runs)
+    drafted = any(record.used_in < step and page in run.scratch[group] for step, run in runs if run.scratch)
+    return not runs or drafted or any(run.tables[group][column : column + 1] == [page] for _, run in runs)
 
 
 def _stands_twice(ledger: Ledger, event: Write, page: int) -> bool:
