@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
 from typing import Any, Literal
@@ -29,8 +31,19 @@ class OwnMistake(Exception):
 
 
 HARNESS, STANDARD = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
+_NATIVE = "of_a_compiled_library"
 FAULTS = ("mutants", "fault_tools.py")
 """Names, in paths of this package, of what is part of an engine once it is planted."""
+
+
+@contextmanager
+def native() -> Iterator[None]:
+    """Mark what a compiled library raises as the engine's own: the last frame of Python is that of the adapter that called."""
+    try:
+        yield
+    except Exception as error:
+        setattr(error, _NATIVE, True)
+        raise
 
 
 def told(error: BaseException) -> str:
@@ -46,7 +59,7 @@ def of_ours(error: Exception, engine: Any) -> bool:
 
     With a planted fault an engine may do what none does, and with somebody else's adapter so may the driver.
     """
-    if isinstance(error, EngineFailure):
+    if isinstance(error, EngineFailure) or getattr(error, _NATIVE, False):
         return False
     driver = getattr(engine, "engine", engine)
     adapter, header = getattr(driver, "adapter", driver), getattr(driver, "header", None)

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Run the suites at answers height on the real OpenVINO GenAI, on tiny hybrid models that are made here, and the tests that need
+# it. No GPU, no download of weights: the models are random and are exported by optimum in an environment of its own.
+# Arguments go to `cachewitness run`. Exits with the first status that is not 0, after everything has run.
+#
+#   CACHEWITNESS_OPENVINO_CACHE   where the environments and models are kept between runs (~4 GB)
+#   CACHEWITNESS_TORCH_INDEX      index of CPU builds of torch; empty for none but the configured ones
+#   PYTHON                        the Python that makes the environments (3.11 or later)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cache=${CACHEWITNESS_OPENVINO_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitness/openvino}
+torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
+engine=(openvino-genai==2026.4.1.0 openvino==2026.4.1 openvino-tokenizers==2026.4.1.0)
+models=$cache/models
+export CI=true # openvino_telemetry sends nothing there
+
+# The engine's environment: its three wheels and this repository.
+run=$cache/run
+if [[ ! -e $run/.ready ]]; then
+    rm -rf "$run"
+    "${PYTHON:-python3}" -m venv "$run"
+    "$run/bin/python" -m pip install --quiet "${engine[@]}"
+    touch "$run/.ready"
+fi
+"$run/bin/python" -m pip install --quiet -e '.[dev]' -c ci/constraints.txt
+
+# What makes the models: transformers in the releases that know them, each in a folder of its own beside the newest.
+maker=$cache/maker
+make_maker() {
+    [[ -e $maker/.ready ]] && return
+    rm -rf "$maker"
+    "${PYTHON:-python3}" -m venv "$maker"
+    local index=()
+    [[ -n $torch_index ]] && index=(--extra-index-url "$torch_index")
+    "$maker/bin/python" -m pip install --quiet "${index[@]}" torch==2.13.0
+    "$maker/bin/python" -m pip install --quiet transformers==5.5.4 'huggingface-hub<1.22' 'requests<3,>=2.33' setuptools
+    "$maker/bin/python" -m pip install --quiet --no-deps optimum==2.3.0 optimum-intel==2.2.0
+    "$maker/bin/python" -m pip install --quiet nncf==3.4.0 openvino==2026.4.1 openvino-tokenizers==2026.4.1.0
+    "$maker/bin/python" -m pip install --quiet --no-deps --target "$maker/4.57.6" \
+        transformers==4.57.6 'huggingface-hub<1.0' 'tokenizers<0.23'
+    "$maker/bin/python" -m pip install --quiet --no-deps --target "$maker/5.2.0" transformers==5.2.0
+    touch "$maker/.ready"
+}
+
+make_model() { # name, release of transformers
+    [[ -e $models/$1/openvino_model.xml ]] && return
+    make_maker
+    mkdir -p "$models"
+    rm -rf "${models:?}/$1"
+    PYTHONPATH=$maker/$2 "$maker/bin/python" ci/openvino_models.py "$1" "$models" >"$models/$1.log" 2>&1 ||
+        { tail -20 "$models/$1.log"; echo "stage_openvino: the model $1 could not be made"; exit 2; }
+}
+
+make_model qwen3-next 4.57.6
+make_model llama 4.57.6
+make_model lfm2 5.2.0
+
+export CACHEWITNESS_OPENVINO_MODELS=$models
+status=0
+for model in qwen3-next lfm2; do
+    printf '\n== %s\n' "$model"
+    "$run/bin/python" -m harness.cli run --engine "openvino-genai:model=$model" \
+        --expected fixtures/expected/openvino-genai-2026.4.txt "$@" || status=$((status ? status : $?))
+done
+printf '\n== tests\n'
+"$run/bin/python" -m pytest suites/answers/test_openvino_genai.py || status=$((status ? status : $?))
+exit "$status"

@@ -1,0 +1,107 @@
+"""What was found in OpenVINO GenAI 2026.4 is found again by its stored traces, and only with the cache."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness._util.data import fixtures
+from harness._util.errors import EngineMissing, UsageError
+from harness.engines.child.engine import Isolation
+from harness.engines.openvino_genai.kind import MODELS, configurations, multiplier_of
+from harness.engines.registry import EngineSpec, parse
+from harness.history.validate import load_trace
+from harness.run.answers import runs
+from harness.trace.answer_stories import write
+from harness.trace.format import GroupSpec, Layout, Trace
+
+FINDINGS = {
+    "exact-replay": "answer-differs",
+    "replay-of-a-short-answer": "died",
+    "two-behind-one-tail": "answer-differs",
+    "parted-behind-a-kv-block": "answer-differs",
+    "preempted": "answer-differs",
+    "more-than-the-pool-holds": "died",
+    "cancelled-inside-a-block": "answer-differs",
+}
+OF_ATTENTION_TOO = ("two-behind-one-tail", "cancelled-inside-a-block")
+installed = pytest.mark.skipif(
+    find_spec("openvino_genai") is None or not os.environ.get(MODELS),
+    reason=f"needs openvino-genai, and {MODELS} to name a folder of models; ci/stage_openvino.sh has both",
+)
+
+
+def engine(options: str) -> EngineSpec:
+    return parse(f"openvino-genai:{options}").isolated(Isolation())
+
+
+def stored(name: str) -> Trace:
+    return load_trace(fixtures() / "findings" / f"openvino-genai-{name}.jsonl")
+
+
+@installed
+@pytest.mark.parametrize("model", ["qwen3-next", "lfm2"])
+@pytest.mark.parametrize("name", FINDINGS)
+def test_a_finding_is_found_again_and_only_with_the_cache(name: str, model: str) -> None:
+    """The anomaly that was written up; the same trace without the cache has none."""
+    trace = stored(name)
+    assert FINDINGS[name] in [finding.anomaly for finding in runs(trace, engine(f"model={model}")).findings]
+    assert runs(trace, engine(f"model={model},caching=off")).findings == []
+
+
+@installed
+@pytest.mark.parametrize("name", FINDINGS)
+def test_attention_alone_has_two_of_them(name: str) -> None:
+    """The others are of the states of linear attention."""
+    found = {finding.anomaly for finding in runs(stored(name), engine("model=llama")).findings}
+    assert found == ({"answer-differs"} if name in OF_ATTENTION_TOO else set())
+
+
+@installed
+def test_what_it_restores_is_told_exactly() -> None:
+    """Hits are found at every block of the conversations, and none without the cache."""
+    trace = write(configurations()[0].shape("answers"), "conversations", 0)
+    cached, cold = (runs(trace, engine(options)) for options in ("model=qwen3-next", "caching=off"))
+    assert (cached.findings, cold.activity.hits) == ([], 0) and cached.activity.hits >= 6
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_findings_are_stored_as_traces_of_a_layout_that_the_engine_takes(name: str) -> None:
+    """They can be replayed by name."""
+    assert multiplier_of(stored(name).header.layout) in (1, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("layout", "model", "told"),
+    [
+        (Layout("full", [GroupSpec("full", 32)]), "", "layout full does not fit"),
+        (Layout("odd", [GroupSpec("full", 32), GroupSpec("recurrent", 33)]), "", "layout odd does not fit"),
+        (configurations()[0].layout, "model=gpt", "model is one of"),
+        (configurations()[0].layout, "caching=maybe", "caching is on or off"),
+        (configurations()[0].layout, "models=nowhere", "ci/stage_openvino.sh makes them"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(layout: Layout, model: str, told: str, tmp_path: Path, monkeypatch) -> None:
+    """Before anything is imported."""
+    (tmp_path / "qwen3-next").mkdir()
+    (tmp_path / "qwen3-next" / "openvino_model.xml").touch()
+    monkeypatch.setenv(MODELS, str(tmp_path))
+    monkeypatch.setitem(sys.modules, "harness.engines.openvino_genai.pipeline", None)
+    header = Trace(write(configurations()[0].shape("answers"), "idle", 0).header, []).header
+    with pytest.raises(UsageError, match=told):
+        parse(f"openvino-genai:{model}").open(msgspec.structs.replace(header, layout=layout))
+
+
+def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch) -> None:
+    """It is an engine that is missing, not a broken one."""
+    (tmp_path / "qwen3-next").mkdir()
+    (tmp_path / "qwen3-next" / "openvino_model.xml").touch()
+    monkeypatch.setitem(sys.modules, "harness.engines.openvino_genai.pipeline", None)
+    header = write(configurations()[0].shape("answers"), "idle", 0).header
+    with pytest.raises(EngineMissing, match=r"pip install 'cachewitness\[openvino\]'"):
+        parse(f"openvino-genai:models={tmp_path}").open(header)
