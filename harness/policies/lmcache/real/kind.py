@@ -56,6 +56,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     Raises EngineMissing if LMCache cannot be imported, UsageError for what it or the reference of vLLM refuses, and for what is
     not driven.
     """
+    release = str(part("_version", "__version__"))
     own, config = configure(header, "")
     asked = options_of(config)
     for name, value in NOT_DRIVEN.items():
@@ -65,7 +66,6 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
             )
     if own.engines > 1 or own.release != spec.NEWEST:
         raise UsageError(f"--engine real-lmcache: one engine is driven, of LMCache {spec.NEWEST}; see the policy's reference")
-    release = str(part("_version", "__version__"))
     device = Pages(header.layout.groups, header.pages)
     PATCHES.undo()
     driver: Any = assemble(header, own, config, NAME, partial(RealServer, device=device))
