@@ -48,13 +48,13 @@ def check(file: Path, expected: Path | None, strict_expected: bool, quiet: bool)
 
 def _verdict(result: Result, known: Expectations, entry: Entry | None, out: Console) -> int:
     """Print the verdict and return its exit code; `entry` is what excuses the findings, if all of them are excused."""
-    from harness.cli.replay import exit_code, reasons
+    from harness.cli.replay import reasons
     from harness.verdict import result as verdict
     from harness.verdict.report import terminal
 
     told = [f"nothing else found; 1 expected finding, listed as {entry.anomaly} ({entry.reason})"] if entry else reasons(result)
     crashed = any(tally.crashed for tally in result.tallies)
-    code = (verdict.EXIT_UNKNOWN if crashed else verdict.EXIT_PASS) if entry else exit_code(result)
+    code = (verdict.EXIT_UNKNOWN if crashed else verdict.EXIT_PASS) if entry else verdict.exit_code(result)
     if known.broken and code in (verdict.EXIT_PASS, verdict.EXIT_UNKNOWN, verdict.EXIT_NOTHING_CHECKED):
         code, told = verdict.EXIT_USAGE, ["the list of expected failures is out of date", *known.broken]
     terminal.print_verdict(code, out, reasons=told, passed="no contradiction in this history")

@@ -68,9 +68,9 @@ def replay(
     from harness.history.events import save
     from harness.run import store
     from harness.run.execute import attempt
+    from harness.verdict import result as verdict
     from harness.verdict.report import terminal
     from harness.verdict.report.counterexample import witness
-    from harness.verdict.result import EXIT_NOTHING_CHECKED
 
     spec, asked = engine_of(engine, isolate=isolate, release=release), validate.load_trace(file)
     if recorded:
@@ -88,7 +88,7 @@ def replay(
         )
     if missing := _missing(spec, asked, file):
         click.echo(f"cachewitness: {file}: not run: {missing}", err=True)
-        return EXIT_NOTHING_CHECKED
+        return verdict.EXIT_NOTHING_CHECKED
     run = _runner(spec, differential=differential, cold=cold)
     result, bad = attempt(lambda: run(asked))
     if shrinking and result.findings:
@@ -108,7 +108,7 @@ def replay(
         from harness.cli.as_test import export
 
         out.print("\n".join([*export(spec, result, output), ""]), markup=False, highlight=False, soft_wrap=True)
-    code = exit_code(result, bad)
+    code = verdict.exit_code(result, bad)
     terminal.print_verdict(code, out, reasons=reasons(result), passed="no contradiction in this trace")
     return code
 
@@ -117,25 +117,6 @@ def reasons(result: Result) -> list[str]:
     """Return why a judged trace failed, in words; nothing if it did not."""
     found = [finding.anomaly for finding in result.findings]
     return [f"{found[0]}, the first of {len(found)} findings"] if len(found) > 1 else found
-
-
-def exit_code(result: Result, bad: str = "") -> int:
-    """Return the exit code of one judged trace: nothing was checked if no checker at all had an opportunity.
-
-    `bad` is what was wrong with the engine's events, if they stopped the trace.
-    """
-    from harness.checkers.anomalies import DISAGREEMENTS
-    from harness.verdict import result as verdict
-
-    if {finding.anomaly for finding in result.findings} & {anomaly.name for anomaly in DISAGREEMENTS}:
-        return verdict.EXIT_INTERNAL
-    if result.outcome == "fail":
-        return verdict.EXIT_FAIL
-    if bad:
-        return verdict.EXIT_USAGE
-    if result.outcome == "unknown":
-        return verdict.EXIT_UNKNOWN
-    return verdict.EXIT_PASS if any(tally.opportunities for tally in result.tallies) else verdict.EXIT_NOTHING_CHECKED
 
 
 def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> None:

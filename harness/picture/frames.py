@@ -1,14 +1,13 @@
 """A history step by step: what each request's block table claims, and what the ledger knows of the pages in it.
 
 A frame is taken where something happened to requests, before the runs of a step, and when it has ended. A cell of a block table
-is right if its page holds what the engine will read there, by the ledger; a page of a pool is shown with what it holds, who
+is wrong if a read of its step did not find there what it needs (`cells`); a page of a pool is shown with what it holds, who
 holds it and which keys name it. What is too long is folded, and says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -29,36 +28,13 @@ from harness.history.events import (
     Write,
 )
 from harness.ledger.ledger import Ledger
-from harness.ledger.records import Content
 from harness.picture import words
+from harness.picture.cells import Row, cell_of, folded, read_in_vain
 
 FRAMES_MAX = 240
 """Frames of one picture; of a longer history those around the failure are shown, or the last ones."""
-COLUMNS_MAX = 48
-"""Cells of one row of a block table; of a longer row the right ones in the middle are folded."""
 PAGES_MAX = 512
 """Pages of one pool that are shown; the lowest numbers."""
-
-Looks = Literal["right", "wrong", "tainted", "not-yet", "left", "null", "fold"]
-"""right: it holds what is read there. wrong: it does not. tainted: it does, computed from something wrong. not-yet: computed
-later. left: not read any more. fold: several that are right or not read."""
-
-
-class Cell(msgspec.Struct, omit_defaults=True):
-    """A column of a block table: its page (−1: folded), how it looks, what engine and ledger say; `marked`: here it fails."""
-
-    page: int
-    looks: Looks
-    claim: str = ""
-    known: str = ""
-    marked: bool = False
-
-
-class Row(msgspec.Struct):
-    """The block table of a request in one group."""
-
-    group: int
-    cells: list[Cell]
 
 
 class Lane(msgspec.Struct):
@@ -115,6 +91,10 @@ def film(header: Header, events: Iterable[Event], finding: Finding | None = None
     place = next((index for index, frame in enumerate(frames) if frame.failing), len(frames) - 1)
     first = max(0, min(place - FRAMES_MAX * 3 // 4, len(frames) - FRAMES_MAX))
     kept = frames[first : first + FRAMES_MAX]
+    if finding and kept and not any(frame.failing for frame in kept):
+        kept[-1].failing = True  # found when everything had happened
+    for row in [row for frame in kept for lane in frame.lanes for row in lane.rows]:
+        row.cells = list(folded(row.cells))
     groups, pools = [words.group(one) for one in header.groups], words.pools(header)
     return Film(kept, len(frames) - len(kept), groups, pools, projector.samples, projector.hits)
 
@@ -146,14 +126,19 @@ class _Projector:
             in_a_run = isinstance(event, Read | Write)
             if in_a_run and event.step in self._begun:
                 yield from self._moment()
-                self._before[event.step] = self._frame(words.step(self._begun.pop(event.step)))
+                begun = self._ledger.requests.open_steps.get(event.step, self._begun[event.step])
+                del self._begun[event.step]
+                self._before[event.step] = self._frame(words.step(begun), {run.r: run for run in begun.runs})
                 yield self._before[event.step]
             title = words.title(event)
             if title:
                 yield from self._moment()
                 self._title = title
-            if event.seq == self._failing and in_a_run:
-                self._mark(self._before[event.step], event)
+            before = self._before.get(event.step) if in_a_run else None
+            if before and isinstance(event, Read):
+                self._read(before, event)
+            if event.seq == self._failing and before:
+                self._mark(before, event)
             elif event.seq == self._failing:
                 self._unmarked = event
             self._follow(event)
@@ -169,6 +154,13 @@ class _Projector:
                 self._mark(frame, self._unmarked)
                 self._unmarked = None
             yield frame
+
+    def _read(self, frame: Frame, event: Read) -> None:
+        """Note in the frame of a step what a read of one of its runs does not find."""
+        if self._ledger.before(event).invalid:
+            rows = [row for lane in frame.lanes if lane.r == event.r for row in lane.rows if row.group == event.group]
+            for row in rows:
+                read_in_vain(self._ledger, self._header.groups[event.group], event, row)
 
     def _follow(self, event: Event) -> None:
         """Take note of what an event says of requests, before the ledger applies it."""
@@ -192,7 +184,7 @@ class _Projector:
     def _begin(self, event: StepBegin) -> None:
         for run in event.runs:
             self._tables[run.r], self._upto[run.r] = run.tables, run.start
-            self._doing[run.r] = f"computes tokens [{run.start}, {run.stop})"
+            self._doing[run.r] = words.computes(run)
         self._begun[event.step] = event
 
     def _end(self, event: StepEnd) -> None:
@@ -208,15 +200,22 @@ class _Projector:
 
     # --- one moment -----------------------------------------------------------------------------------------------------
 
-    def _frame(self, title: str) -> Frame:
-        """Take the frame of this moment; who has ended is in it for the last time."""
-        lanes = [
-            Lane(r, doing, [self._row(group, r) for group in self._header.local_groups()] if r in self._tables else [])
-            for r, doing in self._doing.items()
-        ]
+    def _frame(self, title: str, runs: Mapping[str, Run] | None = None) -> Frame:
+        """Take the frame of this moment; who has ended is in it for the last time.
+
+        `runs` are those of the step that is about to run: one in flight behind it may have been scheduled already.
+        """
+        lanes = [self._lane(r, doing, (runs or {}).get(r)) for r, doing in self._doing.items()]
         for r in [r for r, doing in self._doing.items() if doing in words.END.values()]:
             del self._doing[r]
         return Frame(title, lanes, [self._pool(pool.id) for pool in self._header.pools])
+
+    def _lane(self, r: str, doing: str, run: Run | None) -> Lane:
+        if r not in self._tables:
+            return Lane(r, doing, [])
+        tables, upto = (run.tables, run.start) if run else (self._tables[r], self._upto.get(r, 0))
+        rows = [self._row(group, r, tables, upto) for group in self._header.local_groups()]
+        return Lane(r, words.computes(run) if run else doing, rows)
 
     def _mark(self, frame: Frame, event: Event) -> None:
         """Mark what the failing event is about: pages, and of the block tables that have them the cells that are wrong."""
@@ -232,47 +231,17 @@ class _Projector:
             for lane in frame.lanes
             for row in lane.rows
             for cell in row.cells
-            if (groups[row.group], cell.page) in places and number in (-1, row.group) and name in ("", lane.r)
+            if (cell.page < 0 or (groups[row.group], cell.page) in places)
+            and number in (-1, row.group)
+            and name in ("", lane.r)
         ]
-        for cell in [cell for cell in cells if cell.looks == "wrong"] or cells:
+        at_fault = [[cell for cell in cells if cell.looks == looks] for looks in ("wrong", "unread")]
+        for cell in at_fault[0] or at_fault[1] or cells:
             cell.marked = True
 
-    def _row(self, group: Group, r: str) -> Row:
-        tables = self._tables[r]
+    def _row(self, group: Group, r: str, tables: list[list[int]], upto: int) -> Row:
         pages = tables[group.id] if group.id < len(tables) else []
-        return Row(group.id, list(_folded([self._cell(group, r, column, page) for column, page in enumerate(pages)])))
-
-    def _cell(self, group: Group, r: str, column: int, page: int) -> Cell:
-        """Return a column: what the block table claims of the tokens that are computed, and what the ledger knows."""
-        record = self._ledger.record(group.id, page)
-        known = words.content(record) if record is not None else "is the null page, which holds nothing"
-        claim, needed = self._claim(group, r, column)
-        if needed is None:
-            return Cell(page, "null" if record is None else "not-yet" if claim == words.NOT_YET else "left", claim, known)
-        if record is None or record.group != group.id or not self._holds(group, r, record, needed):
-            return Cell(page, "wrong", claim, known)
-        return Cell(page, "tainted" if record.tainted else "right", claim, known)
-
-    def _claim(self, group: Group, r: str, column: int) -> tuple[str, tuple[int, int] | None]:
-        """Return what a column is to hold, in words and as tokens [start, stop); None if nobody reads it."""
-        upto, size = self._upto.get(r, 0), group.block_size
-        start, stop = column * size, min((column + 1) * size, upto)
-        if stop <= start:
-            return words.NOT_YET, None
-        if group.kind == "recurrent":
-            latest = column == -(-upto // size) - 1
-            return (f"the state after {upto} tokens of {r}", (upto, upto)) if latest else ("an earlier state", None)
-        start = max(start, words.oldest(group, upto))
-        return (f"tokens [{start}, {stop}) of {r}", (start, stop)) if start < stop else ("out of the window", None)
-
-    def _holds(self, group: Group, r: str, record: Content, needed: tuple[int, int]) -> bool:
-        """Whether a page holds what a column needs, by the ledger."""
-        contents, node = self._ledger.contents, self._ledger.requests[r].node_of(self._upto[r])
-        return (
-            contents.holds_state(record, node, needed[1])
-            if group.kind == "recurrent"
-            else contents.covers(record, node, *needed)
-        )
+        return Row(group.id, [cell_of(self._ledger, group, r, column, page, upto) for column, page in enumerate(pages)])
 
     def _pool(self, pool: int) -> list[PageCell]:
         records = self._ledger.records[pool]
@@ -280,19 +249,3 @@ class _Projector:
             PageCell(page, words.state(record), words.page(record))
             for page, record in sorted(records.usable.items())[:PAGES_MAX]
         ]
-
-
-def _folded(cells: list[Cell]) -> Iterator[Cell]:
-    """Yield the cells of a row; of a long one, those in the middle that are all right become one."""
-    room = COLUMNS_MAX // 2
-    plain = [index for index, cell in enumerate(cells) if cell.looks in ("right", "left", "null")]
-    hidden = set(plain) & set(range(room, len(cells) - room)) if len(cells) > COLUMNS_MAX else set[int]()
-    told = False
-    for index, cell in enumerate(cells):
-        if index not in hidden:
-            told = False
-            yield cell
-        elif not told:
-            told = True
-            until = next((i for i in range(index, len(cells)) if i not in hidden), len(cells))
-            yield Cell(-1, "fold", f"{until - index} columns that are right or not read")

@@ -19,13 +19,14 @@ for (const film of document.querySelectorAll(".film")) {
     made.setAttribute("aria-label", text);
     for (const event of ["focus", "mouseenter", "click"]) made.addEventListener(event, () => { detail.textContent = text; });
   };
-  const SIGNS = { right: "✓", wrong: "✗", tainted: "!", "not-yet": "·", left: "–", null: "∅", fold: "…" };
+  const SIGNS = { right: "✓", wrong: "✗", tainted: "!", "not-yet": "·", unread: "?", left: "–", null: "∅", fold: "…" };
 
   const cell = (one, row) => {
     const made = element("td", "", "cell " + one.looks + (one.marked ? " marked" : ""), row);
-    element("b", one.looks === "fold" ? "…" : "page " + one.page, "", made);
+    element("b", one.looks === "fold" ? "…" : (one.page < 0 ? "no page" : "page " + one.page), "", made);
     element("span", SIGNS[one.looks] + " " + (one.claim || ""), "", made);
     const told = one.looks === "fold" ? one.claim
+      : one.page < 0 ? "A read needs " + one.claim + "; here the block table has ended."
       : "The block table says of page " + one.page + ": " + one.claim + ". The ledger knows: page " + one.page + " " + one.known + ".";
     explained(made, (one.marked ? "Here it fails. " : "") + told);
   };

@@ -21,7 +21,7 @@ from harness.run.execute import judge
 from harness.trace.format import Trace
 from harness.verdict.report import jsonreport, terminal
 from harness.verdict.report.counterexample import compact, describe
-from harness.verdict.result import EXIT_FAIL, EXIT_PASS
+from harness.verdict.result import exit_code
 
 HERE = Path(__file__).parent
 FILMS_MAX = 12
@@ -56,7 +56,10 @@ def of_run(document: jsonreport.Document, folder: Path) -> bytes:
     shown = list(first.values())[:FILMS_MAX]
     pictures = [_picture(failure, folder) for failure in shown]
     others = [failure for failure in failures if not any(failure is one for one in shown)]
-    return _render(document=document, pictures=pictures, others=others, verdict=verdict(document.exit_code))
+    crashed = [f"{suite.name}: checker {line}" for suite in document.suites for line in suite.crashed]
+    stopped = [f"{suite.name}: {line}" for suite in document.suites for line in suite.bad_events]
+    still_open = [*crashed, *stopped, *document.broken_list]
+    return _render(document=document, pictures=pictures, others=others, verdict=verdict(document.exit_code), open=still_open)
 
 
 def of_history(header: Header, events: list[Event], name: str) -> bytes:
@@ -64,9 +67,10 @@ def of_history(header: Header, events: list[Event], name: str) -> bytes:
     result = judge(header, iter(events))
     finding = result.findings[0] if result.findings else None
     told = finding or Finding(anomaly="", sentence="No checker finds anything in this history.")
+    crashed = [f"{tally.checker}: {tally.crashed}" for tally in result.tallies if tally.crashed]
     picture = _told(told, name)
     _show(picture, header, events, finding)
-    return _render(document=None, pictures=[picture], others=[], verdict=verdict(EXIT_FAIL if finding else EXIT_PASS))
+    return _render(document=None, pictures=[picture], others=[], verdict=verdict(exit_code(result)), open=crashed)
 
 
 def verdict(code: int) -> tuple[str, int, str]:

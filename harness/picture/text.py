@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from harness.picture.frames import Cell, Film, Frame, Lane
+from harness.picture.cells import Cell
+from harness.picture.frames import Film, Frame, Lane
 
-SIGNS = {"right": "ok", "wrong": "WRONG", "tainted": "TAINTED", "not-yet": "later", "left": "not read", "null": "-"}
+SIGNS = {
+    "right": "ok",
+    "wrong": "WRONG",
+    "tainted": "TAINTED",
+    "not-yet": "later",
+    "unread": "not now",
+    "left": "not read",
+    "null": "-",
+}
 INDENT = "  "
 
 
@@ -30,6 +39,8 @@ def _lane(lane: Lane, film: Film) -> list[str]:
 def _cell(cell: Cell) -> str:
     if cell.looks == "fold":
         return f"… {cell.claim}"
+    if cell.page < 0:
+        return f"no page   {SIGNS[cell.looks]:<8} {cell.claim}" + ("  <-- here" if cell.marked else "")
     told = f"page {cell.page:<4} {SIGNS[cell.looks]:<8} {cell.claim}"
     known = f"; but page {cell.page} {cell.known}" if cell.looks in ("wrong", "tainted") else ""
     return told + known + ("  <-- here" if cell.marked else "")

@@ -14,6 +14,7 @@ from harness.history.events import (
     Hit,
     Preempted,
     ResetDone,
+    Run,
     StepBegin,
     StepEnd,
     Submitted,
@@ -46,6 +47,11 @@ def step(begun: StepBegin) -> str:
     return f"step {begun.step}: {runs or 'nobody runs'}"
 
 
+def computes(run: Run) -> str:
+    """Return what a request is about to do in a step."""
+    return f"computes tokens [{run.start}, {run.stop})"
+
+
 def hit(event: Hit) -> str:
     """Return what a request found."""
     return f"finds {count(event.resume, 'token')} cached" if event.resume else "finds nothing cached"
@@ -69,13 +75,6 @@ def title(event: Event) -> str:
         case Version():
             return "weights are loaded" + (f" for adapter {event.adapter}" if event.adapter else "")
     return ""
-
-
-def oldest(one: Group, upto: int) -> int:
-    """Return the first token that is still read by whoever has computed so many."""
-    if one.kind == "sliding":
-        return max(upto - one.window + 1, 0)
-    return upto // one.chunk * one.chunk if one.kind == "chunked" and one.chunk else 0
 
 
 def places(header: Header, event: Event) -> set[tuple[int, int]]:

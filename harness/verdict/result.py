@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from harness.checkers.anomalies import DISAGREEMENTS
 from harness.checkers.finding import Finding, Tally
 from harness.history.events import History
 from harness.trace.format import Trace
@@ -84,3 +85,19 @@ def merge(outcomes: list[Outcome]) -> Outcome:
         if outcome in outcomes:
             return outcome
     return "pass"
+
+
+def exit_code(result: Result, bad: str = "") -> int:
+    """Return the exit code of one judged trace: nothing was checked if no checker at all had an opportunity.
+
+    `bad` is what was wrong with the engine's events, if they stopped the trace.
+    """
+    if {finding.anomaly for finding in result.findings} & {anomaly.name for anomaly in DISAGREEMENTS}:
+        return EXIT_INTERNAL
+    if result.outcome == "fail":
+        return EXIT_FAIL
+    if bad:
+        return EXIT_USAGE
+    if result.outcome == "unknown":
+        return EXIT_UNKNOWN
+    return EXIT_PASS if any(tally.opportunities for tally in result.tallies) else EXIT_NOTHING_CHECKED

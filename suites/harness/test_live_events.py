@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from harness.cli.replay import exit_code
 from harness.engines.kind import EngineKind
 from harness.engines.registry import EngineSpec
 from harness.fuzz.campaign import Campaign, Plan
@@ -50,6 +49,7 @@ from harness.trace.configurations import Configuration
 from harness.trace.format import Op, Step, TraceHeader
 from harness.trace.layouts import load
 from harness.verdict.report import github, jsonreport, junit
+from harness.verdict.result import exit_code
 from suites.support.mistaken_engine import Mistake, Mistaken, lively, mistaken
 
 Change = Callable[[Any], Any]

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from harness.checkers.finding import Finding
+from harness.checkers.safety import SafetyLaw
 from harness.cli import invoke
 from harness.engines.registry import parse
 from harness.history import events as history
 from harness.history.events import Publish, Read
 from harness.picture import frames, page
-from harness.picture.frames import Cell, Film, Frame
+from harness.picture.cells import COLUMNS_MAX, Cell
+from harness.picture.frames import Film, Frame
 from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.format import Finish, Preempt, Step, Submit, Trace, TraceHeader
@@ -112,7 +115,7 @@ def test_long_histories_and_rows_are_cut_around_the_failure_and_say_so() -> None
     row = cells(film.frames[-1], "r1", 0)
     (fold,) = [cell for cell in row if cell.looks == "fold"]
     hidden = int(fold.claim.split()[0])
-    assert len(row) <= frames.COLUMNS_MAX + 1 and len(row) - 1 + hidden == -(-1240 // 16)
+    assert len(row) <= COLUMNS_MAX + 1 and len(row) - 1 + hidden == -(-1240 // 16)
 
 
 def test_charts_count_as_the_ledger_does() -> None:
@@ -184,6 +187,52 @@ def test_a_history_has_a_page_as_well(tmp_path: Path) -> None:
     history.save(replayed().history, tmp_path / "some.jsonl")
     assert invoke(["report", str(tmp_path / "some.jsonl"), "--out", str(tmp_path / "page.html")]) == 0
     assert "group-misalignment" in (tmp_path / "page.html").read_text()
+
+
+def test_the_page_of_a_history_passes_only_what_was_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a history in which nothing happened, and of one whose checker crashed, it says what `check` says."""
+    history.save(told([]).history, tmp_path / "idle.jsonl")
+    history.save(replayed("reference").history, tmp_path / "some.jsonl")
+
+    def crash(*_: object) -> None:
+        raise RuntimeError("boom")
+
+    for name, code, word, patched in (("idle", 5, "nothing checked", False), ("some", 2, "unknown", True)):
+        if patched:
+            monkeypatch.setattr(SafetyLaw, "on_read", crash)
+        assert invoke(["check", str(tmp_path / f"{name}.jsonl"), "--quiet"]) == code
+        assert invoke(["report", str(tmp_path / f"{name}.jsonl"), "--out", str(tmp_path / "page.html")]) == 0
+        text = " ".join(Elements((tmp_path / "page.html").read_text()).text.split())
+        assert f"{word} (exit code {code})" in text and ("Not judged: safety-law: RuntimeError: boom" in text) == patched
+
+
+def test_failures_that_are_expected_are_not_called_none(folder: Path, tmp_path: Path) -> None:
+    report = json.loads((folder / "report.json").read_bytes())
+    for suite in report["suites"]:
+        for failure in suite["failures"]:
+            failure["expected"] = "a reason"
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    assert invoke(["report", str(tmp_path)]) == 0
+    text = Elements((tmp_path / "report.html").read_text()).text
+    assert "No trace of this run contradicts" not in text and "What failed is listed as expected." in text
+
+
+def test_what_was_stopped_or_not_judged_is_on_the_page(folder: Path, tmp_path: Path) -> None:
+    report = json.loads((folder / "report.json").read_bytes())
+    report["suites"][0] |= {"crashed": ["reuse: boom"], "bad_events": ["trace t: no page 9"], "failures": []}
+    report["exit_code"] = 4
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    assert invoke(["report", str(tmp_path)]) == 0
+    text = " ".join(Elements((tmp_path / "report.html").read_text()).text.split())
+    assert "Not judged: invariants: checker reuse: boom; invariants: trace t: no page 9" in text
+    assert "No trace of this run contradicts" not in text
+
+
+def test_a_failure_found_at_the_end_has_its_moment() -> None:
+    """A history whose finding belongs to no event is told to fail where it ends."""
+    result = replayed("reference")
+    film = frames.film(result.history.header, result.history.events, Finding(anomaly="leak", sentence="s", seq=-1))
+    assert [frame.failing for frame in film.frames] == [False] * (len(film.frames) - 1) + [True]
 
 
 def test_what_a_history_names_is_text_on_the_page(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from harness.cli.replay import exit_code
 from harness.history.events import (
     Accept,
     Counts,
@@ -26,6 +25,7 @@ from harness.history.events import (
 )
 from harness.run.execute import attempt, drive
 from harness.trace.format import Op
+from harness.verdict.result import exit_code
 from suites.support.mistaken_engine import lively, mistaken
 
 TRACES = [lively(seed) for seed in range(1, 5)]

@@ -1,0 +1,80 @@
+"""Of all policies at both heights: a clean history shows no cell as wrong, and every read that fails is shown where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+
+from harness._util.data import fixtures
+from harness.engines import policy as policies
+from harness.engines.faults import all_mutants
+from harness.engines.registry import parse
+from harness.history import validate
+from harness.history.events import Read
+from harness.picture import cells, frames
+from harness.picture.frames import Frame
+from harness.run.execute import attempt, drive
+from harness.trace.format import Trace
+from harness.trace.generate import random_trace
+from harness.verdict.result import Result
+
+FAULTS = sorted((fixtures() / "traces" / "mutants").glob("*.jsonl"))
+OF_TENSORS = {mutant.name for mutant in all_mutants().values() if mutant.engines == ("toy",)}
+"""Faults of what a step computes, which the reference does not."""
+EVERY = 4
+"""One configuration, and one seeded fault, in so many is looked at."""
+
+
+@pytest.fixture(autouse=True)
+def whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nothing folded or left out."""
+    monkeypatch.setattr(frames, "FRAMES_MAX", 1 << 30)
+    monkeypatch.setattr(cells, "COLUMNS_MAX", 1 << 30)
+
+
+def run(trace: Trace, engine: str = "reference") -> Result:
+    return attempt(lambda: drive(trace, parse(engine).open(trace.header)))[0]
+
+
+def shown(frame: Frame, looks: str) -> list[cells.Cell]:
+    return [cell for lane in frame.lanes for row in lane.rows for cell in row.cells if cell.looks == looks]
+
+
+def drawn(policy: str) -> Iterator[Trace]:
+    kind = policies.get(policy)
+    for height in kind.heights:
+        fitting = [one for one in kind.configurations() if one.runs_at(height)]
+        for seed, configuration in enumerate(fitting[::EVERY]):
+            yield random_trace(configuration.shape(height), seed, withdraw=seed % 4 == 0)
+
+
+@pytest.mark.parametrize("policy", ["vllm", "openvino_genai", "lmcache", "furiosa", "tensorrt_edge"])
+def test_a_clean_history_shows_no_cell_as_wrong(policy: str) -> None:
+    """Though pages are claimed before they are filled, steps are in flight, and tables of those who wait grow old."""
+    right = 0
+    for trace in drawn(policy):
+        result = run(trace)
+        assert result.findings == []
+        for frame in frames.film(result.history.header, result.history.events).frames:
+            assert not shown(frame, "wrong") and not shown(frame, "tainted") and not frame.failing, (trace.header, frame.title)
+            right += len(shown(frame, "right"))
+    assert right > 100
+
+
+def test_a_read_that_fails_is_marked_where_it_is() -> None:
+    reads = 0
+    for path in islice(FAULTS, 0, None, EVERY):
+        trace = validate.load_trace(path)
+        if path.stem in OF_TENSORS:
+            continue
+        result = run(trace, f"reference:mutant={path.stem}")
+        finding, events = result.findings[0], result.history.events
+        film = frames.film(result.history.header, events, finding)
+        (failing,) = [frame for frame in film.frames if frame.failing]
+        if isinstance(events[finding.seq], Read):
+            reads += 1
+            (lane,) = [lane for lane in failing.lanes if lane.r == finding.r]
+            assert any(cell.looks == "wrong" and cell.marked for row in lane.rows for cell in row.cells), path.stem
+    assert reads > 5
