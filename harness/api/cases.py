@@ -94,4 +94,5 @@ class Case:
         lines = [line for failure in report.failures for line in witness_of(failure, kept.stored.get(failure.id))]
         lines += report.bad_events
         lines += [f"a checker crashed, so this is no verdict: {line}" for suite in report.suites for line in suite.crashed]
+        lines += kept.problems if lines else []
         return report, lines

@@ -13,6 +13,9 @@ from harness.engines.kind import EngineKind
 CASE, MARK = "cachewitness_case", "cachewitness_choice"
 """The argument by which the plugin hands a test what runs its trace, and the attribute by which it knows such a test."""
 
+_NEVER_RUN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+"""Functions of which a call runs nothing."""
+
 
 def suite(
     engine: str | EngineKind = "reference",
@@ -36,6 +39,9 @@ def suite(
     choice = Choice(engine, policy, layouts, dict(options or {}), suites)
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        if not inspect.isfunction(function) or any(never_runs(function) for never_runs in _NEVER_RUN):
+            raise TypeError(f"cachewitness.suite: {function!r} is no plain function; its body would never run")
+
         @wraps(function)
         def test(**arguments: Any) -> None:
             prove: Callable[[], None] = arguments.pop(CASE)

@@ -12,9 +12,10 @@ from harness.verdict.result import Activity
 
 
 class Did(msgspec.Struct):
-    """What one test did: which function it belongs to, how many tests that has, what happened and what was judged."""
+    """What one test did: which trace of which function it ran, of how many, what happened and what was judged."""
 
     function: str
+    trace: str
     tests: int
     activity: Activity
     tallies: list[Tally]
@@ -25,15 +26,21 @@ class Function:
     """The tests of a function so far; `tests` is how many there are."""
 
     tests: int
-    ran: int = 0
+    seen: set[str] = field(default_factory=set)
+    """Which traces; one may be run again, or once for each parameter of the function."""
     activity: Activity = field(default_factory=Activity)
     tallies: list[Tally] = field(default_factory=list)
 
     def add(self, did: Did) -> None:
         """Take in another test."""
-        self.ran += 1
+        self.seen.add(did.trace)
         self.activity.add(did.activity)
         self.tallies = merge_tallies([*self.tallies, *did.tallies])
+
+    @property
+    def ran(self) -> int:
+        """How many of its traces ran."""
+        return len(self.seen)
 
     @property
     def vacuous(self) -> list[str]:
@@ -42,6 +49,8 @@ class Function:
             return []
         found = [] if self.activity.hits else [f"none of {self.activity.lookups:,} look-ups hit anything"]
         idles = [tally for tally in self.tallies if not (tally.opportunities or tally.not_applicable or tally.crashed)]
+        asked, gone = self.activity.requests, self.activity.given_up
+        found += [f"the engine gave up {gone:,} of {asked:,} requests, more than half"] if 2 * gone > asked else []
         return found + [f"checker {tally.checker} {idle(tally)}" for tally in idles]
 
     def line(self, name: str) -> str:
@@ -57,7 +66,7 @@ def run(case: Case, function: str, tests: int) -> tuple[str, list[str], str]:
     activity = Activity()
     for suite in report.suites:
         activity.add(suite.activity)
-    did = Did(function, tests, activity, report.tallies())
+    did = Did(function, case.id, tests, activity, report.tallies())
     ran = any(suite.traces for suite in report.suites)
     why = "; ".join(f"{one.what}: {one.why}" for one in report.not_run) or "the engine ran nothing"
     return msgspec.json.encode(did).decode(), lines, "" if ran else why

@@ -71,6 +71,30 @@ def test_a_function_that_had_nothing_to_judge_fails_the_session(project: Path) -
     assert re.search(r"FAILS, there was nothing to judge: none of [\d,]+ look-ups hit anything", out)
 
 
+@pytest.mark.parametrize("head", ["async def", "def"])
+def test_a_function_whose_body_would_never_run_is_refused(project: Path, head: str) -> None:
+    body = CLEAN.replace("def test_cache", f"{head} test_cache") + ("    yield\n" if head == "def" else "")
+    code, out = pytest_on(project, body=body)
+    assert code == 2 and "is no plain function; its body would never run" in out, out
+
+
+def test_a_trace_that_runs_twice_counts_once(project: Path) -> None:
+    """With a parameter of the function's own, half of the tests are not all of its traces."""
+    body = CLEAN.replace("(tmp_path)", "(tmp_path, x)").replace(
+        "@cachew", "import pytest\n\n\n@pytest.mark.parametrize('x', [1, 2])\n@cachew"
+    )
+    code, out = pytest_on(project, "-k", "exact-replay", body=body)
+    (ran, of) = re.findall(r"test_cache: (\d+) of (\d+) traces", out)[0]
+    passed = int(re.findall(r"(\d+) passed", out)[0])
+    assert code == 0 and passed == 2 * int(ran) and int(ran) < int(of), out
+
+
+def test_a_trace_that_cannot_be_kept_says_so(project: Path) -> None:
+    (project / ".cachewitness").write_text("a file where the folder would be")
+    code, out = pytest_on(project, "-k", "exact-replay", body=CLEAN.replace('"reference"', f'"{FAULT}"'))
+    assert code == 1 and WITNESS in " ".join(out.split()) and "cannot be written to" in out, out
+
+
 def test_a_part_of_the_traces_is_not_called_vacuous(project: Path) -> None:
     code, out = pytest_on(project, "-k", "exact-replay", body=CLEAN)
     assert code == 0 and re.search(r"test_cache: (\d+) of (?!\1 )\d+ traces", out) and "nothing to judge" not in out, out
