@@ -86,6 +86,7 @@ class Case:
             seed=self.seed,
             policy=self.policy,
             chosen_configurations=True,
+            alone=True,
             on_failure=kept.take,
         )
         report = runner.run([alone])

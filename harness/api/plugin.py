@@ -51,10 +51,14 @@ def _case(request: pytest.FixtureRequest) -> Callable[[], None]:
 
     def prove() -> None:
         __tracebackhide__ = True
+        from harness._util.errors import UsageError
         from harness.api import together
 
         case, tests = request.param
-        did, lines, not_run = together.run(case, request.node.nodeid.partition("[")[0], tests)
+        try:
+            did, lines, not_run = together.run(case, request.node.nodeid.partition("[")[0], tests)
+        except UsageError as error:
+            pytest.fail(f"{case.id}: {error}", pytrace=False)
         request.node.user_properties.append((PROPERTY, did))
         if lines:
             pytest.fail("\n".join(["", *lines]), pytrace=False)

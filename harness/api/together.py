@@ -16,6 +16,8 @@ class Did(msgspec.Struct):
 
     function: str
     trace: str
+    configuration: str
+    refused: bool
     tests: int
     activity: Activity
     tallies: list[Tally]
@@ -28,12 +30,16 @@ class Function:
     tests: int
     seen: set[str] = field(default_factory=set)
     """Which traces; one may be run again, or once for each parameter of the function."""
+    taken: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    """Configurations of which the engine took a trace, and refused one."""
     activity: Activity = field(default_factory=Activity)
     tallies: list[Tally] = field(default_factory=list)
 
     def add(self, did: Did) -> None:
         """Take in another test."""
         self.seen.add(did.trace)
+        (self.refused if did.refused else self.taken).add(did.configuration)
         self.activity.add(did.activity)
         self.tallies = merge_tallies([*self.tallies, *did.tallies])
 
@@ -49,6 +55,7 @@ class Function:
             return []
         found = [] if self.activity.hits else [f"none of {self.activity.lookups:,} look-ups hit anything"]
         idles = [tally for tally in self.tallies if not (tally.opportunities or tally.not_applicable or tally.crashed)]
+        found += [f"{name}: the engine took some traces of it and refused others" for name in sorted(self.taken & self.refused)]
         asked, gone = self.activity.requests, self.activity.given_up
         found += [f"the engine gave up {gone:,} of {asked:,} requests, more than half"] if 2 * gone > asked else []
         return found + [f"checker {tally.checker} {idle(tally)}" for tally in idles]
@@ -66,7 +73,9 @@ def run(case: Case, function: str, tests: int) -> tuple[str, list[str], str]:
     activity = Activity()
     for suite in report.suites:
         activity.add(suite.activity)
-    did = Did(function, case.id, tests, activity, report.tallies())
+    refused = any(one.what.startswith("configuration ") for one in report.not_run)
+    place = f"configuration {case.configuration.name} at {case.suite.height} height"
+    did = Did(function, case.id, place, refused, tests, activity, report.tallies())
     ran = any(suite.traces for suite in report.suites)
     why = "; ".join(f"{one.what}: {one.why}" for one in report.not_run) or "the engine ran nothing"
     return msgspec.json.encode(did).decode(), lines, "" if ran else why

@@ -75,6 +75,8 @@ class Runner:
     """The user named the configurations: what the engine refuses of them is an error, not something left out."""
     full: bool = True
     """Run every trace also on an engine that computes tensors; else a sample of them, unless the user named the layouts."""
+    alone: bool = False
+    """This is one trace of many: a configuration that the engine refuses is left out, though it is the only one."""
     fail_fast: bool = False
     """Stop at the first failure that is not expected."""
     on_trace: Callable[[str, Trace], None] | None = None
@@ -206,7 +208,7 @@ class Runner:
         refusals = [why for what, why in self._left_out if what.startswith("configuration ")]
         tried = {f"suite {suite.name}" for suite in self._report.suites}
         inapplicable = any(what in tried for what, _ in self._left_out)
-        if refusals and not inapplicable and not any(suite.traces for suite in self._report.suites):
+        if refusals and not self.alone and not inapplicable and not any(suite.traces for suite in self._report.suites):
             raise UsageError(refusals[-1])
 
     def _trace(self, suite: Suite, stream: Stream, trace: Trace, report: SuiteReport) -> Result | None:

@@ -71,6 +71,41 @@ def test_a_function_that_had_nothing_to_judge_fails_the_session(project: Path) -
     assert re.search(r"FAILS, there was nothing to judge: none of [\d,]+ look-ups hit anything", out)
 
 
+REFUSING = """from dataclasses import replace
+from harness.engines.reference import ENGINE
+
+OPENED = []
+
+
+def refuse(header, options):
+    OPENED.append(header.layout.name)
+    if REFUSED:
+        raise cachewitness.UsageError("not this one")
+    return ENGINE.open(header, options)
+
+
+MINE = replace(ENGINE, name="mine", open=refuse)
+
+
+@cachewitness.suite(MINE, layouts=["full", "full-mamba"], suites=["invariants"])
+def test_cache():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("refused", "code", "said"),
+    [
+        ('header.layout.name == "full-mamba"', 0, "configuration full-mamba.*not this one"),
+        ("True", 1, "FAILS, there was nothing to judge: none of 0 look-ups"),
+        ("len(OPENED) > 40", 1, "the engine took some traces of it and refused others"),
+    ],
+)
+def test_what_an_engine_refuses_is_skipped_but_not_all_of_it(project: Path, refused: str, code: int, said: str) -> None:
+    ended, out = pytest_on(project, "-rs", body=REFUSING.replace("REFUSED", refused))
+    assert ended == code and "Traceback" not in out and re.search(said, " ".join(out.split())), out
+
+
 @pytest.mark.parametrize("head", ["async def", "def"])
 def test_a_function_whose_body_would_never_run_is_refused(project: Path, head: str) -> None:
     body = CLEAN.replace("def test_cache", f"{head} test_cache") + ("    yield\n" if head == "def" else "")
