@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from harness.checkers import fresh
+from harness.checkers import catalogue, fresh
 from harness.engines import policy as policies
 from harness.engines import registry
 from harness.history.events import Header, Unpublish
 from harness.ledger.ledger import Ledger
-from harness.run.execute import drive
+from harness.run.execute import drive, judge
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
 from harness.trace.format import Abort, Finish, Media, Op, Step, Submit, Trace, TraceHeader
@@ -90,3 +90,13 @@ def test_idle_pages_stand_in_the_order_in_which_they_were_let_go() -> None:
         assert released == sorted(released)
         most = max(most, len(released))
     assert most > 2
+
+
+def test_a_key_that_lived_its_time_is_counted_as_excused_by_what_the_engine_declares() -> None:
+    """It is no finding, and the report says how often the declaration was what made it lawful."""
+    (story,) = [story for story in catalogue.load() if story.name == "lived-its-time"]
+    legal, early = (judge(told.header, iter(told.events)) for told in (story.history("legal"), story.history("anomalous")))
+    of = {tally.checker: tally.excused for tally in legal.tallies}
+    assert legal.findings == [] and of["eviction"] == {"ttl 3": 1}
+    assert [finding.anomaly for finding in early.findings] == ["needless-eviction"]
+    assert {tally.checker: tally.excused for tally in early.tallies}["eviction"] == {}
