@@ -160,8 +160,8 @@ def run(
     _demand(report, suites_of(suites) if suites else [])
     names = [configuration.name for configuration in configurations]
     _show(report, kept.stored, names, policy, as_json=as_json, github=github, quiet=quiet)
-    files = _files(report, kept.stored, names, policy, junit, folder)
-    return finish(report.exit_code, files, kept.problems, quiet=quiet or as_json)
+    files, problems = _files(report, kept.stored, names, policy, junit, folder)
+    return finish(report.exit_code, files, [*kept.problems, *problems], quiet=quiet or as_json)
 
 
 def _demand(report: Report, asked: list[Suite]) -> None:
@@ -203,24 +203,28 @@ def _files(
     policy: str,
     junit: Path | None,
     folder: Path | None,
-) -> dict[Path, bytes]:
-    """Return the files that the user asked for, with their content."""
+) -> tuple[dict[Path, bytes], list[str]]:
+    """Return the files that the user asked for, with their content, and a line for each that could not be made."""
     from harness.run import store
 
     made: dict[Path, bytes] = {}
+    problems: list[str] = []
     if folder:
         from harness.picture import page
         from harness.verdict.report import jsonreport
 
         document = jsonreport.document(report, stored, configurations, policy)
         made[folder / store.REPORT] = jsonreport.render(document)
-        made[folder / store.PAGE] = page.of_run(document, folder / store.FAILURES)
+        try:
+            made[folder / store.PAGE] = page.of_run(document, folder / store.FAILURES)
+        except Exception as error:  # the picture of a verdict takes the verdict from nobody
+            problems.append(f"{folder / store.PAGE}: cannot be drawn: {type(error).__name__}: {error}")
     if junit or folder:
         from harness.verdict.report import junit as junit_report
 
         content = junit_report.render(report, stored)
         made |= {path: content for path in (junit, folder / store.JUNIT if folder else None) if path}
-    return made
+    return made, problems
 
 
 class _Progress:

@@ -136,7 +136,8 @@ def test_a_fork_without_a_fault_is_green(clean: Path) -> None:
     assert re.search(r"^no-fabricated-snapshots [ -]+ not applicable: no recurrent group$", done.out, re.MULTILINE)
     assert "--suite invariants --layout full-swa" in done.out
     assert done.report()["verdict"] == "pass"
-    assert sorted(path.name for path in done.artefacts.iterdir()) == ["junit.xml", "report.json", "report.txt", "summary.md"]
+    kept = ["junit.xml", "report.html", "report.json", "report.txt", "summary.md"]
+    assert sorted(path.name for path in done.artefacts.iterdir()) == kept
 
 
 def test_suites_that_the_fork_cannot_run_are_listed(clean: Path) -> None:

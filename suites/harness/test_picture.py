@@ -183,6 +183,18 @@ def test_the_page_of_a_run_that_passes_says_so_and_what_was_not_run(tmp_path: Pa
     assert "No trace of this run contradicts a rule." in text and "Not run:" in text and "FAIL" not in text
 
 
+def test_a_page_that_cannot_be_drawn_takes_the_verdict_from_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said in a line, the report is whole, and a run that passes has not delivered what was asked for."""
+    monkeypatch.setattr(page, "of_run", lambda document, folder: {}["no"])
+    arguments = ["run", "--layout", "full-mamba", "--suite", "invariants", "--quiet", "--report", str(tmp_path)]
+    assert invoke([*arguments, "--engine", FAULT, "--fail-fast"]) == 1
+    assert json.loads((tmp_path / "report.json").read_bytes())["exit_code"] == 1
+    assert "report.html: cannot be drawn: KeyError: 'no'" in capsys.readouterr().err
+    assert invoke(arguments) == 4
+
+
 def test_a_history_has_a_page_as_well(tmp_path: Path) -> None:
     history.save(replayed().history, tmp_path / "some.jsonl")
     assert invoke(["report", str(tmp_path / "some.jsonl"), "--out", str(tmp_path / "page.html")]) == 0
