@@ -13,6 +13,7 @@ from msgspec.structs import replace as changed
 from harness._util import data
 from harness._util.errors import UsageError
 from harness.cli import invoke
+from harness.engines.child import engine as child_engine
 from harness.engines.child.engine import Isolation
 from harness.engines.registry import EngineSpec, parse
 from harness.engines.sample import engine as sample
@@ -124,8 +125,11 @@ def test_an_engine_that_does_not_say_what_it_restored_has_checked_nothing() -> N
 @pytest.mark.parametrize(
     ("how", "anomaly"), [("segfault", "died"), ("abort", "died"), ("flood", "died"), ("exit-0", "died"), ("hang", "hung")]
 )
-def test_an_engine_that_ends_its_process_gets_a_verdict_and_the_run_goes_on(how: str, anomaly: str) -> None:
+def test_an_engine_that_ends_its_process_gets_a_verdict_and_the_run_goes_on(
+    how: str, anomaly: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It dies when a client goes away; stories in which none does still run."""
+    monkeypatch.setattr(child_engine, "HURRIED_MIN", 0.4)
     spec = parse(f"mortal-answers:how={how},at=abort").isolated(Isolation(deadline=1.5))
     report = Runner(spec, [CONFIGURATION]).run(OF_ANSWERS[:1])
     assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == [anomaly]
