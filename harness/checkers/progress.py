@@ -10,7 +10,7 @@ from math import lcm
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.wording import count
-from harness.history.events import Aborted, Copy, ResetDone, StepBegin, StepEnd
+from harness.history.events import Aborted, Copy, Finished, ResetDone, StepBegin, StepEnd
 from harness.ledger.ledger import Ledger
 
 
@@ -37,7 +37,8 @@ class Progress(Checker):
             StepEnd: self.on_step_end,
             ResetDone: self.on_reset,
             Copy: self.on_copy,
-            Aborted: self.on_abort,
+            Aborted: self.on_end,
+            Finished: self.on_end,
         }
 
     def on_step(self, ledger: Ledger, event: StepBegin) -> Found:
@@ -88,8 +89,8 @@ class Progress(Checker):
                 self._lost.update(ledger.records[move.dst_pool][move.dst].holders)
         return None
 
-    def on_abort(self, ledger: Ledger, event: Aborted) -> Found:
-        """Hold an engine that gave a request up, which nobody asked for, to what it declares and has room for."""
+    def on_end(self, ledger: Ledger, event: Aborted | Finished) -> Found:
+        """Hold an engine that ended a request, which nobody asked for, to what it declares and has room for."""
         if not event.by_engine or event.r in self._lost:
             return None
         self.opportunities += 1

@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.history.events import Aborted, Accept, Event, Header, Hit, Preempted, ResetDone, StepBegin, Submitted, Version
+from harness.history.events import (
+    Aborted,
+    Accept,
+    Event,
+    Finished,
+    Header,
+    Hit,
+    Preempted,
+    ResetDone,
+    StepBegin,
+    Submitted,
+    Version,
+)
 from harness.history.nonsense import Nonsense
 from harness.history.well_formed import WellFormedness
 from harness.trace.format import Abort, Finish, Op, Reset, Step, Submit, UpdateWeights, length_of, segments
 
-_ANSWERS = frozenset((Aborted, Accept, Hit, Preempted, ResetDone, StepBegin, Submitted, Version))
+_ANSWERS = frozenset((Aborted, Accept, Finished, Hit, Preempted, ResetDone, StepBegin, Submitted, Version))
 """Events that answer what was asked."""
 
 
@@ -28,7 +40,7 @@ class Asked:
     def check(self, op: Op, events: list[Event]) -> None:
         """Raise Nonsense if events, which were followed already, do not answer the operation.
 
-        Aborts that nobody asked for are marked as the engine's own.
+        Ends that nobody asked for are marked as the engine's own.
         """
         said: dict[type, list[Any]] = {}
         for event in events:
@@ -55,6 +67,12 @@ class Asked:
             self._texts.accept(event)
         for event in said.get(Aborted, ()):
             event.by_engine = event.r not in _let_go(op)
+        for event in said.get(Finished, ()):
+            event.by_engine = event.r not in _let_go(op) and not self._as_long_as_it_may_be(event.r)
+
+    def _as_long_as_it_may_be(self, r: str) -> bool:
+        """Whether a request, whose prompt the engine takes, has grown beyond what a prompt may have: the engine ends it."""
+        return self._texts.prompt_tokens(r) <= self._header.rules.max_prompt < self._sense.tokens[r]
 
     def _check_step(self, op: Step, begun: list[StepBegin]) -> None:
         """Refuse a step that is missing, or says that others were asked for; at scheduler height nobody is, by name."""
@@ -161,6 +179,10 @@ class Texts:
             self._learn(r, *places[token], token, alone=True)
         known |= new
         self._place_of |= places
+
+    def prompt_tokens(self, r: str) -> int:
+        """Return the length of a request's prompt."""
+        return self._stream[r][1]
 
     def accept(self, event: Accept) -> None:
         """Take in what a request generated. Raises Nonsense as `submit`; two texts may generate the same token."""

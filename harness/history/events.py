@@ -480,9 +480,10 @@ class Aborted(_Event, tag="abort", gc=False):
 
 
 class Finished(_Event, tag="finish", gc=False):
-    """r ended as intended."""
+    """r ended as intended; `by_engine`: nobody asked for it, and r was not as long as the engine lets a request grow."""
 
     r: str
+    by_engine: bool = False
 
 
 class ResetDone(_Event, tag="reset", gc=False):

@@ -285,7 +285,8 @@ class _Reader:
         self.events.append(Aborted(r=self._request(r), by_engine=how == "by engine"))
 
     def _read_finish(self, rest: str) -> None:
-        self.events.append(Finished(r=self._request(rest)))
+        r, _, how = rest.partition(" ")
+        self.events.append(Finished(r=self._request(r), by_engine=how == "by engine"))
 
     def _read_reset(self, rest: str) -> None:
         match = _matched(r"(ok|failed)(?: tier (\w+))?", rest, "reset ok tier cpu")

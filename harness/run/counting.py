@@ -11,6 +11,7 @@ from harness.history.events import (
     Answer,
     Counts,
     Event,
+    Finished,
     Header,
     Hit,
     Preempted,
@@ -42,7 +43,8 @@ class Counting:
         """The drafts of the step that ended last, by request."""
         self.handlers: Handlers = {
             Submitted: self._submit,
-            Aborted: self._abort,
+            Aborted: self._end,
+            Finished: self._end,
             Hit: self._hit,
             Read: self._read,
             Unpublish: self._unpublish,
@@ -60,7 +62,7 @@ class Counting:
     def _submit(self, event: Submitted) -> None:
         self.activity.requests += 1
 
-    def _abort(self, event: Aborted) -> None:
+    def _end(self, event: Aborted | Finished) -> None:
         self.activity.given_up += event.by_engine
 
     def _unpublish(self, event: Unpublish) -> None:

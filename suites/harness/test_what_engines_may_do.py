@@ -12,7 +12,7 @@ from harness.checkers.finding import excused, reused
 from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec, parse
-from harness.history.events import Aborted, Event, Eviction, Header, ResetDone, Submitted, Unpublish
+from harness.history.events import Aborted, Event, Eviction, Finished, Header, ResetDone, Submitted, Unpublish
 from harness.history.intake import BadEvents
 from harness.run.execute import drive
 from harness.run.runner import Runner
@@ -31,6 +31,8 @@ INVARIANTS = [suite for suite in SUITES if suite.name == "invariants"]
 class Changed:
     """The reference, which says something else of itself, and gives up the requests that `gives_up` picks by their number."""
 
+    ends: type[Abort | Finish] = Abort
+
     def __init__(self, header: TraceHeader, say: Callable[[Header], Header], gives_up: Callable[[int], bool]) -> None:
         self._engine, self._say, self._gives_up = parse("reference").open(header), say, gives_up
         self._numbers = count()
@@ -42,18 +44,26 @@ class Changed:
         events = self._engine.apply(op)
         if isinstance(op, Submit) and self._gives_up(next(self._numbers)):
             # An `Aborted` that calls itself asked for is marked as what it is.
-            events = [event for event in events if isinstance(event, Submitted)] + [*self._engine.apply(Abort(op.r))]
+            events = [event for event in events if isinstance(event, Submitted)] + [*self._engine.apply(self.ends(op.r))]
         return events
 
     def close(self) -> None:
         self._engine.close()
 
 
-def declaring(say: Callable[[Header], Header], gives_up: Callable[[int], bool] = lambda number: False) -> Report:
+class EndsEarly(Changed):
+    """The same, which says of the requests that it gives up that they have ended as intended."""
+
+    ends = Finish
+
+
+def declaring(
+    say: Callable[[Header], Header], gives_up: Callable[[int], bool] = lambda number: False, changed: type[Changed] = Changed
+) -> Report:
     """Run the scenarios of one layout on the reference that says so, or gives requests up."""
 
     def opened(header: TraceHeader, options: Mapping[str, str]) -> Engine:
-        return Changed(header, say, gives_up)
+        return changed(header, say, gives_up)
 
     spec = EngineSpec(EngineKind("changed", "a reference", ("manager",), opened, replays=False), {}, "changed")
     return Runner(spec, [FULL]).run(INVARIANTS)
@@ -67,9 +77,10 @@ def taking(most: int) -> Callable[[Header], Header]:
     return lambda header: replace(header, rules=replace(header.rules, max_prompt=most))
 
 
-def test_an_engine_that_gives_requests_up_is_found() -> None:
-    """Every second one, though the pool has room for each: nobody asked for it."""
-    report = declaring(lambda header: header, lambda number: number % 2 == 0)
+@pytest.mark.parametrize("changed", [Changed, EndsEarly])
+def test_an_engine_that_gives_requests_up_is_found(changed: type[Changed]) -> None:
+    """Every second one, though the pool has room for each: nobody asked for it, however the engine calls their end."""
+    report = declaring(lambda header: header, lambda number: number % 2 == 0, changed)
     assert report.exit_code == EXIT_FAIL
     assert {failure.finding.anomaly for failure in report.failures} == {"stuck"}
     assert "gave" in report.failures[0].finding.sentence
@@ -84,9 +95,10 @@ def test_an_engine_that_declares_that_it_gives_up_is_counted() -> None:
     assert not report.failures and "by gives_up" in covered(report)
 
 
-def test_an_engine_that_takes_no_prompt_was_not_checked() -> None:
+@pytest.mark.parametrize("changed", [Changed, EndsEarly])
+def test_an_engine_that_takes_no_prompt_was_not_checked(changed: type[Changed]) -> None:
     """Where it declares that it takes no prompt of more than a token, it may give up all of them, and nothing was judged."""
-    report = declaring(taking(1), lambda number: True)
+    report = declaring(taking(1), lambda number: True, changed)
     assert report.exit_code == EXIT_NOTHING_CHECKED
     assert any("requests, more than half" in line for line in report.vacuous)
 
@@ -99,6 +111,14 @@ def test_what_is_longer_than_the_engine_takes_is_given_up_lawfully() -> None:
     )
     assert [event.r for event in result.history.events if isinstance(event, Aborted) and event.by_engine] == ["a"]
     assert not result.findings and (result.activity.requests, result.activity.given_up) == (2, 1)
+
+
+def test_what_has_grown_as_long_as_the_engine_lets_it_ends_lawfully() -> None:
+    """A prompt of 99 tokens where a request may have 100: its first token is its last, and the engine ends it."""
+    header = TraceHeader("grown", FULL.layout, pages=20, height="scheduler", options={"max_model_len": 100})
+    result = drive(Trace(header, [Submit("a", "doc:99"), Step(), Step()]), opened(header))
+    assert [event.by_engine for event in result.history.events if isinstance(event, Finished)] == [False]
+    assert not result.findings and not result.activity.given_up
 
 
 def opened(header: TraceHeader) -> Engine:
