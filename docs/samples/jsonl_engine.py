@@ -1,4 +1,4 @@
-"""A sample: a paged pool without prefix caching, in plain Python, that answers the harness in JSON lines (docs/engines.md)."""
+"""A sample: a paged pool without prefix caching, in plain Python, that answers the harness in JSON lines (docs/protocol.md)."""
 
 import json
 import os
@@ -85,8 +85,10 @@ def answer(pools, question):
         return {"is": "refused", "message": str(error)}
 
 
+KIND = {"heights": ["manager"], "layouts": [{"name": "full-16", "groups": [{"kind": "full", "block_size": 16}]}]}
+
 with os.fdopen(int(os.environ["CACHEWITNESS_ASKED"])) as asked, os.fdopen(int(os.environ["CACHEWITNESS_ANSWERS"]), "w") as told:
-    print(json.dumps({"is": "ready", "protocol": "cachewitness.engine", "version": 1}), file=told, flush=True)
+    print(json.dumps({"is": "ready", "protocol": "cachewitness.engine", "version": 1, **KIND}), file=told, flush=True)
     pools = []
     for question in map(json.loads, asked):
         print(json.dumps(answer(pools, question)), file=told, flush=True)

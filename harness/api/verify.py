@@ -72,4 +72,4 @@ def chosen_of(
     """Return the engine and the configurations that a program asks for. Raises UsageError for what does not exist."""
     spec = engine_of(engine, policy, isolate=Isolate()) if isinstance(engine, str) else EngineSpec(engine, {}, engine.name)
     said = [f"{key}={json.dumps(value)}" for key, value in (options or {}).items()]
-    return spec, configurations_of(policy, layouts, said, None, spec.kind.configurations)
+    return spec, configurations_of(policy, layouts, said, None, spec.kind)

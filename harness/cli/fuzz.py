@@ -9,6 +9,7 @@ import click
 from harness._util.errors import UsageError
 from harness.cli.options import (
     Finite,
+    configurations_of,
     engine_of,
     engine_option,
     expectations_of,
@@ -131,10 +132,14 @@ def _plan(
         heights = tuple(height for height in heights if height == "scheduler")
     if not heights:
         raise UsageError(f"--engine: {spec.kind.name} runs at no height at which this can be fuzzed; see `ls engines`")
-    named = [fitted(policy, name, chosen, release) for name in dict.fromkeys(layouts)]
+    if spec.kind.own_layouts:
+        named = configurations_of(policy, layouts, options, release, spec.kind).configurations
+    else:
+        named = [fitted(policy, name, chosen, release) for name in dict.fromkeys(layouts)]
     fixed = named[0].options if named else chosen
     of_layouts = [configuration.layout for configuration in named]
-    return Plan(policy, heights, Restriction(of_layouts, fixed, historic=not spec.kind.replays), seed)
+    chosen_of = Restriction(of_layouts, fixed, historic=not spec.kind.replays, whole=spec.kind.own_layouts)
+    return Plan(policy, heights, chosen_of, seed)
 
 
 def _exhaustive(

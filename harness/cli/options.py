@@ -15,7 +15,7 @@ from harness._util.errors import UsageError
 
 if TYPE_CHECKING:
     from harness.engines.environment import Exported
-    from harness.engines.kind import Answerer
+    from harness.engines.kind import Answerer, EngineKind
     from harness.engines.registry import EngineSpec
     from harness.run.suites import Suite
     from harness.trace.configurations import Configuration
@@ -204,7 +204,12 @@ def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
     isolation = Isolation(memory_gib=isolate.memory_gib or 0.0)
     if isolate.deadline:
         isolation = replace(isolation, deadline=isolate.deadline, opening=max(OPENING_MIN, OPENING * isolate.deadline))
-    return spec.isolated(isolation)
+    spec = spec.isolated(isolation)
+    if spec.kind.command and spec.isolation:
+        from harness.engines.child.jsonl import introduced
+
+        spec = replace(spec, kind=introduced(spec.kind, spec.text, spec.isolation))
+    return spec
 
 
 class Chosen(NamedTuple):
@@ -220,21 +225,23 @@ def configurations_of(
     layouts: Sequence[str],
     options: Sequence[str],
     release: str | None = None,
-    further: Callable[[], list[Configuration]] = list,
+    engine: EngineKind | None = None,
 ) -> Chosen:
-    """Return the configurations of a policy to run on, in a release if one is named; `further` are an engine's own.
+    """Return the configurations of a policy to run on, in a release if one is named, and those that are an engine's own.
 
     A layout alone stands for the kinds of retention that it has; what an engine refuses of these is left out and told. Options
     without a layout apply to the layouts of a default run; those that refuse them are left out and told, since an option such
     as a retention interval has no effect on some layouts.
     """
+    from dataclasses import replace
+
     from harness.engines import policy as policies
     from harness.trace.layouts import load
 
     kind, chosen = policies.get(policy), options_of(options)
-    own = further()
-    if own and not any(configuration.policy for configuration in own):
-        return _own(own, layouts, chosen)
+    own = engine.configurations() if engine else []
+    if engine and own and (engine.own_layouts or not any(configuration.policy for configuration in own)):
+        return _own([replace(one, policy=one.policy and policy) for one in own], layouts, chosen)
     if layouts:
         names = list(dict.fromkeys(layouts))
         if chosen or kind.variants is None:
@@ -247,20 +254,18 @@ def configurations_of(
 
 
 def _own(configurations: list[Configuration], layouts: Sequence[str], options: dict[str, Any]) -> Chosen:
-    """Return what an engine that only answers is asked on: its own layouts, with options of its own."""
-    from dataclasses import replace
-
+    """Return what an engine with layouts of its own is asked on: those, with options of its own."""
     from harness._util.names import nearest
 
-    known = {configuration.layout.name: configuration for configuration in configurations}
+    known = {configuration.layout.name for configuration in configurations}
     for name in layouts:
         if name not in known:
-            raise UsageError(
-                f"--layout: an engine that only answers has layouts of its own, none called {name!r}{nearest(name, known)}"
-            )
+            raise UsageError(f"--layout: the engine has layouts of its own, none called {name!r}{nearest(name, known)}")
     if not layouts and not options:
         return Chosen(configurations)
-    asked = [known[name] for name in dict.fromkeys(layouts)] or configurations
+    asked = [one for one in configurations if not layouts or one.layout.name in layouts]
+    from dataclasses import replace
+
     chosen = [replace(one, options={**one.options, **options}) for one in asked]
     return Chosen(chosen, named=bool(layouts), exact=bool(layouts))
 

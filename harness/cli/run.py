@@ -129,7 +129,7 @@ def run(
     said = [*options, *([f"retention_interval={retention_interval}"] if retention_interval is not None else [])]
     exported = exported_of(policy, said)
     said += [one.setting for one in exported]
-    configurations, named, exact = configurations_of(policy, layouts, said, release, spec.kind.configurations)
+    configurations, named, exact = configurations_of(policy, layouts, said, release, spec.kind)
     if junit:
         store.ready(junit, "--junit")
     if folder:

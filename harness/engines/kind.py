@@ -83,6 +83,8 @@ class EngineKind:
     """The option that names the command of its process; empty: it is opened by `open`."""
     configurations: Callable[[], list[Configuration]] = list
     """What it runs beside the policy's configurations if the user chose none: options that the policy's reference has not."""
+    own_layouts: bool = False
+    """Its configurations are all that it runs on, as those of an engine that only answers always are."""
     cold: Mapping[str, str] = field(default_factory=dict)
     """At answers height: the options with which its name opens the uncached twin, whose answers are compared with its own."""
     controls: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -95,6 +95,11 @@ class EngineSpec:
             raise UsageError(f"--engine: {self.kind.name} needs the command that starts it, {example}")
         return replace(self, isolation=replace(isolation, command=command))
 
+    @property
+    def _told(self) -> dict[str, str]:
+        """The options that its process is told of: all but the command that started it."""
+        return {name: value for name, value in self.options.items() if name != self.kind.command}
+
     def variant(self, options: Mapping[str, str]) -> EngineSpec:
         """Return the same engine with other options, by a name that opens it again."""
         merged = {**self.options, **options}
@@ -112,7 +117,7 @@ class EngineSpec:
         """
         try:
             if self.isolation is not None:
-                return Isolated(self.text, header, self.isolation)
+                return Isolated(self.text, header, self.isolation, self._told)
             return self._built(header)
         except UsageError:
             raise

@@ -29,11 +29,13 @@ class Restriction:
     """What the user chose, so that it is not drawn: `layouts` (any of them), `options` (all of them).
 
     `historic`: releases of the policy's system may be drawn too; the installed engine is of one release and cannot follow.
+    `whole`: the engine has these layouts with these options, and no others.
     """
 
     layouts: Sequence[Layout] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     historic: bool = True
+    whole: bool = False
 
 
 def draw(source: Source, policy: str, height: Height, chosen: Restriction) -> Configuration:
@@ -56,7 +58,7 @@ def draw(source: Source, policy: str, height: Height, chosen: Restriction) -> Co
     drawn |= chosen.options
     configuration = Configuration(layout, drawn, policy, kind.least_pages)
     _open(configuration, height)
-    for bundle in wanted:
+    for bundle in wanted if not chosen.whole else ():
         if not bundle.keys() & configuration.options.keys():
             configuration = _with(configuration, bundle, height)
     return configuration

@@ -113,7 +113,7 @@ def replay_command(path: Path, engine: EngineSpec, *, differential: bool = False
 
 def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) -> Stored:
     if failure.engine:
-        engine = replace(parse(failure.engine), isolation=engine.isolation)
+        engine = replace(parse(failure.engine), kind=engine.kind, isolation=engine.isolation)
     content = trace.dump(failure.shrunk)
     digest = sha256(engine.text.encode() + content).hexdigest()[:8]
     stem = f"{re.sub(r'[^A-Za-z0-9._=-]+', '_', failure.id).strip('_')}-{digest}"

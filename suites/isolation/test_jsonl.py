@@ -1,4 +1,4 @@
-"""An engine in another program: the sample of docs/engines.md passes, and a fault in it, or in what it says, is found."""
+"""An engine in another program: the sample in Python passes, and a fault in it, or in what it says, is found."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ from harness.cli import invoke
 
 SAMPLE = Path(__file__).resolve().parents[2] / "docs" / "samples" / "jsonl_engine.py"
 LINES_MAX = 95
-MANAGER = ("--suite", "invariants", "--suite", "random")
-"""The suites at the height of the sample, which has no scheduler."""
 SAID = "import os, sys; os.write(int(os.environ['CACHEWITNESS_ANSWERS']), {!r}); sys.stdin.read()"
 
 
 def run(program: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = invoke(
-        ["run", "--engine", f"jsonl:command='{sys.executable}' '{program}'", "--layout", "full", *MANAGER, *arguments]
-    )
+    code = invoke(["run", "--engine", f"jsonl:command='{sys.executable}' '{program}'", *arguments])
     out, err = capsys.readouterr()
     return code, " ".join(out.split()), err
 

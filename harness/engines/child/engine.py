@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,8 +93,9 @@ class Child:
             self.end()
             raise UsageError(
                 f"--engine {name}: the first line of its process must be "
-                f'{{"is":"ready","protocol":"{PROTOCOL}","version":{VERSION}}}, not {msgspec.json.encode(ready).decode()}'
+                f'{{"is":"ready","protocol":"{PROTOCOL}","version":{VERSION},…}}, not {msgspec.json.encode(ready).decode()}'
             )
+        self.ready = ready
 
     def ask(self, question: Question, seconds: float) -> Answer:
         """Ask and return the answer.
@@ -168,11 +169,11 @@ class Child:
 class Isolated:
     """An engine in a child; see `harness.engines.protocol.Engine`."""
 
-    def __init__(self, text: str, header: TraceHeader, isolation: Isolation) -> None:
+    def __init__(self, text: str, header: TraceHeader, isolation: Isolation, options: Mapping[str, str]) -> None:
         self._isolation, self._child = isolation, _CHILDREN.take(text, isolation)
         self._release = weakref.finalize(self, _CHILDREN.give_back, self._child, text, isolation)
         self.engine_seconds: float | None = None
-        answer = self._expect(Opened, Open(text, header), isolation.opening)
+        answer = self._expect(Opened, Open(text, header, dict(options)), isolation.opening)
         self._header: Header = answer.header
 
     def describe(self) -> Header:
@@ -263,6 +264,16 @@ def _of(text: str, isolation: Isolation) -> _Of:
 
 _CHILDREN = _Children()
 atexit.register(_CHILDREN.end)
+
+
+def ready(text: str, isolation: Isolation) -> Ready:
+    """Start an engine's process, which then waits for a trace, and return what it says of itself.
+
+    Raises UsageError if it says nothing of the kind, or cannot be started; EngineFailure if it died or hung.
+    """
+    child = _CHILDREN.take(text, isolation)
+    _CHILDREN.give_back(child, text, isolation)
+    return child.ready
 
 
 def started() -> int:

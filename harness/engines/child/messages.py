@@ -1,7 +1,7 @@
 """What the harness asks an engine in another process, and what it may answer: a line of JSON each, on two pipes.
 
 The child says first that it is `ready`. Then it is asked to `open` an engine for a trace, to `apply` one operation after
-another, and to `close`; every question has one answer. docs/engines.md is the manual for engines in other languages.
+another, and to `close`; every question has one answer. docs/protocol.md is the manual for engines in other languages.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from harness.history.events import Header
-from harness.trace.format import Op, TraceHeader
+from harness.trace.format import Height, Layout, Op, TraceHeader
 
 PROTOCOL = "cachewitness.engine"
 VERSION = 1
@@ -20,10 +20,11 @@ ASKED, ANSWERS = "CACHEWITNESS_ASKED", "CACHEWITNESS_ANSWERS"
 
 
 class Open(msgspec.Struct, frozen=True, tag_field="do", tag="open"):
-    """Build the engine, as the user named it, for a trace; one that is open is let go of."""
+    """Build the engine, as the user named it, for a trace; one that is open is let go of. `options` are those of its name."""
 
     engine: str
     trace: TraceHeader
+    options: dict[str, str] = {}
 
 
 class Apply(msgspec.Struct, frozen=True, tag_field="do", tag="apply"):
@@ -36,11 +37,16 @@ class Close(msgspec.Struct, frozen=True, tag_field="do", tag="close"):
     """Let go of the engine."""
 
 
-class Ready(msgspec.Struct, frozen=True, tag_field="is", tag="ready"):
-    """The child speaks this protocol, in this version."""
+class Ready(msgspec.Struct, frozen=True, tag_field="is", tag="ready", omit_defaults=True):
+    """The child speaks this protocol, in this version.
+
+    A program of the user's says at which `heights` its engine runs, and on which `layouts` unless the user names others.
+    """
 
     protocol: str
     version: int
+    heights: list[Height] = []
+    layouts: list[Layout] = []
 
 
 class Opened(msgspec.Struct, frozen=True, tag_field="is", tag="opened"):
