@@ -56,8 +56,7 @@ class Function:
         found = [] if self.activity.hits else [f"none of {self.activity.lookups:,} look-ups hit anything"]
         idles = [tally for tally in self.tallies if not (tally.opportunities or tally.not_applicable or tally.crashed)]
         found += [f"{name}: the engine took some traces of it and refused others" for name in sorted(self.taken & self.refused)]
-        asked, gone = self.activity.requests, self.activity.given_up
-        found += [f"the engine gave up {gone:,} of {asked:,} requests, more than half"] if 2 * gone > asked else []
+        found += filter(None, [self.activity.mostly_given_up])
         return found + [f"checker {tally.checker} {idle(tally)}" for tally in idles]
 
     def line(self, name: str) -> str:
@@ -70,12 +69,9 @@ class Function:
 def run(case: Case, function: str, tests: int) -> tuple[str, list[str], str]:
     """Run a trace; return what it did as JSON, the lines that say why it fails, and why it was not run."""
     report, lines = case.run()
-    activity = Activity()
-    for suite in report.suites:
-        activity.add(suite.activity)
     refused = any(one.what.startswith("configuration ") for one in report.not_run)
     place = f"configuration {case.configuration.name} at {case.suite.height} height"
-    did = Did(function, case.id, place, refused, tests, activity, report.tallies())
+    did = Did(function, case.id, place, refused, tests, report.activity, report.tallies())
     ran = any(suite.traces for suite in report.suites)
     why = "; ".join(f"{one.what}: {one.why}" for one in report.not_run) or "the engine ran nothing"
     return msgspec.json.encode(did).decode(), lines, "" if ran else why

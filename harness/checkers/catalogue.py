@@ -91,15 +91,20 @@ def document(stories: list[Story]) -> str:
     """Return docs/anomalies.md: a table of the anomalies, then the examples of each."""
     anomalies, examples = [], []
     for anomaly in CATALOGUE:
-        checkers = ", ".join(checker.name for checker in ALL if anomaly.name in checker.anomalies)
-        reported = checkers or ("differential" if anomaly.name == "divergence" else "engine")
-        anomalies.append([f"[{anomaly.name}](#{anomaly.name})", anomaly.invariant, anomaly.implies, reported])
+        link = f"[{anomaly.name}](#{anomaly.name})"
+        anomalies.append([link, anomaly.invariant, anomaly.implies, reported_by(anomaly.name)])
         rows = [_row(story) for story in stories if story.anomaly == anomaly.name]
         if anomaly.name in NO_STORY:
             illegal, legal, where = NO_STORY[anomaly.name]
             rows.insert(0, ["", legal, illegal, f"`{where}`"])
         examples.append((anomaly.name, rows))
     return pages.render("anomalies", anomalies=anomalies, examples=examples)
+
+
+def reported_by(anomaly: str) -> str:
+    """Return who reports an anomaly: checkers, or what stands beside them."""
+    checkers = ", ".join(checker.name for checker in ALL if anomaly in checker.anomalies)
+    return checkers or ("differential" if anomaly == "divergence" else "engine")
 
 
 def _row(story: Story) -> list[str]:

@@ -93,12 +93,11 @@ def _rule(anomaly: str) -> list[str]:
 
 def _anomaly(name: str) -> list[str]:
     """Return the rule, the lawful look-alikes, the real bugs of the kind, and the smallest example that fails here and now."""
-    from harness.checkers import ALL
+    from harness.checkers import catalogue
     from harness.engines.faults import all_mutants
 
-    reporters = [checker.name for checker in ALL if name in checker.anomalies]
     faults = [mutant for mutant in all_mutants().values() if mutant.anomaly == name]
-    lines = [*_rule(name), f"  reported by: {', '.join(reporters) or 'the run itself'}", "", *_look_alikes(name)]
+    lines = [*_rule(name), f"  reported by: {catalogue.reported_by(name)}", "", *_look_alikes(name)]
     if faults:
         lines += ["seeded faults of this kind, and the public bugs that they mirror:"]
         lines += [f"  {mutant.name}: {mutant.mirrors}" for mutant in faults[:FAULTS_SHOWN]]

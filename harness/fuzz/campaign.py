@@ -242,7 +242,7 @@ class Campaign:
         if self.traces < RAN_LEAST * drawn:
             told = f"the engine refused {self._refused:,} of {drawn:,} drawn configurations, all but {self.traces}"
             report.vacuous.append(f"{told}; draw those that it is for, with --layout and --option")
-        report.vacuous += filter(None, [report.given_up])
+        report.vacuous += filter(None, [report.activity.mostly_given_up])
         report.take_in(self.expected)
 
 

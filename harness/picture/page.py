@@ -17,10 +17,11 @@ from harness.history import validate
 from harness.history.events import Event, Header
 from harness.picture import charts
 from harness.picture.frames import Film, film
+from harness.picture.spoken import Spoken, spoken
 from harness.run.execute import judge
 from harness.trace.format import Trace
 from harness.verdict.report import jsonreport, terminal
-from harness.verdict.report.counterexample import compact, describe
+from harness.verdict.report.counterexample import caused, compact, describe
 from harness.verdict.result import exit_code
 
 HERE = Path(__file__).parent
@@ -42,7 +43,10 @@ class Picture(msgspec.Struct):
     operations: list[str] = []
     operation: int = 0
     why: str = ""
+    cause: str = ""
     film: Film | None = None
+    spoken: list[Spoken] = []
+    unspoken: int = 0
     charts: list[str] = []
 
 
@@ -88,7 +92,7 @@ def _told(finding: Finding, name: str) -> Picture:
 def _picture(failure: jsonreport.FailureEntry, folder: Path) -> Picture:
     """Return a failure of a run, with its trace and history if they are stored and can be read."""
     picture = Picture(failure.id, failure.anomaly, failure.checker, failure.rule, failure.implies, failure.sentence)
-    picture.operation = failure.operation
+    picture.operation, picture.cause = failure.operation, caused(failure.cause)
     if failure.stored is None:
         picture.why = "its trace was not stored"
         return picture
@@ -112,6 +116,9 @@ def _picture(failure: jsonreport.FailureEntry, folder: Path) -> Picture:
 
 
 def _show(picture: Picture, header: Header, events: list[Event], finding: Finding | None) -> None:
+    if header.height == "answers":
+        picture.spoken, picture.unspoken = spoken(events, finding)
+        return
     picture.film = film(header, events, finding)
     picture.charts = [*charts.occupancy(picture.film), charts.hits(picture.film)]
 

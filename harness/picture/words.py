@@ -43,7 +43,7 @@ def pools(header: Header) -> list[str]:
 
 def step(begun: StepBegin) -> str:
     """Return the title of a frame before the runs of a step."""
-    runs = ", ".join(f"{run.r} computes [{run.start}, {run.stop})" for run in begun.runs)
+    runs = ", ".join(f"{run.r} {computes(run)}" for run in begun.runs)
     return f"step {begun.step}: {runs or 'nobody runs'}"
 
 

@@ -55,6 +55,12 @@ class Activity(msgspec.Struct, kw_only=True):
         for field in self.__struct_fields__:
             setattr(self, field, getattr(self, field) + getattr(other, field))
 
+    @property
+    def mostly_given_up(self) -> str:
+        """Return why a run on an engine that gave up most of its requests has checked nothing; empty if it did not."""
+        asked, gone = self.requests, self.given_up
+        return f"the engine gave up {gone:,} of {asked:,} requests, more than half" if 2 * gone > asked else ""
+
 
 UNCOUNTED = "the engine's count of free pages", "there are no `counts` among its events, so only who holds each page was judged"
 """What is not judged of a trace whose events have no counts, and why."""

@@ -151,12 +151,6 @@ class Report(msgspec.Struct, kw_only=True):
             total.add(suite.activity)
         return total
 
-    @property
-    def given_up(self) -> str:
-        """Return why a run on an engine that gave up most of its requests has checked nothing; empty if it did not."""
-        asked, gone = (total := self.activity).requests, total.given_up
-        return f"the engine gave up {gone:,} of {asked:,} requests, more than half" if 2 * gone > asked else ""
-
     def take_in(self, expected: Expectations) -> None:
         """Note what the run made of the list of expected failures."""
         self.unexpected_passes = [entry.text for entry in expected.passed]

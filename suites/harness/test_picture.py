@@ -16,10 +16,11 @@ from harness.checkers.safety import SafetyLaw
 from harness.cli import invoke
 from harness.engines.registry import parse
 from harness.history import events as history
-from harness.history.events import Publish, Read
+from harness.history.events import Answer, Answering, Cold, Header, Publish, Read, Rules, Submitted
 from harness.picture import frames, page
 from harness.picture.cells import COLUMNS_MAX, Cell
 from harness.picture.frames import Film, Frame
+from harness.picture.spoken import spoken
 from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.format import Finish, Preempt, Step, Submit, Trace, TraceHeader
@@ -57,7 +58,7 @@ def test_the_wrong_cell_is_marked_in_the_moment_before_it_is_read() -> None:
     assert isinstance(result.history.events[result.findings[0].seq], Read)
     film = filmed(result)
     (failing,) = [frame for frame in film.frames if frame.failing]
-    assert failing.title == "step 2: c1 computes [16, 17)"
+    assert failing.title == "step 2: c1 computes tokens [16, 17)"
     assert [(cell.page, cell.looks, cell.marked) for cell in cells(failing, "c1", 1)] == [
         (0, "wrong", True),
         (4, "not-yet", False),
@@ -299,3 +300,44 @@ def test_a_browser_shows_the_failing_moment_first(folder: Path, tmp_path: Path) 
     assert done.returncode == 0 and "CONSOLE" not in done.stderr, done.stderr
     assert "(here it fails)" in done.stdout and len(re.findall(r'class="cell wrong marked"', done.stdout)) == 1
     assert re.search(r'class="detail"[^>]*>Here it fails. The block table says of page 0', done.stdout)
+
+
+ANSWERS = [
+    Submitted(r="a", tokens=[1, 2, 3], generate=3),
+    Submitted(r="<b>", tokens=[1, 2], generate=2, seq=1),
+    Answer(r="a", tokens=[7, 8, 9], logprobs=[-1.0, -2.0, -3.0], restored=2, seq=2),
+    Cold(r="a", tokens=[7, 8, 9], logprobs=[-1.0, -2.25, -3.0], restored=0, tolerance=1e-6, ceiling=1e-3, seq=3),
+    Answer(r="<b>", tokens=[5, 6], logprobs=[-1.0, -1.0], restored=0, seq=4),
+    Cold(r="<b>", tokens=[4, 4], logprobs=[-1.0, -1.0], restored=0, tolerance=1e-6, ceiling=1e-3, seq=5),
+    Cold(r="<b>", tokens=[6], logprobs=[-1.0], start=1, restored=0, tolerance=1e-6, ceiling=1e-3, seq=6),
+]
+
+
+def test_answers_stand_beside_the_cold_ones_and_what_differs_is_marked() -> None:
+    """The second answer parts at a near tie, and goes on as the twin does behind the engine's own token: nothing is marked."""
+    rows, left_out = spoken(ANSWERS, Finding(anomaly="answer-differs", sentence="", r="a"))
+    assert not left_out and [(row.r, row.restored, row.failing) for row in rows] == [("a", "2", True), ("<b>", "0", False)]
+    assert [(token.said, token.cold, token.differs) for token in rows[0].tokens] == [
+        ("7 (-1)", "7 (-1)", False),
+        ("8 (-2)", "8 (-2.25)", True),
+        ("9 (-3)", "9 (-3)", False),
+    ]
+    assert [(token.said, token.cold, token.differs) for token in rows[1].tokens] == [
+        ("5 (-1)", "4 (-1)", False),
+        ("6 (-1)", "6 (-1)", False),
+    ]
+
+
+def test_long_answers_are_cut_around_what_differs() -> None:
+    many = list(range(100))
+    said = Answer(r="a", tokens=many, logprobs=[0.0] * 100)
+    events = [ANSWERS[0], said, Cold(r="a", tokens=[*many[:60], 0, *many[61:]], tolerance=1e-6, ceiling=1e-3)]
+    ((row,), _) = spoken(events, None)
+    assert len(row.tokens) + row.left_out == 100 and [token.at for token in row.tokens if token.differs] == [61]
+
+
+def test_the_page_of_answers_has_no_block_tables(tmp_path: Path) -> None:
+    header = Header(engine="e", height="answers", pools=[], groups=[], rules=Rules(answering=Answering("float64", 99)))
+    told = page.of_history(header, ANSWERS, "answers").decode()
+    assert "8 (-2) ✗" in told and "8 (-2.25)" in told and "&lt;b&gt;" in told
+    assert "<b>" not in told and "Block tables: " not in told and "answer-differs" in told

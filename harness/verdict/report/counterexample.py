@@ -88,9 +88,14 @@ def headline(finding: Finding, name: str) -> list[str]:
     if anomaly:
         lines += wrapped(f"the rule: {anomaly.invariant}", _INDENT)
         lines += wrapped(f"what it implies: {anomaly.implies}", _INDENT)
-    if finding.cause.partition("+")[0] in MEANINGS:
-        lines += wrapped(f"the cause: {finding.cause}, as {told(finding.cause)}", _INDENT)
+    if cause := caused(finding.cause):
+        lines += wrapped(f"the cause: {cause}", _INDENT)
     return [*lines, ""]
+
+
+def caused(cause: str) -> str:
+    """Return a cause and what shows it; empty where it was not looked for."""
+    return f"{cause}, as {told(cause)}" if cause.partition("+")[0] in MEANINGS else ""
 
 
 def describe(trace: Trace) -> str:

@@ -303,9 +303,11 @@ def _found(report: Report) -> list[str]:
     failed = Counter(failure.finding.anomaly for failure in report.failures if not failure.expected)
     if not failed:
         return []
-    traces = sum(suite.traces + sum(row.traces for row in suite.controls) for suite in report.suites)
+    controls = sum(row.traces for suite in report.suites for row in suite.controls)
+    traces = sum(suite.traces for suite in report.suites) + controls
     kinds = ", ".join(f"{name} in {count}" for name, count in failed.items())
-    return [f"{failed.total()} of {traces} traces contradict a rule ({kinds})"]
+    of = f"{traces} traces, {controls} of them of controls," if controls else f"{traces} traces"
+    return [f"{failed.total()} of {of} contradict a rule ({kinds})"]
 
 
 def _counted(count: int, what: str) -> str:
