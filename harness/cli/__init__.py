@@ -159,13 +159,15 @@ def _register() -> None:
     from harness.cli.ls import ls, schema
     from harness.cli.mutants import mutants
     from harness.cli.plan import plan
+    from harness.cli.protocol_check import protocol_check
     from harness.cli.replay import replay
     from harness.cli.report import report
     from harness.cli.run import run
     from harness.cli.score import score
     from harness.cli.serve import serve
 
-    for command in (run, fuzz, mutants, score, serve, replay, explain, report, check, fill, consume, plan, ls, schema):
+    judging = (run, fuzz, mutants, score, serve, replay, explain, report, check)
+    for command in (*judging, protocol_check, fill, consume, plan, ls, schema):
         cli.add_command(command)
 
 

@@ -11,12 +11,18 @@ from pathlib import Path
 import pytest
 
 from harness.cli import invoke
+from harness.trace.format import Abort, GroupSpec, Layout, Step, Submit, Trace, TraceHeader, save
 from suites.support.drivers import SAMPLES, built, needs_compiler
 
 needs_compiler(".cpp")
 
 SOURCE = SAMPLES / "hybrid_driver.cpp"
 ROOT = SAMPLES.parents[1]
+CROWDED = Trace(
+    TraceHeader("crowded", Layout("hybrid-16", [GroupSpec("full", 16), GroupSpec("recurrent", 16)]), 3),
+    [Submit("a", "x:16"), Submit("b", "x:16 b:1"), Step([("a", 16)]), Step([("b", 1)]), Abort("b")],
+)
+"""A request hits what is there, has no room for the rest, and goes away."""
 LINES_MAX, LONGEST = 450, 128
 
 
@@ -87,7 +93,7 @@ def test_a_layout_that_it_does_not_name_is_one_line(driver: Path, capsys: pytest
     assert "the engine has layouts of its own, none called 'full-swa'" in err and err.count("\n") == 1
 
 
-def test_a_mistake_that_was_made_while_it_was_written_is_found(tmp_path: Path) -> None:
+def test_a_mistake_that_was_made_while_it_was_written_is_found(driver: Path, tmp_path: Path) -> None:
     """A hit for which there is no room stays in the block tables, and is given back by who never held it."""
     text = SOURCE.read_text(encoding="utf-8")
     old = "if (!request.admitted) forget_tables(request);"
@@ -95,4 +101,12 @@ def test_a_mistake_that_was_made_while_it_was_written_is_found(tmp_path: Path) -
     wrong = tmp_path / "wrong.cpp"
     wrong.write_text(text.replace(old, ""))
     program = built(wrong, tmp_path)
-    assert invoke(["run", "--engine", f"jsonl:command={program}", "--seed", "1", "--quiet"]) == 1
+    save(CROWDED, tmp_path / "crowded.jsonl")
+    codes = [invoke(["replay", "crowded.jsonl", "--engine", f"jsonl:command={one}"]) for one in (program, driver)]
+    assert codes == [1, 0]
+
+
+def test_it_speaks_the_protocol(driver: Path) -> None:
+    """With either fault too: what is wrong with a cache is for a run to say."""
+    for bug in ((), ("--bug=early-snapshot",), ("--bug=freed-while-shared",)):
+        assert invoke(["protocol-check", "--", str(driver), *bug]) == 0

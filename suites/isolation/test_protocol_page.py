@@ -150,7 +150,7 @@ def test_the_page_names_what_the_code_has() -> None:
         ),
         (
             '{"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["manager"],"layouts":[{"name":"x","groups":[]}]}',
-            "has no groups",
+            "it has no groups",
         ),
     ],
 )

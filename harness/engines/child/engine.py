@@ -77,7 +77,10 @@ class Refusal(UsageError):
 
 
 class Child:
-    """A child process that speaks the protocol. `name` is the engine in messages; `busy`: it owes an answer."""
+    """A child process that speaks the protocol.
+
+    `name` is the engine in messages; `busy`: it owes an answer; `heard` is the line that it said last, as it came.
+    """
 
     def __init__(self, name: str, isolation: Isolation) -> None:
         self.name, self._isolation = name, isolation
@@ -88,7 +91,8 @@ class Child:
             self._process = Process(isolation.argv(), int(isolation.memory_gib * (1 << 30)))
         except OSError as error:
             raise UsageError(f"--engine {name}: {isolation.argv()[0]} cannot be started ({error.strerror})") from None
-        ready = self._asked(b"", isolation.opening)
+        self.heard = b""
+        ready = self.said_to(b"", isolation.opening)
         if not isinstance(ready, Ready) or (ready.protocol, ready.version) != (PROTOCOL, VERSION):
             self.end()
             raise UsageError(
@@ -103,7 +107,7 @@ class Child:
         Raises EngineFailure if none comes, UsageError if the engine refuses what was asked or its answer is none of the
         protocol, OwnMistake if this package's own adapter failed in the child.
         """
-        answer = self._asked(self._encoder.encode(question) + b"\n", seconds)
+        answer = self.said_to(self._encoder.encode(question) + b"\n", seconds)
         if isinstance(answer, Raised) and answer.ours and not self._isolation.command:
             raise OwnMistake(answer.error)
         if isinstance(answer, Raised):
@@ -113,10 +117,11 @@ class Child:
             raise told(answer.message)
         return answer
 
-    def _asked(self, line: bytes, seconds: float) -> Answer:
-        self.busy, self._lines = True, self._lines + 1
+    def said_to(self, line: bytes, seconds: float) -> Answer:
+        """Return what it says to a line, empty for none, whatever that means. Raises as `ask`, but for what it refuses."""
+        self.busy, self._lines, self.heard = True, self._lines + 1, b""
         try:
-            said = self._process.ask(line, seconds)
+            self.heard = said = self._process.ask(line, seconds)
         except Ended:
             how = self._process.how_it_ended()
             raise self._lost(EngineFailure("died", f"{how}{self._last_words()}", self.output())) from None
@@ -160,6 +165,10 @@ class Child:
         streams = {"standard output": self._process.printed, "standard error": self._process.complained}
         texts = {name: output.text().rstrip() for name, output in streams.items()}
         return "\n".join(f"--- {name} ---\n{text}" for name, text in texts.items() if text)
+
+    def ends_by_itself(self) -> bool:
+        """Tell it that nothing more is asked, and return whether its process ends then."""
+        return self._process.hung_up()
 
     def end(self) -> None:
         """End the process and everything that it started."""

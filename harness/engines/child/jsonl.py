@@ -8,6 +8,7 @@ from dataclasses import replace
 from harness._util.errors import EngineBroken, UsageError
 from harness.engines.child import engine as child
 from harness.engines.child.engine import Isolation
+from harness.engines.child.messages import Ready
 from harness.engines.failure import EngineFailure
 from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
@@ -33,25 +34,29 @@ def introduced(kind: EngineKind, text: str, isolation: Isolation) -> EngineKind:
         ready = child.ready(text, isolation)
     except EngineFailure as failure:
         raise EngineBroken(f"--engine {text}: its process does not say that it is ready: it {failure}") from None
-    if not ready.heights:
-        raise UsageError(f"--engine {text}: its `ready` names no heights; {PAGE} says what belongs there")
-    if "answers" in ready.heights and not ready.layouts:
-        why = "it only answers, and prompts are cut at the boundaries of its blocks"
-        raise UsageError(f"--engine {text}: its `ready` names no layouts; {why} ({PAGE})")
-    _check_layouts(ready.layouts, text)
+    if problem := unready(ready):
+        raise UsageError(f"--engine {text}: {problem}; {PAGE} says what belongs there")
     policies = ["" if height == "answers" else "vllm" for height in ready.heights]
     own = [Configuration(layout, {}, policy) for policy in dict.fromkeys(policies) for layout in ready.layouts]
     return replace(kind, heights=tuple(dict.fromkeys(ready.heights)), configurations=lambda: own, own_layouts=bool(own))
 
 
-def _check_layouts(layouts: list[Layout], text: str) -> None:
-    for index, layout in enumerate(layouts):
-        where = f"at `$.layouts[{index}]`"
-        problems = [f"has no groups - {where}"] if not layout.groups else []
-        problems += [f"has the same name as another - {where}"] if layout.name in [one.name for one in layouts[:index]] else []
-        problems += filter(None, (spans_problem(group, where) for group in layout.groups))
-        if problems:
-            raise UsageError(f"--engine {text}: layout {layout.name!r} of its `ready`: {problems[0]}; {PAGE} says what it is")
+def unready(ready: Ready) -> str:
+    """Return what is wrong with what a program says of itself; empty if nothing is."""
+    if not ready.heights:
+        return "its `ready` names no heights"
+    if "answers" in ready.heights and not ready.layouts:
+        return "its `ready` names no layouts, but prompts for who only answers are cut at the boundaries of its blocks"
+    names = [layout.name for layout in ready.layouts]
+    return next(filter(None, (_misshapen(layout, names, index) for index, layout in enumerate(ready.layouts))), "")
+
+
+def _misshapen(layout: Layout, names: list[str], index: int) -> str:
+    where = f"at `$.layouts[{index}]`"
+    problems = [f"it has no groups - {where}"] if not layout.groups else []
+    problems += [f"it has the name of another - {where}"] if layout.name in names[:index] else []
+    problems += filter(None, (spans_problem(group, where) for group in layout.groups))
+    return f"layout {layout.name!r} of its `ready`: {problems[0]}" if problems else ""
 
 
 ENGINE = EngineKind(

@@ -28,8 +28,8 @@ LINE_MAX = 64 << 20
 CHUNK = 1 << 16
 TICK = 0.25
 """Seconds after which somebody looks whether a silent child is still there: its descendants may hold its pipes open."""
-GRACE = 10.0
-"""Seconds that a child has to end after it closed its pipe, or to write where it hangs; a busy machine needs several."""
+GRACE = 4.0
+"""Seconds that a child has to end after it closed its pipe, or to write where it hangs; a busy machine needs some."""
 
 
 class Silent(Exception):
@@ -189,6 +189,13 @@ class Process:
             os.kill(self._process.pid, signal.SIGABRT)
         self._hear(GRACE)
 
+    def hung_up(self) -> bool:
+        """Close the pipe of questions; return whether the process ends, for which it has a while."""
+        os.close(self._asks)
+        self._asks = -1
+        self._hear(GRACE)
+        return self._process.poll() is not None
+
     def _hear(self, seconds: float) -> None:
         """Take in what is still printed, until the process has ended and nothing is left to be read."""
         end = monotonic() + seconds
@@ -206,7 +213,7 @@ class Process:
         self._killed = True
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        for descriptor in (self._asks, self._answers):
+        for descriptor in filter(lambda one: one >= 0, (self._asks, self._answers)):
             with suppress(OSError):
                 os.close(descriptor)
         for stream in (self._process.stdout, self._process.stderr):

@@ -1,0 +1,75 @@
+"""`cachewitness protocol-check`: whether a program speaks the protocol of docs/protocol.md."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import click
+
+from harness._util.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.engines.child.rehearsal import Problem, Rehearsal
+
+DEADLINE = 10.0
+SHOWN = 400
+"""Characters of a line that a problem repeats."""
+
+
+@click.command("protocol-check")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND…")
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=0, min_open=True, max=86_400),
+    default=DEADLINE,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the program may take for an answer; to start and to open, six times that.",
+)
+def protocol_check(command: tuple[str, ...], deadline: float) -> int:
+    """Ask a program every question of the protocol once, and say what it answers wrongly.
+
+    Exit code 0 if it speaks the protocol, 4 if not. Nothing is said of the engine behind it: that is for `run` to judge.
+    """
+    from harness.checkers.wording import count
+    from harness.engines.child.engine import Isolation
+    from harness.engines.child.rehearsal import rehearse
+    from harness.verdict.result import EXIT_USAGE
+
+    if not command:
+        raise UsageError("protocol-check: name the program: cachewitness protocol-check -- ./driver")
+    told = rehearse(command, Isolation(deadline=deadline, opening=6 * deadline, command=command))
+    for part, messages in told.messages.items():
+        wrong = any(problem.part == part for problem in told.problems)
+        click.echo(f"{'WRONG' if wrong else 'ok':5}  {part}: {count(messages, 'answer')}")
+    for problem in told.problems:
+        click.echo("\n" + "\n".join(_lines(problem)))
+    click.echo("\n" + "\n".join(_verdict(told, shlex.join(command))))
+    return EXIT_USAGE if told.problems else 0
+
+
+def _lines(problem: Problem) -> list[str]:
+    """Return a problem in lines: what was asked, what came, what is wrong with it, and where to read on."""
+    went = [f"  {name:8}  {_cut(line)}" for name, line in (("asked", problem.asked), ("came", problem.came)) if line]
+    return [f"WRONG  {problem.part}", *went, f"  but       {problem.wrong}", f"  read      {problem.section}"]
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= SHOWN else f"{line[:SHOWN]}… ({len(line):,} characters)"
+
+
+def _verdict(told: Rehearsal, command: str) -> list[str]:
+    from harness.checkers.wording import count
+
+    asked = count(sum(told.messages.values()), "answer")
+    if told.problems:
+        what = count(len(told.problems), "problem")
+        return [f"protocol-check: {what} in {asked} (exit code 4); what comes behind a problem was not asked"]
+    left = [f"not asked, as it is not among its capabilities: {', '.join(told.not_asked)}"] if told.not_asked else []
+    at = " and ".join(told.heights)
+    return [
+        *left,
+        f"protocol-check: it speaks the protocol at {at} height, {asked} (exit code 0)",
+        f"Nothing was judged of its cache: cachewitness run --engine {shlex.quote(f'jsonl:command={command}')}",
+    ]
