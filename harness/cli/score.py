@@ -100,9 +100,8 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--floor",
     type=Finite(0, 100),
-    default=10.0,
-    show_default=True,
-    help="A model that answers fewer questions right is too weak to judge by; in points.",
+    help="A model that answers fewer questions right, cold and cached, is too weak to pass by; in points; default: 90 for "
+    "problems, 10 for gsm8k.",
 )
 @click.option(
     "--min-share",
@@ -147,11 +146,17 @@ def score(**options: Any) -> int:
     tiered = policies.get(options["policy"]).tiered
     chosen = arms.named(arms.usual(tiered=tiered) if options["arms"] is None else options["arms"])
     known = expectations_of(options["expected"], options["strict_expected"])
-    shares = {name: options[name] / 100 for name in ("margin", "floor", "min_share")}
     engine = _engine(options)
-    rules = Rules(tiered=tiered, tokens=_tokens(options, engine.bit_exact), near_tie=_near_tie(options), **shares)
     offline.prepare(online=options["gsm8k"] == "hub", client=bool(options["base_url"]))
     task = _task(options)
+    rules = Rules(
+        tiered=tiered,
+        tokens=_tokens(options, engine.bit_exact),
+        near_tie=_near_tie(options),
+        margin=options["margin"] / 100,
+        min_share=options["min_share"] / 100,
+        floor=task.floor if options["floor"] is None else options["floor"] / 100,
+    )
     opening = Opening(**{key: options[key] for key in ("policy", "device", "dtype", "checkpoint", "seed")})
     folder, settings = _folder(engine.name, task, options)
     told = Told(engine.name, task, rules, options["seed"], as_json=options["as_json"])

@@ -39,8 +39,6 @@ EXIT_CODES: Mapping[Verdict, int] = {
 }
 """The exit code of each verdict, the worst first."""
 PRIMARY = "strict-match"
-FLOOR = 0.1
-"""The share of right answers under which a model is too weak to judge by."""
 UNTOUCHED = "nothing came from the second tier, in which this policy keeps its prefixes; run the arm tier"
 
 
@@ -51,7 +49,7 @@ class Rules(Risk, frozen=True, kw_only=True):
     `tiered`: the policy keeps its prefixes in a second tier, so that nothing passes if nothing came from there.
     """
 
-    floor: float = FLOOR
+    floor: float = 0.1
     min_share: float = MIN_SHARE
     near_tie: float = NEAR_TIE
     primary: str = PRIMARY
@@ -230,14 +228,14 @@ def _judge(look: _Look, short: list[str], noise: Noise, decided: Decision, rules
 def _verdict(look: _Look, short: list[str], noise: Noise, decided: Decision, rules: Rules) -> tuple[Verdict, list[str]]:
     if short or not look.pairs:
         return "nothing checked", short or [f"no question under filter {rules.primary}"]
-    right = max(right_in_both(look.pairs))
-    if not right or right < rules.floor * len(look.pairs):
-        told = f"the model is too weak to judge by: at most {right} of {len(look.pairs)} answers right in either arm"
-        return "nothing checked", [f"{told}, less than {rules.floor:.0%}" if right else told]
     if _by_tokens(noise, rules) and look.hard:
         return "fail", [_changed(look, noise)]
     if decided.outcome == "lost":
         return "fail", [_lost(look.counts, decided)]
+    right = max(right_in_both(look.pairs))
+    if not right or right < rules.floor * len(look.pairs):
+        told = f"the model is too weak to judge by: at most {right} of {len(look.pairs)} answers right in either arm"
+        return "nothing checked", [f"{told}, less than {rules.floor:.0%}" if right else told]
     if len(look.pairs) < MIN_QUESTIONS:
         return "unknown", [f"{len(look.pairs)} questions are too few to pass by; ask {MIN_QUESTIONS} or more"]
     if _by_tokens(noise, rules) and not look.differing:

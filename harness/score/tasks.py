@@ -27,6 +27,9 @@ SHOTS = 5
 MAX_TOKENS = {"problems": 64, "gsm8k": 256}
 """The most tokens of an answer; lm-eval's own default for gsm8k."""
 HUB = "hub"
+FLOOR, KNOWN = 0.1, 0.9
+"""The share of right answers under which nothing is judged: of any questions, and of problems, which a model that knows their
+language answers nearly all of."""
 
 
 class Doc(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +48,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked, and how.
 
     `shots` are the examples in front of every question, or, if they are random, what they are drawn from: without any, the
-    other questions. `limit` says how many of `docs` are asked, 0: all.
+    other questions. `limit` says how many of `docs` are asked, 0: all. A model that answers a smaller share than `floor`
+    right is too weak to judge by, or its worker is wrong cold and cached alike.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     until: tuple[str, ...] = ()
     max_tokens: int = 256
     limit: int = 0
+    floor: float = FLOOR
 
     @property
     def asked(self) -> tuple[Doc, ...]:
@@ -110,6 +115,7 @@ def problems(limit: int = 0, folder: Path | None = None) -> Task:
         docs=tuple(_even(docs, limit)),
         until=(fixture.STOP,),
         max_tokens=MAX_TOKENS["problems"],
+        floor=KNOWN,
     )
 
 

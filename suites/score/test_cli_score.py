@@ -35,6 +35,9 @@ def _wrong(options: Mapping[str, str]) -> Callable[[Ask, int], bool]:
     fault = options.get("fault", "")
     if fault == "weak":
         return lambda ask, restored: True
+    if fault == "recurrent always":
+        lost = wrong_in(PROBLEMS, "recurrent")
+        return lambda ask, restored: lost(ask, 1)
     return wrong_in(PROBLEMS, fault)
 
 
@@ -95,6 +98,14 @@ def test_the_report_and_the_frames_hold_every_answer(capsys: pytest.CaptureFixtu
 def test_a_weak_model_is_nothing_checked(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = _run(capsys, "score", "--engine", "stub:fault=weak", "--limit", "48", "--arms", "off,off-again,hit")
     assert code == 5 and "too weak to judge by" in out
+
+
+def test_a_worker_that_is_as_wrong_cold_as_cached_is_no_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    """It loses nothing by its cache; but a model that knows the problems answers more, unless the user says otherwise."""
+    asked = ["score", "--engine", "stub:fault=recurrent always", "--limit", "48", "--arms", "off,off-again,hit"]
+    code, out, _ = _run(capsys, *asked)
+    assert code == 5 and "too weak to judge by: at most 32 of 48" in out and "less than 90%" in out
+    assert _run(capsys, *asked, "--floor", "60")[0] == 0
 
 
 def test_an_engine_that_dies_is_unknown_and_the_same_command_goes_on(

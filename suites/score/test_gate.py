@@ -167,8 +167,14 @@ def test_an_arm_needs_what_it_is_for_to_have_happened(need: Need, happened: dict
 
 
 def test_a_model_that_knows_nothing_is_too_weak_in_both_arms_and_not_a_pass() -> None:
-    judged = one(scores("off", lambda doc: doc < 29), scores("hit", lambda doc: doc < 20, restored=90), AGAIN)
+    judged = one(scores("off", lambda doc: doc < 29), scores("hit", lambda doc: doc < 28, restored=90), AGAIN)
     assert judged.verdict == "nothing checked" and "at most 29 of 300" in judged.reasons[0]
+
+
+def test_a_weak_model_that_loses_what_it_knows_has_lost_it() -> None:
+    weak = scores("off", lambda doc: doc < 29)
+    judged = one(weak, scores("hit", lambda doc: doc < 9, restored=90), msgspec.structs.replace(weak, arm="off-again"))
+    assert judged.verdict == "fail" and judged.reasons[0].startswith("20 ")
 
 
 def test_two_arms_without_a_right_answer_are_nothing_checked_whatever_the_floor() -> None:
