@@ -40,6 +40,7 @@ mutants  every seeded fault, hunted anew                                       c
 vllm   two real releases, and faults patched into them                        ci/stage_vllm.sh
 lmcache  the installed LMCache, and faults patched into it                     ci/stage_lmcache.sh
 openvino  the real OpenVINO GenAI on tiny hybrid models                        ci/stage_openvino.sh
+transformers  the installed transformers on tiny hybrid models                 ci/stage_transformers.sh
 server  a real vLLM server on a CPU, scored and broken                        ci/stage_vllm_server.sh
 coverage  lines and branches that the tests run, by room                      ci/stage_coverage.sh
 pythons  the tests on every Python that is supported and found                ci/stage_pythons.sh

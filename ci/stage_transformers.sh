@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Run the suites at answers height on the installed transformers, on tiny models with random weights, and the tests that need it.
+# No GPU, no download of weights. Arguments go to `cachewitness run`. Exits with the first status that is not 0, after everything
+# has run.
+#
+#   CACHEWITNESS_TRANSFORMERS_CACHE  where the virtual environment is kept between runs (~1.3 GB)
+#   CACHEWITNESS_TORCH_INDEX         index of CPU builds of torch; empty for none but the configured ones
+#   MODELS                           the architectures that run both suites; default: three. The tests run all of them
+#   PYTHON                           the Python that makes the environment (3.11 or later)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cache=${CACHEWITNESS_TRANSFORMERS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitness/transformers}
+torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
+pins=(torch==2.13.0 transformers==5.23.0)
+export HF_HUB_OFFLINE=1
+
+# The environment is named after what is in it; `.ready` says that it was finished.
+venv=$cache/venv-$(echo "${pins[@]}" | sha256sum | cut -c1-12)
+if [[ ! -e $venv/.ready ]]; then
+    rm -rf "$venv"
+    "${PYTHON:-python3}" -m venv "$venv"
+    index=()
+    [[ -n $torch_index ]] && index=(--extra-index-url "$torch_index")
+    "$venv/bin/python" -m pip install --quiet "${index[@]}" "${pins[0]}"
+    "$venv/bin/python" -m pip install --quiet "${pins[1]}"
+    touch "$venv/.ready"
+fi
+"$venv/bin/python" -m pip install --quiet -e '.[dev]' -c ci/constraints.txt
+
+status=0
+for model in ${MODELS:-qwen3_next gemma3 jamba}; do
+    printf '\n== %s\n' "$model"
+    expected=()
+    [[ -e fixtures/expected/transformers-5.23-$model.txt ]] && expected=(--expected "fixtures/expected/transformers-5.23-$model.txt")
+    "$venv/bin/python" -m harness.cli run --engine "transformers:model=$model" "${expected[@]}" "$@" || status=$((status ? status : $?))
+done
+printf '\n== tests\n'
+"$venv/bin/python" -m pytest suites/answers/test_transformers.py || status=$((status ? status : $?))
+exit "$status"

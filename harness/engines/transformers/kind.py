@@ -1,0 +1,91 @@
+"""How transformers registers: its options, its configurations, its twin and its controls."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+
+from harness._util.errors import EngineMissing, UsageError
+from harness.engines.kind import EngineKind
+from harness.engines.mutant import Mutant
+from harness.engines.protocol import Engine
+from harness.engines.transformers.architectures import ARCHITECTURES, CONTROL
+from harness.trace.configurations import Configuration
+from harness.trace.format import GroupSpec, Layout, TraceHeader
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "model": tuple(ARCHITECTURES),
+    "caching": ("on", "off"),
+    "crop": ("on", "off"),
+    "feed": ("chunks", "tokens"),
+}
+"""What the options of the engine's name take, the default first."""
+TAKEN = ("chunk", "record")
+"""Options of a trace."""
+SHRINKING = 250
+"""Traces that are tried in search of a smaller one."""
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+    """Open the server for a trace.
+
+    Raises EngineMissing without transformers or torch, UsageError for what the engine does not take.
+    """
+    for name, known in CHOICES.items():
+        if options.get(name, known[0]) not in known:
+            raise UsageError(f"--engine transformers: {name} is one of {', '.join(known)}, not {options[name]!r}")
+    unknown = sorted(set(header.options) - set(TAKEN))
+    if unknown:
+        raise UsageError(f"--engine transformers: takes the options {', '.join(TAKEN)} of a trace, not {', '.join(unknown)}")
+    kinds = [group.kind for group in header.layout.groups]
+    if kinds.count("full") != 1 or set(kinds) - {"full", "recurrent"}:
+        needs = "it needs a full group, in whose blocks the pool is counted, and a recurrent one, whose blocks are the interval"
+        raise UsageError(f"--engine transformers: layout {header.layout.name} does not fit: {needs}")
+    for package in ("torch", "transformers"):
+        if importlib.util.find_spec(package) is None:
+            raise EngineMissing(f"--engine transformers: needs {package}; pip install 'cachewitness[transformers]'")
+    from harness.engines.transformers.engine import TransformersEngine
+
+    chosen = {name: options.get(name, known[0]) for name, known in CHOICES.items()}
+    return TransformersEngine(header, chosen)
+
+
+def configurations() -> list[Configuration]:
+    """Return what a run takes: prefixes kept often; and seldom, with prompts cut into chunks, and pasts that are recorded."""
+    return [Configuration(_layout(16), {}, ""), Configuration(_layout(48), {"chunk": 23, "record": True}, "")]
+
+
+def _layout(interval: int) -> Layout:
+    groups = [GroupSpec("full", 16), GroupSpec("recurrent", interval)]
+    story = f"a pool of blocks of 16 tokens; a cache is kept at every {interval} tokens of a prompt, and at its end"
+    return Layout(f"resumed-{interval}", groups, story, "harness/engines/transformers")
+
+
+def faults() -> Mapping[str, Mutant]:
+    """Return the seeded faults of this engine."""
+    from harness.engines.transformers.cache_faults import FAULTS
+
+    return FAULTS
+
+
+ENGINE = EngineKind(
+    name="transformers",
+    summary="the installed transformers on tiny hybrid models, resumed from copies of its own caches",
+    heights=("answers",),
+    open=open_engine,
+    options={
+        "mutant": "a seeded fault of its own (docs/engines.md)",
+        "model": f"the architecture: {', '.join(ARCHITECTURES)}; default: the first",
+        "caching": "on (default), or off: the uncached twin",
+        "crop": "on (default): a longer text's cache serves a shorter prefix where the library can crop it; or off",
+        "feed": "chunks (default), or tokens: one by one behind what a cache holds",
+    },
+    policies=None,
+    replays=False,
+    configurations=configurations,
+    faults=faults,
+    cold={"caching": "off"},
+    controls={"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}},
+    shrinking=SHRINKING,
+    isolated=True,
+)
