@@ -8,7 +8,14 @@ class UsageError(Exception):
 
 
 class EngineMissing(UsageError):
-    """The engine cannot be imported here; the message names what is missing and what to install. Exit code 4."""
+    """The engine cannot be imported here; the message names what is missing and what to install. Exit code 4.
+
+    `mend` is the one command that installs it, ready to be pasted into a shell; empty if there is none.
+    """
+
+    def __init__(self, message: str, mend: str = "") -> None:
+        super().__init__(message)
+        self.mend = mend
 
 
 class EngineBroken(UsageError):

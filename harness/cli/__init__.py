@@ -153,6 +153,7 @@ def _crashed(error: BaseException, *, debug: bool) -> int:
 def _register() -> None:
     from harness.cli.check import check
     from harness.cli.consume import consume
+    from harness.cli.doctor import doctor
     from harness.cli.explain import explain
     from harness.cli.fill import fill
     from harness.cli.fuzz import fuzz
@@ -167,7 +168,7 @@ def _register() -> None:
     from harness.cli.serve import serve
 
     judging = (run, fuzz, mutants, score, serve, replay, explain, report, check)
-    for command in (*judging, protocol_check, fill, consume, plan, ls, schema):
+    for command in (*judging, doctor, protocol_check, fill, consume, plan, ls, schema):
         cli.add_command(command)
 
 

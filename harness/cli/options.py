@@ -93,6 +93,15 @@ class Isolate(NamedTuple):
     asked: str | None = None
     deadline: float | None = None
     memory_gib: float | None = None
+    engines: str = ""
+
+
+engines_option: Callable[[Callable[..., int]], Callable[..., int]] = click.option(
+    "--engines",
+    default="",
+    metavar="FILE",
+    help="With which Python each engine is started; default: CACHEWITNESS_ENGINES, else engines.toml if it is there.",
+)
 
 
 def isolation_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -116,9 +125,12 @@ def isolation_options(command: Callable[..., int]) -> Callable[..., int]:
         metavar="GIB",
         help="How much memory its process may allocate; default: any amount. Linux only.",
     )
+    @engines_option
     @wraps(command)
-    def with_options(*, asked: str | None, deadline: float | None, memory_gib: float | None, **others: Any) -> int:
-        return command(isolate=Isolate(asked, deadline, memory_gib), **others)
+    def with_options(
+        *, asked: str | None, deadline: float | None, memory_gib: float | None, engines: str, **others: Any
+    ) -> int:
+        return command(isolate=Isolate(asked, deadline, memory_gib, engines), **others)
 
     return with_options
 
@@ -179,13 +191,29 @@ def answerer_of(text: str, policy: str, release: str | None = None) -> tuple[Eng
     return spec, spec.kind.answerer
 
 
+def interpreter_of(kind: EngineKind, engines: str = "") -> str:
+    """Return the Python that a file names for an engine; empty if none does. `engines` is the file that the user named."""
+    from harness._util import plugins
+    from harness.engines.interpreters import file_of, interpreters
+    from harness.engines.registry import GROUP
+
+    file = file_of(engines)
+    found = interpreters(file, plugins.registered(GROUP)).get(kind.name, "") if file else ""
+    if found and kind.command:
+        raise UsageError(f"{file}: [{kind.name}] is started by its command; name the Python there")
+    return found
+
+
 def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
     from dataclasses import replace
     from sys import platform
 
     from harness.engines.child.engine import Isolation
 
-    apart = spec.held_apart if isolate.asked is None else isolate.asked == "yes"
+    python = interpreter_of(spec.kind, isolate.engines)
+    if python and isolate.asked == "no":
+        raise UsageError(f"--isolate no: {spec.kind.name} has a Python of its own, {python}; leave one of them out")
+    apart = spec.held_apart or bool(python) if isolate.asked is None else isolate.asked == "yes"
     if not apart and spec.kind.command:
         raise UsageError(f"--isolate no: {spec.kind.name} is a program, which has a process of its own; leave it out")
     if not apart:
@@ -201,7 +229,7 @@ def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
         return spec
     if isolate.memory_gib and not platform.startswith("linux"):
         raise UsageError("--memory-gib: only Linux can limit the memory of another process; leave it out")
-    isolation = Isolation(memory_gib=isolate.memory_gib or 0.0)
+    isolation = Isolation(memory_gib=isolate.memory_gib or 0.0, python=python, engines=isolate.engines)
     if isolate.deadline:
         isolation = replace(isolation, deadline=isolate.deadline, opening=max(OPENING_MIN, OPENING * isolate.deadline))
     spec = spec.isolated(isolation)

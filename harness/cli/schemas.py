@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from harness._util.errors import UsageError
+from harness.engines import doctor
 from harness.history import events as history
 from harness.score import document as score
 from harness.trace import format as trace
@@ -36,6 +37,10 @@ def _history() -> dict[str, Any]:
 
 def _report() -> dict[str, Any]:
     return _whole("the report of a run", jsonreport)
+
+
+def _doctor() -> dict[str, Any]:
+    return _whole("what the doctor found", doctor)
 
 
 def _score() -> dict[str, Any]:
@@ -67,12 +72,13 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "history": _history,
     "report": _report,
     "score": _score,
+    "doctor": _doctor,
     **{f"vectors-{kind}": functools.partial(_vectors, kind) for kind in vectors.FILES},
 }
 
 
 def schema(kind: str) -> bytes:
-    """Return the schema of `trace` or `history` lines, of a `report`, a `score` or `vectors-KIND`, as indented JSON.
+    """Return the schema of `trace` or `history` lines, of a `report`, `score`, `doctor` or `vectors-KIND`, as indented JSON.
 
     Raises UsageError for another kind.
     """

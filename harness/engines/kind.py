@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -44,6 +45,25 @@ class Exported(NamedTuple):
 
 
 Exporter = Callable[[Trace, History, Failed, Mapping[str, str]], Exported]
+
+
+class WrittenFor(NamedTuple):
+    """The releases of a system that an adapter was written for, `first` to `last`, and the distribution that pip installs."""
+
+    system: str
+    distribution: str
+    first: str
+    last: str
+
+    def __str__(self) -> str:
+        return f"{self.system} {self.first}" + (f" to {self.last}" if self.last != self.first else "")
+
+    def fits(self, version: str) -> bool:
+        """Whether a version is one of these releases, or a later fix of one."""
+        numbers = [
+            tuple(map(int, re.findall(r"\d+", text)[: self.first.count(".") + 1])) for text in (self.first, version, self.last)
+        ]
+        return numbers[0] <= numbers[1] <= numbers[2]
 
 
 @dataclass(frozen=True)
@@ -91,6 +111,8 @@ class EngineKind:
     """At answers height, by name: options with which some traces are run again in every run, and nothing may be found."""
     shrinking: int = ATTEMPTS
     """So many traces are tried in search of a smaller one that fails; fewer where an engine takes long to open."""
+    written_for: WrittenFor | None = None
+    """The system that it is an adapter of; None: it needs nothing but this package, or does not say."""
     isolated: bool = False
     """It runs in a process of its own unless the user says otherwise, as every engine of another package does."""
 

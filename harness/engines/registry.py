@@ -63,7 +63,8 @@ class EngineSpec:
         """Where it runs, in words; empty for an engine of this package in the harness's own process."""
         if self.isolation is not None:
             memory = f", {self.isolation.memory_gib:g} GiB" if self.isolation.memory_gib else ""
-            return f"in a process of its own, {self.isolation.deadline:g} s for an operation{memory}"
+            python = f", by {self.isolation.python}" if self.isolation.python else ""
+            return f"in a process of its own, {self.isolation.deadline:g} s for an operation{memory}{python}"
         return "in process: a death of the engine ends the run without a verdict" if self.foreign else ""
 
     @property
@@ -71,8 +72,9 @@ class EngineSpec:
         """What names it on a command line, held as it is here, ready to be pasted into a shell."""
         words = ["--engine", self.text]
         if self.isolation is not None:
-            words += [] if self.held_apart else ["--isolate", "yes"]
             given, usual = self.isolation, Isolation()
+            words += [] if self.held_apart or given.python else ["--isolate", "yes"]
+            words += ["--engines", given.engines] if given.engines else []
             words += ["--deadline", f"{given.deadline:g}"] if given.deadline != usual.deadline else []
             words += ["--memory-gib", f"{given.memory_gib:g}"] if given.memory_gib != usual.memory_gib else []
         elif self.held_apart:
@@ -123,7 +125,9 @@ class EngineSpec:
             raise
         except Exception as error:
             what = str(error) if isinstance(error, EngineFailure) else f"raised {told(error)}"
-            raise EngineBroken(f"--engine {self.text}: cannot be built for trace {header.name!r}: it {what}") from error
+            python = f" (in {self.isolation.python}, see `doctor`)" if self.isolation and self.isolation.python else ""
+            told_of = f"--engine {self.text}: cannot be built for trace {header.name!r}: it {what}{python}"
+            raise EngineBroken(told_of) from error
 
     def _built(self, header: TraceHeader) -> Engine:
         options = {key: value for key, value in self.options.items() if key != MUTANT}

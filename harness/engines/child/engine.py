@@ -42,6 +42,7 @@ from harness.trace.format import Op, TraceHeader
 HURRY, HURRIED_MIN = 30, 1.0
 """Who is in a hurry waits for a part of the deadline, of one in so many, but so many seconds at least."""
 SERVE = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from harness.engines.child.serve import main; main()"
+SERVE_ELSEWHERE = "from harness.engines.child.serve import main; main()"
 STACK = re.compile(r"^Current thread .*\n +File (.+)$", re.MULTILINE)
 """The innermost frame in what Python's fault handler writes."""
 IDLE_MAX = 8
@@ -55,20 +56,25 @@ class Isolation:
     """How a child is held: `deadline` in seconds for an operation, `memory_gib` for its data (0: as much as there is).
 
     `opening` is the deadline in seconds for opening an engine, which is imported when it opens for the first time. `command` is
-    the user's own child; empty: a Python that opens the engine as it is registered.
+    the user's own child; empty: a Python that opens the engine as it is registered, `python` or else the one that runs here.
+    `engines` is the file that the user named for it.
     """
 
     deadline: float = 60.0
     opening: float = 600.0
     memory_gib: float = 0.0
     command: tuple[str, ...] = ()
+    python: str = ""
+    engines: str = ""
 
     def hurried(self) -> Isolation:
         """Return the same with a shorter deadline for operations."""
         return replace(self, deadline=min(self.deadline, max(HURRIED_MIN, self.deadline / HURRY)))
 
     def argv(self) -> Sequence[str]:
-        """Return the command of a child."""
+        """Return the command of a child. Another Python has its own path, and this package installed on it."""
+        if self.python:
+            return [self.python, "-P", "-u", "-c", SERVE_ELSEWHERE]
         return self.command or [sys.executable, "-u", "-c", SERVE, json.dumps(sys.path)]
 
 
@@ -113,8 +119,9 @@ class Child:
         if isinstance(answer, Raised):
             raise EngineFailure("died", f"raised {answer.error}{self._limit(answer.error)}", self.output())
         if isinstance(answer, Refused):
-            told = EngineMissing if answer.missing else BadEvents if answer.bad_events else Refusal
-            raise told(answer.message)
+            if answer.missing:
+                raise EngineMissing(answer.message, answer.mend)
+            raise (BadEvents if answer.bad_events else Refusal)(answer.message)
         return answer
 
     def said_to(self, line: bytes, seconds: float) -> Answer:
@@ -263,12 +270,12 @@ class _Children:
         return self._idle
 
 
-_Of = tuple[str, float, tuple[str, ...]]
+_Of = tuple[str, float, Sequence[str]]
 
 
 def _of(text: str, isolation: Isolation) -> _Of:
     """Return what a child must have been started for to serve this engine."""
-    return text, isolation.memory_gib, isolation.command
+    return text, isolation.memory_gib, isolation.argv()
 
 
 _CHILDREN = _Children()

@@ -72,11 +72,13 @@ class Closed(msgspec.Struct, frozen=True, tag_field="is", tag="closed"):
 class Refused(msgspec.Struct, frozen=True, tag_field="is", tag="refused", omit_defaults=True):
     """What was asked does not fit the engine, which is told in one line. `missing`: something has to be installed first.
 
-    `bad_events`: it was done, and what the engine says of it cannot be written down.
+    `mend` is then the command that installs it. `bad_events`: it was done, and what the engine says of it cannot be written
+    down.
     """
 
     message: str
     missing: bool = False
+    mend: str = ""
     bad_events: bool = False
 
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from harness._util.errors import EngineMissing, UsageError
+from harness._util.errors import EngineBroken, EngineMissing, UsageError
 from harness._util.workers import die_with_the_parent
 from harness.engines.child.messages import (
     ANSWERS,
@@ -81,8 +81,10 @@ class _Server:
                     return Happened(events, getattr(self._engine, "engine_seconds", None))
                 case Close():
                     return self._close()
+        except EngineBroken as broken:
+            return Raised(told(broken.__cause__ or broken))
         except UsageError as error:
-            return Refused(str(error), isinstance(error, EngineMissing))
+            return Refused(str(error), isinstance(error, EngineMissing), getattr(error, "mend", ""))
         except Exception as error:
             return Raised(told(error), of_ours(error, self._engine))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness._util.errors import EngineMissing, UsageError
-from harness.engines.kind import EngineKind
+from harness.engines.kind import EngineKind, WrittenFor
 from harness.engines.protocol import Engine
 from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, TraceHeader
@@ -16,6 +16,7 @@ KV_BLOCK = 32
 """Tokens of a KV block on a CPU, which no option changes."""
 MODELS = "CACHEWITNESS_OPENVINO_MODELS"
 """The environment variable that names the folder of the models."""
+INSTALL, MODELS_MADE = "pip install 'cachewitness[openvino]'", "ci/stage_openvino.sh"
 HYBRID, ATTENTION = ("qwen3-next", "lfm2"), "llama"
 SHRINKING = 250
 """Traces that are tried in search of a smaller one: each opens a pipeline, which takes a third of a second."""
@@ -36,12 +37,11 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     path = Path(folder) / model
     if not folder or not (path / "openvino_model.xml").is_file():
         where = f"{path} has none" if folder else f"name their folder, models=DIR or {MODELS}"
-        raise EngineMissing(f"--engine openvino-genai: needs the model {model}: {where}; ci/stage_openvino.sh makes them")
+        raise EngineMissing(f"--engine openvino-genai: needs the model {model}: {where}; {MODELS_MADE} makes them", MODELS_MADE)
     try:
         from harness.engines.openvino_genai.pipeline import Pipeline
     except ImportError as error:
-        missing = f"needs openvino-genai ({error}); pip install 'cachewitness[openvino]'"
-        raise EngineMissing(f"--engine openvino-genai: {missing}") from None
+        raise EngineMissing(f"--engine openvino-genai: needs openvino-genai ({error}); {INSTALL}", INSTALL) from None
     return Pipeline(header, path, caching=options.get("caching") != "off", multiplier=multiplier)
 
 
@@ -87,4 +87,5 @@ ENGINE = EngineKind(
     controls={"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}},
     shrinking=SHRINKING,
     isolated=True,
+    written_for=WrittenFor("OpenVINO GenAI", "openvino-genai", "2026.4", "2026.4"),
 )

@@ -20,7 +20,7 @@ from harness.engines import policy as policies
 from harness.engines.adapter import Driven
 from harness.engines.drift import drift
 from harness.engines.driver import Driver
-from harness.engines.kind import Answer, EngineKind, Exported, Failed
+from harness.engines.kind import Answer, EngineKind, Exported, Failed, WrittenFor
 from harness.engines.mutant import Mutant
 from harness.engines.protocol import Engine
 from harness.engines.real_vllm.assemble import manager_engine, scheduler_engine
@@ -29,7 +29,7 @@ from harness.engines.real_vllm.connectors.build import asked_for
 from harness.engines.real_vllm.declared import read_options, release_name
 from harness.engines.real_vllm.patch import ACTIVE
 from harness.engines.real_vllm.scheduler import RealScheduler
-from harness.engines.real_vllm.source import KNOWN, Source, load
+from harness.engines.real_vllm.source import FIRST, KNOWN, LAST, Source, load
 from harness.engines.registry import EngineSpec
 from harness.history.events import Event, Header, History, KeyEvents
 from harness.trace.configurations import Configuration
@@ -171,6 +171,7 @@ ENGINE = EngineKind(
     configurations=_configurations,
     isolated=True,
     as_test=_as_test,
+    written_for=WrittenFor("vLLM", "vllm", FIRST, LAST),
     options={
         "source": "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts",
         "connector": "at scheduler height: the KV connector that it loads from and stores to (docs/engines.md)",

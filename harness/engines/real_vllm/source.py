@@ -22,8 +22,10 @@ from typing import Any
 from harness._util.errors import EngineMissing, UsageError
 
 REQUIREMENTS = "ci/vllm_requirements.txt"
-KNOWN = "0.24 to 0.33"
+FIRST, LAST = "0.24", "0.33"
+KNOWN = f"{FIRST} to {LAST}"
 """The releases that the adapter was written for."""
+INSTALL = f"pip install vllm=={LAST}.0"
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ def load(path: str = "") -> Source:
             request=importlib.import_module("vllm.v1.request"),
         )
     except ModuleNotFoundError as error:
-        raise EngineMissing(_what_to_install(error.name or str(error), path)) from None
+        name = error.name or str(error)
+        raise EngineMissing(_what_to_install(name, path), INSTALL if name == "vllm" else "") from None
     except (ImportError, OSError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise EngineMissing(f"vllm cannot be imported: {reason}; the set in {REQUIREMENTS} is known to work") from None

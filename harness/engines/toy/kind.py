@@ -80,7 +80,8 @@ def need_torch() -> None:
     try:
         import torch
     except ImportError:
-        raise EngineMissing("--engine toy: needs torch, which is not installed; pip install 'cachewitness[toy]'") from None
+        mend = "pip install 'cachewitness[toy]'"
+        raise EngineMissing(f"--engine toy: needs torch, which is not installed; {mend}", mend) from None
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 

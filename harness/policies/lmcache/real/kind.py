@@ -16,7 +16,7 @@ import msgspec
 from harness._util.errors import UsageError
 from harness.engines.adapter import Driven
 from harness.engines.driver import Driver
-from harness.engines.kind import EngineKind
+from harness.engines.kind import EngineKind, WrittenFor
 from harness.engines.mutant import Mutant
 from harness.engines.observe_tier import TIER
 from harness.engines.protocol import Engine
@@ -95,5 +95,6 @@ ENGINE = EngineKind(
     policies=("lmcache",),
     replays=False,
     isolated=True,
+    written_for=WrittenFor("LMCache", "lmcache", spec.NEWEST, spec.NEWEST),
     faults=_faults,
 )

@@ -35,6 +35,9 @@ class Group(NamedTuple):
     recurrent: bool
 
 
+INSTALL = "ci/stage_lmcache.sh"
+
+
 class InPlace(NamedTuple):
     """A tensor of this process where LMCache expects one of another's, to be mapped."""
 
@@ -53,7 +56,7 @@ def part(module: str, name: str) -> Any:
         return getattr(importlib.import_module(f"lmcache.{module}"), name)
     except (ImportError, AttributeError) as error:
         raise EngineMissing(
-            f"lmcache cannot be imported: {error}; ci/stage_lmcache.sh installs 0.5.6, which is known to work"
+            f"lmcache cannot be imported: {error}; {INSTALL} installs 0.5.6, which is known to work", INSTALL
         ) from None
 
 

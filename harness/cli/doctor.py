@@ -1,0 +1,81 @@
+"""`cachewitness doctor`: which engines can run here, and what would make the others run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from harness._util.errors import UsageError
+from harness.cli.options import engines_option, interpreter_of
+
+if TYPE_CHECKING:
+    from harness.engines.doctor import Document, Engine
+
+DEADLINE = 120.0
+SAID = {"runs": "runs", "missing": "missing", "broken": "broken", "refuses": "refuses", "program": "yours"}
+
+
+@click.command()
+@click.argument("engine", nargs=-1)
+@engines_option
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=0, min_open=True, max=86_400),
+    default=DEADLINE,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long an engine may take to be imported and opened.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON document (`schema doctor`).")
+def doctor(engine: tuple[str, ...], engines: str, deadline: float, as_json: bool) -> int:
+    """Start each engine in a process of its own, open it for a trace, and say what is missing.
+
+    ENGINE: these alone. Exit code 4 if one that is named does not run; without names 0, whatever runs.
+    """
+    import msgspec
+
+    from harness._util.names import nearest
+    from harness.engines.doctor import document, examine
+    from harness.engines.interpreters import file_of
+    from harness.engines.registry import kinds
+    from harness.verdict.result import EXIT_USAGE
+
+    known = kinds()
+    for name in engine:
+        if name not in known:
+            raise UsageError(f"doctor: no engine is called {name!r}{nearest(name, known)}")
+    asked = [known[name] for name in dict.fromkeys(engine)] or list(known.values())
+    found = document([examine(kind, interpreter_of(kind, engines), deadline) for kind in asked], file_of(engines))
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
+    else:
+        click.echo("\n".join(_shown(found)))
+    ill = [one.name for one in found.engines if one.state not in ("runs", "program")]
+    return EXIT_USAGE if engine and ill else 0
+
+
+def _shown(found: Document) -> list[str]:
+    """Return what was found: a line for each engine, and below it what is wrong and what mends it."""
+    file = f"; other Pythons are named by {found.engines_file}" if found.engines_file else ""
+    width = max(len(engine.name) for engine in found.engines)
+    lines = [f"cachewitness {found.cachewitness} in {found.python}{file}", ""]
+    for engine in found.engines:
+        lines.append(f"{engine.name:{width}}  {SAID[engine.state]:8}{_told(engine, found.python)}".rstrip())
+        lines += [f"{'':{width}}  {'':8}{what}" for what in _below(engine)]
+    return lines
+
+
+def _told(engine: Engine, python: str) -> str:
+    parts = [f"version {engine.version}"] if engine.version else []
+    parts += [f"{'' if engine.fits is not False else 'NOT '}written for {engine.written_for}"] if engine.written_for else []
+    parts += [f"in {engine.interpreter}"] if engine.interpreter != python else []
+    parts += [engine.summary] if engine.state == "program" else []
+    return ", ".join(parts)
+
+
+def _below(engine: Engine) -> list[str]:
+    lines = [engine.why] if engine.why else []
+    if engine.fits is False:
+        lines.append(f"what it is asked may have changed since {engine.written_for}; a run says so where it meets that")
+    return lines + ([f"{'asked by' if engine.state == 'program' else 'to mend'}: {engine.mend}"] if engine.mend else [])
