@@ -36,7 +36,7 @@ class Scheduled(msgspec.Struct):
 
     `zeros` are (pool, pages) to clear, then `copies` are made, then the runs, then `stores`. The last tokens of a run are its
     `drafts`. Transfers that take steps have a number: they are `begun` with this step, and `ended` or `failed` when it has run,
-    or `flushed`, over before its runs.
+    or `flushed`, over before its runs. `fed` are the tokens that a worker feeds for those of a request that has others.
     `withdrawn` are requests that were scheduled and taken back before the step begins; they have no chunk.
     """
 
@@ -45,6 +45,7 @@ class Scheduled(msgspec.Struct):
     zeros: list[tuple[int, list[int]]] = []
     stores: list[Move] = []
     drafts: dict[str, list[int]] = {}
+    fed: dict[str, list[int]] = {}
     withdrawn: list[str] = []
     begun: list[tuple[int, Move]] = []
     ended: list[int] = []
@@ -52,6 +53,11 @@ class Scheduled(msgspec.Struct):
     flushed: list[int] = []
     step: int = 0
     """Its number, which the driver writes here."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody runs, and no copy begins or ends."""
+        return not (self.chunks or self.copies or self.begun or self.ended or self.failed or self.flushed)
 
     @property
     def num_tokens(self) -> int:

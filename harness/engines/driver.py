@@ -194,24 +194,36 @@ class Driver:
     # --- the whole cache -----------------------------------------------------------------------------------------------
 
     def _reset(self, op: Reset) -> None:
-        if not self.adapter.resets_at_once():
-            self._drain(transfers=op.running)
+        if not self.adapter.resets_at_once() and not self._drain(transfers=op.running):
+            self.events.append(ResetDone(step=self.diff.step, ok=False, tier=op.tier))
+            return
         for tier, ok in self.adapter.reset(op.tier, running=op.running):
             self.events.append(ResetDone(step=self.diff.step, ok=ok, tier=tier))
 
     def _update_weights(self, op: UpdateWeights) -> None:
-        self._drain(transfers=True)
+        if not self._drain(transfers=True):
+            self.events.append(ResetDone(step=self.diff.step, ok=False))
+            return
         done = self.adapter.renew()
         self.events.append(ResetDone(step=self.diff.step, ok=done))
         self.events.append(Version(step=self.diff.step, weights=op.version, adapter=op.adapter))
 
-    def _drain(self, *, transfers: bool) -> None:
-        """Let every step that was scheduled run, and if it is asked for let transfers that are under way end."""
+    def _drain(self, *, transfers: bool) -> bool:
+        """Let every step that was scheduled run, and if it is asked for let transfers that are under way end.
+
+        Return whether it came to that. An engine that does nothing for longer than it may have a request wait is not waited
+        for: perhaps somebody who holds pages for a load can never go on.
+        """
         while self.in_flight:
             self._run_oldest()
+        idle = 0
         while transfers and self.adapter.transferring():
             self._begin(_NOTHING_ASKED, [])
+            idle = idle + 1 if self.in_flight[-1].scheduled.is_empty else 0
             self._run_oldest()
+            if idle > self.header.rules.progress_steps:
+                return False
+        return True
 
     # --- steps ---------------------------------------------------------------------------------------------------------
 
@@ -259,6 +271,8 @@ class Driver:
             if drafts := scheduled.drafts.get(run.r):
                 run.drafts = drafts
                 self.adapter.lay_out(run)
+        for run in runs if scheduled.fed else ():
+            run.fed = scheduled.fed.get(run.r, [])
         return runs
 
     def tables(self, r: str) -> list[list[int]]:

@@ -217,6 +217,12 @@ class ObservedManager:
         self._looked_up[request.request_id] = (answer[1], answer[0])
         return answer
 
+    def get_computed_blocks_for_connector(self, request: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Look the request up where a connector may bring what some groups lack; see `get_computed_blocks`."""
+        answer: tuple[Any, ...] = self.manager.get_computed_blocks_for_connector(request, *args, **kwargs)
+        self._looked_up[request.request_id] = (answer[1], answer[0])
+        return answer
+
     def allocate_slots(self, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
         """Give the request pages for its new tokens, or None if there are none to give."""
         blocks = self.manager.allocate_slots(request, num_new_tokens, *args, **kwargs)

@@ -94,7 +94,8 @@ class Asked:
     def _check_reset(self, op: Op, resets: list[ResetDone], versions: list[Version]) -> None:
         """Refuse a reset, or new weights, that nobody asked for, or that is asked for and not reported."""
         if isinstance(op, UpdateWeights):
-            if not any((event.weights, event.adapter) == (op.version, op.adapter) for event in versions):
+            refused = any(not reset.ok for reset in resets)
+            if not refused and not any((event.weights, event.adapter) == (op.version, op.adapter) for event in versions):
                 raise Nonsense(
                     f"no `version` with weights {op.version} and adapter {op.adapter!r}; report it when they are loaded"
                 )

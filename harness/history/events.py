@@ -399,6 +399,8 @@ class Run(msgspec.Struct, omit_defaults=True):
 
     The last of them may be guessed: `drafts` are their ids. A recurrent group then writes the state after the known tokens into
     its column, and the state after the i-th draft into `scratch[group][i − 1]`.
+
+    `fed` are the ids that the worker feeds for the known tokens, if they are not the request's own.
     """
 
     r: str
@@ -407,6 +409,7 @@ class Run(msgspec.Struct, omit_defaults=True):
     tables: list[list[int]]
     drafts: list[int] = []
     scratch: list[list[int]] = []
+    fed: list[int] = []
 
     @property
     def known(self) -> int:

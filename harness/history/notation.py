@@ -19,6 +19,7 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     unpublish 1/5 evict                       `unpublish 1/5:8 evict` if the page has several keys
     step 1: r1 0..8 | 3 4 | 0 5; r2 …         also `; asks r3 4; copy 7>8 1/2>0/3; zero 0/5; withdraw r2`
     step 1: r1 8..9 ~x:2 | 3 4 | 0 5 ~ 6 7    two drafts after the known tokens [8, 9); their states go to 6 and 7
+    step 1: r1 8..9 =y:1 | 3 4                the worker's row has another token there, and feeds that
     step 1: r1 8..9 | 3 4; store 0/4>1/0      copied to another tier after all runs
     step 1: begun 7 1/0>0/5; ended 6          copy 7 goes on beside other steps, copy 6 is over; also `failed 6`, `flushed 6`
     begin 2: r1 8..9 | 3 4 6 | 0 5 7          a step in flight, until `end 2` or `end 2 withdraw r1`
@@ -350,19 +351,19 @@ class _Reader:
         self.events.append(settled)
 
     def _run(self, clause: str) -> Run:
-        match = _matched(r"(\S+) (\d+)\.\.(\d+)(?: ~([^|]+))? *(\|.*)", clause, "r1 0..8 | 3 4 | 0 5")
+        match = _matched(r"(\S+) (\d+)\.\.(\d+)(?: =([^|~]+))?(?: ~([^|]+))? *(\|.*)", clause, "r1 0..8 | 3 4 | 0 5")
         start, known = int(match[2]), int(match[3])
         r = self._request(match[1], known)
         if start >= known:
             raise UsageError(f"{r} runs no tokens from {start} to {known}")
-        drafts = self._vocabulary.tokens(match[4] or "")
+        fed, drafts = (self._vocabulary.tokens(match[group] or "") for group in (4, 5))
         tables, scratch = [], []
-        for bar in match[5].split("|")[1:]:
+        for bar in match[6].split("|")[1:]:
             table, _, aside = bar.partition("~")
             tables.append(table)
             scratch.append(aside)
         states = self._tables("|" + "|".join(scratch)) if drafts else []
-        return Run(r, start, known + len(drafts), self._tables("|" + "|".join(tables)), drafts, states)
+        return Run(r, start, known + len(drafts), self._tables("|" + "|".join(tables)), drafts, states, fed)
 
     # --- claims and pages -------------------------------------------------------------------------------------------------
 

@@ -218,6 +218,10 @@ class WellFormedness:
             self._tables(run.scratch, "runs")
         elif not 0 <= run.start < run.stop or run.stop > known + more:
             raise Nonsense(f"tokens [{run.start}, {run.stop}) of {run.r!r} - at `$.runs`; it has {known} tokens here")
+        if run.fed:
+            if len(run.fed) != run.known - run.start:
+                raise Nonsense(f"{len(run.fed)} tokens fed at `$.runs`; {run.r!r} computes {run.known - run.start} known ones")
+            check_tokens(run.fed)
         self._columns(run.tables, "runs")
 
     def _check_found(self) -> None:

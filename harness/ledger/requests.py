@@ -151,8 +151,12 @@ class Requests(dict[str, RequestRecord]):
     # --- steps --------------------------------------------------------------------------------------------------------------
 
     def begin_step(self, event: StepBegin) -> None:
-        """Note who runs."""
+        """Note who runs, and what of it is computed from other tokens than the request's own."""
         self.open_steps[event.step] = event
+        for run in event.runs:
+            if run.fed:
+                nodes = self[run.r].nodes[: run.start + 1]
+                self.draft_prefixes[event.step, run.r] = nodes + self.trie.extend(nodes[-1], [*run.fed, *run.drafts])
 
     def settle(self, event: Settled) -> None:
         """Note how the runs of a step in flight turned out, which is known before any of them reads or writes."""

@@ -25,9 +25,12 @@ from harness.history.events import (
     Hit,
     Pool,
     Publish,
+    ResetDone,
+    StepBegin,
     Take,
     Unpublish,
     UnpublishReason,
+    Version,
 )
 from harness.history.events import Preempted as Lost
 from harness.run.execute import drive
@@ -186,6 +189,30 @@ def test_keys_end_for_the_reason_at_hand(op: Any, reason: str) -> None:
     bump.apply(Submit("a", "doc:9"))
     bump.apply(Step(run=[("a", 9)]))
     assert [(e.length, e.reason) for e in bump.apply(op) if isinstance(e, Unpublish)] == [(4, reason), (8, reason)]
+
+
+class Waiting(Bump):
+    """Somebody waits for a transfer, for so many steps."""
+
+    left = 0
+
+    def transferring(self) -> bool:
+        self.left -= 1
+        return self.left >= 0
+
+
+@pytest.mark.parametrize("op", [Reset(running=True), UpdateWeights(1)])
+@pytest.mark.parametrize(("left", "ok"), [(4, True), (1 << 30, False)])
+def test_what_never_comes_to_rest_is_not_waited_for_and_the_reset_is_told_as_refused(op: Any, left: int, ok: bool) -> None:
+    """A cache whose transfers end is reset. One that does nothing for too long is not, and gets no new weights."""
+    bump = Driver(header(), adapter := Waiting(header()))
+    bump.apply(Submit("a", "doc:9"))
+    bump.apply(Step(run=[("a", 9)]))
+    adapter.left = left
+    events = bump.apply(op)
+    assert [event.ok for event in events if isinstance(event, ResetDone)] == [ok]
+    assert any(isinstance(event, Version) for event in events) == (ok and isinstance(op, UpdateWeights))
+    assert sum(isinstance(event, StepBegin) for event in events) == (4 if ok else header().rules.progress_steps + 1)
 
 
 def test_a_key_that_ends_over_a_held_page_was_replaced() -> None:

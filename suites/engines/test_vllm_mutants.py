@@ -22,8 +22,8 @@ from harness.trace.generate import random_trace
 from suites.support.real_vllm import REAL, SOURCE, needs_vllm
 
 SHARED = [mutant for mutant in all_mutants().values() if "vllm" in mutant.engines]
-SHARED_MIN, OWN_MIN, SHIPPED_MIN, IMITATED_MAX = 6, 60, 19, 7
-SCHEDULER_MIN, WORKER_MIN, CONNECTOR_MIN = 12, 15, 8
+SHARED_MIN, OWN_MIN, SHIPPED_MIN, IMITATED_MAX = 6, 60, 30, 6
+SCHEDULER_MIN, WORKER_MIN, CONNECTOR_MIN = 12, 14, 6
 BUDGET = 60.0
 
 

@@ -67,27 +67,6 @@ CONNECTED: tuple[Mutant, ...] = (
         checker="safety-law",
     ),
     fault(
-        Edit(
-            SCHEDULER,
-            OWNER,
-            "finish_requests",
-            "delay_free_blocks = ( self.deferred_loads.pop(request.request_id, None) is None and "
-            "request.request_id not in self.finished_recving_kv_req_ids )",
-            "delay_free_blocks = False",
-        ),
-        Edit(
-            SCHEDULER,
-            OWNER,
-            "_update_from_kv_xfer_finished",
-            "assert req_id in self.requests req = self.requests[req_id] if req.status",
-            "req = self.requests.get(req_id)\nif req is None:\n    continue\nif req.status",
-        ),
-        name="vllm-freed-while-loading",
-        what="The blocks of a request that is aborted are given back while they are still filled.",
-        anomaly="aliased-write",
-        checker="ownership",
-    ),
-    fault(
         Edit(SIMPLE_WORKER, "SimpleCPUOffloadWorker", "_poll_stream_events", "if not event.query(): break", ""),
         name="vllm-simple-load-reported-early",
         what="The worker reports a load as done when it has asked for it.",
@@ -117,40 +96,12 @@ CONNECTED: tuple[Mutant, ...] = (
         ),
         name="vllm-offload-store-not-fenced",
         what="A block is given to somebody else while it is still stored, and nobody waits for the store.",
-        mirrors="vllm-project/vllm#46951",
         anomaly="partial-commit",
         checker="commit-order",
-    ),
-    fault(
-        Edit(OFFLOADING, "OffloadingConnectorScheduler", "_update_req_states", "group_state.block_ids[j] = 0", "pass"),
-        name="vllm-offload-stale-window-block",
-        what="A window block that could not be stored in time is stored when somebody else has it.",
-        mirrors="vllm-project/vllm#42959",
-        anomaly="partial-commit",
-        checker="commit-order",
-    ),
-    fault(
-        Edit(
-            OFFLOADING,
-            "OffloadingConnectorScheduler",
-            "_lookup_complete_chunks",
-            "max_hit_size_tokens = round_down( max_hit_size_tokens, self._mamba_align_size )",
-            "pass",
-        ),
-        name="vllm-offload-state-off-the-grid",
-        what="A request resumes one token before the end of a block, on the state of the block's end.",
-        mirrors="vllm-project/vllm#51094",
-        anomaly="state-position-skew",
-        checker="safety-law",
     ),
 )
 
-OFFLOADED = (
-    "vllm-freed-while-loading",
-    "vllm-offload-store-not-fenced",
-    "vllm-offload-stale-window-block",
-    "vllm-offload-state-off-the-grid",
-)
+OFFLOADED = ("vllm-offload-store-not-fenced",)
 """What is shown on `OffloadingConnector`; the others are on `SimpleCPUOffloadConnector`."""
 
 CONNECTOR_OF: Mapping[str, str] = {fault.name: "offloading" if fault.name in OFFLOADED else "simple" for fault in CONNECTED}

@@ -7,11 +7,14 @@ from harness.engines.real_vllm.connector_faults import CONNECTED, CONNECTOR_OF
 from harness.engines.real_vllm.imitated_faults import IMITATED
 from harness.engines.real_vllm.scheduler_faults import SCHEDULED
 from harness.engines.real_vllm.scheduler_request_faults import REQUESTED
+from harness.engines.real_vllm.shipped_connector_faults import SHIPPED_CONNECTED, SHIPPED_CONNECTOR_OF
 from harness.engines.real_vllm.shipped_faults import SHIPPED
+from harness.engines.real_vllm.shipped_scheduler_faults import SHIPPED_SCHEDULER
 from harness.engines.real_vllm.simple_faults import SIMPLE
 from harness.engines.real_vllm.worker_faults import WORKER
 
-FAULTS = {mutant.name: mutant for mutant in SIMPLE + SHIPPED + IMITATED + SCHEDULED + REQUESTED + CONNECTED + WORKER}
+UNDONE = SHIPPED + SHIPPED_SCHEDULER + SHIPPED_CONNECTED
+FAULTS = {mutant.name: mutant for mutant in SIMPLE + UNDONE + IMITATED + SCHEDULED + REQUESTED + CONNECTED + WORKER}
 
 
 def kind_of(mutant: Mutant) -> str:
@@ -21,7 +24,7 @@ def kind_of(mutant: Mutant) -> str:
     `worker` one of its worker's. Any other is `simple`: one wrong method.
     """
     kinds = {
-        "shipped": SHIPPED,
+        "shipped": UNDONE,
         "imitated": IMITATED,
         "scheduler": SCHEDULED + REQUESTED,
         "connector": CONNECTED,
@@ -32,5 +35,5 @@ def kind_of(mutant: Mutant) -> str:
 
 def needs(mutant: Mutant) -> str:
     """Return the options of the engine without which there is nothing to plant the fault into, as they are written."""
-    connector = CONNECTOR_OF.get(mutant.name, "")
+    connector = {**CONNECTOR_OF, **SHIPPED_CONNECTOR_OF}.get(mutant.name, "")
     return f",connector={connector}" if connector else ""

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.engines.mutant import declared, mutant
 from harness.engines.real_vllm.edits import Edit, edited
-from harness.engines.real_vllm.patch import COORDINATOR, MANAGER, SCHEDULER, SINGLE, Patches, planted
+from harness.engines.real_vllm.patch import COORDINATOR, SCHEDULER, SINGLE, Patches, planted
 
 SPLIT = "_mamba_block_aligned_split"
 HYBRID = "HybridKVCacheCoordinator"
@@ -54,34 +54,6 @@ def gap_inside_a_block_never_closed(patches: Patches) -> None:
 def partial_hit_written_in_place(patches: Patches) -> None:
     """A hit that ends inside a block goes on in that block."""
     patches.method(SINGLE, "SingleTypeKVCacheManager", "_has_partial_local_hit", lambda original, single, *args: False)
-
-
-@mutant(
-    name="vllm-connector-hit-resumed",
-    mirrors="vllm-project/vllm#53505, vllm-project/vllm#46453",
-    anomaly="group-misalignment",
-    checker="safety-law",
-    group="C",
-    engines=ONLY,
-)
-@planted
-def connector_hit_resumed(patches: Patches) -> None:
-    """A hit that a connector was to complete is resumed without it.
-
-    Look up as with a connector, which would bring the state, and go on from there although none brought anything.
-    """
-    inside: list[Any] = []
-
-    def get_computed_blocks(original: Any, manager: Any, request: Any, max_cache_hit_length: Any = None) -> Any:
-        if inside:
-            return original(request, max_cache_hit_length)
-        inside.append(request)
-        try:
-            return manager.get_computed_blocks_for_connector(request, max_cache_hit_length)[:3]
-        finally:
-            inside.pop()
-
-    patches.method(MANAGER, "KVCacheManager", "get_computed_blocks", get_computed_blocks)
 
 
 @mutant(

@@ -169,6 +169,7 @@ class RealScheduler(Driven):
             drafts={r: [max(token, NO_TOKEN) for token in drafts] for r, drafts in output.scheduled_spec_decode_tokens.items()},
         )
         self._check(scheduled)
+        scheduled.fed = self.worker.fed(output.scheduled_spec_decode_tokens, scheduler.requests)
         self._outputs.append(output)
         return scheduled
 
@@ -221,6 +222,7 @@ class RealScheduler(Driven):
     def complete(self, scheduled: Scheduled) -> None:
         """Answer the oldest step with what was sampled, and report what came of it."""
         self._ran, sampled, self._answer = scheduled.step, self._answer, {}
+        self.worker.sampled(sampled)
         self._update(self._outputs.popleft(), self._model_output(sampled))
         for r in sampled:
             self.report(r)
@@ -295,7 +297,12 @@ class ReportingManager:
     def __init__(self, adapter: RealScheduler, clock: Clock) -> None:
         self.reason: UnpublishReason = "reset"
         self._adapter, self._manager = adapter, adapter.manager
-        for name in ("get_computed_blocks", "allocate_slots", "take_kv_cache_block_copies"):
+        for name in (
+            "get_computed_blocks",
+            "get_computed_blocks_for_connector",
+            "allocate_slots",
+            "take_kv_cache_block_copies",
+        ):
             setattr(self, name, clock.outside(getattr(self._manager, name)))
         self.cache_blocks = clock.outside(self._cache_blocks)
         self.free = clock.outside(self._free)

@@ -16,6 +16,7 @@ Sources: vLLM 0.29.0 to 0.33.0, `v1/worker/gpu_model_runner.py`, `gpu_input_batc
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,7 @@ from harness.engines.real_vllm.source import Source
 from harness.engines.real_vllm.worker_slots import SlotMapping
 from harness.engines.real_vllm.worker_states import StateCopies
 from harness.engines.real_vllm.worker_tables import WorkerTables, without_cleared
+from harness.engines.real_vllm.worker_tokens import tokens_of
 from harness.history.events import Move
 from reference_impl.vllm_extended.config import Options
 
@@ -80,9 +82,11 @@ class RealWorker(WorkerTables):
             use_async_scheduling=config.scheduler_config.async_scheduling,
             use_async_spec_decode=False,
             device=torch.device("cpu"),
+            max_model_len=options.max_model_len,
             _zero_block_ids=_nothing,
             _may_reorder_batch=_nothing,
         )
+        self._tokens = tokens_of(source, self._runner, ahead=config.scheduler_config.async_scheduling)
 
     def update(self, output: Any) -> dict[str, int]:
         """Take in what a step tells the worker; return the position from which each request computes.
@@ -102,7 +106,21 @@ class RealWorker(WorkerTables):
         if self._states is not None:
             self._states.update(output, batch, self._runner.requests)
         self._slots.update(output.num_scheduled_tokens, batch)
+        self._counts = output.num_scheduled_tokens
         return {r: int(batch.num_computed_tokens_cpu[batch.req_id_to_index[r]]) for r in output.num_scheduled_tokens}
+
+    def fed(self, drafts: Mapping[str, list[int]], requests: Mapping[str, Any]) -> dict[str, list[int]]:
+        """Return, by request of the last step whose row is not its own tokens, what is fed of it but its drafts."""
+        if self._tokens is None:
+            return {}
+        wrong = self._tokens.fed(self._counts, drafts, requests)
+        self._tokens.prepared(self._counts)
+        return wrong
+
+    def sampled(self, tokens: Mapping[str, list[int]]) -> None:
+        """Have the runner note what the last step has sampled."""
+        if self._tokens is not None:
+            self._tokens.sampled(tokens)
 
     def rows(self, r: str, held: Tables, null: int) -> Tables:
         """Return a request's rows of the block tables as far as they are used. `held` is the engine's own table."""

@@ -119,21 +119,6 @@ WORKER: tuple[Mutant, ...] = (
     ),
     # --- running states -----------------------------------------------------------------------------------------------------
     fault(
-        Edit(
-            STATES,
-            "",
-            "cleanup_mamba_state_idx",
-            "itertools.chain(finished_req_ids, preempted_req_ids, resumed_req_ids)",
-            "finished_req_ids",
-        ),
-        name="vllm-worker-column-outlives-preemption",
-        what="A request that was preempted goes on from the column where its state was before.",
-        mirrors="vllm-project/vllm#35157",
-        anomaly="stale-hit",
-        checker="safety-law",
-        group="E",
-    ),
-    fault(
         Edit(STATES, "", "preprocess_mamba", "if prev_state_idx != -1 and prev_state_idx != curr_state_idx:", "if False:"),
         name="vllm-worker-state-not-copied",
         what="A running state is not copied to the block that the step fills.",

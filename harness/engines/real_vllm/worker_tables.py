@@ -8,6 +8,7 @@ Sources: vLLM 0.29.0 to 0.33.0, `v1/core/sched/output.py`; `v1/worker/gpu_model_
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from harness.engines.cache_state import Tables
@@ -49,6 +50,13 @@ class WorkerTables:
             if r not in starts or r not in self._rows:
                 raise EngineFailure("died", f"had {r} compute, of which its scheduler had not told the worker")
         return starts
+
+    def fed(self, drafts: Mapping[str, list[int]], requests: Mapping[str, Any]) -> dict[str, list[int]]:
+        """Return, by request, what the last step feeds that is not its own tokens: nothing, for all that tables show."""
+        return {}
+
+    def sampled(self, tokens: Mapping[str, list[int]]) -> None:
+        """Take note of what a step has sampled."""
 
     def whole(self, r: str) -> Tables:
         """Return a request's rows with all that was told of them. They only ever grow, until the request comes back."""

@@ -1,0 +1,121 @@
+"""Bugs that were in a release of vLLM, in its connectors or in what its scheduler does with one: each fix is undone again.
+
+As in `shipped_faults`, which says what each is. Each is shown with the connector that it is listed under.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from harness.engines.mutant import Mutant
+from harness.engines.real_vllm.edits import Edit, edited
+from harness.engines.real_vllm.patch import SCHEDULER
+
+OWNER = "Scheduler"
+OFFLOADING, OFFLOADS = "distributed.kv_transfer.kv_connector.v1.offloading.scheduler", "OffloadingConnectorScheduler"
+
+fault = partial(edited, height="scheduler")
+
+ON_OFFLOADING: tuple[Mutant, ...] = (
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "finish_requests",
+            "delay_free_blocks = ( self.deferred_loads.pop(request.request_id, None) is None and "
+            "request.request_id not in self.finished_recving_kv_req_ids )",
+            "delay_free_blocks = False",
+        ),
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_update_from_kv_xfer_finished",
+            "assert req_id in self.requests req = self.requests[req_id] if req.status",
+            "req = self.requests.get(req_id)\nif req is None:\n    continue\nif req.status",
+        ),
+        name="vllm-freed-while-loading",
+        what="The blocks of a request that is aborted are given back while they are still filled.",
+        mirrors="vllm-project/vllm#32255",
+        anomaly="aliased-write",
+        checker="ownership",
+        group="K",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_handle_blocked_waiting_request",
+            "if request.num_preemptions: request.status = RequestStatus.PREEMPTED else: request.status = RequestStatus.WAITING",
+            "request.status = RequestStatus.WAITING",
+        ),
+        name="vllm-resumed-behind-a-load-told-as-new",
+        what="A preempted request that was loaded is told to the worker as a new one, without what it had generated.",
+        mirrors="vllm-project/vllm#31583",
+        anomaly="stale-hit",
+        checker="safety-law",
+        group="E",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_get_local_prefix_cache_hit",
+            "if connector is not None and connector.supports_divergent_local_hybrid_hits:",
+            "if connector is not None:",
+        ),
+        Edit(SCHEDULER, OWNER, "schedule", "if hit_diverged and num_external_computed_tokens == 0:", "if False:"),
+        name="vllm-connector-hit-resumed",
+        what="A hit that a connector was to complete is resumed without it.",
+        mirrors="vllm-project/vllm#48425, vllm-project/vllm#50344, vllm-project/vllm#53505, vllm-project/vllm#46453",
+        anomaly="group-misalignment",
+        checker="safety-law",
+        group="C",
+    ),
+    fault(
+        Edit(OFFLOADING, OFFLOADS, "_build_connector_meta", "self._current_batch_jobs_to_flush.update(jobs_to_flush)", "pass"),
+        name="vllm-offload-preempted-while-storing",
+        what="What is still stored of a request goes on being copied when the request is preempted and its blocks are others'.",
+        mirrors="vllm-project/vllm#29870",
+        anomaly="partial-commit",
+        checker="commit-order",
+        group="K",
+    ),
+    fault(
+        Edit(OFFLOADING, OFFLOADS, "_build_store_jobs", "if req.status is RequestStatus.FINISHED_ABORTED:", "if False:"),
+        name="vllm-offload-beyond-what-was-computed",
+        what="Of a request that is aborted in its prompt the whole prompt is stored.",
+        mirrors="vllm-project/vllm#49285",
+        anomaly="partial-commit",
+        checker="commit-order",
+        group="K",
+    ),
+    fault(
+        Edit(OFFLOADING, OFFLOADS, "_update_req_states", "group_state.block_ids[j] = 0", "pass"),
+        name="vllm-offload-stale-window-block",
+        what="A window block that could not be stored in time is stored when somebody else has it.",
+        mirrors="vllm-project/vllm#42959",
+        anomaly="partial-commit",
+        checker="commit-order",
+        group="K",
+    ),
+    fault(
+        Edit(
+            OFFLOADING,
+            OFFLOADS,
+            "_lookup_complete_chunks",
+            "max_hit_size_tokens = round_down( max_hit_size_tokens, self._mamba_align_size )",
+            "pass",
+        ),
+        name="vllm-offload-state-off-the-grid",
+        what="A request resumes one token before the end of a block, on the state of the block's end.",
+        mirrors="vllm-project/vllm#51094, vllm-project/vllm#51100",
+        anomaly="state-position-skew",
+        checker="safety-law",
+        group="K",
+    ),
+)
+
+SHIPPED_CONNECTED = ON_OFFLOADING
+SHIPPED_CONNECTOR_OF: Mapping[str, str] = {fault.name: "offloading" for fault in ON_OFFLOADING}
+"""The connector on which each is shown."""

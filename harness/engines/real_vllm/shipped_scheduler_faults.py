@@ -1,0 +1,85 @@
+"""Bugs that were in a release of vLLM, in its scheduler or in what its worker keeps of the batch: each fix is undone again.
+
+As in `shipped_faults`, which says what each is; all are found at scheduler height. Source: the reports and pull requests that
+each names, read beside the sources of the releases 0.26.0 to 0.33.0.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from harness.engines.mutant import Mutant
+from harness.engines.real_vllm.edits import Edit, edited
+from harness.engines.real_vllm.patch import SCHEDULER
+
+OWNER = "Scheduler"
+RUNNER, RUNNER_CLASS = "v1.worker.gpu_model_runner", "GPUModelRunner"
+STATES = "v1.worker.mamba_utils"
+
+fault = partial(edited, height="scheduler")
+
+SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_mamba_block_aligned_split",
+            "prefill_end = max(request.num_prompt_tokens, request.num_tokens - 1)",
+            "prefill_end = request.num_prompt_tokens",
+        ),
+        name="vllm-replayed-output-is-not-cut",
+        what="What a resumed request computes again of its output is cut anywhere, and its states are keyed at boundaries.",
+        mirrors="vllm-project/vllm#33706",
+        anomaly="fabricated-snapshot",
+        checker="no-fabricated-snapshots",
+        group="A",
+    ),
+    # --- what the worker is told of tokens ----------------------------------------------------------------------------------
+    fault(
+        Edit(RUNNER, RUNNER_CLASS, "_update_states", "if self.use_async_scheduling and num_output_tokens > 0:", "if False:"),
+        name="vllm-worker-forgets-what-was-generated",
+        what="A request that comes back to the batch with steps in flight has placeholders for what it had generated.",
+        mirrors="vllm-project/vllm#26385",
+        anomaly="stale-hit",
+        checker="safety-law",
+        group="F",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_make_cached_request_data",
+            "all_token_ids[req_id] = req.all_token_ids.copy()",
+            "all_token_ids[req_id] = req.all_token_ids[: req.num_computed_tokens + num_scheduled_tokens[req_id]]",
+        ),
+        name="vllm-told-as-far-as-the-chunk",
+        what="The worker is told a resumed request's tokens up to the end of its chunk, and takes the last for output.",
+        mirrors="vllm-project/vllm#28787",
+        anomaly="stale-hit",
+        checker="safety-law",
+        group="F",
+    ),
+    # --- running states -----------------------------------------------------------------------------------------------------
+    fault(
+        Edit(
+            STATES,
+            "",
+            "cleanup_mamba_state_idx",
+            "itertools.chain(finished_req_ids, preempted_req_ids, resumed_req_ids)",
+            "itertools.chain(finished_req_ids, preempted_req_ids)",
+        ),
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "schedule",
+            "preempted_req_ids=self.reset_preempted_req_ids",
+            "preempted_req_ids={request.request_id for request in preempted_reqs}",
+        ),
+        name="vllm-column-outlives-a-reset",
+        what="A request that a reset took its blocks from goes on from the column where its state was before.",
+        mirrors="vllm-project/vllm#35157",
+        anomaly="stale-hit",
+        checker="safety-law",
+        group="E",
+    ),
+)
