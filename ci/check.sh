@@ -39,6 +39,7 @@ cuda   the same on a GPU                                                      do
 mutants  every seeded fault, hunted anew                                       ci/stage_mutants.sh
 vllm   two real releases, and faults patched into them                        ci/stage_vllm.sh
 lmcache  the installed LMCache, and faults patched into it                     ci/stage_lmcache.sh
+llama  the real llama.cpp's server on tiny hybrid models                       ci/stage_llama_cpp.sh
 openvino  the real OpenVINO GenAI on tiny hybrid models                        ci/stage_openvino.sh
 transformers  the installed transformers on tiny hybrid models                 ci/stage_transformers.sh
 server  a real vLLM server on a CPU, scored and broken                        ci/stage_vllm_server.sh

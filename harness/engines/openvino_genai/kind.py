@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness._util.errors import EngineMissing, UsageError
+from harness.engines.answering import chosen
 from harness.engines.kind import EngineKind, WrittenFor
 from harness.engines.protocol import Engine
 from harness.trace.configurations import Configuration
@@ -27,11 +28,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
     Raises EngineMissing without the package or the model, UsageError for what the engine does not take.
     """
-    model = options.get("model", HYBRID[0])
-    if model not in (*HYBRID, ATTENTION):
-        raise UsageError(f"--engine openvino-genai: model is one of {', '.join((*HYBRID, ATTENTION))}, not {model!r}")
-    if options.get("caching", "on") not in ("on", "off"):
-        raise UsageError(f"--engine openvino-genai: caching is on or off, not {options['caching']!r}")
+    model = chosen("openvino-genai", options, "model", (*HYBRID, ATTENTION))
+    caching = chosen("openvino-genai", options, "caching", ("on", "off")) == "on"
     multiplier = multiplier_of(header.layout)
     folder = options.get("models") or os.environ.get(MODELS, "")
     path = Path(folder) / model
@@ -42,7 +40,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         from harness.engines.openvino_genai.pipeline import Pipeline
     except ImportError as error:
         raise EngineMissing(f"--engine openvino-genai: needs openvino-genai ({error}); {INSTALL}", INSTALL) from None
-    return Pipeline(header, path, caching=options.get("caching") != "off", multiplier=multiplier)
+    return Pipeline(header, path, caching=caching, multiplier=multiplier)
 
 
 def multiplier_of(layout: Layout) -> int:

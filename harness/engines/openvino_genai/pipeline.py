@@ -14,7 +14,7 @@ import numpy as np
 import openvino
 import openvino_genai as genai
 
-from harness._util.errors import UsageError
+from harness.engines.answering import declared, takes
 from harness.engines.failure import native
 from harness.history.events import Answer, Answering, Ended, Event, Header, Rules
 from harness.trace.format import Abort, Finish, Op, Step, Submit, TraceHeader
@@ -64,9 +64,7 @@ class Pipeline:
     """The pipeline as an engine at answers height. `pages` of a trace are KV blocks, from which OpenVINO sizes the states."""
 
     def __init__(self, header: TraceHeader, model: Path, *, caching: bool, multiplier: int) -> None:
-        unknown = sorted(set(header.options) - {"chunk"})
-        if unknown:
-            raise UsageError(f"--engine openvino-genai: takes the option chunk of a trace, not {', '.join(unknown)}")
+        takes("openvino-genai", header, ("chunk",))
         config = genai.SchedulerConfig()
         config.num_kv_blocks = header.pages
         config.max_num_batched_tokens = int(header.options.get("chunk", UNSPLIT))
@@ -77,16 +75,8 @@ class Pipeline:
         self._pipeline = genai.ContinuousBatchingPipeline(str(model), config, "CPU", FLOAT32)
         self._asked: dict[str, _Asked] = {}
         self._count = 0
-        self._header = Header(
-            engine="openvino-genai",
-            engine_version=genai.__version__,
-            height="answers",
-            pools=[],
-            groups=[],
-            rules=Rules(caching=caching, answering=Answering("float32", VOCABULARY)),
-            capabilities=["abort"],
-            trace=header.name,
-        )
+        rules = Rules(caching=caching, answering=Answering("float32", VOCABULARY))
+        self._header = declared("openvino-genai", header, rules, version=genai.__version__)
 
     def describe(self) -> Header:
         """Return what the engine declares."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness._util.errors import UsageError
+from harness.engines.answering import chosen, declared, takes
 from harness.engines.kind import EngineKind
 from harness.engines.mutant import Mutant
 from harness.engines.protocol import Engine
@@ -27,9 +28,7 @@ class SampleEngine:
     """The server as an engine at answers height."""
 
     def __init__(self, header: TraceHeader, options: Mapping[str, str]) -> None:
-        unknown = sorted(set(header.options) - {"chunk"})
-        if unknown:
-            raise UsageError(f"--engine sample: takes the option chunk of a trace, not {', '.join(unknown)}")
+        takes("sample", header, ("chunk",))
         blocks = {group.block_size for group in header.layout.groups}
         if len(blocks) > 1:
             raise UsageError("--engine sample: takes layouts whose groups have one block size")
@@ -42,15 +41,8 @@ class SampleEngine:
             chunk=int(header.options.get("chunk", CHUNK)),
             noise=float(options.get("noise", 0)),
         )
-        self.header = Header(
-            engine="sample",
-            height="answers",
-            pools=[],
-            groups=[],
-            rules=Rules(caching=cache.enabled, answering=Answering("float64", VOCABULARY)),
-            capabilities=["abort", "salt"],
-            trace=header.name,
-        )
+        rules = Rules(caching=cache.enabled, answering=Answering("float64", VOCABULARY))
+        self.header = declared("sample", header, rules, salt=True)
 
     def describe(self) -> Header:
         """Return what the engine declares."""
@@ -90,8 +82,7 @@ def _answer(request: Request, how: Any) -> Answer:
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     """Open the engine for a trace. Raises UsageError for options or a trace that it does not take."""
     for name, known in (("caching", YES_NO), ("model", ("hybrid", "attention"))):
-        if options.get(name, next(iter(known))) not in known:
-            raise UsageError(f"--engine sample: {name} is {' or '.join(known)}, not {options[name]!r}")
+        chosen("sample", options, name, known)
     try:
         return SampleEngine(header, options)
     except ValueError as error:

@@ -1,0 +1,85 @@
+"""How llama.cpp registers: its options, its configurations, its twin and its controls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness._util.errors import EngineMissing
+from harness.engines.answering import chosen
+from harness.engines.kind import EngineKind, WrittenFor
+from harness.engines.llama_cpp.settings import NAME
+from harness.engines.protocol import Engine
+from harness.trace.configurations import Configuration
+from harness.trace.format import GroupSpec, Layout, TraceHeader
+
+MODELS = "CACHEWITNESS_LLAMA_CPP_MODELS"
+"""The environment variable that names the folder of the models."""
+INSTALL, MODELS_MADE = "pip install 'cachewitness[llama-cpp]'", "ci/stage_llama_cpp.sh"
+STATES = ("qwen3-next", "qwen35", "granite-hybrid", "falcon-h1", "lfm2", "jamba", "nemotron-h")
+WINDOWS, ATTENTION = ("gemma3", "gpt-oss"), "qwen3"
+ALL = (*STATES, *WINDOWS, ATTENTION)
+BLOCK = 32
+"""Tokens by whose multiples traces draw their lengths, which are the windows of the models that have some."""
+SHRINKING = 400
+"""Traces that are tried in search of a smaller one."""
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+    """Open a server for a trace.
+
+    Raises EngineMissing without the package or the model, UsageError for what the engine does not take.
+    """
+    model = chosen(NAME, options, "model", ALL)
+    caching = chosen(NAME, options, "caching", ("on", "off")) == "on"
+    folder = options.get("models") or os.environ.get(MODELS, "")
+    path = Path(folder) / f"{model}.gguf"
+    if not folder or not path.is_file():
+        where = f"{path} is not there" if folder else f"name their folder, models=DIR or {MODELS}"
+        raise EngineMissing(f"--engine {NAME}: needs the model {model}: {where}; {MODELS_MADE} makes them", MODELS_MADE)
+    try:
+        from harness.engines.llama_cpp.engine import LlamaCpp
+    except ImportError as error:
+        raise EngineMissing(f"--engine {NAME}: needs xllamacpp ({error}); {INSTALL}", INSTALL) from None
+    return LlamaCpp(header, path, caching=caching)
+
+
+def configurations() -> list[Configuration]:
+    """Return what a run takes: llama.cpp's defaults, and each part of its cache in turn smaller, off, or otherwise."""
+    axes: list[dict[str, Any]] = [
+        {},
+        {"n_ubatch": 16, "chunk": 48},
+        {"kv_unified": False, "cache_ram": 0},
+        {"n_parallel": 1, "ctx_checkpoints": 3},
+        {"n_parallel": 2, "swa_full": True, "checkpoint_min_step": 8},
+        {"n_parallel": 2, "slot_files": True},
+    ]
+    return [Configuration(_layout(), options, "") for options in axes]
+
+
+def _layout() -> Layout:
+    groups = [GroupSpec("full", BLOCK), GroupSpec("recurrent", BLOCK)]
+    return Layout(f"llama-cpp-{BLOCK}", groups, f"lengths around multiples of {BLOCK} tokens", "llama.cpp has no blocks")
+
+
+ENGINE = EngineKind(
+    name=NAME,
+    summary="the installed llama.cpp's server on tiny hybrid models",
+    heights=("answers",),
+    open=open_engine,
+    options={
+        "model": f"{', '.join(STATES)} (default: the first), {' or '.join(WINDOWS)}: windows, {ATTENTION}: attention alone",
+        "models": f"the folder of the models; default: {MODELS}",
+        "caching": "on (default), or off: the uncached twin",
+    },
+    policies=None,
+    replays=False,
+    configurations=configurations,
+    cold={"caching": "off"},
+    controls={"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}},
+    shrinking=SHRINKING,
+    isolated=True,
+    written_for=WrittenFor("llama.cpp", "xllamacpp", "2026.10", "2026.10"),
+)
