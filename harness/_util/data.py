@@ -1,8 +1,7 @@
-"""Finds the data that is installed with the harness: `fixtures`.
+"""Finds the data that is installed with the harness: `fixtures`, and the samples of `docs`.
 
-In a checkout it is a top-level folder. It is no import package (other projects use the name), so a wheel carries what the
-commands need of it inside this package, as `harness/_data/fixtures`; only a wheel has that folder. Callers get the same tree
-either way.
+In a checkout they are folders outside any import package (other projects use the names), so a wheel carries what the commands
+need of them inside this package, in `harness/_data`; only a wheel has that folder. Callers get the same tree either way.
 """
 
 from __future__ import annotations
@@ -16,7 +15,16 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 def fixtures() -> Path:
     """Return the folder of fixtures: vectors, traces, layouts, checkpoints. Raises UsageError if there is none."""
-    packaged, checkout = _PACKAGE / "_data" / "fixtures", _PACKAGE.parent / "fixtures"
+    return _found("fixtures", "fixtures")
+
+
+def samples() -> Path:
+    """Return the folder of samples that `cachewitness new` copies. Raises UsageError if there is none."""
+    return _found("samples", "docs/samples")
+
+
+def _found(name: str, in_checkout: str) -> Path:
+    packaged, checkout = _PACKAGE / "_data" / name, _PACKAGE.parent / in_checkout
     for folder in (packaged, checkout):
         if folder.is_dir():
             return folder

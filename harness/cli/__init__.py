@@ -159,6 +159,7 @@ def _register() -> None:
     from harness.cli.fuzz import fuzz
     from harness.cli.ls import ls, schema
     from harness.cli.mutants import mutants
+    from harness.cli.new import new
     from harness.cli.plan import plan
     from harness.cli.protocol_check import protocol_check
     from harness.cli.replay import replay
@@ -168,7 +169,7 @@ def _register() -> None:
     from harness.cli.serve import serve
 
     judging = (run, fuzz, mutants, score, serve, replay, explain, report, check)
-    for command in (*judging, doctor, protocol_check, fill, consume, plan, ls, schema):
+    for command in (*judging, doctor, new, protocol_check, fill, consume, plan, ls, schema):
         cli.add_command(command)
 
 

@@ -69,6 +69,7 @@ def test_every_module_is_in_it(names: list[str]) -> None:
 def test_the_data_is_what_commands_read(names: list[str]) -> None:
     """All of each folder that is carried, and nothing of the others."""
     carried = {DATA + name for folder in CARRIED for name in tracked(f"fixtures/{folder}")}
+    carried.add(f"{DATA}samples/paged_adapter.py")
     assert {name for name in names if name.startswith(DATA)} == carried
 
 
@@ -86,6 +87,7 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["run", "--suite", "invariants", "--layout", "full-mamba", "--quiet"],
         ["consume", "--quiet", DATA + "fixtures/vectors"],
         ["ls", "layouts"],
+        ["new", "engine", "my-cache"],
         ["fill", "--help"],
     ],
     ids=lambda command: command[0],

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 400
 KEPT = ("HOME", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "PYTHONPYCACHEPREFIX")
 """What a session has of the environment of the tests: nothing that an engine's policy or the form of a report reads."""
+INSTALLED = "installed"
 _MARK = "\x1e"
 _BLOCK = re.compile(r"^```console(?: (\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _STATUS = "echo $?"
@@ -72,7 +73,7 @@ def run(session: Session, folder: Path) -> list[str]:
     """Run a session in bash, in an empty folder, and return what is wrong: what was printed beside what is shown."""
     tools = _tools(folder / "bin")
     (folder / "here").mkdir()
-    python = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
+    python = {"PYTHONPATH": f"{ROOT}:{folder / INSTALLED}", "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
     kept = {name: value for name, value in os.environ.items() if name in KEPT}
     with (folder / "printed").open("w+", encoding="utf-8") as printed:
         shell = subprocess.Popen(
@@ -93,11 +94,21 @@ def run(session: Session, folder: Path) -> list[str]:
 
 
 def _tools(folder: Path) -> Path:
-    """Make the commands `cachewitness` and `python`, which are those that run the tests."""
+    """Make the commands `cachewitness`, `python` and `pip`: those that run the tests.
+
+    `pip install -e .` installs into a folder of the session's own, with links to the modules, and needs no network.
+    """
     folder.mkdir()
-    for name, arguments in (("cachewitness", "-m harness.cli"), ("python", "")):
+    python, site = sys.executable, folder.parent / INSTALLED
+    install = "-m pip install -qqq --disable-pip-version-check --no-deps --no-build-isolation --target"
+    tools = {
+        "cachewitness": f'exec "{python}" -m harness.cli "$@"',
+        "python": f'exec "{python}" "$@"',
+        "pip": f'[ "$*" = "install -e ." ] && "{python}" {install} "{site}" . && ln -sf "$PWD"/*.py "{site}"',
+    }
+    for name, script in tools.items():
         tool = folder / name
-        tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n', encoding="utf-8")
+        tool.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
         tool.chmod(0o755)
     return folder
 
