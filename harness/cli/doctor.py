@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness._util.errors import UsageError
 from harness.cli.options import engines_option, interpreter_of
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ SAID = {"runs": "runs", "missing": "missing", "broken": "broken", "refuses": "re
 
 
 @click.command()
-@click.argument("engine", nargs=-1)
+@click.argument("engine", nargs=-1, metavar="[NAME[:KEY=VALUE,…]]…")
 @engines_option
 @click.option(
     "--deadline",
@@ -31,22 +30,17 @@ SAID = {"runs": "runs", "missing": "missing", "broken": "broken", "refuses": "re
 def doctor(engine: tuple[str, ...], engines: str, deadline: float, as_json: bool) -> int:
     """Start each engine in a process of its own, open it for a trace, and say what is missing.
 
-    ENGINE: these alone. Exit code 4 if one that is named does not run; without names 0, whatever runs.
+    ENGINE, with its options: these alone. Exit code 4 if one that is named does not run; without names 0, whatever runs.
     """
     import msgspec
 
-    from harness._util.names import nearest
     from harness.engines.doctor import document, examine
     from harness.engines.interpreters import file_of
-    from harness.engines.registry import kinds
+    from harness.engines.registry import EngineSpec, kinds, parse
     from harness.verdict.result import EXIT_USAGE
 
-    known = kinds()
-    for name in engine:
-        if name not in known:
-            raise UsageError(f"doctor: no engine is called {name!r}{nearest(name, known)}")
-    asked = [known[name] for name in dict.fromkeys(engine)] or list(known.values())
-    found = document([examine(kind, interpreter_of(kind, engines), deadline) for kind in asked], file_of(engines))
+    asked = [parse(text) for text in dict.fromkeys(engine)] or [EngineSpec(kind, {}, name) for name, kind in kinds().items()]
+    found = document([examine(spec, interpreter_of(spec.kind, engines), deadline) for spec in asked], file_of(engines))
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
     else:

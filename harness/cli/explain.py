@@ -52,7 +52,8 @@ def _judged(path: Path, engine: str, isolate: Isolate) -> Result:
 
     from harness.history import events as history
     from harness.history import validate
-    from harness.run.execute import attempt, drive, judge
+    from harness.run.answers import runs
+    from harness.run.execute import attempt, judge
 
     with path.open("rb") as file:
         is_history = history.FORMAT.encode() in file.readline()
@@ -61,7 +62,7 @@ def _judged(path: Path, engine: str, isolate: Isolate) -> Result:
         events = [event for _, event in lines]
         return replace(judge(header, iter(events)), history=history.History(header, events))
     trace, spec = validate.load_trace(path), engine_of(engine, isolate=isolate)
-    return attempt(lambda: drive(trace, spec.open(trace.header)))[0]
+    return attempt(lambda: runs(trace, spec))[0]
 
 
 def _shown(result: Result) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.errors import UsageError
+from harness._util.lines import printable
 
 if TYPE_CHECKING:
     from harness.engines.child.rehearsal import Problem, Rehearsal
@@ -52,11 +53,11 @@ def protocol_check(command: tuple[str, ...], deadline: float) -> int:
 def _lines(problem: Problem) -> list[str]:
     """Return a problem in lines: what was asked, what came, what is wrong with it, and where to read on."""
     went = [f"  {name:8}  {_cut(line)}" for name, line in (("asked", problem.asked), ("came", problem.came)) if line]
-    return [f"WRONG  {problem.part}", *went, f"  but       {problem.wrong}", f"  read      {problem.section}"]
+    return [f"WRONG  {problem.part}", *went, f"  but       {printable(problem.wrong)}", f"  read      {problem.section}"]
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= SHOWN else f"{line[:SHOWN]}… ({len(line):,} characters)"
+    return printable(line if len(line) <= SHOWN else f"{line[:SHOWN]}… ({len(line):,} characters)")
 
 
 def _verdict(told: Rehearsal, command: str) -> list[str]:

@@ -67,16 +67,16 @@ def document(engines: list[Engine], file: Path | None) -> Document:
     return Document(cachewitness=__version__, python=sys.executable, engines_file=str(file or ""), engines=engines)
 
 
-def examine(kind: EngineKind, interpreter: str, deadline: float) -> Engine:
+def examine(spec: EngineSpec, interpreter: str, deadline: float) -> Engine:
     """Start an engine in its process and open it for a trace; `deadline` in seconds, `interpreter` empty: this Python."""
-    python, written = interpreter or sys.executable, kind.written_for
-    found = Engine(name=kind.name, summary=kind.summary, state="program", heights=list(kind.heights), interpreter=python)
+    kind, python, written = spec.kind, interpreter or sys.executable, spec.kind.written_for
+    found = Engine(name=spec.text, summary=kind.summary, state="program", heights=list(kind.heights), interpreter=python)
     if kind.command:
         found.mend = "cachewitness protocol-check -- COMMAND"
         return found
     isolation = Isolation(deadline=deadline, opening=deadline, python=interpreter)
     began = perf_counter()
-    _open(EngineSpec(kind, {}, kind.name).isolated(isolation), found)
+    _open(spec.isolated(isolation), found)
     found.seconds = perf_counter() - began
     if found.mend.startswith("pip "):
         found.mend = f"{python} -m {found.mend}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +15,8 @@ PAGES = sorted(path for path in (consoles.ROOT / "docs").rglob("*.md") if "```co
 SESSIONS = [(page, session) for page in PAGES for session in consoles.sessions(page.read_text(encoding="utf-8"))]
 NEEDED = {"": (), "toy": ("torch",), "score": ("torch", "lm_eval", "aiohttp")}
 """What the commands of a block import, by the word behind `console`."""
+TOOLS = {"cpp": "g++"}
+"""What they run, by the same word."""
 
 
 @pytest.mark.parametrize(
@@ -23,7 +26,9 @@ NEEDED = {"": (), "toy": ("torch",), "score": ("torch", "lm_eval", "aiohttp")}
 )
 def test_the_page_shows_what_is_printed(page: Path, session: consoles.Session, tmp_path: Path) -> None:
     """A section's commands, one after the other in one shell; `…` on the page stands for what differs from run to run."""
-    missing = [name for name in NEEDED[session.extra] if find_spec(name) is None]
+    if session.extra in TOOLS and shutil.which(TOOLS[session.extra]) is None:
+        pytest.skip(f"needs {TOOLS[session.extra]}")
+    missing = [name for name in NEEDED.get(session.extra, ()) if find_spec(name) is None]
     if missing:
         pytest.skip(f"needs the extra `{session.extra}`: pip install 'cachewitness[{session.extra}]'")
     wrong = consoles.run(session, tmp_path)

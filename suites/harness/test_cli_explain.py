@@ -9,10 +9,13 @@ import pytest
 from harness.checkers.anomalies import CATALOGUE
 from harness.cli import invoke
 from harness.engines.registry import parse
+from harness.engines.sample import engine as sample
 from harness.history import events as history
 from harness.history.validate import load_trace
 from harness.mutants.minimal_trace import folder
 from harness.run.execute import drive
+from harness.trace.answer_stories import write
+from harness.trace.format import save
 
 FAULT = "hit-is-maximum-over-groups"
 WITNESS = folder() / f"{FAULT}.jsonl"
@@ -38,6 +41,18 @@ def test_a_trace_is_drawn_on_the_engine_that_is_named(capsys: pytest.CaptureFixt
     assert WRONG in capsys.readouterr().out
     assert invoke(["explain", str(WITNESS)]) == 0
     assert "nothing is wrong with it" in capsys.readouterr().out
+
+
+def test_a_trace_at_answers_height_is_run_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With prompts spelled, beside the uncached twin: a right engine is not said to die of it."""
+    save(write(sample.configurations()[0].shape("answers"), "replays", 0), tmp_path / "asked.jsonl")
+    for engine, said in {
+        "sample": "nothing is wrong with it",
+        "sample:mutant=snapshot-one-token-early": "answer-differs",
+    }.items():
+        assert invoke(["explain", str(tmp_path / "asked.jsonl"), "--engine", engine]) == 0
+        out = capsys.readouterr().out
+        assert said in out and "died" not in out
 
 
 def test_a_history_is_drawn_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

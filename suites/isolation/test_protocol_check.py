@@ -193,3 +193,21 @@ def test_a_command_that_cannot_be_started_is_one_line(capsys: pytest.CaptureFixt
     assert "cannot be started (No such file or directory)" in capsys.readouterr().err
     assert invoke(["protocol-check"]) == 4
     assert "name the program" in capsys.readouterr().err
+
+
+def test_a_program_that_names_no_layouts_is_offered_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is asked on those that it takes; one that takes none is told to name its own."""
+    source, named = (
+        PYTHON.read_text(encoding="utf-8"),
+        ', "layouts": [{"name": "full-16", "groups": [{"kind": "full", "block_size": 16}]}]',
+    )
+    assert source.count(named) == 1
+    unnamed = source.replace(named, "").replace(
+        '(group,) = trace["layout"]["groups"]', 'group, *more = trace["layout"]["groups"]'
+    )
+    unnamed = unnamed.replace('if group["kind"] != "full"', 'if more or group["kind"] != "full"')
+    assert checked(unnamed, tmp_path, "10") == 0
+    out = capsys.readouterr().out
+    assert "layouts that it takes: 4 answers" in out and "layout full: " in out and "layout full-mamba" not in out
+    assert checked(unnamed.replace("if more or", "if True or"), tmp_path, "10") == 4
+    assert "it opens none of the layouts full, full-mamba" in capsys.readouterr().out

@@ -5,7 +5,8 @@ command are what it prints, standard error included. `…` stands for any text w
 A command that ends with another status than 0 must be followed by `$ echo $?`, so that the page shows it.
 
 The blocks of a section (a heading of two #) are one session: one bash, in an empty folder, one command after the other, so
-that what is exported or written stays. Blocks marked `console toy` need the extra `toy`; they are a session of their own.
+that what is exported or written stays. Blocks marked `console toy` need the extra `toy`, those marked `console cpp` a compiler;
+they are a session of their own. `CHECKOUT` is where this repository lies.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def run(session: Session, folder: Path) -> list[str]:
     """Run a session in bash, in an empty folder, and return what is wrong: what was printed beside what is shown."""
     tools = _tools(folder / "bin")
     (folder / "here").mkdir()
-    python = {"PYTHONPATH": f"{ROOT}:{folder / INSTALLED}", "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
+    python = {"PYTHONPATH": f"{ROOT}:{folder / INSTALLED}", "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1", "CHECKOUT": str(ROOT)}
     kept = {name: value for name, value in os.environ.items() if name in KEPT}
     with (folder / "printed").open("w+", encoding="utf-8") as printed:
         shell = subprocess.Popen(

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from harness._util.errors import EngineMissing, UsageError
+from harness._util.lines import printable
 from harness.engines.child.messages import (
     PROTOCOL,
     VERSION,
@@ -47,6 +48,8 @@ STACK = re.compile(r"^Current thread .*\n +File (.+)$", re.MULTILINE)
 """The innermost frame in what Python's fault handler writes."""
 IDLE_MAX = 8
 """Children that wait for another trace at once: a process that opens many engines does not keep one of each."""
+TOLD = 1000
+"""Characters of a message of the child's that are told."""
 QUOTED = 80
 """Characters of an answer, or of the last line of an output, that a message repeats."""
 
@@ -117,11 +120,11 @@ class Child:
         if isinstance(answer, Raised) and answer.ours and not self._isolation.command:
             raise OwnMistake(answer.error)
         if isinstance(answer, Raised):
-            raise EngineFailure("died", f"raised {answer.error}{self._limit(answer.error)}", self.output())
+            raise EngineFailure("died", f"raised {_line(answer.error)}{self._limit(answer.error)}", self.output())
         if isinstance(answer, Refused):
             if answer.missing:
-                raise EngineMissing(answer.message, answer.mend)
-            raise (BadEvents if answer.bad_events else Refusal)(answer.message)
+                raise EngineMissing(_line(answer.message), _line(answer.mend))
+            raise (BadEvents if answer.bad_events else Refusal)(_line(answer.message))
         return answer
 
     def said_to(self, line: bytes, seconds: float) -> Answer:
@@ -180,6 +183,11 @@ class Child:
     def end(self) -> None:
         """End the process and everything that it started."""
         self._process.kill()
+
+
+def _line(text: str) -> str:
+    """Return a text of the child's as a line that can be told."""
+    return printable(text if len(text) <= TOLD else f"{text[:TOLD]}… ({len(text):,} characters)")
 
 
 class Isolated:

@@ -121,22 +121,17 @@ class _Talk:
 
     def _taken(self, height: Height) -> list[Layout]:
         """Return the layouts that it takes of those that are tried; it named none."""
-        self._part = f"{height} height, layouts that it takes"
-        taken = []
-        for layout in map(layouts.load, TRIED):
-            header = TraceHeader(name="rehearsal", layout=layout, pages=PAGES, height=height)
-            try:
-                if isinstance(self._say(Open(self._name, header), "Open"), Opened):
-                    taken.append(layout)
-            except Wrong:
-                taken.append(layout)
-                self.end()
-        if not taken:
-            self._try(self._part, self._nothing_taken)
+        taken: list[Layout] = []
+        self._try(f"{height} height, layouts that it takes", partial(self._offer, height, taken))
         return taken
 
-    def _nothing_taken(self) -> None:
-        raise self._wrong(f"it opens none of the layouts {', '.join(TRIED)}; name its own in `ready`", "Ready")
+    def _offer(self, height: Height, taken: list[Layout]) -> None:
+        for layout in map(layouts.load, TRIED):
+            header = TraceHeader(name="rehearsal", layout=layout, pages=PAGES, height=height)
+            if isinstance(self._say(Open(self._name, header), "Open"), Opened):
+                taken.append(layout)
+        if not taken:
+            raise self._wrong(f"it opens none of the layouts {', '.join(TRIED)}; name its own in `ready`", "Ready")
 
     def _whole(self, header: TraceHeader) -> None:
         """Ask for a trace from `open` to `close`, and for one that is left without `close`."""
