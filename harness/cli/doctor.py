@@ -6,26 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.options import engines_option, interpreter_of
+from harness.cli.options import deadline_option, engines_option, interpreter_of
 
 if TYPE_CHECKING:
     from harness.engines.doctor import Document, Engine
 
-DEADLINE = 120.0
 SAID = {"runs": "runs", "missing": "missing", "broken": "broken", "refuses": "refuses", "program": "yours"}
 
 
 @click.command()
 @click.argument("engine", nargs=-1, metavar="[NAME[:KEY=VALUE,…]]…")
 @engines_option
-@click.option(
-    "--deadline",
-    type=click.FloatRange(min=0, min_open=True, max=86_400),
-    default=DEADLINE,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long an engine may take to be imported and opened.",
-)
+@deadline_option(120.0, "How long an engine may take to be imported and opened.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON document (`schema doctor`).")
 def doctor(engine: tuple[str, ...], engines: str, deadline: float, as_json: bool) -> int:
     """Start each engine in a process of its own, open it for a trace, and say what is missing.

@@ -96,6 +96,14 @@ class Isolate(NamedTuple):
     engines: str = ""
 
 
+def deadline_option(default: float | None, what: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return `--deadline`, in seconds; `what` is its help."""
+    kind = click.FloatRange(min=0, min_open=True, max=86_400)
+    return click.option(
+        "--deadline", type=kind, default=default, show_default=default is not None, metavar="SECONDS", help=what
+    )
+
+
 engines_option: Callable[[Callable[..., int]], Callable[..., int]] = click.option(
     "--engines",
     default="",
@@ -113,11 +121,8 @@ def isolation_options(command: Callable[..., int]) -> Callable[..., int]:
         type=click.Choice(["yes", "no"]),
         help="Run the engine in a process of its own; default: yes, unless it is part of this package or computes tensors.",
     )
-    @click.option(
-        "--deadline",
-        type=click.FloatRange(min=0, min_open=True, max=86_400),
-        metavar="SECONDS",
-        help="How long an engine in a process of its own may take for an operation (60); to open, ten times that.",
+    @deadline_option(
+        None, "How long an engine in a process of its own may take for an operation (60); to open, ten times that."
     )
     @click.option(
         "--memory-gib",

@@ -8,26 +8,19 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.errors import UsageError
-from harness._util.lines import printable
+from harness._util.lines import shortened
+from harness.cli.options import deadline_option
 
 if TYPE_CHECKING:
     from harness.engines.child.rehearsal import Problem, Rehearsal
 
-DEADLINE = 10.0
-SHOWN = 400
-"""Characters of a line that a problem repeats."""
+SHOWN, WRONG = 400, 2000
+"""Characters of a line that a problem repeats, and of what is wrong with it."""
 
 
 @click.command("protocol-check")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND…")
-@click.option(
-    "--deadline",
-    type=click.FloatRange(min=0, min_open=True, max=86_400),
-    default=DEADLINE,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long the program may take for an answer; to start and to open, six times that.",
-)
+@deadline_option(10.0, "How long the program may take for an answer; to start and to open, six times that.")
 def protocol_check(command: tuple[str, ...], deadline: float) -> int:
     """Ask a program every question of the protocol once, and say what it answers wrongly.
 
@@ -52,12 +45,10 @@ def protocol_check(command: tuple[str, ...], deadline: float) -> int:
 
 def _lines(problem: Problem) -> list[str]:
     """Return a problem in lines: what was asked, what came, what is wrong with it, and where to read on."""
-    went = [f"  {name:8}  {_cut(line)}" for name, line in (("asked", problem.asked), ("came", problem.came)) if line]
-    return [f"WRONG  {problem.part}", *went, f"  but       {printable(problem.wrong)}", f"  read      {problem.section}"]
-
-
-def _cut(line: str) -> str:
-    return printable(line if len(line) <= SHOWN else f"{line[:SHOWN]}… ({len(line):,} characters)")
+    went = [
+        f"  {name:8}  {shortened(line, SHOWN)}" for name, line in (("asked", problem.asked), ("came", problem.came)) if line
+    ]
+    return [f"WRONG  {problem.part}", *went, f"  but       {shortened(problem.wrong, WRONG)}", f"  read      {problem.section}"]
 
 
 def _verdict(told: Rehearsal, command: str) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from harness._util.errors import EngineMissing, UsageError
-from harness._util.lines import printable
+from harness._util.lines import shortened
 from harness.engines.child.messages import (
     PROTOCOL,
     VERSION,
@@ -120,11 +120,11 @@ class Child:
         if isinstance(answer, Raised) and answer.ours and not self._isolation.command:
             raise OwnMistake(answer.error)
         if isinstance(answer, Raised):
-            raise EngineFailure("died", f"raised {_line(answer.error)}{self._limit(answer.error)}", self.output())
+            raise EngineFailure("died", f"raised {shortened(answer.error, TOLD)}{self._limit(answer.error)}", self.output())
         if isinstance(answer, Refused):
             if answer.missing:
-                raise EngineMissing(_line(answer.message), _line(answer.mend))
-            raise (BadEvents if answer.bad_events else Refusal)(_line(answer.message))
+                raise EngineMissing(shortened(answer.message, TOLD), shortened(answer.mend, TOLD))
+            raise (BadEvents if answer.bad_events else Refusal)(shortened(answer.message, TOLD))
         return answer
 
     def said_to(self, line: bytes, seconds: float) -> Answer:
@@ -183,11 +183,6 @@ class Child:
     def end(self) -> None:
         """End the process and everything that it started."""
         self._process.kill()
-
-
-def _line(text: str) -> str:
-    """Return a text of the child's as a line that can be told."""
-    return printable(text if len(text) <= TOLD else f"{text[:TOLD]}… ({len(text):,} characters)")
 
 
 class Isolated:

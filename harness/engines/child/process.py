@@ -28,7 +28,7 @@ LINE_MAX = 64 << 20
 CHUNK = 1 << 16
 TICK = 0.25
 """Seconds after which somebody looks whether a silent child is still there: its descendants may hold its pipes open."""
-GRACE = 4.0
+GRACE = 3.0
 """Seconds that a child has to end after it closed its pipe, or to write where it hangs; a busy machine needs some."""
 
 

@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Mapping
 
 from harness._util.errors import EngineMissing, UsageError
-from harness.engines.kind import EngineKind
+from harness.engines.kind import EngineKind, WrittenFor
 from harness.engines.mutant import Mutant
 from harness.engines.protocol import Engine
 from harness.engines.transformers.architectures import ARCHITECTURES, CONTROL
@@ -22,6 +22,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 """What the options of the engine's name take, the default first."""
 TAKEN = ("chunk", "record")
 """Options of a trace."""
+INSTALL = "pip install 'cachewitness[transformers]'"
 SHRINKING = 250
 """Traces that are tried in search of a smaller one."""
 
@@ -43,7 +44,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         raise UsageError(f"--engine transformers: layout {header.layout.name} does not fit: {needs}")
     for package in ("torch", "transformers"):
         if importlib.util.find_spec(package) is None:
-            raise EngineMissing(f"--engine transformers: needs {package}; pip install 'cachewitness[transformers]'")
+            raise EngineMissing(f"--engine transformers: needs {package}; {INSTALL}", INSTALL)
     from harness.engines.transformers.engine import TransformersEngine
 
     chosen = {name: options.get(name, known[0]) for name, known in CHOICES.items()}
@@ -88,4 +89,5 @@ ENGINE = EngineKind(
     controls={"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}},
     shrinking=SHRINKING,
     isolated=True,
+    written_for=WrittenFor("transformers", "transformers", "5.23", "5.23"),
 )
