@@ -17,6 +17,7 @@ import click
 
 from harness import __version__
 from harness._util.errors import UsageError
+from harness.cli.completion import PROGRAM, answered
 
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 3, 4, 130, 141
 """The codes that need no verdict; those of verdicts are in `harness.verdict`, which is not imported for `--help`."""
@@ -45,7 +46,7 @@ class _Commands(click.Group):
     context_settings=_CONTEXT,
     epilog="Exit codes: 0 pass, 1 fail, 2 unknown, 3 crash, 4 usage, 5 nothing checked.",
 )
-@click.version_option(__version__, prog_name="cachewitness", message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Print the traceback if the harness itself crashes.")
 @click.pass_context
 def cli(context: click.Context, debug: bool) -> None:
@@ -65,7 +66,9 @@ def invoke(argv: Sequence[str]) -> int:
             stream.reconfigure(errors="replace")
     _take_termination_for_ctrl_c()
     try:
-        code = cli.main(args=list(argv), prog_name="cachewitness", standalone_mode=False)
+        if (completed := answered(cli)) is not None:
+            return completed
+        code = cli.main(args=list(argv), prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -152,6 +155,7 @@ def _crashed(error: BaseException, *, debug: bool) -> int:
 
 def _register() -> None:
     from harness.cli.check import check
+    from harness.cli.completion import completion
     from harness.cli.consume import consume
     from harness.cli.doctor import doctor
     from harness.cli.explain import explain
@@ -169,7 +173,7 @@ def _register() -> None:
     from harness.cli.serve import serve
 
     judging = (run, fuzz, mutants, score, serve, replay, explain, report, check)
-    for command in (*judging, doctor, new, protocol_check, fill, consume, plan, ls, schema):
+    for command in (*judging, doctor, new, protocol_check, fill, consume, plan, ls, schema, completion):
         cli.add_command(command)
 
 

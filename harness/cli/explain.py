@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.errors import UsageError
+from harness.cli import completion
 from harness.cli.options import engine_of, engine_option, isolation_options
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ FAULTS_SHOWN = 6
 
 
 @click.command()
-@click.argument("what", metavar="ANOMALY|FILE")
+@click.argument("what", metavar="ANOMALY|FILE", shell_complete=completion.of("anomalies"))
 @engine_option
 @isolation_options
 def explain(what: str, engine: str, isolate: Isolate) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.errors import UsageError
+from harness.cli import completion
 from harness.cli.options import (
     Finite,
     configurations_of,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     "--layout",
     "layouts",
     multiple=True,
+    shell_complete=completion.of("layouts"),
     metavar="NAME|PATH",
     help="Cache groups to use instead of drawn ones; may be repeated.",
 )

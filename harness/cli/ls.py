@@ -89,11 +89,12 @@ def _anomalies() -> Rows:
 
 def _mutants() -> Rows:
     from harness.engines.faults import all_mutants
-    from harness.engines.real_vllm.faults import FAULTS
-    from harness.engines.sample.server_faults import FAULTS as OF_SAMPLE
+    from harness.engines.registry import kinds
 
+    own = [kind.faults() for kind in kinds().values() if kind.faults is not None]
+    found = {mutant.name: mutant for faults in [all_mutants(), *own] for mutant in faults.values()}
     keys = ("name", "summary", "mirrors", "anomaly", "checker", "engines")
-    rows = [{key: getattr(mutant, key) for key in keys} for mutant in (all_mutants() | FAULTS | OF_SAMPLE).values()]
+    rows = [{key: getattr(mutant, key) for key in keys} for mutant in found.values()]
     return [{**row, "engines": list(row["engines"])} for row in rows]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.errors import UsageError
+from harness.cli import completion
 from harness.cli.options import Finite
 
 if TYPE_CHECKING:
@@ -23,7 +24,14 @@ _SURVIVED, _NOT_HUNTED = 1, 5
 @click.option(
     "--policy", "policy", default="", metavar="NAME", help="Hunt only the faults planted into this policy's reference."
 )
-@click.option("--mutant", "names", multiple=True, metavar="NAME", help="Hunt only this fault (`ls mutants`); may be repeated.")
+@click.option(
+    "--mutant",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=completion.of("mutants"),
+    help="Hunt only this fault (`ls mutants`); may be repeated.",
+)
 @click.option(
     "--budget",
     type=Finite(min=0, min_open=True),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from harness._util.errors import UsageError
+from harness.cli import completion
 
 if TYPE_CHECKING:
     from harness.engines.environment import Exported
@@ -42,6 +43,7 @@ class Finite(click.FloatRange):
 
 engine_option: Callable[[Any], Any] = click.option(
     "--engine",
+    shell_complete=completion.engine,
     default="reference",
     show_default=True,
     metavar="NAME[:KEY=VALUE,…]",
@@ -50,6 +52,7 @@ engine_option: Callable[[Any], Any] = click.option(
 
 policy_option: Callable[[Any], Any] = click.option(
     "--policy",
+    shell_complete=completion.of("policies"),
     default="vllm",
     show_default=True,
     metavar="NAME",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli import completion
 from harness.cli.options import (
     Finite,
     configurations_of,
@@ -43,6 +44,7 @@ _FILE = click.Path(path_type=Path)
     "--layout",
     "layouts",
     multiple=True,
+    shell_complete=completion.of("layouts"),
     metavar="NAME|PATH",
     help="Cache groups, by name (`ls layouts`) or from a TOML file; may be repeated.",
 )
@@ -58,6 +60,7 @@ _FILE = click.Path(path_type=Path)
     "--suite",
     "suites",
     multiple=True,
+    shell_complete=completion.of("suites"),
     metavar="NAME",
     help="A suite to run (`ls suites`); may be repeated; default: all that apply.",
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from harness.engines.fault_tools import wrap
 from harness.engines.mutant import declared, mutant
+
+if TYPE_CHECKING:
+    import torch
 
 _OWN: dict[str, Any] = {"checker": "answers", "engines": ("transformers",), "height": "answers", "anomaly": "answer-differs"}
 
