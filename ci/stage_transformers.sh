@@ -5,7 +5,7 @@
 #
 #   CACHEWITNESS_TRANSFORMERS_CACHE  where the virtual environment is kept between runs (~1.3 GB)
 #   CACHEWITNESS_TORCH_INDEX         index of CPU builds of torch; empty for none but the configured ones
-#   MODELS                           the architectures that run both suites; default: three. The tests run all of them
+#   MODELS                           the architectures that run both suites; default: three. The tests run all
 #   PYTHON                           the Python that makes the environment (3.11 or later)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,12 +29,14 @@ fi
 "$venv/bin/python" -m pip install --quiet -e '.[dev]' -c ci/constraints.txt
 
 status=0
-for model in ${MODELS:-qwen3_next gemma3 jamba}; do
-    printf '\n== %s\n' "$model"
-    expected=()
-    [[ -e fixtures/expected/transformers-5.23-$model.txt ]] && expected=(--expected "fixtures/expected/transformers-5.23-$model.txt")
-    "$venv/bin/python" -m harness.cli run --engine "transformers:model=$model" "${expected[@]}" "$@" || status=$((status ? status : $?))
+run() { # options of the engine's name; arguments of the run
+    printf '\n== %s\n' "$1"
+    "$venv/bin/python" -m harness.cli run --engine "transformers:$1" "${@:2}" || status=$((status ? status : $?))
+}
+for model in ${MODELS:-qwen3_next gemma3 jamba,feed=tokens}; do
+    run "model=$model" "$@"
 done
+run model=jamba --suite answers --expected fixtures/expected/transformers-5.23.txt "$@"
 printf '\n== tests\n'
 "$venv/bin/python" -m pytest suites/answers/test_transformers.py || status=$((status ? status : $?))
 exit "$status"

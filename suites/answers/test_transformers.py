@@ -8,11 +8,13 @@ from importlib.util import find_spec
 import pytest
 from msgspec.structs import replace
 
+from harness._util.data import fixtures
 from harness._util.errors import EngineMissing, UsageError
 from harness.checkers.finding import Measured
 from harness.engines.registry import EngineSpec, parse
 from harness.engines.transformers.architectures import ARCHITECTURES, CONTROL
 from harness.engines.transformers.kind import configurations
+from harness.history.validate import load_trace
 from harness.run.answers import runs
 from harness.trace.answer_stories import write
 from harness.trace.format import Abort, Finish, GroupSpec, Layout, Op, Step, Submit, Trace
@@ -159,8 +161,8 @@ def test_another_salt_restores_nothing() -> None:
     ("options", "layout", "told"),
     [
         ("model=gpt", None, "model is one of"),
-        ("caching=maybe", None, "caching is one of"),
-        ("feed=letters", None, "feed is one of"),
+        ("caching=maybe", None, "caching is on or off"),
+        ("feed=letters", None, "feed is chunks or tokens"),
         ("", Layout("w", [GroupSpec("full", 16), GroupSpec("sliding", 16, window=32)]), "layout w does not fit"),
         ("", Layout("r", [GroupSpec("recurrent", 16)]), "layout r does not fit"),
     ],
@@ -172,10 +174,19 @@ def test_what_does_not_fit_is_one_line(options: str, layout: Layout | None, told
         parse(f"transformers:{options}").open(header)
 
 
-def test_an_option_of_a_trace_that_it_does_not_know_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"drafts": 2}, "not drafts"),
+        ({"chunk": 0}, "chunk=0"),
+        ({"chunk": "many"}, "chunk='many'"),
+        ({"record": 2}, "record=2"),
+    ],
+)
+def test_an_option_of_a_trace_that_it_does_not_take_is_refused(options: dict[str, object], told: str) -> None:
     """Nothing that was asked for is left out in silence."""
-    with pytest.raises(UsageError, match="not drafts"):
-        parse("transformers").open(replace(GROWN.header, options={"drafts": 2}))
+    with pytest.raises(UsageError, match=told):
+        parse("transformers").open(replace(GROWN.header, options=options))
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,3 +195,22 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.delitem(sys.modules, "harness.engines.transformers.engine", raising=False)
     with pytest.raises(EngineMissing, match=r"pip install 'cachewitness\[transformers\]'"):
         parse("transformers").open(GROWN.header)
+
+
+STORED = {
+    "mamba-1-several-tokens": ({"model": "jamba"}, {"feed": "tokens"}),
+    "mamba-2-time-steps": ({"model": "zamba2-small-steps"}, {"model": "zamba2"}),
+    "states-in-the-model": ({"model": "recurrent_gemma"}, {"model": "gemma3"}),
+    "cropped-twice": ({"model": "lfm2", "crop": "again"}, {"crop": "on"}),
+}
+"""By stored trace: the options with which it was found, and one thing changed with which it passes."""
+
+
+@installed
+@pytest.mark.parametrize("name", STORED)
+def test_a_finding_is_found_again_and_not_with_one_thing_changed(name: str) -> None:
+    """In transformers 5.23."""
+    options, changed = STORED[name]
+    of = load_trace(fixtures() / "findings" / f"transformers-{name}.jsonl")
+    assert "answer-differs" in found(of, engine(**options))
+    assert found(of, engine(**{**options, **changed})) == []

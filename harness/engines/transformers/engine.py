@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import transformers
 
-from harness.engines.transformers.architectures import VOCABULARY
-from harness.engines.transformers.model import model_of
+from harness.engines.answering import declared
+from harness.engines.transformers.architectures import ARCHITECTURES, VOCABULARY
+from harness.engines.transformers.model import Model
 from harness.engines.transformers.server import Request, Server, Ways
 from harness.engines.transformers.store import PrefixStore
 from harness.history.events import Answering, Event, Header, Rules
@@ -29,18 +30,11 @@ class TransformersEngine:
             records=bool(header.options.get("record")),
             singly=chosen["feed"] == "tokens",
         )
-        store = PrefixStore(header.pages, blocks["full"], crops=chosen["crop"] == "on") if caching else None
-        self.server = Server(model_of(chosen["model"]), store, ways)
-        self.header = Header(
-            engine="transformers",
-            engine_version=transformers.__version__,
-            height="answers",
-            pools=[],
-            groups=[],
-            rules=Rules(caching=caching, answering=Answering("float32", VOCABULARY)),
-            capabilities=["abort", "salt"],
-            trace=header.name,
-        )
+        store = PrefixStore(header.pages, blocks["full"], crop=chosen["crop"]) if caching else None
+        model = Model(ARCHITECTURES[chosen["model"]])  # one for each trace: some keep states of requests in themselves
+        self.server = Server(model, store, ways)
+        rules = Rules(caching=caching, answering=Answering("float32", VOCABULARY))
+        self.header = declared("transformers", header, rules, version=transformers.__version__, salt=True)
 
     def describe(self) -> Header:
         """Return what the engine declares."""

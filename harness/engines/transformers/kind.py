@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Mapping
 
 from harness._util.errors import EngineMissing, UsageError
+from harness.engines.answering import chosen, takes
 from harness.engines.kind import EngineKind, WrittenFor
 from harness.engines.mutant import Mutant
 from harness.engines.protocol import Engine
@@ -13,16 +14,15 @@ from harness.engines.transformers.architectures import ARCHITECTURES, CONTROL
 from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, TraceHeader
 
+NAME = "transformers"
+INSTALL = "pip install 'cachewitness[transformers]'"
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "model": tuple(ARCHITECTURES),
     "caching": ("on", "off"),
-    "crop": ("on", "off"),
+    "crop": ("on", "off", "again"),
     "feed": ("chunks", "tokens"),
 }
 """What the options of the engine's name take, the default first."""
-TAKEN = ("chunk", "record")
-"""Options of a trace."""
-INSTALL = "pip install 'cachewitness[transformers]'"
 SHRINKING = 250
 """Traces that are tried in search of a smaller one."""
 
@@ -32,23 +32,22 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
     Raises EngineMissing without transformers or torch, UsageError for what the engine does not take.
     """
-    for name, known in CHOICES.items():
-        if options.get(name, known[0]) not in known:
-            raise UsageError(f"--engine transformers: {name} is one of {', '.join(known)}, not {options[name]!r}")
-    unknown = sorted(set(header.options) - set(TAKEN))
-    if unknown:
-        raise UsageError(f"--engine transformers: takes the options {', '.join(TAKEN)} of a trace, not {', '.join(unknown)}")
+    values = {name: chosen(NAME, options, name, known) for name, known in CHOICES.items()}
+    takes(NAME, header, ("chunk", "record"))
+    chunk, record = header.options.get("chunk", 1), header.options.get("record", False)
+    if type(chunk) is not int or chunk < 1 or type(record) is not bool:
+        told = f"not chunk={chunk!r} and record={record!r}"
+        raise UsageError(f"--engine {NAME}: chunk is a number of tokens, 1 or more, and record true or false, {told}")
     kinds = [group.kind for group in header.layout.groups]
     if kinds.count("full") != 1 or set(kinds) - {"full", "recurrent"}:
         needs = "it needs a full group, in whose blocks the pool is counted, and a recurrent one, whose blocks are the interval"
-        raise UsageError(f"--engine transformers: layout {header.layout.name} does not fit: {needs}")
+        raise UsageError(f"--engine {NAME}: layout {header.layout.name} does not fit: {needs}")
     for package in ("torch", "transformers"):
         if importlib.util.find_spec(package) is None:
-            raise EngineMissing(f"--engine transformers: needs {package}; {INSTALL}", INSTALL)
+            raise EngineMissing(f"--engine {NAME}: needs {package}; {INSTALL}", INSTALL)
     from harness.engines.transformers.engine import TransformersEngine
 
-    chosen = {name: options.get(name, known[0]) for name, known in CHOICES.items()}
-    return TransformersEngine(header, chosen)
+    return TransformersEngine(header, values)
 
 
 def configurations() -> list[Configuration]:
@@ -70,7 +69,7 @@ def faults() -> Mapping[str, Mutant]:
 
 
 ENGINE = EngineKind(
-    name="transformers",
+    name=NAME,
     summary="the installed transformers on tiny hybrid models, resumed from copies of its own caches",
     heights=("answers",),
     open=open_engine,
@@ -78,7 +77,7 @@ ENGINE = EngineKind(
         "mutant": "a seeded fault of its own (docs/engines.md)",
         "model": f"the architecture: {', '.join(ARCHITECTURES)}; default: the first",
         "caching": "on (default), or off: the uncached twin",
-        "crop": "on (default): a longer text's cache serves a shorter prefix where the library can crop it; or off",
+        "crop": "on (default): a longer text's cache is cropped to a shorter prefix where it can be; off; again: also twice",
         "feed": "chunks (default), or tokens: one by one behind what a cache holds",
     },
     policies=None,

@@ -10,14 +10,14 @@ import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 import transformers
 
 from harness.engines.failure import native
-from harness.engines.transformers.architectures import ARCHITECTURES, COMMON, Architecture
+from harness.engines.transformers.architectures import COMMON, Architecture
 
 SEED = 0
 DELTA_RULE = "torch_chunk_gated_delta_rule"
@@ -30,6 +30,8 @@ class Model:
     """A model of one architecture, and what it takes to resume it. Raises what transformers raises."""
 
     def __init__(self, architecture: Architecture) -> None:
+        torch.set_num_threads(1)
+        transformers.logging.set_verbosity_error()
         config = transformers.CONFIG_MAPPING[architecture.model_type](
             **{**COMMON, "initializer_range": architecture.width, **architecture.options}
         )
@@ -89,11 +91,3 @@ class Model:
                 setattr(code, DELTA_RULE, rule)
             for part, usual in mixers.items():
                 part.chunk_size = usual
-
-
-@lru_cache(maxsize=2)
-def model_of(name: str) -> Model:
-    """Return the model of an architecture; it is made once in a process, as nothing is left in it by who uses it."""
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    return Model(ARCHITECTURES[name])

@@ -12,6 +12,8 @@ from typing import Any
 
 from harness.engines.failure import native
 
+CROPPED = "cropped_to"
+"""The attribute that a cache gets: how many tokens it held when it was cropped, which ends what was recorded of its past."""
 Prefix = tuple[str, tuple[int, ...]]
 """An identity, and the tokens."""
 
@@ -19,8 +21,9 @@ Prefix = tuple[str, tuple[int, ...]]
 class PrefixStore:
     """Keeps caches in so many blocks of tokens; the one that was used least recently makes room."""
 
-    def __init__(self, blocks: int, block: int, *, crops: bool) -> None:
-        self._blocks, self._block, self._crops = blocks, block, crops
+    def __init__(self, blocks: int, block: int, *, crop: str) -> None:
+        """Say with `crop` whether caches are cropped: `on`, `off`, or `again`: though that ended the past that was recorded."""
+        self._blocks, self._block, self._crop = blocks, block, crop
         self._kept: dict[Prefix, Any] = {}
 
     def keep(self, identity: str, tokens: Sequence[int], cache: Any) -> None:
@@ -50,9 +53,12 @@ class PrefixStore:
         """Return a copy of a kept cache without its last tokens; None if the library cannot have it."""
         if not tokens:
             return self.copied(self._kept[place])
-        if not self._crops or not self._kept[place].is_croppable:
+        left = len(place[1]) - tokens
+        lost = 0 if self._crop == "again" else getattr(self._kept[place], CROPPED, 0)
+        if self._crop == "off" or left < lost or not self._kept[place].is_croppable:
             return None
         cache = self.copied(self._kept[place])
+        setattr(cache, CROPPED, left)
         try:
             with native():
                 self.crop(cache, tokens)
