@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,7 +73,7 @@ def test_an_engine_runs_in_the_environment_that_has_it(python: Path, capsys: pyt
 
 @pytest.mark.parametrize("how", ["option", "variable"])
 def test_the_file_is_named(how: str, python: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """By an option, or by a variable; a path in it begins at the file. A replay is told with the option."""
+    """By an option, or by a variable; a path in it begins at the file."""
     Path("pins").mkdir()
     Path("pins/linked").symlink_to(python.parents[1])
     engines_toml('[elsewhere]\npython = "linked/bin/python"\n', "pins/engines.toml")
@@ -80,6 +82,16 @@ def test_the_file_is_named(how: str, python: Path, monkeypatch: pytest.MonkeyPat
     assert invoke([*RUN, *(["--engines", "pins/engines.toml"] if how == "option" else [])]) == 0
     assert invoke([*RUN, "--engines", "no/such.toml"]) == 4
     assert "--engines: no/such.toml is not a file" in capsys.readouterr().err
+
+
+def test_a_failure_is_replayed_where_it_happened(python: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command that a run prints names the file, if an option named it, and finds the failure again."""
+    engines_toml(f'[reference]\npython = "{python}"\n', "pins/engines.toml")
+    fault = ("--engine", "reference:mutant=block-leaked", "--engines", "pins/engines.toml")
+    assert invoke(["run", *fault, "--layout", "full", "--suite", "invariants", "--fail-fast", "--quiet"]) == 1
+    (command,) = re.findall(r"^replay: cachewitness (.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert command.endswith(" ".join(fault))
+    assert invoke(shlex.split(command)) == 1
 
 
 def test_openvino_genai_is_opened_where_it_is(python: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,7 +174,7 @@ def test_a_version_that_nobody_wrote_for_is_told(tmp_path: Path, capsys: pytest.
 @pytest.mark.usefixtures("mortal")
 @pytest.mark.parametrize(
     ("how", "told"),
-    [("os._exit(0)", "exit code 0"), ("[][7]", "raised IndexError"), ("time.sleep(99)", "gave no answer within 1 seconds")],
+    [("os._exit(0)", "exit code 0"), ("[][7]", "raised IndexError"), ("time.sleep(99)", "gave no answer within 3 seconds")],
 )
 def test_an_engine_that_dies_or_hangs_when_it_is_opened_is_broken(
     how: str, told: str, capsys: pytest.CaptureFixture[str]
@@ -172,9 +184,10 @@ def test_an_engine_that_dies_or_hangs_when_it_is_opened_is_broken(
     module.write_text(
         module.read_text().replace("def open_mortal(header, options):\n", f"def open_mortal(header, options):\n    {how}\n")
     )
-    code, found = doctor(capsys, "mortal", "sample", "--deadline", "1")
-    assert (code, found["mortal"]["state"], found["sample"]["state"]) == (4, "broken", "runs")
-    assert told in found["mortal"]["why"]
+    hangs = "sleep" in how
+    code, found = doctor(capsys, "mortal", *(["--deadline", "3"] if hangs else ["sample"]))
+    assert (code, found["mortal"]["state"]) == (4, "broken") and told in found["mortal"]["why"]
+    assert hangs or found["sample"]["state"] == "runs"
 
 
 def test_an_engine_that_nobody_registered_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,8 @@ from harness.trace.format import Finish, GroupSpec, Layout, Step, Submit, Trace,
 from harness.verdict import result as verdict
 from suites.support.drivers import SAMPLES
 
-DEADLINE, GRACE = 1.0, 5.0
+DEADLINE, GRACE, PATIENCE = 1.0, 5.0, 30.0
+"""The deadline where a program is silent, what it may take beyond that, and the deadline of programs that say something."""
 TRACE = Trace(
     TraceHeader(name="short", layout=Layout("full", [GroupSpec("full", 16)]), pages=9),
     [Submit("a", "x:20"), Step([("a", 20)]), Finish("a")],
@@ -138,7 +139,9 @@ def _runs(pid: int) -> bool:
 def outcome(driver: Path, how: str, at: str) -> Outcome:
     """Run a trace; return the exit code and what is said. It takes no longer than the deadline and a few seconds."""
     spec: EngineSpec = parse(f"jsonl:command='{sys.executable}' {driver} '{how}' {at}")
-    spec = spec.isolated(Isolation(deadline=DEADLINE, opening=DEADLINE + 1))
+    silent = LOST.get(how) == SILENT
+    opening = DEADLINE + 1 if silent and at in ("ready", "open") else PATIENCE
+    spec = spec.isolated(Isolation(deadline=DEADLINE if silent else PATIENCE, opening=opening))
     begun = time.monotonic()
     try:
         result, bad = attempt(lambda: drive(TRACE, spec.open(TRACE.header)))
@@ -151,6 +154,7 @@ def outcome(driver: Path, how: str, at: str) -> Outcome:
     return found
 
 
+SILENT = "gave no answer within"
 LOST = {
     "exit 0": "ended its process with exit code 0",
     "exit 77": "ended its process with exit code 77",
@@ -158,12 +162,12 @@ LOST = {
     "killed": "was ended by SIGKILL",
     "no pipe": "closed its pipe to the harness and ran on",
     "a child that lingers": "ended its process with exit code 0",
-    "stopped": "gave no answer within",
-    "hang": "gave no answer within",
-    "deaf": "gave no answer within",
-    "half a line": "gave no answer within",
-    "flood on standard output": "gave no answer within",
-    "flood on standard error": "gave no answer within",
+    "stopped": SILENT,
+    "hang": SILENT,
+    "deaf": SILENT,
+    "half a line": SILENT,
+    "flood on standard output": SILENT,
+    "flood on standard error": SILENT,
 }
 """What a program does that ends it, and how that is told: a finding in an operation, one line when it is opened."""
 EVERYWHERE = ("exit 0", "hang", "a child that lingers", "deaf")
