@@ -4,7 +4,8 @@
 # everything has run.
 #
 #   CACHEWITNESS_MLX_CACHE   where the virtual environment is kept between runs (~0.6 GB)
-#   MODELS                   the architectures that run both suites; default: all
+#   MODELS                   the architectures that run both suites; default: all but jamba, whose batches are wrong without a
+#                            cache (docs/engines.md), so that nothing can be said of its cache
 #   PYTHON                   the Python that makes the environment (3.11 or later)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,7 +25,7 @@ fi
 "$venv/bin/python" -m pip install --quiet -e '.[dev]' -c ci/constraints.txt
 
 status=0
-for model in ${MODELS:-qwen3_next gemma3_text falcon_h1 jamba}; do
+for model in ${MODELS:-qwen3_next gemma3_text falcon_h1}; do
     printf '\n== %s\n' "$model"
     "$venv/bin/python" -m harness.cli run --engine "mlx-lm:model=$model" --expected fixtures/expected/mlx-lm-0.32.txt "$@" ||
         status=$((status ? status : $?))
