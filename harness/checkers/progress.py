@@ -47,6 +47,7 @@ class Progress(Checker):
         limit = ledger.header.rules.progress_steps
         for r in ran:
             self._waited.pop(r, None)
+            self._idle = 0
         for r, tokens in event.asked:
             if r in ran:
                 self.opportunities += 1
@@ -73,6 +74,9 @@ class Progress(Checker):
             return None
         self.opportunities += 1
         if event.ok:
+            return None
+        if ledger.header.rules.idle_resets and any(request.live for request in ledger.requests.values()):
+            self.excused["idle_resets"] += 1
             return None
         sentence = (
             f"Let nobody hold a page, and no step or copy be under way, after step {event.step}. Nothing stands in the way of "

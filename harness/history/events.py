@@ -162,8 +162,8 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     earlier than what is kept allows. `eagle_groups`: the groups that a speculative look-up matches further; empty: all of them.
     `captures` is set if prefixes are captured rather than keyed. `max_prompt`: a prompt may have so many tokens; 0:
     any number for which the pools have room. `gives_up`: where nobody can go on for want of room, requests are given up that
-    would run alone. `key_events` is set if the engine tells routers of its keys, `answering` at answers
-    height alone.
+    would run alone. `idle_resets`: a reset is refused while a request is there, even one that waits. `key_events` is set if
+    the engine tells routers of its keys, `answering` at answers height alone.
     """
 
     caching: bool = True
@@ -180,6 +180,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     captures: Captures | None = None
     max_prompt: int = 0
     gives_up: bool = False
+    idle_resets: bool = False
     key_events: KeyEvents | None = None
     answering: Answering | None = None
 

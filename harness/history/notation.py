@@ -8,7 +8,7 @@ The header comes first::
     group 1: sliding block 4 window 6         chunked block 4 chunk 8 | recurrent block 4 [every-block]
     group 2: full block 4 pool 1 of 0
     rules: alignment 4, eagle-drop 4, drafts 2, retention 0 on 1, shared-prefix-boundary, stores-logits, no-caching, progress 4
-    rules: captures, reuse-distance 4, key-events, key-events-with-gaps, key-events-with-orphans
+    rules: captures, reuse-distance 4, idle-resets, key-events, key-events-with-gaps, key-events-with-orphans
 
 Events follow. Pages stand behind bars, group 0 first; what follows `#` is a comment::
 
@@ -102,6 +102,7 @@ from harness.trace.format import Media, Vocabulary
 
 PLAIN_RULES: dict[str, dict[str, Any]] = {
     "stores-logits": {"stores_logits": True},
+    "idle-resets": {"idle_resets": True},
     "no-caching": {"caching": False},
     "captures": {"captures": Captures("lru")},
     "key-events": {"key_events": KeyEvents()},

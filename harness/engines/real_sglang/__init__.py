@@ -1,0 +1,1 @@
+"""The installed SGLang's own radix cache, allocators and request records, driven in process."""

@@ -1,0 +1,71 @@
+"""The engine `sglang`: the installed SGLang's own unified radix cache, on CPU, under the harness's scheduling and worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness._util.errors import UsageError
+from harness.engines.drift import Drift, drift
+from harness.engines.driver import Driver
+from harness.engines.kind import EngineKind
+from harness.engines.mutant import Mutant
+from harness.engines.protocol import Engine
+from harness.engines.real_sglang.build import build
+from harness.engines.real_sglang.cache import SglangCache
+from harness.engines.real_sglang.configurations import configurations
+from harness.engines.real_sglang.declared import describe, groups_of
+from harness.engines.real_sglang.faults import FAULTS, PATCHES
+from harness.engines.real_sglang.options import read
+from harness.engines.real_sglang.source import KNOWN, load
+from harness.engines.real_sglang.stubs import StandInCalled
+from harness.history.events import Event
+from harness.trace.format import Op, TraceHeader
+
+
+class SglangEngine(Driver):
+    """SGLang's own classes, driven."""
+
+    def apply(self, op: Op) -> list[Event]:
+        """Carry out one operation; see `Driver.apply`. Raises Drift if this SGLang needs what the adapter has not."""
+        try:
+            return super().apply(op)
+        except StandInCalled as error:
+            raise Drift(f"SGLang {self.header.engine_version}: {error}, which stands in for a part that is not there") from None
+        except (AttributeError, TypeError) as error:
+            raise drift(error, "SGLang", self.header.engine_version, f"SGLang {KNOWN}") or error from None
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+    """Build SGLang's cache for a trace. Option `source`: a folder that holds `sglang`.
+
+    Raises EngineMissing if SGLang cannot be imported, UsageError for anything that this release cannot do.
+    """
+    if unknown := sorted(set(options) - set(ENGINE.options)):
+        raise UsageError(f"--engine: sglang has no option {unknown[0]!r}; known are {', '.join(ENGINE.options)}")
+    PATCHES.undo()
+    source = load(options.get("source", ""))
+    asked = read(header)
+    groups = groups_of(asked)
+    return SglangEngine(describe(header, asked, groups, source.version), SglangCache(source, build(source, asked), groups))
+
+
+def _faults() -> Mapping[str, Mutant]:
+    return {fault.name: fault for fault in FAULTS}
+
+
+ENGINE = EngineKind(
+    name="sglang",
+    summary="the installed SGLang's own unified radix cache and its allocators, on CPU",
+    heights=("manager",),
+    open=open_engine,
+    faults=_faults,
+    configurations=configurations,
+    own_layouts=True,
+    policies=None,
+    replays=False,
+    isolated=True,
+    options={
+        "source": "a folder that holds `sglang`: a wheel unpacked",
+        "mutant": "a seeded fault patched into it (see `ls mutants`)",
+    },
+)
