@@ -17,6 +17,9 @@ from harness.run.execute import attempt
 from harness.trace.avoided import AVOIDABLE, BATCH, CACHE
 from harness.trace.format import Trace
 
+UNCACHED = "uncached"
+"""The control that runs a trace without the cache in its own pool, where an engine has one; else the twin does."""
+
 
 def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
     """Write its cause into each finding about an answer; those of a death or a hang have none.
@@ -26,7 +29,7 @@ def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
     asked = [finding for finding in findings if finding.anomaly in AnswersAgree.anomalies]
     if not asked:
         return
-    uncached = _still(trace, spec.variant(spec.kind.cold))
+    uncached = _still(trace, spec.variant(spec.kind.controls.get(UNCACHED, spec.kind.cold)))
     without = {name: _still(other, spec) for name, (_, avoid) in AVOIDABLE.items() if (other := avoid(trace)) != trace}
     for finding in asked:
         place = finding.anomaly, finding.r

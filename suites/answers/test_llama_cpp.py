@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from harness._util.data import fixtures
 from harness._util.errors import EngineMissing, UsageError
 from harness.engines.child.engine import Isolation
 from harness.engines.llama_cpp.completion import Completion, ServerFailed
-from harness.engines.llama_cpp.kind import ALL, MODELS, configurations
+from harness.engines.llama_cpp.kind import ALL, ATTENTION, MODELS, WINDOWS, configurations
 from harness.engines.llama_cpp.settings import CONTEXT, settings_of
 from harness.engines.registry import EngineSpec, parse
 from harness.history.events import Answer
+from harness.history.validate import load_trace
 from harness.run.answers import runs
 from harness.trace.answer_stories import write
 from harness.trace.format import Submit, Trace, TraceHeader
@@ -29,6 +31,13 @@ installed = pytest.mark.skipif(
     find_spec("xllamacpp") is None or not os.environ.get(MODELS),
     reason=f"needs xllamacpp, and {MODELS} to name a folder of models; ci/stage_llama_cpp.sh has both",
 )
+FINDINGS: dict[str, dict[str, Any]] = {
+    "window-one-short": {"cache_ram": 0},
+    "window-one-short-in-a-file": {"slot_files": False},
+    "full-window-cut": {"cache_ram": 0},
+    "full-window-written-over": {"kv_unified": False},
+}
+"""What was found in xllamacpp 2026.10.11549, and one thing with which it passes."""
 ASKED = Submit(r="a", prompt="", tokens=[1, 2, 3], generate=2)
 PARTS: list[dict[str, Any]] = [
     {"tokens": [7], "stop": False, "completion_probabilities": [{"id": 7, "logprob": -0.5}]},
@@ -39,6 +48,10 @@ PARTS: list[dict[str, Any]] = [
 
 def engine(options: str) -> EngineSpec:
     return parse(f"llama-cpp:{options}").isolated(Isolation(deadline=20))
+
+
+def stored(name: str) -> Trace:
+    return load_trace(fixtures() / "findings" / f"llama-cpp-{name}.jsonl")
 
 
 def header(**options: Any) -> TraceHeader:
@@ -113,7 +126,7 @@ def test_who_goes_away_has_what_had_come() -> None:
 def test_the_uncached_twin_has_one_slot_and_keeps_nothing_in_the_same_batches() -> None:
     """Whatever the configuration asks for."""
     asked = header(n_ubatch=16, n_parallel=3, cache_ram=5, ctx_checkpoints=7, slot_files=True, swa_full=True)
-    cached, cold = settings_of(asked, caching=True), settings_of(asked, caching=False)
+    cached, cold = settings_of(asked, "on"), settings_of(asked, "alone")
     assert (cold.numbers["n_parallel"], cold.numbers["ctx_checkpoints"], cold.numbers["cache_ram"]) == (1, 0, 0)
     assert not cold.switches["slot_files"] and cached.switches["slot_files"]
     assert cold.numbers["n_ubatch"] == cached.numbers["n_ubatch"] == 16 and cold.n_batch == cached.n_batch
@@ -122,9 +135,9 @@ def test_the_uncached_twin_has_one_slot_and_keeps_nothing_in_the_same_batches() 
 def test_slots_share_the_context_or_have_as_much_each() -> None:
     """And never more than the models were made for."""
     asked = replace(header(), pages=20)
-    alike, apart = (settings_of(replace(asked, options={"kv_unified": unified}), caching=True) for unified in (True, False))
+    alike, apart = (settings_of(replace(asked, options={"kv_unified": unified}), "on") for unified in (True, False))
     assert (alike.n_ctx, apart.n_ctx) == (320, 4 * 320)
-    assert settings_of(replace(asked, pages=1 << 20), caching=True).n_ctx == CONTEXT
+    assert settings_of(replace(asked, pages=1 << 20), "on").n_ctx == CONTEXT
 
 
 @pytest.mark.parametrize(
@@ -140,14 +153,14 @@ def test_slots_share_the_context_or_have_as_much_each() -> None:
 def test_options_of_a_trace_that_do_not_fit_are_one_line(options: dict[str, Any], told: str) -> None:
     """Under the names that llama.cpp's command line gives them."""
     with pytest.raises(UsageError, match=told):
-        settings_of(header(**options), caching=True)
+        settings_of(header(**options), "on")
 
 
 @pytest.mark.parametrize(
     ("named", "told"),
     [
         ("model=gpt", "model is one of"),
-        ("caching=maybe", "caching is on or off, not 'maybe'"),
+        ("caching=maybe", "caching is one of on, off, alone, not 'maybe'"),
         ("models=nowhere", "ci/stage_llama_cpp.sh makes them"),
     ],
 )
@@ -170,7 +183,7 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch
 def test_every_model_restores_and_its_twin_does_not(model: str) -> None:
     """Conversations go on from what was cached, with the answers of the uncached twin."""
     trace = write(configurations()[0].shape("answers"), "conversations", 0)
-    cached, cold = (runs(trace, engine(f"model={model},caching={caching}")) for caching in ("on", "off"))
+    cached, cold = (runs(trace, engine(f"model={model},caching={caching}")) for caching in ("on", "alone"))
     assert (cached.findings, cold.findings, cold.activity.hits) == ([], [], 0) and cached.activity.hits >= 4
 
 
@@ -181,3 +194,37 @@ def test_attention_alone_passes_in_every_configuration(configuration: Any) -> No
     trace = write(configuration.shape("answers"), "newcomers", 0)
     result = runs(Trace(trace.header, trace.ops), engine("model=qwen3"))
     assert result.findings == [] and result.activity.requests == 6
+
+
+@installed
+@pytest.mark.parametrize("model", WINDOWS)
+@pytest.mark.parametrize("name", FINDINGS)
+def test_a_finding_is_found_again_and_only_with_the_cache(name: str, model: str) -> None:
+    """In both models with windows; the same trace without the cache, in the same slots, has none."""
+    trace = stored(name)
+    assert [finding.anomaly for finding in runs(trace, engine(f"model={model}")).findings] == ["answer-differs"]
+    assert runs(trace, engine(f"model={model},caching=off")).findings == []
+
+
+@installed
+@pytest.mark.parametrize("name", FINDINGS)
+def test_without_windows_the_findings_pass(name: str) -> None:
+    """Attention alone restores as well, and answers as without the cache: it is the windows."""
+    result = runs(stored(name), engine(f"model={ATTENTION}"))
+    assert result.findings == [] and result.activity.hits
+
+
+@installed
+@pytest.mark.parametrize("name", FINDINGS)
+def test_a_finding_passes_with_one_thing_changed(name: str) -> None:
+    """Which says where it comes from."""
+    trace = stored(name)
+    changed = Trace(replace(trace.header, options=trace.header.options | FINDINGS[name]), trace.ops)
+    assert runs(changed, engine("model=gpt-oss")).findings == []
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_findings_are_stored_as_traces_that_the_engine_takes(name: str) -> None:
+    """They can be replayed by name, and are short."""
+    trace = stored(name)
+    assert settings_of(trace.header, "on").n_ctx == 4096 and len(trace.ops) <= 10

@@ -30,14 +30,14 @@ NOTICED = 5.0
 class LlamaCpp:
     """A server as an engine at answers height. `pages` of a trace are blocks of tokens of its context."""
 
-    def __init__(self, header: TraceHeader, model: Path, *, caching: bool) -> None:
-        self._settings, self._caching = settings_of(header, caching=caching), caching
+    def __init__(self, header: TraceHeader, model: Path, caching: str) -> None:
+        self._settings, self._caching = settings_of(header, caching), caching == "on"
         self._files = tempfile.TemporaryDirectory(prefix="cachewitness-")
         self._server = Server(model, self._settings, self._files.name + "/")
         self._held, self._running = dict[str, Completion](), dict[str, Completion]()
         self._news: SimpleQueue[None] = SimpleQueue()
         gives_up = self._settings.switches["kv_unified"]
-        rules = Rules(caching=caching, answering=Answering("float32", VOCABULARY), gives_up=gives_up)
+        rules = Rules(caching=self._caching, answering=Answering("float32", VOCABULARY), gives_up=gives_up)
         self._header = declared(NAME, header, rules, version=version())
 
     def describe(self) -> Header:

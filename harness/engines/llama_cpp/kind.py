@@ -17,6 +17,7 @@ from harness.trace.format import GroupSpec, Layout, TraceHeader
 
 MODELS = "CACHEWITNESS_LLAMA_CPP_MODELS"
 """The environment variable that names the folder of the models."""
+CACHING = ("on", "off", "alone")
 INSTALL, MODELS_MADE = "pip install 'cachewitness[llama-cpp]'", "ci/stage_llama_cpp.sh"
 STATES = ("qwen3-next", "qwen35", "granite-hybrid", "falcon-h1", "lfm2", "jamba", "nemotron-h")
 WINDOWS, ATTENTION = ("gemma3", "gpt-oss"), "qwen3"
@@ -33,7 +34,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     Raises EngineMissing without the package or the model, UsageError for what the engine does not take.
     """
     model = chosen(NAME, options, "model", ALL)
-    caching = chosen(NAME, options, "caching", ("on", "off")) == "on"
+    caching = chosen(NAME, options, "caching", CACHING)
     folder = options.get("models") or os.environ.get(MODELS, "")
     path = Path(folder) / f"{model}.gguf"
     if not folder or not path.is_file():
@@ -43,7 +44,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         from harness.engines.llama_cpp.engine import LlamaCpp
     except ImportError as error:
         raise EngineMissing(f"--engine {NAME}: needs xllamacpp ({error}); {INSTALL}", INSTALL) from None
-    return LlamaCpp(header, path, caching=caching)
+    return LlamaCpp(header, path, caching)
 
 
 def configurations() -> list[Configuration]:
@@ -72,12 +73,12 @@ ENGINE = EngineKind(
     options={
         "model": f"{', '.join(STATES)} (default: the first), {' or '.join(WINDOWS)}: windows, {ATTENTION}: attention alone",
         "models": f"the folder of the models; default: {MODELS}",
-        "caching": "on (default), or off: the uncached twin",
+        "caching": "on (default), off, or alone: off, and one slot, which is the uncached twin",
     },
     policies=None,
     replays=False,
     configurations=configurations,
-    cold={"caching": "off"},
+    cold={"caching": "alone"},
     controls={"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}},
     shrinking=SHRINKING,
     isolated=True,

@@ -33,8 +33,8 @@ SWITCHES = {"kv_unified": True, "swa_full": False, "slot_files": False}
 FROM_ZERO = ("ctx_checkpoints", "checkpoint_min_step", "cache_ram")
 
 
-def settings_of(header: TraceHeader, *, caching: bool) -> Settings:
-    """Return how a server is started for a trace; without caching it has one slot and keeps nothing.
+def settings_of(header: TraceHeader, caching: str) -> Settings:
+    """Return how a server is started for a trace; unless `caching` is on it keeps nothing, and if it is alone it has one slot.
 
     Raises UsageError for an option that is not llama.cpp's, or a value that it does not take.
     """
@@ -42,9 +42,11 @@ def settings_of(header: TraceHeader, *, caching: bool) -> Settings:
     batch = _number(header, CHUNK, UNSPLIT)
     numbers = {name: _number(header, name, usual) for name, usual in NUMBERS.items()}
     switches = {name: _switch(header, name, usual) for name, usual in SWITCHES.items()}
-    if not caching:
-        numbers |= {"n_parallel": 1, "ctx_checkpoints": 0, "cache_ram": 0}
+    if caching != "on":
+        numbers |= {"ctx_checkpoints": 0, "cache_ram": 0}
         switches["slot_files"] = False
+    if caching == "alone":
+        numbers["n_parallel"] = 1
     numbers["n_ubatch"] = min(numbers["n_ubatch"], batch)
     slots = 1 if switches["kv_unified"] else numbers["n_parallel"]
     return Settings(_tokens(header) * slots, batch, numbers, switches)
