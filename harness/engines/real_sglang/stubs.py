@@ -34,7 +34,7 @@ NOT_OF_CACHE = tuple(
     CACHE + name for name in ("allocator.hisparse", "allocator.unified_hybrid_swa", "hybrid_cache", "pool_host", "storage")
 )
 """Parts of the cache's package for other memories and other devices."""
-FOREIGN = ("triton", "PIL", "torchvision", "sgl_kernel", "zmq", "transformers", "sgl_kernel_npu", "torch_npu")
+FOREIGN = ("triton", "PIL", "torchvision", "sgl_kernel", "zmq", "transformers", "sgl_kernel_npu", "torch_npu", "pydantic")
 
 
 class StandInCalled(RuntimeError):
