@@ -100,8 +100,8 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--floor",
     type=Finite(0, 100),
-    help="A model that answers fewer questions right, cold and cached, is too weak to pass by; in points; default: 90 for "
-    "problems, 10 for gsm8k.",
+    help="A model that answers fewer questions right, cold and cached, is too weak to pass by; in points; default: 90 for a "
+    "server that is asked the problems, else 10.",
 )
 @click.option(
     "--min-share",
@@ -155,7 +155,7 @@ def score(**options: Any) -> int:
         near_tie=_near_tie(options),
         margin=options["margin"] / 100,
         min_share=options["min_share"] / 100,
-        floor=task.floor if options["floor"] is None else options["floor"] / 100,
+        floor=task.floor(server=engine.lm is not None) if options["floor"] is None else options["floor"] / 100,
     )
     opening = Opening(**{key: options[key] for key in ("policy", "device", "dtype", "checkpoint", "seed")})
     folder, settings = _folder(engine.name, task, options)

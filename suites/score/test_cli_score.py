@@ -101,11 +101,13 @@ def test_a_weak_model_is_nothing_checked(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_worker_that_is_as_wrong_cold_as_cached_is_no_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    """It loses nothing by its cache; but a model that knows the problems answers more, unless the user says otherwise."""
+    """It loses nothing by its cache; but a model that knows the problems answers more, which a server's floor asks for."""
     asked = ["score", "--engine", "stub:fault=recurrent always", "--limit", "48", "--arms", "off,off-again,hit"]
-    code, out, _ = _run(capsys, *asked)
+    code, out, _ = _run(capsys, *asked, "--floor", "90")
     assert code == 5 and "too weak to judge by: at most 32 of 48" in out and "less than 90%" in out
-    assert _run(capsys, *asked, "--floor", "60")[0] == 0
+    assert _run(capsys, *asked)[0] == 0
+    assert (PROBLEMS.floor(server=True), PROBLEMS.floor(server=False)) == (0.9, 0.1)
+    assert tasks.Task(name="gsm8k", source="", docs=PROBLEMS.docs).floor(server=True) == 0.1
 
 
 def test_an_engine_that_dies_is_unknown_and_the_same_command_goes_on(
