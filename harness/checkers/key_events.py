@@ -18,7 +18,7 @@ from functools import partial
 
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.checkers.router_view import ANYWHERE, RouterView, Untold, UntoldKeys
+from harness.checkers.router_view import ANYWHERE, Meant, RouterView, UntoldKeys
 from harness.checkers.wording import count
 from harness.history.events import (
     Header,
@@ -105,27 +105,29 @@ class KeyEventsTrue(Checker):
             return
         behind = self._view.prefix(event.parent)
         start = ledger.trie.depth[behind] if behind >= 0 else 0
-        keys = self._untold.take(group, event, behind, start, self._view.prefix)
+        meanings = self._untold.take(group, event, behind, start, self._view)
         for place, name in enumerate(event.hashes):
-            if wrong := self._store(group, event, place, name, next(keys, [])):
+            if wrong := self._store(group, event, place, name, next(meanings, Meant([]))):
                 self._misled = True
                 yield _told(event, "false-key-event", _stored(event), wrong)
                 return
 
-    def _store(self, group: int, event: KvStored, place: int, name: str, keys: list[Untold]) -> str:
-        """Take into the routers' view a block that may mean any of these keys; return what is wrong with that."""
-        if len(keys) > 1:
+    def _store(self, group: int, event: KvStored, place: int, name: str, meant: Meant) -> str:
+        """Take into the routers' view a block that may mean any of some keys; return what is wrong with that."""
+        keys, unclear = meant.keys, self._view.is_unclear(name)
+        if not meant.sure:
+            wrong = [] if unclear else [key.wrong_identity(event, place) for key in keys]
             self._view.store_unclear(name, group, [key.node for key in keys])
-        elif keys:
+            return wrong[0] if wrong and all(wrong) else ""
+        if keys:
             node, known = keys[0].node, self._view.is_for_another(name, keys[0].node)
             self._view.store(group, name, node)
             return f"{name!r} names another prefix already" if known else keys[0].wrong_identity(event, place)
-        elif self._view.is_unclear(name) or self._untold.was_forgotten(group):
+        if unclear or self._untold.was_forgotten(group):
             self._view.store_unclear(name, group, [])
-        else:
-            other = self._untold.elsewhere(group, event)
-            return "the key over these tokens is behind another prefix" if other else "no key that was not told is over them"
-        return ""
+            return ""
+        other = self._untold.elsewhere(group, event)
+        return "the key over these tokens is behind another prefix" if other else "no key that was not told is over them"
 
     def on_removed(self, ledger: Ledger, event: KvRemoved) -> Iterator[Finding]:
         """Take blocks out of the routers' view."""

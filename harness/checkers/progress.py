@@ -27,7 +27,8 @@ class Progress(Checker):
     def __init__(self) -> None:
         super().__init__()
         self._waited: dict[str, int] = {}
-        self._idle = 0
+        self._idle: dict[str, int] = {}
+        """For each request that could run alone, in how many steps in a row nobody ran since it came."""
         self._lost: set[str] = set()
         """Requests whose load from another tier has failed, which they may be given up for."""
 
@@ -45,9 +46,10 @@ class Progress(Checker):
         """Count how long each feasible request has been refused in a row, and how long nobody ran at all."""
         ran = {run.r for run in event.runs}
         limit = ledger.header.rules.progress_steps
+        if ran:
+            self._idle.clear()
         for r in ran:
             self._waited.pop(r, None)
-            self._idle = 0
         for r, tokens in event.asked:
             if r in ran:
                 self.opportunities += 1
@@ -64,12 +66,12 @@ class Progress(Checker):
         """Where somebody was taken out of the step nobody was refused: they had a place, and the room that others lacked."""
         if event.withdrawn:
             self._waited.clear()
-            self._idle = 0
+            self._idle.clear()
         return None
 
     def on_reset(self, ledger: Ledger, event: ResetDone) -> Found:
         """Count no wait for what a reset makes start again, and hold an engine that refuses one to what stands in its way."""
-        self._idle = 0
+        self._idle.clear()
         if _busy(ledger):
             return None
         self.opportunities += 1
@@ -87,7 +89,7 @@ class Progress(Checker):
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
         """Count no wait for what then failed, and note whom it was for if it may be given up."""
         if event.phase == "fail":
-            self._idle = 0
+            self._idle.clear()
             tier = ledger.header.rules.tier
             for move in event.moves if tier is not None and tier.gives_up else ():
                 self._lost.update(ledger.records[move.dst_pool][move.dst].holders)
@@ -117,12 +119,13 @@ class Progress(Checker):
         waiting = [request.r for request in ledger.requests.values() if request.live]
         if not all(_fits_alone(ledger, r) for r in waiting):
             waiting = []  # a queue in order of arrival may stand still behind a request that can never run
-        self._idle = 0 if ran or not waiting else self._idle + 1
+        self._idle = {r: self._idle.get(r, 0) + 1 for r in waiting if not ran}
         if waiting:
             self.opportunities += 1
-        if self._idle != limit + 1:
+        late = [r for r, idle in self._idle.items() if idle == limit + 1]
+        if not late:
             return None
-        return (_stuck(waiting[0], f"could run alone, but nobody ran in {self._idle} steps up to step {event.step}"),)
+        return (_stuck(late[0], f"could run alone, but nobody ran in {limit + 1} steps up to step {event.step}"),)
 
 
 def _busy(ledger: Ledger) -> bool:

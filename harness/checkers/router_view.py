@@ -7,7 +7,7 @@ that the engine has put there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from harness.history.events import KvStored
@@ -149,6 +149,14 @@ class Untold:
         return "" if said == items else f"it names the multimodal items {said} in a block that has {items}"
 
 
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """The keys that a name in an event may stand for; one at most if that is sure."""
+
+    keys: list[Untold]
+    sure: bool = True
+
+
 class UntoldKeys:
     """The keys that began since everything was told, by group, length and prefix."""
 
@@ -162,51 +170,56 @@ class UntoldKeys:
         prefixes = self._keys.setdefault(group, {}).setdefault(length, {})
         prefixes.setdefault(node, Untold(request, length, node)).pages += 1
 
-    def take(
-        self, group: int, event: KvStored, behind: int, start: int, prefix: Callable[[str], int]
-    ) -> Iterator[list[Untold]]:
-        """Yield for each hash of an event the keys that it may mean: none, one, which is told with that, or several.
+    def take(self, group: int, event: KvStored, behind: int, start: int, view: RouterView) -> Iterator[Meant]:
+        """Yield for each hash of an event the keys that it may mean; a key that is surely meant is told with that.
 
-        `behind` is the prefix that its parent names, of `start` tokens; `prefix` says for which one a name stood before.
+        `behind` is the prefix that its parent names, of `start` tokens; `view` says for which prefix a name stood before.
         """
         whole = behind != ANYWHERE and len(event.hashes) * event.block_size == len(event.tokens)
-        for keys in (
-            self._one_by_one(group, event, behind, start) if whole else self._out_of(group, event, behind, start, prefix)
-        ):
-            for key in keys if len(keys) == 1 else ():
+        named = self._one_by_one(group, event, behind, start) if whole else self._out_of(group, event, behind, start, view)
+        for meant in named:
+            for key in meant.keys if meant.sure else ():
                 key.pages -= 1
                 if not key.pages:
                     del self._keys[group][key.length][key.node]
-            yield keys
+            yield meant
 
-    def _one_by_one(self, group: int, event: KvStored, behind: int, start: int) -> Iterator[list[Untold]]:
+    def _one_by_one(self, group: int, event: KvStored, behind: int, start: int) -> Iterator[Meant]:
         """Yield the key of every block in turn, each behind the one before."""
         for block in range(len(event.hashes)):
-            keys = self._find(group, event, (block, block), behind, start)
-            named = [key for key in keys if not key.wrong_identity(event, block)] or keys
-            yield named[:1]
+            named = _as_told(self._find(group, event, (block, block), behind, start), event, block)
+            yield Meant(named[:1])
             if not named:
                 return
             behind, start = named[0].node, named[0].length
 
-    def _out_of(
-        self, group: int, event: KvStored, behind: int, start: int, prefix: Callable[[str], int]
-    ) -> Iterator[list[Untold]]:
-        """Yield the keys out of all that the blocks may have, where some are left out, or nobody knows the parent."""
-        blocks = range(len(event.tokens) // event.block_size)
-        known = behind != ANYWHERE
-        left = [key for block in blocks for key in self._find(group, event, (0 if known else block, block), behind, start)]
-        left = [key for key in left if key.request.identity[2] == event.adapter] or left
-        by_name = {name: key for name in event.hashes for key in left if key.node == prefix(name)}
+    def _out_of(self, group: int, event: KvStored, behind: int, start: int, view: RouterView) -> Iterator[Meant]:
+        """Yield the keys out of all that the blocks may have, where some are left out, or nobody knows the parent.
+
+        A name that could mean several prefixes before may mean one of those again: its key may have ended and begun on the
+        same page. Then no other key is told by it.
+        """
+        left = self._candidates(group, event, behind, start)
+        by_name = {name: key for name in event.hashes for key in left if key.node == view.prefix(name)}
         left = [key for key in left if key not in by_name.values()]
         exact = len(left) <= len(event.hashes) - len(by_name)
         for name in event.hashes:
             if name in by_name:
-                yield [by_name[name]]
-            elif exact:
-                yield [left.pop(0)] if left else []
+                yield Meant([by_name[name]])
+            elif view.is_unclear(name) or not exact:
+                yield Meant(list(left), sure=False)
             else:
-                yield list(left)
+                yield Meant([left.pop(0)] if left else [])
+
+    def _candidates(self, group: int, event: KvStored, behind: int, start: int) -> list[Untold]:
+        """Return the keys that end with a block of the event, of those that its adapter and its images allow if any do."""
+        blocks = len(event.tokens) // event.block_size
+        known, every = behind != ANYWHERE, blocks == len(event.hashes)
+        found = []
+        for block in range(blocks):
+            keys = self._find(group, event, (0 if known else block, block), behind, start)
+            found += _as_told(keys, event, block) if every else keys
+        return [key for key in found if key.request.identity[2] == event.adapter] or found
 
     def elsewhere(self, group: int, event: KvStored) -> bool:
         """Whether some key is of the event's last block, whatever its parent."""
@@ -238,3 +251,8 @@ class UntoldKeys:
         lengths = self._keys.get(group, {})
         asked = lengths.values() if behind == ANYWHERE else (lengths.get(start + len(tokens), {}),)
         return [key for prefixes in asked for key in prefixes.values() if key.ends_with(tokens, behind)]
+
+
+def _as_told(keys: list[Untold], event: KvStored, block: int) -> list[Untold]:
+    """Return the keys of which an event says nothing false of a block; all if there is none."""
+    return [key for key in keys if not key.wrong_identity(event, block)] or keys

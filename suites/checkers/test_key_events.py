@@ -120,6 +120,31 @@ def test_a_block_whose_parent_nobody_knows_is_not_guessed() -> None:
     assert found(text.replace("step 2", again)) == [], "its page lost the key and got it again in one call"
 
 
+IMAGE_OR_NOT = (
+    ORPHANS
+    + "submit a x:9 media=3+4:cat\nsubmit b x:9\ntake a | 1 2 3\ntake b | 4 5 6\npublish 0/2 a:8\npublish 0/5 b:8\n"
+    + "stored 0 h1 | x[4]:4 by 4 behind h8 media=cat@-1\nstored 0 h2 | x[4]:4 by 4 behind h9\n"
+    + "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\n"
+)
+
+
+def test_a_block_behind_an_unknown_parent_is_known_by_its_image() -> None:
+    """Two prompts of the same tokens, one with an image in them: each event says of which it is."""
+    assert found(IMAGE_OR_NOT) == []
+    assert found(IMAGE_OR_NOT.replace("cat@-1", "dog@-1")) == ["false-key-event"]
+    lost = IMAGE_OR_NOT.replace("stored 0 h2 | x[4]:4 by 4 behind h9\n", "")
+    assert found(lost) == ["lost-key-event"], "it is known which one was not told"
+
+
+def test_a_name_that_may_mean_two_blocks_takes_neither_from_the_other() -> None:
+    """One page's key is told to be gone and there again, while another page gets a key over the same tokens."""
+    text = ORPHANS + "submit a x:4 q:5\nsubmit b y:4 q:5\ntake a | 1 2 3\ntake b | 4 5 6\npublish 0/2 a:8\npublish 0/5 b:8\n"
+    text += "stored 0 h1 | q:4 by 4 behind h8\nstored 0 h2 | q:4 by 4 behind h9\n"
+    text += "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\nsubmit c z:4 q:5\ntake c | 7 8 9\npublish 0/8 c:8\n"
+    text += "removed 0 h1\nstored 0 h1 | q:4 by 4 behind h8\nstored 0 h3 | q:4 by 4 behind h7\nstep 2: c 0..9 | 7 8 9\n"
+    assert found(text) == []
+
+
 def test_what_the_ledger_forgets_may_still_be_told_to_be_gone() -> None:
     """A name outlives the number of its prefix: the number comes to stand for another, and the router's page stays counted."""
     view, ledger = RouterView(), Ledger(parse(HEADER + A).header)

@@ -62,6 +62,13 @@ def test_where_nobody_is_asked_for_somebody_must_run() -> None:
     assert _found(FULL + "step 1:\nstep 2:\nstep 3:\nstep 4:\n") == []
 
 
+def test_nobody_has_waited_longer_than_since_it_came() -> None:
+    """Two steps ran nobody before b came and a went; b has waited for one, and then for three."""
+    text = FULL + "submit a a:5\nstep 1:\nstep 2:\nfinish a\nsubmit b b:5\nstep 3:\n"
+    assert _found(text) == []
+    assert _found(text + "step 4:\nstep 5:\n") == ["stuck"]
+
+
 # --- ownership ----------------------------------------------------------------------------------------------------------------
 
 HELD = FULL + "submit r1 a:5\ntake r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\n"
