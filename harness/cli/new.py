@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def new(what: str, folder: Path, name: str) -> int:
     module = name.replace("-", "_")
     if not module.isidentifier() or keyword.iskeyword(module) or not (name.isascii() and name.islower()):
         raise UsageError(f"new {what}: {name!r} is no name for a Python module; give one in small letters by --name")
+    if taken := _taken(name, module):
+        raise UsageError(f"new {what}: {name!r} is {taken}; give another by --name")
     if folder.is_dir() and any(folder.iterdir()):
         raise UsageError(f"new {what}: {folder} is not empty; name a folder that does not exist yet")
     adapter = (data.samples() / "paged_adapter.py").read_text(encoding="utf-8")
@@ -45,6 +48,16 @@ def new(what: str, folder: Path, name: str) -> int:
         click.echo(f"written: {folder / path}")
     click.echo(f"next: cd {folder} && pip install -e . && cachewitness run --engine {name} --layout full && pytest")
     return 0
+
+
+def _taken(name: str, module: str) -> str:
+    """Return what has an engine's name already; empty if nothing has."""
+    from harness.engines import registry
+
+    if name in registry.kinds():
+        return "an engine that is there already"
+    there = importlib.util.find_spec(module)
+    return f"a module that is there already ({there.origin}), which it would hide" if there and there.origin else ""
 
 
 def _named(adapter: str, name: str) -> str:

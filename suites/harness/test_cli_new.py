@@ -43,6 +43,16 @@ def test_what_is_written_names_the_engine_alike(folder: Path) -> None:
     assert '"my-cache"' in (folder / "my_cache.py").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("json", "would hide"), ("harness", "would hide"), ("sample", "an engine that"), ("llama-cpp", "an engine that")],
+)
+def test_a_name_that_something_has_is_refused(tmp_path: Path, name: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The engine's module would be found in place of another, or another engine in place of it."""
+    assert invoke(["new", "engine", str(tmp_path / "there"), "--name", name]) == 4
+    assert told in capsys.readouterr().err and not (tmp_path / "there").exists()
+
+
 @pytest.mark.parametrize("name", ["2fast", "Mixed", "a.b", "class"])
 def test_a_name_that_is_no_module_is_refused(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["new", "engine", str(tmp_path / "there"), "--name", name]) == 4

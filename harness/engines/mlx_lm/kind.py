@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 
-from harness._util.errors import EngineMissing, UsageError
-from harness.engines.answering import chosen, takes
+from harness._util.errors import UsageError
+from harness.engines.answering import chosen, chunk_of, needs, takes
 from harness.engines.kind import EngineKind, WrittenFor
 from harness.engines.mlx_lm.architectures import ARCHITECTURES, CONTROL
 from harness.engines.mutant import Mutant
@@ -15,6 +14,8 @@ from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, TraceHeader
 
 NAME, INSTALL = "mlx-lm", "pip install 'cachewitness[mlx]'"
+CHUNK = 2048
+"""Tokens of a prompt in a step if a trace does not limit them: what the server's --prefill-step-size is."""
 SHRINKING = 250
 """Traces that are tried in search of a smaller one."""
 
@@ -27,16 +28,15 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     model = chosen(NAME, options, "model", ARCHITECTURES)
     caching = chosen(NAME, options, "caching", ("on", "off")) == "on"
     takes(NAME, header, ("chunk",))
+    chunk = chunk_of(NAME, header, CHUNK)
     kinds = [group.kind for group in header.layout.groups]
     if kinds != ["full", "recurrent"]:
-        needs = "it needs a full group and a recurrent one, whose block is the length of a system's part"
-        raise UsageError(f"--engine {NAME}: layout {header.layout.name} does not fit: {needs}")
-    for package in ("mlx", "mlx_lm"):
-        if importlib.util.find_spec(package) is None:
-            raise EngineMissing(f"--engine {NAME}: needs {package}; {INSTALL}", INSTALL)
+        wanted = "it needs a full group and a recurrent one, whose block is the length of a system's part"
+        raise UsageError(f"--engine {NAME}: layout {header.layout.name} does not fit: {wanted}")
+    needs(NAME, ("mlx", "mlx_lm"), INSTALL)
     from harness.engines.mlx_lm.engine import MlxEngine
 
-    return MlxEngine(header, model, caching=caching, segment=header.layout.groups[1].block_size)
+    return MlxEngine(header, model, caching=caching, chunk=chunk, segment=header.layout.groups[1].block_size)
 
 
 def configurations() -> list[Configuration]:

@@ -18,6 +18,7 @@ from mlx_lm.models.cache import LRUPromptCache
 from harness.engines.failure import native
 from harness.engines.mlx_lm.architectures import ARCHITECTURES, COMMON
 from harness.history.events import Answer, Ended
+from harness.trace.format import Submit
 
 SLOTS = 4
 """So many requests are computed together."""
@@ -66,8 +67,9 @@ class Server:
         self.requests: dict[int, Request] = {}
         self.ended: list[Answer] = []
 
-    def submit(self, r: str, prompt: list[int], generate: int) -> None:
+    def submit(self, op: Submit) -> None:
         """Look a prompt up and put the request into the batch."""
+        prompt = list(op.tokens)
         cache, rest = None, prompt
         if self.store is not None:
             with native():
@@ -75,8 +77,8 @@ class Server:
         found = len(prompt) - len(rest)
         segments, kinds = self.segments(prompt, found)
         with native():
-            (uid,) = self.batch.insert_segments([segments], [generate], [cache], [prompt[:found]])
-        self.requests[uid] = Request(r, found, kinds)
+            (uid,) = self.batch.insert_segments([segments], [op.generate], [cache], [prompt[:found]])
+        self.requests[uid] = Request(op.r, found, kinds)
 
     def segments(self, prompt: list[int], found: int) -> tuple[list[list[int]], list[str]]:
         """Return what is left of a prompt's segments behind what was found, and of what kind each is, the last first.

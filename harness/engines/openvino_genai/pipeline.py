@@ -14,7 +14,7 @@ import numpy as np
 import openvino
 import openvino_genai as genai
 
-from harness.engines.answering import declared, takes
+from harness.engines.answering import chunk_of, declared, takes
 from harness.engines.failure import native
 from harness.history.events import Answer, Answering, Ended, Event, Header, Rules
 from harness.trace.format import Abort, Finish, Op, Step, Submit, TraceHeader
@@ -67,7 +67,7 @@ class Pipeline:
         takes("openvino-genai", header, ("chunk",))
         config = genai.SchedulerConfig()
         config.num_kv_blocks = header.pages
-        config.max_num_batched_tokens = int(header.options.get("chunk", UNSPLIT))
+        config.max_num_batched_tokens = chunk_of("openvino-genai", header, UNSPLIT)
         config.max_num_seqs = SEQUENCES
         config.enable_prefix_caching = caching
         if caching:

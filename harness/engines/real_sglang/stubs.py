@@ -49,13 +49,7 @@ class _AnyName(type):
     """A class that has every attribute, and whose instances do nothing."""
 
     def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if _Sealed.over:
-            raise StandInCalled(f"{cls.__qualname__}.{name} is asked for")
-        made = _stand_in(name, f"{cls.__qualname__}.{name}")
-        setattr(cls, name, made)
-        return made
+        return _asked_for(cls, name, cls.__qualname__)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls.__module__ != __name__:
@@ -82,21 +76,22 @@ class _StandIn(metaclass=_AnyName):
         return cls
 
 
-def _stand_in(name: str, whole: str) -> Any:
-    return _AnyName(name, (_StandIn,), {"__qualname__": whole})
+def _asked_for(owner: Any, name: str, called: str) -> Any:
+    """Return an attribute that nothing has defined: a stand-in, which stays there; once all is imported, nobody may ask."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if _Sealed.over:
+        raise StandInCalled(f"{called}.{name} is asked for")
+    made = _AnyName(name, (_StandIn,), {"__qualname__": f"{called}.{name}"})
+    setattr(owner, name, made)
+    return made
 
 
 class _Module(ModuleType):
     """A module that has every name."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if _Sealed.over:
-            raise StandInCalled(f"{self.__name__}.{name} is asked for")
-        made = _stand_in(name, f"{self.__name__}.{name}")
-        setattr(self, name, made)
-        return made
+        return _asked_for(self, name, self.__name__)
 
 
 class _Finder:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from harness.engines.sample.cache import Cache, Full, Name, Page
 from harness.engines.sample.model import Key, Model, State, added
+from harness.history.events import Answer, Ended
+from harness.trace.format import Submit
 
 SLOTS = 4
 """So many requests run at a time."""
@@ -36,20 +38,34 @@ class Request:
         """What it has generated."""
         return self.tokens[self.prompt :]
 
+    def answer(self, ended: Ended) -> Answer:
+        """Return what it has generated."""
+        return Answer(
+            r=self.r, tokens=self.generated, logprobs=list(self.logprobs), restored=max(self.restored, 0), ended=ended
+        )
+
 
 class Server:
-    """Answers requests over one cache. `ended` are those that ended and were not collected yet, with how."""
+    """Answers requests over one cache. `ended` are the answers that were not collected yet."""
 
     def __init__(self, model: Model, cache: Cache, *, block: int, chunk: int, noise: float = 0.0) -> None:
         self.model, self.cache, self.block, self.chunk = model, cache, block, chunk
         self.waiting: list[Request] = []
         self.running: list[Request] = []
-        self.ended: list[tuple[Request, str]] = []
+        self.ended: list[Answer] = []
         self._noise = noise
 
     def name(self, request: Request, what: str, length: int) -> Name:
         """Return the name of a page of a request: of what, up to which length."""
         return ("keys" if what == "keys" else "state", request.salt, tuple(request.tokens[:length]))
+
+    def submit(self, op: Submit) -> None:
+        """Let a request wait for a slot."""
+        self.waiting.append(Request(op.r, op.salt, list(op.tokens), len(op.tokens), op.generate))
+
+    def has(self, r: str) -> bool:
+        """Whether a request waits or runs."""
+        return any(request.r == r for request in (*self.running, *self.waiting))
 
     def cancel(self, r: str) -> None:
         """Take a request out, wherever it is."""
@@ -59,7 +75,7 @@ class Server:
                 self.let_go(request)
             else:
                 self.waiting.remove(request)
-            self.ended.append((request, "cancelled"))
+            self.ended.append(request.answer("cancelled"))
 
     def step(self) -> None:
         """Compute one batch: a token of everybody who decodes, and chunks of prompts, so many tokens in all."""
@@ -135,7 +151,7 @@ class Server:
         else:
             self.running.remove(request)
             self.let_go(request)
-            self.ended.append((request, "refused"))
+            self.ended.append(request.answer("refused"))
 
     def _token(self, request: Request) -> None:
         """Compute the next token of a request: its key, the state after it, and at the end of a block what is kept of both."""
@@ -169,4 +185,4 @@ class Server:
         if len(request.generated) == request.generate:
             self.running.remove(request)
             self.let_go(request)
-            self.ended.append((request, "length"))
+            self.ended.append(request.answer("length"))

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+UNSPLIT = 1 << 16
+"""Tokens of a step if a trace does not limit them."""
 VOCABULARY = 128
 WINDOW = 24
 """Tokens of a sliding window: less than the prompts of most requests."""

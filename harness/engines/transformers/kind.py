@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 
-from harness._util.errors import EngineMissing, UsageError
-from harness.engines.answering import chosen, takes
+from harness._util.errors import UsageError
+from harness.engines.answering import chosen, chunk_of, needs, takes
 from harness.engines.kind import EngineKind, WrittenFor
 from harness.engines.mutant import Mutant
 from harness.engines.protocol import Engine
-from harness.engines.transformers.architectures import ARCHITECTURES, CONTROL
+from harness.engines.transformers.architectures import ARCHITECTURES, CONTROL, UNSPLIT
 from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, TraceHeader
 
@@ -34,20 +33,19 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     """
     values = {name: chosen(NAME, options, name, known) for name, known in CHOICES.items()}
     takes(NAME, header, ("chunk", "record"))
-    chunk, record = header.options.get("chunk", 1), header.options.get("record", False)
-    if type(chunk) is not int or chunk < 1 or type(record) is not bool:
-        told = f"not chunk={chunk!r} and record={record!r}"
-        raise UsageError(f"--engine {NAME}: chunk is a number of tokens, 1 or more, and record true or false, {told}")
+    chunk = chunk_of(NAME, header, UNSPLIT)
+    if type(record := header.options.get("record", False)) is not bool:
+        raise UsageError(f"--engine {NAME}: record is true or false, not {record!r}")
     kinds = [group.kind for group in header.layout.groups]
     if kinds.count("full") != 1 or set(kinds) - {"full", "recurrent"}:
-        needs = "it needs a full group, in whose blocks the pool is counted, and a recurrent one, whose blocks are the interval"
-        raise UsageError(f"--engine {NAME}: layout {header.layout.name} does not fit: {needs}")
-    for package in ("torch", "transformers"):
-        if importlib.util.find_spec(package) is None:
-            raise EngineMissing(f"--engine {NAME}: needs {package}; {INSTALL}", INSTALL)
+        wanted = (
+            "it needs a full group, in whose blocks the pool is counted, and a recurrent one, whose blocks are the interval"
+        )
+        raise UsageError(f"--engine {NAME}: layout {header.layout.name} does not fit: {wanted}")
+    needs(NAME, ("torch", "transformers"), INSTALL)
     from harness.engines.transformers.engine import TransformersEngine
 
-    return TransformersEngine(header, values)
+    return TransformersEngine(header, values, chunk)
 
 
 def configurations() -> list[Configuration]:

@@ -14,6 +14,7 @@ import torch
 from harness.engines.transformers.model import Model
 from harness.engines.transformers.store import PrefixStore
 from harness.history.events import Answer, Ended
+from harness.trace.format import Submit
 
 SLOTS = 4
 """So many requests run at a time."""
@@ -68,6 +69,10 @@ class Server:
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.ended: list[Answer] = []
+
+    def submit(self, op: Submit) -> None:
+        """Let a request wait for a slot."""
+        self.waiting.append(Request(op.r, op.salt, list(op.tokens), len(op.tokens), op.generate))
 
     def cancel(self, r: str) -> None:
         """Take a request out, wherever it is."""
