@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.checkers.wording import count as counted
+from harness.checkers.wording import count as told
 from harness.history.attention_span import first_needed
 from harness.history.events import Aborted, Counts, Drop, Finished, Group, Preempted, StepEnd, Take, Write
 from harness.ledger.ledger import Ledger
@@ -58,13 +59,15 @@ class Ownership(Checker):
 
     def on_drop(self, ledger: Ledger, event: Drop) -> Found:
         """Refuse what the holder does not hold, or not so often."""
-        for page in event.pages:
-            if event.pages.count(page) > ledger.records[event.pool][page].holders.get(event.holder, 0):
+        records, holder, pages = ledger.records[event.pool], event.holder, event.pages
+        counted = Counter(pages) if len(set(pages)) < len(pages) else dict.fromkeys(pages, 1)
+        for page, times in counted.items():
+            if times > records[page].holders.get(holder, 0):
                 sentence = (
-                    f"Let {event.holder} give page {page} back in step {event.step}; however by its tables it does not hold "
+                    f"Let {holder} give page {page} back in step {event.step}; however by its tables it does not hold "
                     f"it any more: a contradiction."
                 )
-                return (Finding(anomaly="double-free", r=event.holder, sentence=sentence),)
+                return (Finding(anomaly="double-free", r=holder, sentence=sentence),)
         return None
 
     def on_write(self, ledger: Ledger, event: Write) -> Found:
@@ -167,8 +170,8 @@ def _wrong_held(event: Counts, held: int, cached: int) -> Finding:
 def _miscounted(page: int, count: int, holders: dict[str, int], step: int) -> Finding:
     names = ", ".join(holders) or "nobody"
     sentence = (
-        f"Let page {page} be held by {names} after step {step}, which makes {counted(sum(holders.values()), 'reference')}; "
-        f"however the engine counts {counted(count, 'reference')}: a contradiction."
+        f"Let page {page} be held by {names} after step {step}, which makes {told(sum(holders.values()), 'reference')}; "
+        f"however the engine counts {told(count, 'reference')}: a contradiction."
     )
     return Finding(anomaly="leak" if count > sum(holders.values()) else "double-free", sentence=sentence)
 

@@ -15,6 +15,7 @@ from harness._util.errors import UsageError
 from harness.history.answered import AnswerSense
 from harness.history.asked import Asked
 from harness.history.declared import check_fit
+from harness.history.event_reader import EventReader
 from harness.history.events import Event, Header
 from harness.history.nonsense import Nonsense
 from harness.history.well_formed import WellFormedness
@@ -22,7 +23,7 @@ from harness.trace.format import Op, TraceHeader
 
 _UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, AttributeError, msgspec.MsgspecError)
 _ENCODER = msgspec.msgpack.Encoder()
-_EVENTS, _EVENT = msgspec.msgpack.Decoder(list[Event]), msgspec.msgpack.Decoder(Event)
+_EVENT = msgspec.msgpack.Decoder(Event)
 _FORMAT = "docs/formats.md says what an event has and when it comes"
 
 
@@ -62,6 +63,7 @@ class Intake:
 
     def __init__(self, header: Header) -> None:
         self._engine = header.engine
+        self._reader = EventReader()
         self._sense, self._asked = self._senses(header)
 
     def _senses(self, header: Header) -> tuple[WellFormedness | AnswerSense, Asked | None]:
@@ -76,7 +78,7 @@ class Intake:
         if not isinstance(answer, list | tuple):
             raise self.bad(op, index, f"apply() returned {_kind(answer)}; return a list of events, empty if nothing happened")
         try:
-            events: list[Event] = _EVENTS.decode(_ENCODER.encode(answer))
+            events = self._reader.read(answer)
         except _UNWRITABLE:
             raise self._unreadable(answer, op, index) from None
         sense, event = self._sense, None

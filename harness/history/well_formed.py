@@ -6,7 +6,8 @@ cannot tell what it means, so nothing is judged from there on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from harness.history.attention_span import columns
@@ -101,6 +102,8 @@ class WellFormedness:
         """Requests that were looked up, or ran from their first token, since they came or lost their place."""
         self._unfound: dict[str, int] = {}
         """Requests that run from so many tokens on, and of which no look-up was reported yet."""
+        self._followed: dict[str, list[list[int]]] = {}
+        """By request: the tables that it ran over last, whose pages exist."""
         self._rules: dict[type, Callable[[Any], None]] = {
             Take: self._holding,
             Drop: self._holding,
@@ -222,7 +225,8 @@ class WellFormedness:
             if len(run.fed) != run.known - run.start:
                 raise Nonsense(f"{len(run.fed)} tokens fed at `$.runs`; {run.r!r} computes {run.known - run.start} known ones")
             check_tokens(run.fed)
-        self._columns(run.tables, "runs")
+        self._columns(run.tables, "runs", self._followed.get(run.r, ()))
+        self._followed[run.r] = run.tables
 
     def _check_found(self) -> None:
         """Refuse a run that starts behind what nobody has looked up; `hit` may come after the run, in the same operation."""
@@ -308,6 +312,7 @@ class WellFormedness:
         self._live(event.r, "r")
         self.ended.add(event.r)
         self._placed.discard(event.r)
+        self._followed.pop(event.r, None)
 
     def _live(self, r: str, field: str) -> int:
         """Return how many tokens a request has that was submitted and has not ended."""
@@ -436,14 +441,15 @@ class WellFormedness:
             raise Nonsense(f"group {group} does not exist - at `$.group`; the header has groups 0 to {len(self._groups) - 1}")
         return self._groups[group].pool
 
-    def _columns(self, tables: list[list[int]], field: str) -> None:
-        self._tables(tables, field, NO_COLUMN)
+    def _columns(self, tables: list[list[int]], field: str, followed: Sequence[list[int]] = ()) -> None:
+        self._tables(tables, field, NO_COLUMN, followed)
 
-    def _tables(self, tables: list[list[int]], field: str, least: int = 0) -> None:
+    def _tables(self, tables: list[list[int]], field: str, least: int = 0, followed: Sequence[list[int]] = ()) -> None:
+        """Refuse pages that do not exist, but for rows that were followed before: the same list has the same pages."""
         if len(tables) != len(self._groups):
             raise Nonsense(f"{len(tables)} tables - at `$.{field}`; the header has {len(self._groups)} groups")
-        for group, pages in zip(self._groups, tables, strict=True):
-            if pages and not (min(pages) >= least and max(pages) < self._pools[group.pool]):
+        for group, pages, known in zip_longest(self._groups, tables, followed):
+            if pages and pages is not known and not (min(pages) >= least and max(pages) < self._pools[group.pool]):
                 self._check_pages(pages, group.pool, field, least)
 
     def _check_pages(self, pages: list[int], pool: int, field: str, least: int = 0) -> None:

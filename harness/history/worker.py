@@ -112,6 +112,8 @@ class Worker:
 
 
 def _pages(table: list[int], first: int, last: int) -> list[int]:
+    if first == 0 and last == len(table):
+        return table  # long ones are told apart by this: the same list holds the same pages
     pages = table[first:last]
     return pages if len(pages) == last - first else pages + [NO_COLUMN] * (last - first - len(pages))
 

@@ -38,6 +38,8 @@ class Collector:
         live.update(request.nodes[-1] for request in ledger.requests.values())
         live.update(nodes[-1] for nodes in ledger.requests.draft_prefixes.values())
         gone = ledger.trie.collect(node for node in live if node >= 0)
+        for records in ledger.records.values():
+            records.verified.clear()
         for ended in ledger.keys.ended:
             for node in [node for node in ended if node in gone]:
                 del ended[node]

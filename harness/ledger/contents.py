@@ -86,8 +86,10 @@ class Contents:
 
     def write_state(self, event: Write, node: int, tainted: bool) -> None:
         """Write the recurrent state after the prefix `node` into the one page of a write."""
-        record = self._records[self._groups[event.group].pool].find(event.pages[0])
+        records = self._records[self._groups[event.group].pool]
+        record = records.find(event.pages[0])
         if record is not None:
+            records.changes(record)
             record.poison()
             record.state, record.node, record.start, record.stop, record.group = True, node, event.stop, event.stop, event.group
             record.writer, record.step, record.tainted = event.r, event.step, tainted
@@ -104,6 +106,8 @@ class Contents:
                 stop = last
             record = touched(page) or records.find(page)
             if record is not None:
+                if records.verified and not _adds(record, group, nodes, start, stop, size):
+                    records.changes(record)
                 if record.group != group:
                     record.poison()
                     record.group = group
@@ -185,8 +189,10 @@ class Contents:
             self.copying[event.id] = images
             self.filling.update(targets)
             for pool, page in targets:
-                self._records[pool][page].poison()
-                self._records[pool][page].left = None
+                record = self._records[pool][page]
+                self._records[pool].changes(record)
+                record.poison()
+                record.left = None
             return
         begun = self.copying.pop(event.id, images)
         if begun is not images:
@@ -196,7 +202,9 @@ class Contents:
                 before.poison()
             elif not image.same_content(before):
                 self._keep_what_stayed(before, image)
-            self._records[move.dst_pool][move.dst].copy_content(before)
+            target = self._records[move.dst_pool][move.dst]
+            self._records[move.dst_pool].changes(target)
+            target.copy_content(before)
 
     def _keep_what_stayed(self, before: Content, now: Content) -> None:
         """Leave of a page, as it was before, the runs that it still has now."""
@@ -213,5 +221,14 @@ class Contents:
         """Fill pages with zeros, which are no content."""
         for page in event.pages:
             record = self._records[event.pool][page]
+            self._records[event.pool].changes(record)
             record.poison()
             record.zeroed = True
+
+
+def _adds(record: PageRecord, group: int, nodes: list[int], start: int, stop: int, size: int) -> bool:
+    """Whether a write of tokens [start, stop) of the prefix that `nodes` spells leaves all that a page holds as it is."""
+    if record.node == NOTHING:
+        return True
+    same_place = record.group == group and not record.older and record.start // size == start // size
+    return same_place and start <= record.stop <= stop and nodes[record.stop] == record.node

@@ -57,6 +57,7 @@ class Holdings:
     def drop(self, event: Drop) -> None:
         """Take pages from a holder, each once; what it does not hold stays as it is."""
         records, holder = self._records[event.pool], event.holder
+        verified = records.verified
         for page in event.pages:
             record = records[page]
             count = record.holders.get(holder, 0)
@@ -65,6 +66,8 @@ class Holdings:
             if count > 1:
                 record.holders[holder] = count - 1
             elif count == 1:
+                if verified:
+                    records.parts(record, holder)
                 del record.holders[holder], record.held_for[holder]
                 if not record.holders:
                     record.released_by = holder
@@ -97,7 +100,9 @@ class Holdings:
         self._copied_from -= Counter((move.src_pool, move.src) for move in event.copies)
         for pool, page in self._left.difference(self._copied_from):
             self._left.remove((pool, page))
-            self._records[pool][page].poison()
+            record = self._records[pool][page]
+            self._records[pool].changes(record)
+            record.poison()
 
     def add_key(self, key: Key, pool: int, page: int) -> None:
         """Let a key name a page."""

@@ -1,10 +1,21 @@
-"""Which columns of a read are invalid: their page is not the request's, or does not hold what the request needs of it."""
+"""Which columns of a read are invalid: their page is not the request's, or does not hold what the request needs of it.
+
+A request that decodes reads its whole prefix again for every token. So what was right in a long read is remembered
+(`Verified`), and not looked at again while it is read over the same pages and as the same prefix. Whatever changes a page that
+the request holds, or takes the page from it, ends that memory first (`PoolRecords.changes`, `PoolRecords.parts`). The last
+blocks are always looked at: they are still being written, and drafts in them fall.
+"""
 
 from __future__ import annotations
 
 from harness.history.events import Group, Read
 from harness.ledger.contents import Contents
-from harness.ledger.records import PageRecord, PoolRecords
+from harness.ledger.records import PageRecord, PoolRecords, Verified
+
+LONG = 32
+"""A read of fewer columns is looked at whole: to remember it would cost more."""
+OPEN = 4
+"""So many blocks at the end of a read are not remembered."""
 
 
 def invalid_columns(read: Read, group: Group, nodes: list[int], records: PoolRecords, contents: Contents) -> list[int]:
@@ -14,10 +25,51 @@ def invalid_columns(read: Read, group: Group, nodes: list[int], records: PoolRec
     """
     if group.kind == "recurrent":
         return [] if _state_is_valid(read, nodes, records, contents) else [0]
+    if len(read.pages) < LONG:
+        return _invalid_from(0, read, group, nodes, records, contents)
+    known = records.verified.get((read.r, read.group))
+    if known is not None and not _still_right(known, read, nodes, group.block_size):
+        del records.verified[read.r, read.group]
+        known = None
+    first = read.start // group.block_size
+    invalid = _invalid_from(known.stop // group.block_size - first if known else 0, read, group, nodes, records, contents)
+    if invalid:
+        records.verified.pop((read.r, read.group), None)
+    else:
+        _remember(known, read, nodes, group, records)
+    return invalid
+
+
+def _still_right(known: Verified, read: Read, nodes: list[int], size: int) -> bool:
+    """Whether a read covers what was verified, as the same prefix and over the same pages."""
+    if read.start != known.start or read.stop < known.stop or nodes[known.stop] != known.node:
+        return False
+    columns = known.stop // size - known.start // size
+    return read.pages is known.pages or read.pages == known.pages or read.pages[:columns] == known.pages[:columns]
+
+
+def _remember(known: Verified | None, read: Read, nodes: list[int], group: Group, records: PoolRecords) -> None:
+    """Remember a read that is right, but for its last blocks."""
+    stop = (read.stop // group.block_size - OPEN) * group.block_size
+    if known is None and stop > read.start:
+        records.verified[read.r, read.group] = Verified(read.start, stop, nodes[stop], read.pages)
+    elif known is not None:
+        known.pages = read.pages
+        if stop > known.stop:
+            known.stop, known.node = stop, nodes[stop]
+
+
+def _invalid_from(
+    column: int, read: Read, group: Group, nodes: list[int], records: PoolRecords, contents: Contents
+) -> list[int]:
+    """Return the indices into `read.pages` from `column` on that are invalid."""
     touched, r, size, last = records.usable.get, read.r, group.block_size, read.stop
     owner, invalid = group.id, []
     start, stop = read.start, read.start - read.start % size + size
-    for index, page in enumerate(read.pages):
+    if column:
+        start, stop = stop + (column - 1) * size, stop + column * size
+    for index in range(column, len(read.pages)):
+        page = read.pages[index]
         if stop > last:
             stop = last
         record = touched(page)

@@ -92,6 +92,19 @@ class Content:
 
 
 @dataclass(slots=True, eq=False)
+class Verified:
+    """What was right when a request read it for a group: tokens [start, stop) of the prefix `node`, which end with a block.
+
+    `pages` were read then, by column from that of `start` on; there may be more of them than hold these tokens.
+    """
+
+    start: int
+    stop: int
+    node: int
+    pages: list[int]
+
+
+@dataclass(slots=True, eq=False)
 class PageRecord(Content):
     """One physical page. `holders` says how often each holder took it, `held_for` for which group, `keys` what names it.
 
@@ -135,7 +148,7 @@ class PoolRecords(dict[int, PageRecord]):
     Raises IndexError for a page that the pool does not have.
     """
 
-    __slots__ = ("_grown", "capacity", "grows", "null", "pages", "usable")
+    __slots__ = ("_grown", "capacity", "grows", "null", "pages", "usable", "verified")
 
     def __init__(self, pool: Pool) -> None:
         super().__init__()
@@ -144,6 +157,8 @@ class PoolRecords(dict[int, PageRecord]):
         """How many pages can hold something: all but the null pages."""
         self.usable: dict[int, PageRecord] = {}
         """The records without those of null pages."""
+        self.verified: dict[tuple[str, int], Verified] = {}
+        """Per request and group: what need not be looked at again when it is read, as nothing of it changed since (`reads`)."""
         self.grows = pool.grows
         self._grown: tuple[int, int] = (-1, pool.pages)
         """The operation in which the pool grew last, and how many pages it had before."""
@@ -158,6 +173,17 @@ class PoolRecords(dict[int, PageRecord]):
     def pages_before(self, operation: int) -> int:
         """Return how many pages the pool had when its latest operation began."""
         return self._grown[1] if self._grown[0] == operation else self.pages
+
+    def changes(self, record: PageRecord) -> None:
+        """Let whoever holds a page look at it again, since what it holds is about to change. To be said before it does."""
+        for holder in record.holders if self.verified else ():
+            self.parts(record, holder)
+
+    def parts(self, record: PageRecord, holder: str) -> None:
+        """Let a holder of a page look at it again, since it is about to hold it no more. To be said before it does."""
+        verified = self.verified.get((holder, record.group))
+        if verified is not None and (record.older or record.start < verified.stop):
+            del self.verified[holder, record.group]
 
     def __missing__(self, page: int) -> PageRecord:
         if not 0 <= page < self.pages:

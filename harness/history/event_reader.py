@@ -1,0 +1,97 @@
+"""Reads a live engine's events anew: they are written out and read back, so nothing of them is shared with the engine.
+
+A block table is told whole with every step. Of a long one, what is written as it was the last time is not read again: the pages
+that were read then stand for it. So a step of a long sequence costs little more than one of a short one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from harness.history.events import Aborted, Event, Finished, Run, StepBegin
+
+LONG = 128
+"""A row of fewer columns is read whole: to remember it would cost more."""
+_ENCODER = msgspec.msgpack.Encoder()
+_EVENTS, _PAGES = msgspec.msgpack.Decoder(list[Event]), msgspec.msgpack.Decoder(list[int])
+_ENDS = (Aborted, Finished)
+_ARRAY_16, _ARRAY_32 = b"\xdc", b"\xdd"
+
+
+class Row(NamedTuple):
+    """A row of a block table: how its pages are written, and the pages. `told` is the row itself if it cannot change."""
+
+    written: bytes
+    pages: list[int]
+    told: tuple[int, ...] | None
+
+
+class EventReader:
+    """Reads the events of one engine. Lists of pages that it returns may be shared between events, and are never changed."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[int, Row]] = {}
+        """By request and group: the long row that was read last."""
+
+    def read(self, answer: list[Any] | tuple[Any, ...]) -> list[Event]:
+        """Return events, read anew. Raises what msgspec does for events that cannot be written or read."""
+        events = self._read(answer)
+        if self._rows:
+            for event in events:
+                if type(event) in _ENDS:
+                    self._rows.pop(event.r, None)  # type: ignore[union-attr]
+        return events
+
+    def _read(self, answer: list[Any] | tuple[Any, ...]) -> list[Event]:
+        for number, event in enumerate(answer):
+            if type(event) is StepBegin and any(map(_is_long, event.runs)):
+                runs = [replace(run, tables=list(map(_if_short, run.tables))) for run in event.runs]
+                rest = [*answer[:number], replace(event, runs=runs), *answer[number + 1 :]]
+                events = self._read(rest)
+                self._put_back(event.runs, events[number])
+                return events
+        return _EVENTS.decode(_ENCODER.encode(answer))
+
+    def _put_back(self, told: list[Run], event: Event) -> None:
+        assert isinstance(event, StepBegin)
+        for run, read in zip(told, event.runs, strict=True):
+            for group, row in enumerate(run.tables):
+                if _is_long_row(row):
+                    read.tables[group] = self._row(read.r, group, row)
+
+    def _row(self, r: str, group: int, row: list[int] | tuple[int, ...]) -> list[int]:
+        rows = self._rows.setdefault(r, {})
+        known = rows.get(group)
+        if known is not None and row is known.told:
+            return known.pages
+        written = _ENCODER.encode(row)
+        header = 3 if written[:1] == _ARRAY_16 else 5
+        count, written = int.from_bytes(written[1:header], "big"), written[header:]
+        if known is None or not written.startswith(known.written):
+            pages = _read_pages(count, written)
+        elif len(written) == len(known.written):
+            pages = known.pages
+        else:
+            pages = known.pages + _read_pages(count - len(known.pages), written[len(known.written) :])
+        rows[group] = Row(written, pages, row if type(row) is tuple else None)
+        return pages
+
+
+def _read_pages(count: int, written: bytes) -> list[int]:
+    return _PAGES.decode(_ARRAY_32 + count.to_bytes(4, "big") + written)
+
+
+def _is_long(run: Any) -> bool:
+    return type(run) is Run and any(map(_is_long_row, run.tables))
+
+
+def _is_long_row(row: Any) -> bool:
+    """Whether a row is long; a tuple of numbers never changes, so it need not even be written again."""
+    return type(row) in (list, tuple) and len(row) >= LONG
+
+
+def _if_short(row: Any) -> Any:
+    return [] if _is_long_row(row) else row
