@@ -119,6 +119,8 @@ class Progress(Checker):
         waiting = [request.r for request in ledger.requests.values() if request.live]
         if not all(_fits_alone(ledger, r) for r in waiting):
             waiting = []  # a queue in order of arrival may stand still behind a request that can never run
+        if any(request.paused for request in ledger.requests.values()):
+            waiting = []  # a session that waits for its client keeps its pages, and its place
         self._idle = {r: self._idle.get(r, 0) + 1 for r in waiting if not ran}
         if waiting:
             self.opportunities += 1

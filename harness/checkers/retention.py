@@ -116,10 +116,11 @@ class ReplayBoundaryRetained(Checker):
 
     def _expect_replay_boundary(self, ledger: Ledger, request: RequestRecord, event: StepEnd) -> None:
         boundary, needed = replay_needs(ledger, request)
-        if boundary <= request.resume or not _states_written(ledger, request, boundary):
+        resume = max(request.resume, request.went_on)  # what a session said before was no part of a prompt when it was written
+        if boundary <= resume or not _states_written(ledger, request, boundary):
             return
         self.opportunities += 1
-        r, resume = request.r, request.resume
+        r = request.r
         for group, node in needed:
             self._owed[group, node] = r, _lost
         since, needed = _admitted(request), [(group, node) for group, node in needed if ledger.trie.depth[node] > resume]

@@ -15,7 +15,7 @@ from harness.engines.block_table_diff import BlockTableDiff
 from harness.engines.cache_state import CacheState, Tables
 from harness.engines.scripted import Sampler
 from harness.history.events import Event, Header, Move, Run, Settled, StepBegin, UnpublishReason
-from harness.trace.format import Step, Submit
+from harness.trace.format import Extend, Step, Submit
 
 CAPABILITIES = ["abort", "adapter", "cancel", "media", "preempt", "reset", "salt", "update_weights"]
 """What the driver carries out on any adapter."""
@@ -87,6 +87,12 @@ class Host(Protocol):
     def generated(self, r: str, tokens: list[int], step: int) -> None:
         """Report what a request generated in a step."""
 
+    def paused(self, r: str, step: int) -> None:
+        """Report that the answer of a session is over."""
+
+    def extended(self, r: str, keep: int, tokens: list[int], step: int) -> None:
+        """Report that a session goes on: behind the first `keep` of its tokens it has these, and all are its prompt now."""
+
     def over(self, r: str, step: int, *, finished: bool) -> None:
         """Report that a request has ended in a step, as intended or early, and forget it."""
 
@@ -123,6 +129,13 @@ class Driven(Protocol):
 
         Raises Refused if it can never run.
         """
+
+    def extend(self, extend: Extend, tokens: list[int]) -> None:
+        """Give a session more input; there are none unless the adapter says so (the capability `session`).
+
+        Raises Refused if it would get too long.
+        """
+        raise Refused(f"{extend.r} is no session")
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
         """Schedule a step: who computes how many tokens at most; None: the policy decides, within `step.budget` (0: its own).

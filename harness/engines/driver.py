@@ -24,8 +24,10 @@ from harness.history.events import (
     Aborted,
     Accept,
     Event,
+    Extended,
     Finished,
     Header,
+    Paused,
     Preempted,
     ResetDone,
     Run,
@@ -34,7 +36,20 @@ from harness.history.events import (
     Submitted,
     Version,
 )
-from harness.trace.format import Abort, Finish, Media, Op, Preempt, Reset, Step, Submit, UpdateWeights, Vocabulary, length_of
+from harness.trace.format import (
+    Abort,
+    Extend,
+    Finish,
+    Media,
+    Op,
+    Preempt,
+    Reset,
+    Step,
+    Submit,
+    UpdateWeights,
+    Vocabulary,
+    length_of,
+)
 
 _NOTHING_ASKED = Step(run=[])
 
@@ -103,6 +118,9 @@ class Driver:
         match op:
             case Submit():
                 self._submit(op)
+            case Extend():
+                if self._known(op.r):
+                    self._extend(op)
             case Step():
                 self._step(op)
             case Finish() | Abort():
@@ -150,6 +168,7 @@ class Driver:
             adapter=op.adapter,
             media=op.media,
             kernels=op.kernels,
+            session=op.session,
             step=self.diff.step,
         )
         if self.header.rules.captures is not None:
@@ -157,6 +176,24 @@ class Driver:
         self.events.append(event)
         self.adapter.add(op, list(tokens), shared)
         self.clients[op.r] = Client(op.r, tokens)
+
+    def _extend(self, op: Extend) -> None:
+        """Give a session more input; the client of one that would get too long goes away."""
+        try:
+            self.adapter.extend(op, self._vocabulary.tokens(op.prompt))
+        except Refused:
+            self._end(op.r, finished=False)
+
+    def paused(self, r: str, step: int) -> None:
+        """Report that the answer of a session is over."""
+        self.events.append(Paused(r=r, step=step))
+
+    def extended(self, r: str, keep: int, tokens: list[int], step: int) -> None:
+        """Report that a session goes on: behind the first `keep` of its tokens it has these, and all are its prompt now."""
+        client = self.clients[r]
+        client.all_token_ids[keep:] = tokens
+        client.num_prompt_tokens = len(client.all_token_ids)
+        self.events.append(Extended(r=r, keep=keep, tokens=tokens, step=step))
 
     def _known(self, r: str) -> bool:
         """Whether a request is live; one that has ended is not."""
@@ -206,6 +243,8 @@ class Driver:
             return
         done = self.adapter.renew()
         self.events.append(ResetDone(step=self.diff.step, ok=done))
+        if not done:
+            return
         self.events.append(Version(step=self.diff.step, weights=op.version, adapter=op.adapter))
 
     def _drain(self, *, transfers: bool) -> bool:

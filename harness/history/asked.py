@@ -6,12 +6,14 @@ engine says that nothing is shared, that nobody was asked for, or that a reset e
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from harness.history.events import (
     Aborted,
     Accept,
     Event,
+    Extended,
     Finished,
     Header,
     Hit,
@@ -23,9 +25,9 @@ from harness.history.events import (
 )
 from harness.history.nonsense import Nonsense
 from harness.history.well_formed import WellFormedness
-from harness.trace.format import Abort, Finish, Op, Reset, Step, Submit, UpdateWeights, length_of, segments
+from harness.trace.format import Abort, Extend, Finish, Op, Reset, Step, Submit, UpdateWeights, length_of, segments
 
-_ANSWERS = frozenset((Aborted, Accept, Finished, Hit, Preempted, ResetDone, StepBegin, Submitted, Version))
+_ANSWERS = frozenset((Aborted, Accept, Extended, Finished, Hit, Preempted, ResetDone, StepBegin, Submitted, Version))
 """Events that answer what was asked."""
 
 
@@ -36,6 +38,10 @@ class Asked:
         self._header, self._sense = header, sense
         self._tiers = {pool.tier for pool in header.pools}
         self._texts, self._looked = Texts(), set[str]()
+        self._more: dict[str, deque[Extend]] = {}
+        """By session: the input that waits for the end of its answer."""
+        self._most: dict[str, int] = {}
+        """By session: how many tokens it has when all its answers are over."""
 
     def check(self, op: Op, events: list[Event]) -> None:
         """Raise Nonsense if events, which were followed already, do not answer the operation.
@@ -65,10 +71,23 @@ class Asked:
             self._check_looked_up(events, said)
         for event in said.get(Accept, ()):
             self._texts.accept(event)
+        if isinstance(op, Submit) and op.session:
+            self._most[op.r] = length_of(op.prompt) + op.generate
+        elif isinstance(op, Extend):
+            self._most[op.r] = self._most.get(op.r, 0) + length_of(op.prompt) + op.generate
+            self._more.setdefault(op.r, deque()).append(op)
+        for event in said.get(Extended, ()):
+            if not (waiting := self._more.get(event.r)):
+                raise Nonsense(f"{event.r!r} gets more input - at `$.r`; nobody gave it any")
+            self._texts.extend(waiting.popleft(), event)
         for event in said.get(Aborted, ()):
-            event.by_engine = event.r not in _let_go(op)
+            event.by_engine = event.r not in _let_go(op) and not self._outgrows(op)
         for event in said.get(Finished, ()):
             event.by_engine = event.r not in _let_go(op) and not self._as_long_as_it_may_be(event.r)
+
+    def _outgrows(self, op: Op) -> bool:
+        """Whether an operation gives a session more input than the engine takes."""
+        return isinstance(op, Extend) and 0 < self._header.rules.max_prompt < self._most[op.r]
 
     def _as_long_as_it_may_be(self, r: str) -> bool:
         """Whether a request, whose prompt the engine takes, has grown beyond what a prompt may have: the engine ends it."""
@@ -137,7 +156,7 @@ def check_submit(op: Submit, submits: list[Submitted]) -> None:
     if [event.r for event in submits] != [op.r]:
         raise Nonsense(f"`submit` of {[event.r for event in submits]}; report {op.r!r}, once")
     (event,) = submits
-    for field in ("salt", "adapter", "media", "kernels"):
+    for field in ("salt", "adapter", "media", "kernels", "session"):
         if getattr(event, field) != getattr(op, field):
             raise Nonsense(
                 f"{field} {getattr(event, field)!r} of {op.r!r} - at `$.{field}`; the operation says {getattr(op, field)!r}"
@@ -161,13 +180,23 @@ class Texts:
     def submit(self, op: Submit, tokens: list[int]) -> None:
         """Take in the tokens of a prompt. Raises Nonsense if a place of a text is another token than before."""
         self._stream[op.r] = op.stream or f"@{op.r}", len(tokens)
+        self._read(op.r, op.prompt, tokens)
+
+    def extend(self, op: Extend, event: Extended) -> None:
+        """Take in more input of a session. Raises Nonsense if it is not what was asked for, or as `submit`."""
+        if len(event.tokens) != length_of(op.prompt):
+            raise Nonsense(f"{len(event.tokens)} tokens of {op.r!r} - at `$.tokens`; its input has {length_of(op.prompt)}")
+        self._read(op.r, op.prompt, event.tokens)
+        self._stream[op.r] = self._stream[op.r][0], event.keep + len(event.tokens)
+
+    def _read(self, r: str, prompt: str, tokens: list[int]) -> None:
         stop = 0
-        for segment in segments(op.prompt):
+        for segment in segments(prompt):
             text, first, count = segment
             start, stop = stop, stop + count
             said = tokens[start:stop]
             if self._met.get(segment) != said:
-                self._learn_segment(op.r, text, first, said)
+                self._learn_segment(r, text, first, said)
                 self._met[segment] = said
 
     def _learn_segment(self, r: str, text: str, first: int, said: list[int]) -> None:

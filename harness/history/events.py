@@ -382,7 +382,7 @@ class KvCleared(_Event, tag="kv_cleared", gc=False):
 class Submitted(_Event, tag="submit", gc=False):
     """A request entered the engine. Its first `shared` tokens are a part that others have too; 0: nobody said.
 
-    At answers height it is to generate so many tokens (`generate`).
+    At answers height it is to generate so many tokens (`generate`). A `session` waits for more input when its answer is over.
     """
 
     r: str
@@ -393,6 +393,7 @@ class Submitted(_Event, tag="submit", gc=False):
     kernels: str = ""
     shared: int = 0
     generate: int = 0
+    session: bool = False
 
 
 class Run(msgspec.Struct, omit_defaults=True):
@@ -467,6 +468,23 @@ class Accept(_Event, tag="accept", gc=False):
 
     r: str
     upto: int
+    tokens: list[int]
+
+
+class Paused(_Event, tag="pause", gc=False):
+    """The answer of r, a session, is over. It keeps its pages and waits for more input; steps in flight compute in vain."""
+
+    r: str
+
+
+class Extended(_Event, tag="extend", gc=False):
+    """A session that waits goes on: the first `keep` of its tokens stay, `tokens` come behind them, and all are its prompt now.
+
+    The last token of an answer may be left out; no other is.
+    """
+
+    r: str
+    keep: int
     tokens: list[int]
 
 
@@ -598,7 +616,21 @@ class Died(_Event, tag="died", gc=False):
 Physical = Take | Drop | Grow | Write | Read | Copy | Zero
 Claim = Publish | Unpublish | Hit | Counts | KvStored | KvRemoved | KvCleared
 Steps = StepBegin | Settled | StepEnd
-Life = Submitted | Accept | Preempted | Aborted | Finished | ResetDone | Version | Compare | Answer | Cold | Died
+Life = (
+    Submitted
+    | Accept
+    | Paused
+    | Extended
+    | Preempted
+    | Aborted
+    | Finished
+    | ResetDone
+    | Version
+    | Compare
+    | Answer
+    | Cold
+    | Died
+)
 Event = Physical | Claim | Steps | Life
 
 

@@ -26,6 +26,7 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     settle 2: r1 7..8 | 3 4 | 5 ~ 6           how a run of step 2 turned out; also `before 6>5; after 6>7`: copies
     accept r1 9 @r1:1                         r1 now has 9 tokens, the last of which is new
     preempt r1 / abort r1 / finish r1
+    submit r1 sys:8 session=yes / pause r1 / extend r1 9 u2:4        its first 9 tokens stay, those of u2 come behind them
     reset ok / reset failed                   `reset ok tier cpu`
     version 1                                 `version 1 adapter tuned`
     counts 0: free 5 held 3 cached 1          `refs 3=2 4=1`
@@ -66,6 +67,7 @@ from harness.history.events import (
     Drop,
     Event,
     Eviction,
+    Extended,
     Finished,
     Group,
     Header,
@@ -77,6 +79,7 @@ from harness.history.events import (
     KvStored,
     Move,
     Order,
+    Paused,
     Pool,
     Preempted,
     Publish,
@@ -259,7 +262,7 @@ class _Reader:
 
     def _read_submit(self, rest: str) -> None:
         r, _, words = rest.partition(" ")
-        identity = dict(re.findall(r"\b(salt|adapter|media|kernels|shared|generate)=(\S+)", words))
+        identity = dict(re.findall(r"\b(salt|adapter|media|kernels|shared|generate|session)=(\S+)", words))
         media = []
         for item in filter(None, identity.pop("media", "").split(",")):
             match = _matched(r"(\d+)\+(\d+):(\w+)", item, "media=4+2:cat")
@@ -269,6 +272,7 @@ class _Reader:
             raise UsageError(f"{r} {'is submitted twice' if r in self._tokens else 'has no tokens'}")
         self._tokens[r] = tokens
         counts: dict[str, Any] = {field: int(identity.pop(field, 0)) for field in ("shared", "generate")}
+        counts["session"] = identity.pop("session", "") == "yes"
         self.events.append(Submitted(r=r, tokens=list(tokens), media=media, **counts, **identity))
 
     def _read_accept(self, rest: str) -> None:
@@ -278,6 +282,15 @@ class _Reader:
             raise UsageError(f"{r} has {len(self._tokens[r])} tokens; {len(tokens)} more do not make {upto}")
         self._tokens[r][upto - len(tokens) :] = tokens
         self.events.append(Accept(r=r, upto=upto, tokens=tokens))
+
+    def _read_pause(self, rest: str) -> None:
+        self.events.append(Paused(r=self._request(rest)))
+
+    def _read_extend(self, rest: str) -> None:
+        match = _matched(r"(\S+) (\d+) (.+)", rest, "extend r1 9 u2:4")
+        r, keep, tokens = self._request(match[1]), int(match[2]), self._vocabulary.tokens(match[3])
+        self._tokens[r][keep:] = tokens
+        self.events.append(Extended(r=r, keep=keep, tokens=tokens))
 
     def _read_preempt(self, rest: str) -> None:
         self.events.append(Preempted(r=self._request(rest)))

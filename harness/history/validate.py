@@ -16,7 +16,7 @@ from harness.history.events import Event, Header, History
 from harness.history.intake import sense_of
 from harness.history.nonsense import PAGES_MAX, Nonsense, media_problem, name_problem, spans_problem
 from harness.trace import format as trace
-from harness.trace.format import Abort, Finish, Height, Op, Preempt, Step, Submit, Trace, Vocabulary
+from harness.trace.format import Abort, Extend, Finish, Height, Op, Preempt, Step, Submit, Trace, Vocabulary
 
 
 def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
@@ -90,10 +90,12 @@ def problems(happened: History) -> Iterator[tuple[int, str]]:
 
 
 def _op_problem(op: Op) -> str:
-    if isinstance(op, Submit):
+    if isinstance(op, Submit | Extend):
         if not Vocabulary().tokens(op.prompt):
             return "no tokens - at `$.prompt`; a request needs at least one"
-        return media_problem(op.media)
+        if op.generate < 1 and (isinstance(op, Extend) or op.session):
+            return f"{op.generate} - at `$.generate`; an answer of a session has at least one token"
+        return media_problem(op.media) if isinstance(op, Submit) else ""
     if isinstance(op, Step):
         if any(tokens < 1 for _, tokens in op.run):
             return "less than one token - at `$.run`; a request that runs computes at least one"
@@ -113,8 +115,12 @@ def _height_problem(op: Op, height: Height) -> str:
             return "ids - at `$.tokens`; the harness fills them in, a trace has `prompt` alone"
         if height == "answers" and op.generate < 1:
             return f"{op.generate} - at `$.generate`; at answers height a request generates at least one token"
-        if height != "answers" and op.generate:
-            return f"{op.generate} - at `$.generate`; only at answers height requests end by themselves"
+        if height != "answers" and op.generate and not op.session:
+            return (
+                f"{op.generate} - at `$.generate`; only at answers height requests end by themselves, and answers of sessions"
+            )
+        if height != "scheduler" and op.session:
+            return f"a session - at `$.session`; at {height} height there are none, whose requests end with their answers"
     if isinstance(op, Step) and height == "answers" and (op.run or op.withdraw or op.cancel or op.fail):
         return "requests - at `$.run`, `$.withdraw`, `$.cancel` or `$.fail`; at answers height the engine schedules"
     if isinstance(op, Preempt) and height == "answers":
@@ -128,7 +134,7 @@ def _stranger(op: Op, known: set[str]) -> str:
         problem = name_problem(op.r, known)
         known.add(op.r)
         return problem
-    named = [(op.r, "r")] if isinstance(op, Finish | Abort | Preempt) else []
+    named = [(op.r, "r")] if isinstance(op, Extend | Finish | Abort | Preempt) else []
     if isinstance(op, Step):
         named = [*((r, "run") for r, _ in op.run), *((r, "withdraw") for r in op.withdraw), *((r, "cancel") for r in op.cancel)]
     strange = [f"request {r!r} was never submitted - at `$.{field}`" for r, field in named if r not in known]

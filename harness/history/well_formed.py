@@ -21,6 +21,7 @@ from harness.history.events import (
     Died,
     Drop,
     Event,
+    Extended,
     Finished,
     Grow,
     Header,
@@ -29,6 +30,7 @@ from harness.history.events import (
     KvRemoved,
     KvStored,
     Move,
+    Paused,
     Preempted,
     Publish,
     Read,
@@ -104,6 +106,10 @@ class WellFormedness:
         """Requests that run from so many tokens on, and of which no look-up was reported yet."""
         self._followed: dict[str, list[list[int]]] = {}
         """By request: the tables that it ran over last, whose pages exist."""
+        self._waits: dict[str, bool] = {}
+        """By session: whether it waits for more input."""
+        self._in_vain: set[tuple[int, str]] = set()
+        """(step, r) of steps in flight when the answer of r was over."""
         self._rules: dict[type, Callable[[Any], None]] = {
             Take: self._holding,
             Drop: self._holding,
@@ -122,6 +128,8 @@ class WellFormedness:
             Settled: self._settle,
             StepEnd: self._step_end,
             Accept: self._accept,
+            Paused: self._pause,
+            Extended: self._extend,
             Preempted: self._preempt,
             Aborted: self._end,
             Finished: self._end,
@@ -205,7 +213,7 @@ class WellFormedness:
             self._check_pages(pages, pool, "zeros")
 
     def _check_run(self, run: Run) -> None:
-        known = self._live(run.r, "runs")
+        known = self._going_on(run.r, "runs")
         self._check_chunk(run, known, self._may_come(run.r) if run.known > known else 0)
         if run.r not in self._placed:
             if run.start:
@@ -245,7 +253,9 @@ class WellFormedness:
             tokens = scheduled.get(run.r)
             if tokens is None:
                 raise Nonsense(f"{run.r!r} is not in step {event.step} - at `$.runs`; settle the runs that it began with")
-            over = run.r in self.ended  # its step runs all the same, over tokens that nobody will know
+            over = (
+                run.r in self.ended or (event.step, run.r) in self._in_vain
+            )  # its step runs all the same, over tokens that nobody will know
             self._check_chunk(run, max(run.known, self.tokens[run.r]) if over else self.tokens[run.r])
             scheduled[run.r] = run.stop, len(run.drafts)
         for field in ("before", "after"):
@@ -266,6 +276,7 @@ class WellFormedness:
         self._oldest(event)
         del self._in_flight[event.step]
         self._ended_step = event.step
+        self._in_vain = {place for place in self._in_vain if place[0] > event.step}
         for r in event.withdrawn:
             self._check_known(r, "withdrawn")
         if event.step in self._taken_back and not event.withdrawn:
@@ -295,6 +306,33 @@ class WellFormedness:
             raise Nonsense(f"{event.shared} of {len(event.tokens)} tokens - at `$.shared`")
         self.tokens[event.r] = len(event.tokens)
         check_tokens(event.tokens)
+        if event.session:
+            self._waits[event.r] = False
+
+    def _pause(self, event: Paused) -> None:
+        self._going_on(event.r, "r")
+        if event.r not in self._waits:
+            raise Nonsense(f"{event.r!r} waits for more input - at `$.r`; only a session does, by `session` of its `submit`")
+        self._waits[event.r] = True
+        self._in_vain |= {(step, event.r) for step, runs in self._in_flight.items() if event.r in runs}
+
+    def _extend(self, event: Extended) -> None:
+        known = self._live(event.r, "r")
+        if not self._waits.get(event.r):
+            raise Nonsense(f"{event.r!r} does not wait for more input - at `$.r`; a session does from its `pause` on")
+        if not known - 1 <= event.keep <= known:
+            raise Nonsense(f"{event.keep} - at `$.keep`; {event.r!r} has {known} tokens here, and all but the last stay")
+        if not event.tokens:
+            raise Nonsense("no tokens - at `$.tokens`; more input has at least one")
+        check_tokens(event.tokens)
+        self._waits[event.r], self.tokens[event.r] = False, event.keep + len(event.tokens)
+
+    def _going_on(self, r: str, field: str) -> int:
+        """Return how many tokens a request has that is live and does not wait for more input."""
+        known = self._live(r, field)
+        if self._waits.get(r):
+            raise Nonsense(f"{r!r} waits for more input - at `$.{field}`; nothing is computed for it before its `extend`")
+        return known
 
     def _accept(self, event: Accept) -> None:
         known = self._live(event.r, "r")

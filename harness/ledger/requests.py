@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from harness.history.events import Accept, Hit, Read, Run, Settled, StepBegin, StepEnd, Submitted, Version, Write
+from harness.history.events import Accept, Extended, Hit, Read, Run, Settled, StepBegin, StepEnd, Submitted, Version, Write
 from harness.ledger.records import UNKNOWN
 from harness.ledger.trie import Trie
 from harness.trace.format import Media
@@ -25,7 +25,8 @@ class RequestRecord:
 
     `identity` is that of the first token, `drafted` where the last run ended, drafts included. `states` are, per group, the
     lengths at which a recurrent state was written. The first `shared` tokens are a part that others
-    have too, as the client says.
+    have too, as the client says. A session whose answer is over is `paused`: it holds its pages and waits for its client.
+    `went_on` is how many of its tokens had been computed when it got more input last.
     """
 
     r: str
@@ -42,10 +43,12 @@ class RequestRecord:
     tainted: bool = False
     states: dict[int, set[int]] = field(default_factory=dict)
     shared: int = 0
+    paused: bool = False
+    went_on: int = 0
 
     def restart(self) -> None:
         """Forget what was computed: the request lost its pages."""
-        self.computed = self.drafted = self.ran_steps = 0
+        self.computed = self.drafted = self.ran_steps = self.went_on = 0
         self.hit = None
         self.tainted = False
         self.states = {}
@@ -119,6 +122,23 @@ class Requests(dict[str, RequestRecord]):
         self._rebuild_prefix(request, old)
         if request.drafted > request.computed:
             request.computed = min(event.upto - 1, request.drafted)
+
+    def pause(self, r: str) -> None:
+        """Let a session wait for more input; what steps in flight compute for it is nobody's."""
+        self._ends_in_flight(r)
+        self[r].paused = True
+
+    def extend(self, event: Extended) -> None:
+        """Let a session go on with more input; steps in flight still compute the tokens that it had."""
+        request = self[event.r]
+        for place in self.ended_in_flight:
+            if place[1] == event.r:
+                self.draft_prefixes.setdefault(place, [*request.nodes])
+        request.paused = False
+        request.tokens[event.keep :] = event.tokens
+        request.prompt_tokens = len(request.tokens)
+        request.computed = request.drafted = request.went_on = min(request.computed, event.keep)
+        self._rebuild_prefix(request, event.keep)
 
     def resume_at(self, event: Hit, *, tainted: bool) -> None:
         """Start a request where its hit ends."""

@@ -22,6 +22,7 @@ from harness.history.events import (
     Aborted,
     Died,
     Event,
+    Extended,
     Finished,
     Header,
     History,
@@ -33,13 +34,13 @@ from harness.history.events import (
 from harness.history.intake import AnswerIntake, BadEvents, Intake, taken_in
 from harness.history.worker import Worker
 from harness.run.counting import Counting
-from harness.trace.format import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
+from harness.trace.format import Abort, Extend, Finish, Op, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
 from harness.verdict.result import Activity, Result
 
 Beside = Callable[[int, Op, list[Event]], Finding | None]
 """Told the index of an operation in the trace, what of it was carried out, and the engine's events of it."""
 
-_MAY_BEGIN = (Submitted, Finished, Aborted, Preempted, ResetDone, Version)
+_MAY_BEGIN = (Submitted, Extended, Finished, Aborted, Preempted, ResetDone, Version)
 """Events with which an operation may begin."""
 
 
@@ -75,7 +76,7 @@ class Applicable:
             if op.r not in self._live:
                 return None
             self._live.discard(op.r)
-        elif isinstance(op, Preempt):
+        elif isinstance(op, Preempt | Extend):
             return op if op.r in self._live else None
         elif isinstance(op, Step):
             return self._step(op)

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator
 
 from msgspec.structs import replace
 
-from harness.trace.format import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace, UpdateWeights
+from harness.trace.format import Abort, Extend, Finish, Op, Preempt, Reset, Step, Submit, Trace, UpdateWeights
 
-_OF_OPERATION = {Abort: "abort", Preempt: "preempt", Reset: "reset", UpdateWeights: "update_weights"}
-_OF_FIELD = {Submit: ("salt", "adapter", "media", "kernels", "priority", "grammar"), Step: ("withdraw", "cancel")}
+_OF_OPERATION = {Abort: "abort", Extend: "session", Preempt: "preempt", Reset: "reset", UpdateWeights: "update_weights"}
+_OF_FIELD = {Submit: ("salt", "adapter", "media", "kernels", "priority", "grammar", "session"), Step: ("withdraw", "cancel")}
 
 
 def lacking(trace: Trace, capabilities: Collection[str]) -> list[str]:
@@ -41,6 +41,8 @@ def _within(op: Op, capabilities: Collection[str]) -> Iterator[Op]:
     elif isinstance(op, Abort):
         yield Finish(op.r)
     elif isinstance(op, Submit | Step):
+        if "session" in missing:
+            missing.append("generate")
         yield replace(op, **{name: type(getattr(op, name))() for name in missing})
         if isinstance(op, Step) and "cancel" in missing:
             yield from (kept for r in op.cancel for kept in _within(Abort(r), capabilities))

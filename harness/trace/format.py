@@ -81,6 +81,9 @@ class Submit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", ta
 
     At answers height the request ends by itself when it has generated `generate` tokens. `tokens` are then the ids of its
     prompt, which the harness fills in before the engine is asked; a stored trace has none.
+
+    A `session`, at scheduler height, does not end with its answer of `generate` tokens: it keeps its pages and waits for more
+    input (`extend`).
     """
 
     r: str
@@ -94,6 +97,15 @@ class Submit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", ta
     grammar: int = 0
     generate: int = 0
     tokens: list[int] = []
+    session: bool = False
+
+
+class Extend(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="extend", forbid_unknown_fields=True):
+    """More input for a session, after which it generates `generate` tokens. While its answer goes on the input waits."""
+
+    r: str
+    prompt: str
+    generate: int
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="step", forbid_unknown_fields=True):
@@ -149,7 +161,7 @@ class UpdateWeights(
     adapter: str = ""
 
 
-Op = Submit | Step | Finish | Abort | Preempt | Reset | UpdateWeights
+Op = Submit | Extend | Step | Finish | Abort | Preempt | Reset | UpdateWeights
 
 
 class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -262,7 +274,7 @@ def parse(lines: list[bytes], where: str) -> Trace:
         if not text.strip():
             continue
         op = jsonl.decode(text, Op, where, number)
-        if isinstance(op, Submit):
+        if isinstance(op, Submit | Extend):
             try:
                 vocabulary.tokens(op.prompt)
             except UsageError as error:

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
-from harness.trace.format import Media, ResetTier, Trace
+from harness.trace.format import Media, ResetTier, Trace, length_of
 from harness.trace.near_misses import Said
 from harness.trace.prompts import ADAPTERS, RECENT, Talk, joined
 from harness.trace.scenarios.shape import Script, Shape
@@ -57,6 +58,9 @@ _FAILING, _UNDER_WAY = 15, 7
 _PRIORITIES, _GUIDED, _COMPILING = 3, 30, 3
 """How many priorities there are beside the first; so many of a hundred outputs follow a grammar, which takes at most so many
 steps to be compiled."""
+_SESSIONS, _ANSWERED, _GOING_ON = 40, 9, 30
+"""So many of a hundred requests are sessions, whose answers have so many tokens or end where a block does; in front of so many
+of a hundred steps one of them gets more input."""
 _CANCELLING, _CANCELLED = 40, 8
 """In so many of a hundred traces clients go away while a step is scheduled: in so many of a hundred steps of theirs."""
 _FIFTHS_OF_POOL: dict[str, tuple[int, ...]] = {
@@ -118,6 +122,8 @@ class _Workload:
         self._live_max = live_max
         self._count = 0
         self._versions = 0
+        self._sessions: dict[str, tuple[str, int]] = {}
+        """By session: its prompt, what it said before and what came behind that among it, and how long its answer is."""
         self._blocks = _BLOCKS_MAX if live_max < _MANY else 2
         self.longest = self._blocks * script.shape.unit
         longest = max(self._blocks - 1, 1) * script.shape.unit + (live_max >= _MANY)
@@ -237,8 +243,9 @@ class _Workload:
         r = self._next
         self._count += 1
         said = self._talk.say(r, said or self._talk.anything(r))
-        parts = {"salt": said.salt, "adapter": said.adapter, "media": list(said.media), "kernels": said.kernels}
-        self._script.submit(r, said.prompt, **{name: part for name, part in (parts | self._special()).items() if part})
+        parts: dict[str, Any] = {"salt": said.salt, "adapter": said.adapter, "media": list(said.media), "kernels": said.kernels}
+        parts |= self._special() | self._session(r, said.prompt)
+        self._script.submit(r, said.prompt, **{name: part for name, part in parts.items() if part})
         self._live.append(r)
         if self._script.shape.tier_delay and self._source.chance(_IMPATIENT):
             self._script.step((r, said.length), fail=self._failing())
@@ -254,10 +261,43 @@ class _Workload:
             "grammar": source.integer(1, _COMPILING) if options.get("structured_output") and source.chance(_GUIDED) else 0,
         }
 
+    def _session(self, r: str, prompt: str) -> dict[str, int]:
+        """Make some requests sessions, where the options ask for them."""
+        source = self._source
+        if not self._script.shape.options.get("sessions") or not source.chance(_SESSIONS):
+            return {}
+        generate = self._answer(length_of(prompt))
+        self._sessions[r] = prompt, generate
+        return {"session": True, "generate": generate}
+
+    def _answer(self, length: int) -> int:
+        """Draw how many tokens are generated behind so many: often up to the end of a block."""
+        unit = self._script.shape.unit
+        return self._source.integer(1, _ANSWERED) if unit > 2 * _ANSWERED or self._source.chance(40) else unit - length % unit
+
+    def _go_on(self) -> None:
+        """Give a session more input; perhaps somebody asks on behind its whole answer, whose last token it lost."""
+        source, sessions = self._source, [r for r in self._live if r in self._sessions]
+        if not sessions or not source.chance(_GOING_ON):
+            return
+        r = source.choice(sessions)
+        before, said = self._sessions[r]
+        text = f"{before} @{r}:{said - 1}" if said > 1 else before
+        room = self.longest + 3 * self._script.shape.unit - length_of(text) - _ANSWERED
+        if room < 1:
+            return
+        more = f"more{source.integer(0, 1)}:{min(self._talk.length(), room)}"
+        generate = self._answer(length_of(f"{text} {more}"))
+        self._sessions[r] = f"{text} {more}", generate
+        self._script.extend(r, more, generate)
+        if len(self._live) < self._live_max and source.chance(40):
+            self._submit(Said(f"{before} @{r}:{said} {self._next}:1"))
+
     # --- what is run ---------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
         source = self._source
+        self._go_on()
         asked = [r for r in self._live if source.chance(75)] or [source.choice(self._live)]
         run = [(r, self._talk.length() if source.chance(60) else 1) for r in asked]
         withdraw = tuple(r for r in asked if self._withdraw and source.chance(6))

@@ -11,7 +11,7 @@ from math import lcm
 
 import msgspec
 
-from harness.trace.format import Abort, Finish, Layout, Op, Preempt, Step, Submit, TraceHeader, length_of
+from harness.trace.format import Abort, Extend, Finish, Layout, Op, Preempt, Step, Submit, TraceHeader, length_of
 
 
 def fewer(count: int, unit: int = 0) -> Iterator[int]:
@@ -30,7 +30,7 @@ def size(header: TraceHeader, ops: list[Op]) -> tuple[int, int, int, int]:
     for op in ops:
         if isinstance(op, Step):
             weight += sum(tokens + 1 for _, tokens in op.run)
-        elif isinstance(op, Submit):
+        elif isinstance(op, Submit | Extend):
             weight += length_of(op.prompt) + len(op.prompt.split()) + op.generate
     return len(ops), weight, header.pages, len(header.layout.groups) + len(header.options)
 
@@ -65,7 +65,7 @@ def known(ops: list[Op]) -> Iterator[Op]:
             if op.run and not run:
                 continue
             op = msgspec.structs.replace(op, run=run, **_naming(op, submitted.__contains__))
-        elif isinstance(op, Finish | Abort | Preempt) and op.r not in submitted:
+        elif isinstance(op, Extend | Finish | Abort | Preempt) and op.r not in submitted:
             continue
         yield op
 
@@ -148,7 +148,7 @@ def _without_singles(ops: list[Op], r: str, count: int) -> Iterator[Op]:
 
 def shared_texts(ops: list[Op], unit: int) -> Iterator[list[Op]]:
     """Yield traces in which a segment that several prompts have is shorter in all of them."""
-    terms = [term for op in ops if isinstance(op, Submit) for term in op.prompt.split()]
+    terms = [term for op in ops if isinstance(op, Submit | Extend) for term in op.prompt.split()]
     for term in dict.fromkeys(term for term in terms if terms.count(term) > 1):
         text, _, count = term.rpartition(":")
         for less in fewer(int(count), unit):
@@ -156,7 +156,7 @@ def shared_texts(ops: list[Op], unit: int) -> Iterator[list[Op]]:
 
 
 def _replaced(op: Op, term: str, other: str) -> Op:
-    if not isinstance(op, Submit) or term not in op.prompt.split():
+    if not isinstance(op, Submit | Extend) or term not in op.prompt.split():
         return op
     return msgspec.structs.replace(op, prompt=" ".join(other if part == term else part for part in op.prompt.split()))
 
@@ -165,9 +165,9 @@ def simpler(op: Op, unit: int) -> Iterator[Op]:
     """Yield one operation with less in it."""
     if isinstance(op, Step):
         yield from _simpler_step(op, unit)
-    elif isinstance(op, Submit):
+    elif isinstance(op, Submit | Extend):
         for field, nothing in (("salt", ""), ("adapter", ""), ("media", []), ("kernels", ""), ("stream", "")):
-            if getattr(op, field):
+            if getattr(op, field, nothing):
                 yield msgspec.structs.replace(op, **{field: nothing})
         for less in fewer(op.generate, unit):
             yield msgspec.structs.replace(op, generate=less)

@@ -71,6 +71,8 @@ TRACES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
 
 RUN = {"r": "a", "start": 0, "stop": 4, "tables": [[1, 2]]}
 BEGUN = {"e": "step_begin", "asked": [["a", 4]], "runs": [RUN], "step": 1}
+SESSION = {**SUBMITTED, "session": True}
+PAUSED = [SESSION, {"e": "pause", "r": "a"}]
 HISTORIES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "an unknown event": ({}, [SUBMITTED, {"e": "fly"}], 3, "`$.e`"),
     "a newer version": ({"version": 3}, [SUBMITTED], 1, "version 3"),
@@ -94,6 +96,11 @@ HISTORIES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "a tier that is not there": ({}, [{"e": "reset", "ok": True, "tier": "moon"}], 2, "`$.tier`"),
     "tables of too few groups": ({}, [SUBMITTED, {**BEGUN, "runs": [{**RUN, "tables": []}]}], 3, "`$.runs`"),
     "tokens that nobody has": ({}, [SUBMITTED, {"e": "accept", "r": "a", "upto": 99, "tokens": [1]}], 3, "`$.upto`"),
+    "a pause of what is no session": ({}, [SUBMITTED, {"e": "pause", "r": "a"}], 3, "`$.r`"),
+    "more input for who does not wait": ({}, [SESSION, {"e": "extend", "r": "a", "keep": 3, "tokens": [1]}], 3, "`$.r`"),
+    "more input in place of what was said": ({}, [*PAUSED, {"e": "extend", "r": "a", "keep": 2, "tokens": [1]}], 4, "`$.keep`"),
+    "more input of nothing": ({}, [*PAUSED, {"e": "extend", "r": "a", "keep": 4, "tokens": []}], 4, "`$.tokens`"),
+    "a run of who waits for input": ({}, [*PAUSED, BEGUN], 4, "waits for more input"),
     "logits backwards": ({}, [SUBMITTED, {"e": "compare", "r": "a", "start": 3, "stop": 1}], 3, "`$.start`"),
     "no group": ({"groups": []}, [], 1, "`$.groups`"),
     "a copy of a group that is not there": ({"groups": [{"id": 0, "kind": "full", "block_size": 2, "of": 7}]}, [], 1, "of 7"),

@@ -187,7 +187,8 @@ def request_maker(source: Source, hash_block_size: int, options: Options) -> New
     source.utils.init_none_hash(hash_function)
     hasher_arguments = {"hash_block_size": hash_block_size, "caching_hash_fn": hash_function}
     hasher = fill(source, source.utils.get_request_block_hasher, hasher_arguments, hasher_arguments)
-    sampling = source.part("sampling_params", "SamplingParams")(max_tokens=options.max_model_len)
+    sampling = source.part("sampling_params", "SamplingParams")
+    plain = sampling(max_tokens=options.max_model_len)
     adapters: dict[str, Any] = {}
 
     def new_request(op: Submit, tokens: list[int]) -> Any:
@@ -196,7 +197,8 @@ def request_maker(source: Source, hash_block_size: int, options: Options) -> New
         offered = {
             "request_id": op.r,
             "prompt_token_ids": tokens,
-            "sampling_params": sampling,
+            "sampling_params": sampling(max_tokens=op.generate) if op.generate else plain,
+            "resumable": op.session,
             "pooling_params": None,
             "block_hasher": hasher if options.enable_caching else None,
             "lora_request": adapters.get(op.adapter),

@@ -24,6 +24,9 @@ def further_configurations() -> list[Configuration]:
         Configuration(unequal, {"retention_interval": 32, "num_speculative_tokens": 3, "async_depth": 1}),
         Configuration(three, {"retention_interval": None, "use_eagle": True, "num_speculative_tokens": 3, "async_depth": 2}),
         Configuration(chunked, {"retention_interval": None, "async_depth": 1}),
+        Configuration(full, {"sessions": True, "async_depth": 1}),
+        Configuration(three, {"retention_interval": 0, "sessions": True}),
+        Configuration(window, {"retention_interval": None, "sessions": True, "num_speculative_tokens": 3}),
     ]
 
 

@@ -22,13 +22,14 @@ class Flight:
     """A request in a step in flight: tokens [start, stop) if every draft before them stands, the last of them drafts.
 
     `rows` are the worker's for it. `admitted`: it came, or came back, with this step. `fell`: so many drafts of earlier steps
-    in flight did not stand.
+    in flight did not stand. `in_vain`: the answer of its session was over before it ran.
     """
 
-    __slots__ = ("admitted", "drafts", "fell", "rows", "start", "stop")
+    __slots__ = ("admitted", "drafts", "fell", "in_vain", "rows", "start", "stop")
 
     def __init__(self, chunk: tuple[int, int], drafts: list[int], rows: Tables, *, admitted: bool) -> None:
         (self.start, self.stop), self.drafts, self.rows, self.admitted, self.fell = chunk, drafts, rows, admitted, 0
+        self.in_vain = False
 
     @property
     def known(self) -> int:
@@ -58,6 +59,12 @@ class Flights:
     def awaited(self, r: str) -> int:
         """Return how many tokens the steps in flight may add to a request."""
         return sum(1 + len(step[r].drafts) for step in self._steps if r in step)
+
+    def leave(self, r: str) -> None:
+        """Take note that the answer of a session is over: what steps in flight compute for it is dropped."""
+        for step in self._steps:
+            if flight := step.get(r):
+                flight.in_vain = True
 
     def fall(self, r: str, count: int) -> None:
         """Take note that drafts of the step that has run fell: later steps start earlier, until it was admitted anew."""

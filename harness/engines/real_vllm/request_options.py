@@ -20,18 +20,19 @@ class RequestOptions:
 
     `scheduling_policy`: `fcfs` or `priority`. `max_loras`: requests of so many adapters run at a time; 0: of any number.
     `encoder_budget`: so many tokens of images are encoded in a step, or the longest image; 0: as many as the model is long.
-    `structured_output`: some requests have a grammar; only the generator of traces reads it.
+    `structured_output`: some requests have a grammar, `sessions`: some are sessions; only the generator of traces reads these.
     """
 
     scheduling_policy: str = "fcfs"
     max_loras: int = 0
     encoder_budget: int = 0
     structured_output: bool = False
+    sessions: bool = False
 
     @property
     def capabilities(self) -> list[str]:
         """What a request may have, by the name of its field in a trace."""
-        return ["grammar", "priority"] if self.scheduling_policy == "priority" else ["grammar"]
+        return ["grammar", "session", *(["priority"] if self.scheduling_policy == "priority" else [])]
 
 
 NAMES = tuple(field.name for field in fields(RequestOptions))
@@ -40,6 +41,7 @@ _FITS: Mapping[str, Any] = {
     "max_loras": lambda value: type(value) is int and value >= 0,
     "encoder_budget": lambda value: type(value) is int and value >= 0,
     "structured_output": lambda value: isinstance(value, bool),
+    "sessions": lambda value: isinstance(value, bool),
 }
 
 

@@ -31,11 +31,12 @@ from harness.engines.real_vllm.clock import Clock, late
 from harness.engines.real_vllm.drafts import NO_TOKEN, Flight, Flights
 from harness.engines.real_vllm.engine_config import most_drafts
 from harness.engines.real_vllm.grammars import Grammars
+from harness.engines.real_vllm.sessions import Sessions
 from harness.engines.real_vllm.source import Source
 from harness.engines.real_vllm.states import WorkerStates
 from harness.engines.real_vllm.worker_tables import WorkerTables
 from harness.history.events import Header, Run, Settled, StepBegin, UnpublishReason
-from harness.trace.format import Step, Submit
+from harness.trace.format import Extend, Step, Submit
 from reference_impl.vllm_extended.config import Options
 
 
@@ -60,6 +61,7 @@ class RealScheduler(Driven):
         self.worker = WorkerTables()
         """What follows the scheduler's outputs; `worker_of` has vLLM's own."""
         self._grammars = Grammars(source)
+        self._sessions = Sessions(source, self.max_model_len)
         self._came = 0
         """How many requests came: their time of arrival, so that a run is the same every time."""
         self._outputs: deque[Any] = deque()
@@ -101,7 +103,13 @@ class RealScheduler(Driven):
             self._grammars.compile(request, submit.grammar)
         longest = max((item.length for item in submit.media), default=0)
         self.scheduler.max_num_encoder_input_tokens = max(self.scheduler.max_num_encoder_input_tokens, longest)
+        self._sessions.add(submit, request, self.engine.sampler)
         self._add_request(request)
+
+    def extend(self, extend: Extend, tokens: list[int]) -> None:
+        """Give a session more input: at once if it waits for some, else vLLM keeps it until the answer is over."""
+        self._add_request(self._sessions.more(extend, tokens, self.new_request, self.engine.sampler))
+        self._sessions.go_on(extend.r, self.requests[extend.r], self.engine, self._ran)
 
     def accept(self, r: str, tokens: Sequence[int]) -> None:
         """Never called: vLLM's scheduler appends what was sampled."""
@@ -109,8 +117,12 @@ class RealScheduler(Driven):
 
     def end(self, r: str, *, finished: bool) -> None:
         """Let a request go whose client has what it wants, or went away."""
-        del self.requests[r]
-        self._finish_requests(r, self._status["FINISHED_STOPPED" if finished else "FINISHED_ABORTED"])
+        request = self.requests.pop(r)
+        last = self._sessions.end(r)
+        if last and finished:
+            self._add_request(self.new_request(last, [*request.prompt_token_ids]))
+        else:
+            self._finish_requests(r, self._status["FINISHED_STOPPED" if finished else "FINISHED_ABORTED"])
 
     def preempt(self, r: str) -> None:
         """Preempt a request as vLLM does when it lacks blocks.
@@ -147,7 +159,9 @@ class RealScheduler(Driven):
         return self._forget("version", running=True)
 
     def _forget(self, reason: UnpublishReason, *, running: bool) -> bool:
+        """Have vLLM forget every key of the device; it raises if it preempts who runs and a session waits with its blocks."""
         self.view.reason = reason
+        running = running and not any(self._sessions.waits(r, request) for r, request in self.requests.items())
         return bool(self._reset_prefix_cache(reset_running_requests=running))
 
     # --- steps --------------------------------------------------------------------------------------------------------
@@ -226,9 +240,16 @@ class RealScheduler(Driven):
         self._update(self._outputs.popleft(), self._model_output(sampled))
         for r in sampled:
             self.report(r)
-            if r in self.requests and r not in self.scheduler.requests:
+            if (request := self.requests.get(r)) is None:
+                continue
+            if r not in self.scheduler.requests:
                 del self.requests[r]
+                self._sessions.end(r)
                 self.engine.over(r, scheduled.step, finished=True)
+            elif self._sessions.paused(r, request):
+                self._flights.leave(r)
+                self.engine.paused(r, scheduled.step)
+                self._sessions.go_on(r, request, self.engine, scheduled.step)
         if self.drafts:
             self._propose([r for r, tokens in sampled.items() if tokens and r in self.requests])
 
@@ -244,6 +265,8 @@ class RealScheduler(Driven):
         """
         if (request := self.requests.get(r)) is None:
             return []
+        if flight.in_vain:
+            return self.engine.sampler.sample(request, flight.drafts)
         if flight.known > request.num_tokens:
             raise EngineFailure("died", self._unknown(r, flight))
         return self.engine.sampler.sample(request, flight.drafts) if flight.known == request.num_tokens else []

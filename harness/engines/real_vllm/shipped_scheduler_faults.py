@@ -59,6 +59,60 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
         checker="safety-law",
         group="F",
     ),
+    # --- sessions -----------------------------------------------------------------------------------------------------------
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_update_request_as_session",
+            "del session.block_hashes[keep_end // self.hash_block_size :]",
+            "pass",
+        ),
+        name="vllm-session-keeps-a-hash-of-what-it-dropped",
+        what="A block that the last token of an answer completed keeps its hash when other input takes that token's place.",
+        mirrors="vllm-project/vllm#49449, vllm-project/vllm#49377",
+        anomaly="false-key-event",
+        checker="key-events",
+        group="C",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_handle_stopped_request",
+            "request.num_computed_tokens = safe_frontier",
+            "pass",
+        ),
+        Edit(SCHEDULER, OWNER, "_handle_stopped_request", "request.drop_stale_output = True", "pass"),
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_handle_stopped_request",
+            "request.num_stale_output_tokens = request.num_in_flight_tokens\n        request.num_output_placeholders = 0",
+            "pass",
+        ),
+        name="vllm-session-counts-steps-in-flight",
+        what="When the answer of a session is over, what steps in flight compute behind it still counts.",
+        mirrors="vllm-project/vllm#35755, vllm-project/vllm#52765",
+        anomaly="died",
+        checker="engine",
+        group="C",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_update_request_with_output",
+            "request.num_computed_tokens -= len(new_token_ids) - num_new",
+            "pass",
+        ),
+        name="vllm-session-goes-on-behind-drafts-of-its-answer",
+        what="Drafts behind the token at which an answer stopped still count as computed, and the session goes on behind them.",
+        mirrors="mended in vLLM 0.33",
+        anomaly="died",
+        checker="engine",
+        group="C",
+    ),
     # --- running states -----------------------------------------------------------------------------------------------------
     fault(
         Edit(

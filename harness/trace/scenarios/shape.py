@@ -13,6 +13,7 @@ from typing import Any
 
 from harness.trace.format import (
     Abort,
+    Extend,
     Finish,
     GroupSpec,
     Height,
@@ -109,6 +110,10 @@ class Script:
         """Submit a request; `prompt` in segments, identity as in `harness.trace.format.Submit`."""
         self.ops.append(Submit(r=r, prompt=prompt, **identity))
         self._lengths[r] = length_of(prompt)
+
+    def extend(self, r: str, prompt: str, generate: int) -> None:
+        """Give a session more input, after which it generates so many tokens."""
+        self.ops.append(Extend(r, prompt, generate))
 
     def step(
         self,

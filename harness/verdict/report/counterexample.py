@@ -18,7 +18,7 @@ from harness.checkers.anomalies import BY_NAME
 from harness.checkers.finding import Finding
 from harness.history.events import Event
 from harness.trace.avoided import MEANINGS, told
-from harness.trace.format import Layout, Op, Reset, Step, Submit, Trace, UpdateWeights
+from harness.trace.format import Extend, Layout, Op, Reset, Step, Submit, Trace, UpdateWeights
 from harness.verdict.summary import Failure, Stored
 
 WIDTH = 100
@@ -128,8 +128,11 @@ def compact(op: Op) -> str:
         cancel = f"cancel {' '.join(op.cancel)}" if op.cancel else ""
         fail = f"fail {' '.join(map(str, op.fail))}" if op.fail else ""
         return "  ".join(filter(None, (f"{word} {run}{budget}", withdraw, cancel, fail)))
+    if isinstance(op, Extend):
+        return f"{word} {op.r}  {op.prompt}  generate {op.generate}"
     if isinstance(op, Submit):
-        extras = [f"generate {op.generate}"] if op.generate else []
+        extras = ["session"] if op.session else []
+        extras += [f"generate {op.generate}"] if op.generate else []
         extras += [f"{field}={getattr(op, field)}" for field in ("salt", "adapter", "kernels", "stream") if getattr(op, field)]
         extras += [f"media={item.hash}@{item.at}+{item.length}" for item in op.media]
         return "  ".join([f"{word} {op.r}  {op.prompt}", *extras])
