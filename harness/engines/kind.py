@@ -103,12 +103,20 @@ class EngineKind:
     """The option that names the command of its process; empty: it is opened by `open`."""
     configurations: Callable[[], list[Configuration]] = list
     """What it runs beside the policy's configurations if the user chose none: options that the policy's reference has not."""
+    configured: Callable[[Mapping[str, str]], list[Configuration]] | None = None
+    """The same where it depends on the options of the engine's name; they may be wrong, which `open` says again."""
     own_layouts: bool = False
     """Its configurations are all that it runs on, as those of an engine that only answers always are."""
     cold: Mapping[str, str] = field(default_factory=dict)
     """At answers height: the options with which its name opens the uncached twin, whose answers are compared with its own."""
     controls: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """At answers height, by name: options with which some traces are run again in every run, and nothing may be found."""
+    one_server: bool = False
+    """At answers height: all traces and the twin are asked of one server that was there before. Its pool is what it is, so
+    nothing is learned by asking for another one, and its twin waits until nobody else is under way."""
+    exact_batches: bool = True
+    """At answers height: an answer must not depend on who shares the batch. Otherwise what differs without the cache too is
+    the batch's doing, and leaves the verdict unknown."""
     shrinking: int = ATTEMPTS
     """So many traces are tried in search of a smaller one that fails; fewer where an engine takes long to open."""
     written_for: WrittenFor | None = None

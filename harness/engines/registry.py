@@ -189,5 +189,8 @@ def parse(text: str) -> EngineSpec:
         if key in options:
             raise UsageError(f"--engine: option {key!r} is given twice, as {options[key]!r} and {value!r}")
         options[key] = value
+    if kind.configured is not None:
+        own = kind.configured(options)
+        kind = replace(kind, configurations=lambda: own)
     spec = EngineSpec(kind, options, text)
     return spec.isolated(Isolation()) if kind.command else spec

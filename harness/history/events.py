@@ -144,11 +144,13 @@ class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an engine says of its answers, at answers height.
 
     `dtype` is what it computes in, by which rounding is judged. Token ids of prompts are 0 to `vocabulary` − 1; ids behind them
-    may be the model's special ones.
+    may be the model's special ones. `texts` is put in front of the names of texts before they are spelled: an engine that
+    cannot begin with an empty cache has other prompts in each trace.
     """
 
     dtype: AnswerDtype
     vocabulary: int
+    texts: str = ""
 
 
 class Rules(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -7,6 +7,7 @@ The harness spells prompts (`harness.trace.spelling`) and writes down what it as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -60,9 +61,12 @@ class _Talk:
         intake = self._observer.intake
         if header.rules.answering is None or not isinstance(intake, AnswerIntake):
             raise UsageError(f"--engine {spec.text}: does not answer; {trace.header.name} is a trace for answers height")
-        self._intake, self._spelling = intake, Spelling(header.rules.answering.vocabulary)
+        answering = header.rules.answering
+        self._intake, self._spelling = intake, Spelling(answering.vocabulary, answering.texts)
         self._asked: dict[str, Submitted] = {}
         self._answers: dict[str, Answer] = {}
+        self._later: list[Callable[[], bool]] = []
+        """What waits until nobody is under way, where the twin is the same server."""
         self._twin: Twin | None = None
 
     def run(self, until: Callable[[Finding], bool] | None) -> Result:
@@ -77,6 +81,8 @@ class _Talk:
                     break
                 if until and any(map(until, observer.findings)):
                     break
+            else:
+                self._caught_up()
         except BadEvents as bad:
             let_go(self._engine, observer, last)
             raise Stopped(f"trace {trace.header.name}: {bad}", observer.close(trace)) from None
@@ -106,23 +112,39 @@ class _Talk:
             events += answer
         for event in events:
             observer.take([event], index)
-            if isinstance(event, Answer) and not self._compared(event, index):
-                return False
+            if isinstance(event, Answer):
+                self._answers[event.r] = event
+                if not self._now_or_later(partial(self._compared, event, index)):
+                    return False
         if isinstance(op, Finish) or (isinstance(op, Abort) and over):
-            self._note(Finished(r=op.r), index)
+            self._now_or_later(partial(self._note, Finished(r=op.r), index))
         elif isinstance(op, Abort):
             self._answers.setdefault(op.r, Answer(r=op.r, ended="cancelled"))
-            self._note(Aborted(r=op.r), index)
+            self._now_or_later(partial(self._note, Aborted(r=op.r), index))
+        if len(self._answers) == len(self._asked) and not self._caught_up():
+            return False
         observer.operation_over(index)
         return True
 
-    def _note(self, event: Event, index: int) -> None:
+    def _now_or_later(self, act: Callable[[], bool]) -> bool:
+        """Act; where the twin is the server that others are being answered by, when they are. Return what that returns."""
+        if not self._spec.kind.one_server:
+            return act()
+        self._later.append(act)
+        return True
+
+    def _caught_up(self) -> bool:
+        """Do what was left for later; return whether the twin is still there."""
+        later, self._later = self._later, []
+        return all(act() for act in later)
+
+    def _note(self, event: Event, index: int) -> bool:
         self._intake.note(event)
         self._observer.take([event], index)
+        return True
 
     def _compared(self, answer: Answer, index: int) -> bool:
         """Ask the twin for the same answer and judge the two; return whether the twin is still there."""
-        self._answers[answer.r] = answer
         try:
             if answer.ended == "refused":
                 alone = refuses_alone(self._spec, self._trace.header, self._asked[answer.r])

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness._util.errors import UsageError
-from harness.checkers.answers import AnswersAgree
+from harness.checkers.answers import DIFFERS, AnswersAgree
 from harness.checkers.finding import Finding
 from harness.engines.registry import EngineSpec
 from harness.run.answers import runs
 from harness.run.execute import attempt
-from harness.trace.avoided import AVOIDABLE, BATCH, CACHE
+from harness.trace.avoided import AVOIDABLE, BATCH, CACHE, PRESSURE, without_aborts, without_company
 from harness.trace.format import Trace
+from harness.verdict.result import Result
 
 UNCACHED = "uncached"
 """The control that runs a trace without the cache in its own pool, where an engine has one; else the twin does."""
+REPEATS = 4
+"""So often a trace is run without the cache where answers may depend on the batch."""
 
 
 def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
@@ -26,15 +29,53 @@ def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
 
     The trace is run again once without the cache, and once without each thing that can be avoided.
     """
-    asked = [finding for finding in findings if finding.anomaly in AnswersAgree.anomalies]
+    asked, kind = [finding for finding in findings if finding.anomaly in AnswersAgree.anomalies], spec.kind
     if not asked:
         return
-    uncached = _still(trace, spec.variant(spec.kind.controls.get(UNCACHED, spec.kind.cold)))
-    without = {name: _still(other, spec) for name, (_, avoid) in AVOIDABLE.items() if (other := avoid(trace)) != trace}
+    bare = spec.variant(kind.controls.get(UNCACHED, kind.cold))
+    uncached = _still(trace, bare)
+    avoidable = {name: avoid for name, (_, avoid) in AVOIDABLE.items() if name != PRESSURE or not kind.one_server}
+    without = {name: _still(other, spec) for name, avoid in avoidable.items() if (other := avoid(trace)) != trace}
     for finding in asked:
         place = finding.anomaly, finding.r
         found = [name for name, still in without.items() if still is not None and place not in still]
         finding.cause = BATCH if uncached is not None and place in uncached else "+".join(found) or CACHE
+    if not kind.exact_batches:
+        _blame_the_batch(trace, spec, bare, [finding for finding in asked if finding.cause != BATCH])
+
+
+def _blame_the_batch(trace: Trace, spec: EngineSpec, bare: EngineSpec, findings: Sequence[Finding]) -> None:
+    """Make the batch the cause where an engine without its cache differs from itself as well, in one of several runs.
+
+    Who shares a batch depends on the moment, so it need not be the same request. What fails though nobody shares a batch is the
+    cache's. A client that went away may share one for a while, so for that all of them wait.
+    """
+    alone = _still(without_company(without_aborts(trace)), spec) or set()
+    open_ones = [finding for finding in findings if finding.anomaly == DIFFERS and (DIFFERS, finding.r) not in alone]
+    if open_ones and (bare.options == spec.options or any(_differs(trace, bare) for _ in range(REPEATS))):
+        for finding in open_ones:
+            finding.cause = BATCH
+
+
+def _differs(trace: Trace, bare: EngineSpec) -> bool:
+    return any(anomaly == DIFFERS for anomaly, _ in _still(trace, bare) or ())
+
+
+def leave_open(result: Result, spec: EngineSpec) -> None:
+    """Of an engine whose answers may depend on the batch, take findings that come without the cache too for no contradiction.
+
+    The checker then says what it cannot judge, as one does that crashed: the verdict is unknown.
+    """
+    noise = [found for found in result.findings if found.cause == BATCH and found.anomaly == DIFFERS]
+    if spec.kind.exact_batches or not noise:
+        return
+    result.findings = [found for found in result.findings if found not in noise]
+    tally = next(tally for tally in result.tallies if tally.checker == AnswersAgree.name)
+    tally.findings -= len(noise)
+    tally.crashed = (
+        f"without the cache {noise[0].r} is answered differently as well beside others, so it is the batch's doing: "
+        f"{noise[0].sentence.removesuffix(': a contradiction.')}"
+    )
 
 
 def _still(trace: Trace, spec: EngineSpec) -> set[tuple[str, str]] | None:

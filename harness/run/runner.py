@@ -151,6 +151,7 @@ class Runner:
                     stream.ran += 1
                     report.controls.append(ControlRow.of(stream.control, result))
                     self._judge(suite, stream, result, report)
+                    tallies += [] if self.engine.kind.exact_batches else [tally for tally in result.tallies if tally.crashed]
                 elif result is not None:
                     stream.ran += 1
                     report.traces += 1
@@ -275,6 +276,7 @@ class Runner:
         name = f"{suite.name}:{trace.header.name}@{stream.name}"
         if suite.height == ANSWERS:
             causes.find(trace, engine, result.findings)
+            causes.leave_open(result, engine)
         weighed = self.expected.weigh(name, result.findings)
         if weighed is None:
             return

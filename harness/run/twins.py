@@ -144,8 +144,9 @@ class Twin:
 
     def _measured(self) -> float:
         """Return by how much logprobs of the same answer differ between right computations."""
-        assert self._header.rules.answering is not None
-        spelling, unit = Spelling(self._header.rules.answering.vocabulary), self._shape.unit
+        answering = self._header.rules.answering
+        assert answering is not None
+        spelling, unit = Spelling(answering.vocabulary, answering.texts), self._shape.unit
         lengths = (1, unit - 1, unit, unit + 1, 2 * unit + unit // 2)
         texts = [spelling.tokens(f"floor{length}:{max(length, 1)}", (), {}) or [] for length in lengths]
         questions = [_Question(tokens, GENERATED) for tokens in texts]

@@ -17,8 +17,6 @@ from harness.engines.answers import Answer, BackendError
 
 EXTRAS: Mapping[str, Any] = {"logprobs": 2, "return_tokens_as_token_ids": True}
 """What a request asks for beside its text."""
-WORDS_MAX = 300
-"""How many letters of a server's words are repeated."""
 _PREFIX = "token_id:"
 _NO_TIE = 1e9
 
@@ -96,16 +94,3 @@ def read(content: Any, name: str) -> Answer:
     if len(found.choices) != 1:
         raise BackendError(f"question {name}: the server answered 200 with {len(found.choices)} choices, not 1")
     return found.answer(name)
-
-
-def said(body: bytes | str) -> str:
-    """Return a server's own words about an error: its message if the body has one, the beginning of the body otherwise."""
-    text = body.decode(errors="replace") if isinstance(body, bytes) else body
-    try:
-        found = msgspec.json.decode(text.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        found = None
-    error = found.get("error", found) if isinstance(found, dict) else None
-    message = error.get("message") if isinstance(error, dict) else error
-    words = " ".join((message if isinstance(message, str) else text).split())
-    return "".join(letter if letter.isprintable() else "?" for letter in words[:WORDS_MAX]) or "nothing"

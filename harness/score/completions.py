@@ -20,11 +20,12 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
 from harness.engines.answers import Answer, Ask, BackendError
+from harness.engines.retries import wait_s
+from harness.engines.server_words import said
 from harness.score.asking import Asking
-from harness.score.completion import EXTRAS, read, said
+from harness.score.completion import EXTRAS, read
 from harness.score.context import Offer
 from harness.score.lm import asks_of, prefixes
-from harness.score.retries import wait_s
 
 REFUSED = (400, 422)
 """How a server says that a field of a request is not for it."""

@@ -18,16 +18,16 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
 from harness._util.errors import UsageError
 from harness.engines.answers import Answer, Ask, Backend, BackendError, Opening
+from harness.engines.retries import wait_s
+from harness.engines.server_words import base_of, said
 from harness.score.asking import Asking
-from harness.score.completion import read, said
+from harness.score.completion import read
 from harness.score.context import TIMEOUT_S, Context, Offer
-from harness.score.retries import wait_s
 
 LIST_TIMEOUT_S = 30
 """How long the list of models may take."""
@@ -104,8 +104,8 @@ class Server:
 
     def __init__(self, url: str, cold_url: str = "", model: str = "", concurrent: int = 16, timeout: int = TIMEOUT_S) -> None:
         """Ask the servers for their models. Raises UsageError if one does not answer, or has not got the model."""
-        self.url = _checked(url, "--base-url")
-        self.cold_url = _checked(cold_url, "--cold-url") if cold_url else ""
+        self.url = base_of(url, "--base-url")
+        self.cold_url = base_of(cold_url, "--cold-url") if cold_url else ""
         self.model, limit = _model(self.url, model, "--base-url")
         if self.cold_url:
             _, cold_limit = _model(self.cold_url, self.model, "--cold-url")
@@ -134,16 +134,6 @@ class Server:
 
     def _url(self, *, caching: bool) -> str:
         return self.url if caching or not self.cold_url else self.cold_url
-
-
-def _checked(url: str, option: str) -> str:
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise UsageError(f"{option}: {url!r} is no address ({error})") from None
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UsageError(f"{option}: {url!r} is not of the form http://HOST:PORT")
-    return url.rstrip("/").removesuffix("/v1")
 
 
 def _model(url: str, model: str, option: str) -> tuple[str, int]:

@@ -83,11 +83,12 @@ def without_chunks(trace: Trace) -> Trace:
     return Trace(replace(trace.header, options={**trace.header.options, CHUNK: UNSPLIT}), trace.ops)
 
 
+PRESSURE = "pressure"
 AVOIDABLE: Mapping[str, tuple[str, Callable[[Trace], Trace]]] = {
     "aborts": ("if no client goes away", without_aborts),
     "replays": ("if no prompt is an earlier one, a part of it, or one with its answer", without_replays),
     "company": ("if requests come one after another", without_company),
-    "pressure": ("in a pool from which nothing is evicted", without_pressure),
+    PRESSURE: ("in a pool from which nothing is evicted", without_pressure),
     "chunks": ("if every prompt is computed in one step", without_chunks),
 }
 """By name: when a trace of that cause passes, and how a trace is made so."""

@@ -13,10 +13,10 @@ from harness.trace.format import segments
 
 
 class Spelling:
-    """Spells prompts over ids from 0 to `vocabulary` − 1."""
+    """Spells prompts over ids from 0 to `vocabulary` − 1; with other `among` every text is another one."""
 
-    def __init__(self, vocabulary: int) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, vocabulary: int, among: str = "") -> None:
+        self._vocabulary, self._among = vocabulary, among
 
     def tokens(self, prompt: str, submitted: Collection[str], answers: Mapping[str, Sequence[int]]) -> list[int] | None:
         """Return the ids of a prompt; None if it continues an answer that has not come, or is too short for it."""
@@ -28,5 +28,6 @@ class Spelling:
                     return None
                 out += said[start : start + count]
             else:
-                out += [crc32(f"{text}:{place}".encode()) % self._vocabulary for place in range(start, start + count)]
+                spelled, places = f"{self._among}{text}", range(start, start + count)
+                out += [crc32(f"{spelled}:{place}".encode()) % self._vocabulary for place in places]
         return out

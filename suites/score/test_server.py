@@ -144,7 +144,7 @@ def test_a_server_that_answers_nonsense_is_unknown_and_what_it_answered_is_kept(
 
     with monkeypatch.context() as patch:
         patch.setattr(server_module._Handler, "_json", some)
-        patch.setattr("harness.score.retries.ATTEMPTS", 1)
+        patch.setattr("harness.engines.retries.ATTEMPTS", 1)
         code, _, err = score(capsys, local.url, "--arms", "off,off-again,hit", "--concurrent", "1")
     assert code == 2 and err.count("\n") == 1 and said in err and "what was answered is kept in .cachewitness" in err
     (kept,) = Path(".cachewitness/score").glob("*/answers-off.jsonl")

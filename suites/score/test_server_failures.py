@@ -20,8 +20,9 @@ pytest.importorskip("aiohttp", reason="aiohttp is missing: pip install 'cachewit
 
 from harness._util.errors import UsageError
 from harness.cli import invoke
+from harness.engines import retries
 from harness.engines.answers import Ask, BackendError, Opening
-from harness.score import completion, retries, tasks
+from harness.score import completion, tasks
 from harness.score import server as server_module
 from harness.score.context import Context
 from harness.score.remote import RemoteBackend

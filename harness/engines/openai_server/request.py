@@ -1,0 +1,197 @@
+"""One request to a server: its answer is read as it comes, in a thread of its own.
+
+Until an answer begins, what may pass is waited out (`harness.engines.retries`). A request that was sent twice may find what its
+first sending left, so of its restored tokens nothing is said. A redirection is not followed: the key would go with it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event, Thread
+
+from harness.engines.openai_server.address import BODY_MAX, CONNECT_S, Address, ServerFailed
+from harness.engines.openai_server.completion import Part, Said, Unreadable, part_of
+from harness.engines.retries import wait_s
+from harness.engines.server_words import said
+from harness.history.events import Answer, Ended
+from harness.history.intake import BadEvents
+
+ANSWER_MAX = 8 << 20
+"""Bytes that an answer may have."""
+PATIENCE_S = 30.0
+"""Seconds in all that a server which turns a request away is waited for."""
+REFUSED = (400, 413, 422)
+"""How a server says that a prompt is not for it, too long for example."""
+TURNED_AWAY = (408, 425, 429, 503)
+"""How it says that it has no time."""
+
+
+class Request:
+    """A request for a completion; `heard` is called, in another thread, for each part of the answer and at its end.
+
+    `model` is who must answer, if the server says who it is. `cold`: how nothing is to be restored; empty if something may be.
+    """
+
+    def __init__(
+        self, address: Address, r: str, body: bytes, generate: int, heard: Callable[[], None], *, model: str, cold: str = ""
+    ) -> None:
+        self._model, self._cold = model, cold
+        self.r, self.over, self.said = r, False, Said()
+        self._address, self._body, self._generate, self._heard = address, body, generate, heard
+        self._sent, self._gone = Event(), Event()
+        self._connection = address.connection()
+        self._failed: Exception | None = None
+        self._refused = ""
+        self._again = False
+        self._thread = Thread(target=self._listen, daemon=True)
+
+    def send(self) -> None:
+        """Send it, and return when it has been sent."""
+        self._thread.start()
+        self._sent.wait()
+
+    def leave(self) -> None:
+        """Go away without waiting for the answer."""
+        self._gone.set()
+        sock = self._connection.sock
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def answer(self, *, cancelled: bool = False) -> Answer:
+        """Return the answer so far. Raises BadEvents for what cannot be read, ServerFailed for a server that failed."""
+        if self._failed is not None and not cancelled:
+            raise self._failed
+        said = self.said
+        if said.model not in ("", self._model):
+            raise BadEvents(self._told(f"answers as {said.model[:80]}, and {self._model} was asked"))
+        if self._cold and said.restored > 0:
+            raise ServerFailed(self._told(f"restores {said.restored} tokens of a prompt that was asked cold (by {self._cold})"))
+        ended: Ended = "cancelled" if cancelled else "refused" if self._refused else "length"
+        if ended == "length" and len(said.tokens) < self._generate:
+            ended = "stop"
+        restored = -1 if self._again else said.restored
+        return Answer(r=self.r, tokens=said.tokens[:], logprobs=said.logprobs[:], restored=restored, ended=ended)
+
+    @property
+    def refusal(self) -> str:
+        """Why the server does not take the prompt; empty if it does."""
+        return self._refused
+
+    # --- what comes ---------------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        try:
+            self._ask()
+        except Unreadable as error:
+            self._failed = BadEvents(self._told(f"answers 200 and {error}"))
+        except (BadEvents, ServerFailed) as error:
+            self._failed = error
+        finally:
+            self._connection.close()
+            self.over = True
+            self._sent.set()
+            self._heard()
+
+    def _ask(self) -> None:
+        """Send it until it is answered."""
+        waited = 0.0
+        for attempt in itertools.count(1):
+            status, words, later = self._attempt()
+            if status == http.client.OK or self._gone.is_set():
+                return
+            if status in REFUSED:
+                self._refused = words
+                return
+            wait = wait_s(attempt, status, later)
+            if wait is None or waited + wait > PATIENCE_S:
+                raise self._failure(status, words)
+            waited, self._again = waited + wait, True
+            if self._gone.wait(wait):
+                return
+            self._connection = self._address.connection()
+
+    def _attempt(self) -> tuple[int, str, str]:
+        """Send it once; return the status, the server's words and when it says to come back. An answer has been read."""
+        connection = self._connection
+        try:
+            connection.timeout = CONNECT_S
+            connection.connect()
+            connection.sock.settimeout(None)
+            if self._gone.is_set():
+                return 0, "", ""
+            self._address.request(connection, "POST", "/v1/completions", self._body)
+            self._sent.set()
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            return 0, str(error) or type(error).__name__, ""
+        with response:
+            if response.status == http.client.OK:
+                self._follow(response)
+                return http.client.OK, "", ""
+            where = response.headers.get("Location", "")
+            content = b"" if where else _read(response, BODY_MAX)
+            words = f"go to {where[:100]}" if where else said(content)
+            return response.status, words, response.headers.get("Retry-After", "")
+
+    def _failure(self, status: int, words: str) -> Exception:
+        if not status:
+            return ServerFailed(self._told(f"does not answer ({words})"))
+        line = self._told(f"answers {status}: {words}")
+        judged = status >= http.client.INTERNAL_SERVER_ERROR and status not in TURNED_AWAY
+        return ServerFailed(line) if judged else BadEvents(line)
+
+    def _told(self, what: str) -> str:
+        return self._address.told(f"{self.r}: the server {what}")
+
+    def _follow(self, response: http.client.HTTPResponse) -> None:
+        """Read an answer, whole or in parts. Raises Unreadable, and ServerFailed if it ends in the middle."""
+        try:
+            if "event-stream" in response.headers.get("Content-Type", ""):
+                self._parts(response)
+            else:
+                self._take(part_of(_read(response, ANSWER_MAX)))
+        except (OSError, http.client.HTTPException) as error:
+            if not self._gone.is_set():
+                raise ServerFailed(self._told(f"breaks its answer off ({type(error).__name__})")) from None
+        if self.said.finished and not self.said.tokens:
+            raise Unreadable("tells no token of its answer; `logprobs` of a completion are missing")
+        if not self.said.finished and not self._gone.is_set() and not self._refused:
+            raise ServerFailed(self._told(f"ends its answer after {len(self.said.tokens)} tokens"))
+
+    def _parts(self, response: http.client.HTTPResponse) -> None:
+        size = 0
+        while line := response.readline(ANSWER_MAX):
+            size += len(line)
+            if size > ANSWER_MAX:
+                raise Unreadable(f"sends more than {ANSWER_MAX:,} bytes")
+            name, _, text = line.partition(b":")
+            if name == b"data" and text.strip() == b"[DONE]":
+                return
+            if name == b"data":
+                self._take(part_of(text))
+                self._heard()
+
+    def _take(self, part: Part) -> None:
+        if part.error is None:
+            self.said.take(part)
+            return
+        told = part.error if isinstance(part.error, dict) else {}
+        words = self._address.told(said(str(told.get("message", part.error))))
+        if told.get("code") in REFUSED:
+            self._refused = words
+            return
+        raise ServerFailed(self._told(f"breaks its answer off: {words}"))
+
+
+def _read(response: http.client.HTTPResponse, most: int) -> bytes:
+    content = response.read(most + 1)
+    if len(content) > most:
+        raise Unreadable(f"sends more than {most:,} bytes")
+    if response.length:
+        raise http.client.IncompleteRead(content, response.length)
+    return content
