@@ -2,20 +2,35 @@
 
 In a checkout they are folders outside any import package (other projects use the names), so a wheel carries what the commands
 need of them inside this package, in `harness/_data`; only a wheel has that folder. Callers get the same tree either way.
+The checkpoints outweigh all else and serve scores alone, so they are a distribution of their own beside a wheel.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
-from harness._util.errors import UsageError
+from harness._util.errors import EngineMissing, UsageError
 
+CHECKPOINTS = "cachewitness_checkpoints"
+"""The package that the distribution cachewitness-checkpoints installs."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def fixtures() -> Path:
-    """Return the folder of fixtures: vectors, traces, layouts, checkpoints. Raises UsageError if there is none."""
+    """Return the folder of fixtures: vectors, traces, layouts. Raises UsageError if there is none."""
     return _found("fixtures", "fixtures")
+
+
+def checkpoints() -> Path:
+    """Return the folder of the checkpoints that come with it. Raises EngineMissing if they are not installed."""
+    if (checkout := fixtures() / "checkpoints").is_dir():
+        return checkout
+    spec = importlib.util.find_spec(CHECKPOINTS)
+    if spec is None or spec.origin is None:
+        install = f"pip install {CHECKPOINTS.replace('_', '-')}"
+        raise EngineMissing(f"the checkpoints are not installed; {install}, or name your own (--checkpoint)", install)
+    return Path(spec.origin).parent
 
 
 def samples() -> Path:

@@ -17,7 +17,7 @@ pytest.importorskip("hatchling", reason="hatchling is missing: pip install -e '.
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("harness", "reference_impl")
 DATA = "harness/_data/"
-CARRIED = ("checkpoints", "gsm8k_format", "layouts", "traces/mutants", "vectors")
+CARRIED = ("gsm8k_format", "layouts", "traces/mutants", "vectors")
 """The folders of fixtures that commands read."""
 
 
@@ -59,6 +59,26 @@ def test_the_public_names_are_a_typed_package_in_it(names: list[str], unpacked: 
     environment = os.environ | {"PYTHONPATH": str(unpacked)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=unpacked.parent)
     assert done.stdout.split() == [str(unpacked / "cachewitness" / "__init__.py"), "harness.api.verify"], done.stderr
+
+
+def test_it_is_small(wheel: Path) -> None:
+    """Weights serve scores alone; they come with another distribution (ci/checkpoints)."""
+    assert wheel.stat().st_size < 2_500_000
+
+
+def test_without_the_checkpoints_it_says_where_they_are(unpacked: Path) -> None:
+    """And finds them beside it."""
+    code = "from harness._util import data; print(data.checkpoints())"
+    environment = os.environ | {"PYTHONPATH": str(unpacked)}
+    command = [sys.executable, "-P", "-c", code]
+    missing = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=unpacked.parent)
+    assert missing.returncode and "pip install cachewitness-checkpoints" in missing.stderr
+    beside = unpacked.parent / "beside" / "cachewitness_checkpoints"
+    beside.mkdir(parents=True)
+    (beside / "__init__.py").touch()
+    environment["PYTHONPATH"] += os.pathsep + str(beside.parent)
+    there = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=unpacked.parent)
+    assert there.stdout.strip() == str(beside), there.stderr
 
 
 def test_every_module_is_in_it(names: list[str]) -> None:

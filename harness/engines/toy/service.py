@@ -78,7 +78,7 @@ class ToyService:
     ) -> None:
         check(dtype, device)
         kind = policies.get(policy)
-        folder = checkpoint or data.fixtures() / "checkpoints" / kind.checkpoint
+        folder = checkpoint or data.checkpoints() / kind.checkpoint
         try:
             layout = layout_of(configs.load(folder / checkpoints.CONFIG), block_size)
             self.tokenizer = Tokenizer.load(folder / checkpoints.TOKENIZER)

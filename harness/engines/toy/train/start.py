@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from harness._util.data import fixtures
+from harness._util.data import checkpoints
 from harness.engines.toy.train.grow import grow
 from harness.engines.toy.train.recipes import Recipe
 from reference_impl.toy_model import checkpoint, weights
@@ -30,7 +30,7 @@ def first_parameters(recipe: Recipe) -> Parameters:
     With quiet layers each sees mostly its own token at first; the final norm brings the logits back to scale.
     """
     if recipe.grown_from:
-        read = checkpoint.load(fixtures() / "checkpoints" / recipe.grown_from)
+        read = checkpoint.load(checkpoints() / recipe.grown_from)
         return grow(read.weights, read.config, recipe.config, recipe.seed)
     parameters = weights.random_weights(recipe.config, recipe.seed)
     for name, parameter in parameters.items():
