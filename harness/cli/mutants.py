@@ -65,7 +65,7 @@ def mutants(
 ) -> int:
     """Hunt seeded faults and print which checker finds each; exits 1 if a fault survives, 5 if one could not be hunted."""
     from harness._util import files
-    from harness.mutants import matrix, page
+    from harness.mutants import heat_map, matrix, page
     from harness.verdict.report import terminal
     from harness.verdict.result import EXIT_INTERRUPTED
 
@@ -74,7 +74,9 @@ def mutants(
     told = None if as_json else _tell
     made = matrix.run(chosen, budget, tensor_seconds, seeds=seeds, write=write, jobs=jobs, told=told)
     if target is not None and not policy and not names and not made.interrupted:
-        files.write(target, [page.page(made).encode()])
+        text = page.page(made)
+        files.write(target, [text.encode()])
+        files.write(target.with_suffix(".svg"), [heat_map.drawn(text).encode()])
     if as_json:
         click.echo(matrix.encode(made))
     else:
