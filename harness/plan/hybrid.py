@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness._util.errors import UsageError
-from harness.trace import layouts
 from harness.trace.model import DTYPE_BYTES, Full, Latent, Model, Recurrent
 from reference_impl.vllm.sizing import mamba_state_bytes
 
@@ -31,29 +30,21 @@ def is_gated_delta(model: Model) -> bool:
     return any(isinstance(cache, Recurrent) and cache.family == "gdn" for cache in model.caches)
 
 
-def blocks_differ(block: int, layout: str) -> list[str]:
-    """Return, as a note or none, that a run of the layout has other blocks than the ones worked out for other circumstances."""
-    sizes = {group.block_size for group in layouts.load(layout).groups}
-    if sizes == {block}:
-        return []
-    told = " and ".join(f"{size:,}" for size in sorted(sizes))
-    return [
-        f"a run with --layout {layout} has blocks of {told} tokens, those of one rank with the kernels that the layout names; "
-        f"for N = {block} give it a copy of the layout with that block size"
-    ]
+def hybrid_of(model: Model, tensor_parallel_size: int, named: str) -> Hybrid:
+    """Return what one of so many ranks keeps of a hybrid; `named` is the option that named it, for messages.
 
-
-def hybrid_of(model: Model, tensor_parallel_size: int, layout: str) -> Hybrid:
-    """Return what one of so many ranks keeps of a hybrid. Raises UsageError where vLLM's rule has no single answer."""
+    Raises UsageError where vLLM's rule has no single answer.
+    """
     attention = [cache for cache in model.caches if isinstance(cache, Full | Latent)]
     states = [cache for cache in model.caches if isinstance(cache, Recurrent)]
     if len(attention) != 1 or len(states) != 1 or len(model.caches) != 2:
-        raise UsageError(f"--layout {layout}: model.caches: the block size follows from one attention and one recurrent kind")
+        raise UsageError(f"{named}: model.caches: the block size follows from one attention and one recurrent kind")
     keys, state, ranks = attention[0], states[0], tensor_parallel_size
     if ranks > 1 and state.family == "mamba2":
         raise UsageError("--tensor-parallel-size: how the groups of a Mamba-2 layer are divided is not worked out here; use 1")
-    if state.state_shape[0] % ranks or state.conv_channels % ranks:
-        raise UsageError(f"--tensor-parallel-size: {state.state_shape[0]} recurrent heads cannot be divided by {ranks}")
+    heads = state.state_shape[0] if state.state_shape else state.conv_channels
+    if heads % ranks or state.conv_channels % ranks:
+        raise UsageError(f"--tensor-parallel-size: {heads} recurrent heads cannot be divided by {ranks}")
     if isinstance(keys, Latent):
         token_bytes = keys.entry_bytes
     elif keys.kv_heads % ranks and ranks % keys.kv_heads:

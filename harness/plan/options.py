@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from harness._util.errors import UsageError
+from harness.plan import sources
 
 if TYPE_CHECKING:
     from harness.plan.result import Plan
@@ -20,7 +25,38 @@ COUNT = Whole(0, 2**64 - 1)
 SIZE = Whole(1, 2**63 - 1)
 GIB = Whole(1, 2**33 - 1)
 
-layout = click.option("--layout", metavar="NAME|PATH", required=True, help="A layout with a model (`ls layouts`).")
+LAYOUT_HELP = "A layout with a model (`ls layouts`)."
+CONFIG_HELP = "A published configuration (config.json) instead of a layout."
+Command = Callable[..., Any]
+
+
+def model_options(*, required: bool = True, help: str = LAYOUT_HELP) -> Callable[[Command], Command]:
+    """Return `--layout` and `--config`, of which a command gets the one that was given, as `layout`.
+
+    Raises UsageError for both, for none where one is required, and for a configuration whose name does not end in .json.
+    """
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def chosen(layout: str | None, config: str | None, **given: Any) -> Any:
+            return command(layout=_one(layout, config, required=required), **given)
+
+        with_config = click.option("--config", metavar="FILE", help=CONFIG_HELP)(chosen)
+        return click.option("--layout", metavar="NAME|PATH", help=help)(with_config)
+
+    return decorate
+
+
+def _one(layout: str | None, config: str | None, *, required: bool) -> str | None:
+    if layout and config:
+        raise UsageError("--layout and --config both name a model; leave one of them out")
+    if required and not layout and not config:
+        raise UsageError("name a model: '--layout' NAME|PATH (`ls layouts`), or '--config' FILE")
+    if config and not sources.is_config(config):
+        raise UsageError(f"--config {config}: a configuration is a file whose name ends in {sources.SUFFIX}")
+    return config or layout
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 
 kernel_block = click.option(
@@ -38,4 +74,5 @@ def show(answer: Plan, *, as_json: bool) -> None:
     """Print a plan on standard output."""
     from harness.plan.show import show as printed
 
+    answer.notes += sources.remarks(answer.layout)
     printed(answer, as_json=as_json)

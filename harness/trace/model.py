@@ -85,9 +85,12 @@ class Compressor(_Vectors, frozen=True, kw_only=True, tag="compressor"):
 
 
 class Recurrent(_Cache, frozen=True, kw_only=True, tag="recurrent"):
-    """One state for each sequence: a convolution's last inputs and a matrix for each head (`state_shape`, heads first)."""
+    """One state for each sequence: a convolution's last inputs and a matrix for each head (`state_shape`, heads first).
 
-    family: Literal["gdn", "kda", "mamba2"]
+    A short convolution (`short_conv`) has no state beside its inputs, and an empty shape.
+    """
+
+    family: Literal["gdn", "kda", "mamba1", "mamba2", "short_conv"]
     conv_channels: int
     conv_kernel: int
     conv_dtype: Dtype
@@ -97,7 +100,7 @@ class Recurrent(_Cache, frozen=True, kw_only=True, tag="recurrent"):
     @property
     def state_bytes(self) -> int:
         """Return the bytes of one layer's recurrent state, without the convolution's."""
-        return math.prod(self.state_shape) * DTYPE_BYTES[self.state_dtype]
+        return math.prod(self.state_shape) * DTYPE_BYTES[self.state_dtype] if self.state_shape else 0
 
     def conv_bytes(self, columns: int) -> int:
         """Return the bytes of so many columns of one layer's convolution."""
@@ -227,8 +230,9 @@ def _check(model: Model) -> None:
             if isinstance(value, int):
                 _check_count(value, f"{where}.{field}")
         if isinstance(cache, Recurrent):
-            if not cache.state_shape:
-                raise msgspec.ValidationError(f"empty - at `{where}.state_shape`; heads first")
+            if bool(cache.state_shape) == (cache.family == "short_conv"):
+                wrong = "out of place" if cache.state_shape else "empty"
+                raise msgspec.ValidationError(f"{wrong} - at `{where}.state_shape`; heads first, none for short_conv alone")
             for axis, size in enumerate(cache.state_shape):
                 _check_count(size, f"{where}.state_shape[{axis}]")
     for index, statement in enumerate(model.statements):

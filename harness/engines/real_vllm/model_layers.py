@@ -97,11 +97,10 @@ def _state(source: Source, cache: Recurrent, options: Options, config: Any) -> A
 
 
 def _shapes(cache: Recurrent) -> dict[str, Any]:
-    """Return what one state is made of: the convolution's last inputs, and a matrix for each head."""
-    return {
-        "shapes": ((cache.conv_kernel - 1, cache.conv_channels), tuple(cache.state_shape)),
-        "dtypes": (_dtype(cache.conv_dtype), _dtype(cache.state_dtype)),
-    }
+    """Return what one state is made of: the convolution's last inputs, and unless it is all, a matrix for each head."""
+    shapes = (cache.conv_kernel - 1, cache.conv_channels), tuple(cache.state_shape)
+    parts = 2 if cache.state_shape else 1
+    return {"shapes": shapes[:parts], "dtypes": (_dtype(cache.conv_dtype), _dtype(cache.state_dtype))[:parts]}
 
 
 def _raise_block_size(source: Source, model: Model, attention: Any, recurrent: list[Recurrent], config: Any) -> None:

@@ -12,10 +12,9 @@ from typing import Any
 import click
 
 from harness._util.errors import UsageError
-from harness.plan import options
+from harness.plan import options, sources
 from harness.plan.result import Plan
 from harness.policies.furiosa import EXPECTED_LENGTH
-from harness.trace import layouts
 from harness.trace.model import Full, Model, Sliding
 from reference_impl.furiosa.partition import ConfigError, Partition, blocks_per_seq, expected_length_from, seq_length, split
 from reference_impl.furiosa.spec import PINNED_RELEASE, VARIABLE
@@ -37,7 +36,7 @@ class Request:
 
 
 @click.command("furiosa")
-@options.layout
+@options.model_options()
 @click.option("--expected-average-seq-length", "expected", metavar="N", help=f"Tokens; default: {VARIABLE}, if it is set.")
 @click.option("--kv-bytes", type=options.SIZE, help="Memory of both pools.")
 @click.option("--kv-gib", type=options.GIB, help="The same in GiB.")
@@ -54,7 +53,7 @@ def plan(request: Request) -> Plan:
     """Split the memory. Raises UsageError naming the option or the field that does not fit."""
     if request.kv_bytes is not None and request.kv_gib is not None:
         raise UsageError("--kv-bytes and --kv-gib say the same; leave one of them out")
-    model = layouts.model(request.layout)
+    model = sources.model(request.layout)
     full, sliding = _layers(model, request.layout)
     longest = model.max_length if request.max_model_len is None else request.max_model_len
     if longest > model.max_length:
@@ -104,13 +103,13 @@ def _layers(model: Model, name: str) -> tuple[Full, Sliding]:
         if not isinstance(cache, Full | Sliding):
             kind = type(cache).__struct_config__.tag
             raise UsageError(
-                f"--layout {name}: model.caches[{index}].kind {kind!r}: Furiosa-LLM's document knows global and sliding-window "
-                "attention alone"
+                f"{sources.option(name)}: model.caches[{index}].kind {kind!r}: Furiosa-LLM's document knows global and "
+                "sliding-window attention alone"
             )
     full = [cache for cache in model.caches if isinstance(cache, Full)]
     sliding = [cache for cache in model.caches if isinstance(cache, Sliding)]
     if len(full) != 1 or len(sliding) != 1:
-        raise UsageError(f"--layout {name}: model.caches: two pools need one full and one sliding kind of layer")
+        raise UsageError(f"{sources.option(name)}: model.caches: two pools need one full and one sliding kind of layer")
     return full[0], sliding[0]
 
 

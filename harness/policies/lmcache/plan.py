@@ -15,12 +15,11 @@ from typing import Any
 import click
 
 from harness._util.errors import UsageError
-from harness.plan import options
-from harness.plan.hybrid import blocks_differ, hybrid_of, is_gated_delta, is_hybrid
+from harness.plan import options, sources
+from harness.plan.hybrid import hybrid_of, is_gated_delta, is_hybrid
 from harness.plan.result import Plan
 from harness.policies.lmcache import FEATURE_VARIABLES
 from harness.policies.lmcache.log import SAYS, Logged, block_size_in
-from harness.trace import layouts
 from harness.trace.model import Model
 from reference_impl.lmcache import sizing
 from reference_impl.lmcache.checks import StartupError, validate_chunk_size, validate_mamba_step_alignment
@@ -51,7 +50,7 @@ class Request:
 
 
 @click.command("lmcache")
-@click.option("--layout", default="", metavar="NAME|PATH", help="A layout with a model (`ls layouts`).")
+@options.model_options(required=False)
 @click.option(
     "--from-log", type=click.Path(path_type=Path), metavar="FILE", help="Read N from vLLM's log; a layout beside it must agree."
 )
@@ -66,24 +65,24 @@ class Request:
 @click.option("--remote-serde", metavar="NAME", help="LMCache's, as it takes it; CacheGen (cachegen) is refused.")
 @click.option("--release", default="0.5.6", show_default=True, help="From 0.4.7 on; up to 0.5.3 the budget is below 2N.")
 @options.as_json
-def command(as_json: bool, engine_type: str | None, remote_serde: str | None, **given: Any) -> None:
+def command(as_json: bool, layout: str | None, engine_type: str | None, remote_serde: str | None, **given: Any) -> None:
     """Derive N, the server's chunk and the engine's budget, and the two command lines."""
     features = {"engine_type": engine_type or "", "remote_serde": remote_serde or ""}
-    options.show(plan(Request(features=features, **given)), as_json=as_json)
+    options.show(plan(Request(layout or "", features=features, **given)), as_json=as_json)
 
 
 def plan(request: Request) -> Plan:
     """Derive the settings. Raises UsageError naming the option or the field, or with LMCache's own refusal."""
     _check(request)
     logged = None if request.from_log is None else block_size_in(request.from_log)
-    model = layouts.model(request.layout) if request.layout else None
+    model = sources.model(request.layout) if request.layout else None
     answer = Plan("lmcache", request.release, request.layout)
     try:
         if model is None or is_hybrid(model):
             _plan_hybrid(answer, request, model, logged)
         elif logged is not None:
             raise UsageError(
-                f"{logged.place}: N: --layout {request.layout} has no recurrent layers, so vLLM sets no such block"
+                f"{logged.place}: N: {sources.option(request.layout)} has no recurrent layers, so vLLM sets no such block"
             )
         else:
             _plan_blocks(answer, request, model)
@@ -104,7 +103,7 @@ def _check(request: Request) -> None:
     for variable in FEATURE_VARIABLES:
         variable.value()
     if not request.layout and request.from_log is None:
-        raise UsageError("--layout: name one (`ls layouts`), or give what vLLM printed: --from-log FILE")
+        raise UsageError("--layout: name one (`ls layouts`), a --config FILE, or give what vLLM printed: --from-log FILE")
     if not request.layout and (request.kernel_block or request.checkpoint_alignment):
         raise UsageError("--kernel-block, --checkpoint-alignment: N is read from the log; leave them out, or add --layout")
 
@@ -136,15 +135,15 @@ def _logged(answer: Plan, logged: Logged | None) -> int:
 
 def _sized(answer: Plan, request: Request, model: Model, logged: Logged | None) -> int:
     """Add the block size that follows from a model, and how; refuse a log that says another."""
-    hybrid = hybrid_of(model, request.tensor_parallel_size, request.layout)
+    hybrid = hybrid_of(model, request.tensor_parallel_size, sources.option(request.layout))
     exports = model.checkpoint_alignment if request.checkpoint_alignment is None else request.checkpoint_alignment
     kernel = KERNEL_BLOCK if request.kernel_block is None else request.kernel_block
     align = block_alignment(kernel, latent=hybrid.latent, checkpoint_alignment=exports)
     block = sizing.unified_block_size(hybrid.token_bytes, hybrid.state_bytes, align)
     if logged is not None and logged.tokens != block:
         raise UsageError(
-            f"{logged.place}: N: {logged.tokens} tokens, but --layout {request.layout} has {block} where blocks are multiples "
-            f"of {align} tokens; name the kernels that ran ({_HOPPER} for {_FLASHINFER}), or leave --layout out"
+            f"{logged.place}: N: {logged.tokens} tokens, but {sources.option(request.layout)} has {block} where blocks are "
+            f"multiples of {align} tokens; name the kernels that ran ({_HOPPER} for {_FLASHINFER}), or leave --layout out"
         )
     answer.add("attention_token_bytes", hybrid.token_bytes, "of one attention layer, on one rank")
     answer.add("state_bytes", hybrid.state_bytes, "of one recurrent layer, on one rank: convolution and state")
@@ -158,7 +157,7 @@ def _sized(answer: Plan, request: Request, model: Model, logged: Logged | None) 
             f"N is what vLLM's log says ({SAYS} N tokens; --from-log FILE reads it); {_FLASHINFER} makes it a multiple of "
             f"{HOPPER_CHECKPOINTS} from vLLM 0.33 on: {_HOPPER}"
         )
-    answer.notes += blocks_differ(block, request.layout)
+    answer.notes += sources.blocks_differ(block, request.layout)
     return block
 
 
@@ -169,7 +168,7 @@ def _budget_how(most: int | None) -> str:
 def _plan_blocks(answer: Plan, request: Request, model: Model) -> None:
     if request.max_num_batched_tokens is not None:
         raise UsageError(f"--max-num-batched-tokens: {model.checkpoint} has no recurrent layers, so LMCache bounds no budget")
-    blocks = [group.block_size for group in layouts.load(request.layout).groups]
+    blocks = [group.block_size for group in sources.layout(request.layout).groups]
     chunk = sizing.chunk_size(blocks) if request.chunk_size is None else request.chunk_size
     validate_chunk_size(chunk, blocks)
     answer.add("groups", len(blocks), f"of the layout, blocks of {', '.join(map(str, sorted(set(blocks))))} tokens")

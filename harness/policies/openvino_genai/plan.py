@@ -15,11 +15,10 @@ from typing import Any
 import click
 
 from harness._util.errors import UsageError
-from harness.plan import options
+from harness.plan import options, sources
 from harness.plan.result import Plan
 from harness.policies.openvino_genai import sizes
 from harness.policies.openvino_genai.fitting import grouped
-from harness.trace import layouts
 from harness.trace.format import GroupKind, GroupSpec, Layout
 from reference_impl.openvino_genai.config import SchedulerConfig
 from reference_impl.openvino_genai.sizing import Capacity, LayoutBytes
@@ -50,7 +49,7 @@ class _Tokens(click.ParamType[int]):
 
 
 @click.command("openvino_genai")
-@click.option("--layout", metavar="NAME|PATH", help="A layout; its model gives the bytes of blocks.")
+@options.model_options(required=False, help="A layout; its model gives the bytes of blocks.")
 @click.option("--scenario", metavar="NAME", help="A scenario of the document, 1 to 6, or a variant or starting point of it.")
 @click.option(
     "--pipeline", type=click.Choice(sizes.PIPELINES), help="Whose defaults the options start from; default: SchedulerConfig's."
@@ -114,8 +113,8 @@ def plan(request: Request) -> Plan:
 def _layout(request: Request, chosen: Mapping[str, Any]) -> Layout:
     """Return the layout in blocks of OpenVINO's size; without one, a hybrid, or attention alone if no state has bytes."""
     if request.layout is not None:
-        model = layouts.model(request.layout) if layouts.has_model(request.layout) else None
-        return grouped(layouts.load(request.layout), model, chosen)
+        model = sources.model(request.layout) if sources.has_model(request.layout) else None
+        return grouped(sources.layout(request.layout), model, chosen)
     attention = "kv_block_bytes" in chosen and not chosen.get("la_block_bytes")
     kinds: list[GroupKind] = ["full"] if attention else ["full", "recurrent"]
     tokens = KV_BLOCK_SIZES[chosen.get("device", "cpu").upper()]

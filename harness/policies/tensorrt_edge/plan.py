@@ -16,9 +16,8 @@ from typing import Any
 import click
 
 from harness._util.errors import UsageError
-from harness.plan import options
+from harness.plan import options, sources
 from harness.plan.result import Plan
-from harness.trace import layouts
 from harness.trace.model import Full, Model, Recurrent, Sliding
 from reference_impl.tensorrt_edge.config import (
     CacheError,
@@ -56,7 +55,7 @@ class Request:
 
 
 @click.command("tensorrt_edge")
-@options.layout
+@options.model_options()
 @click.option("--max-batch-size", type=options.SIZE, required=True, help="Rows: sequences at once.")
 @click.option("--max-sequence-length", type=options.SIZE, required=True, help="Tokens that a row holds.")
 @click.option("--kv-cache-type", type=click.Choice(["half", "fp8"]), default="half", show_default=True)
@@ -73,7 +72,7 @@ def plan(request: Request) -> Plan:
     """Return the shapes and bytes of every tensor. Raises UsageError naming the option or the field that does not fit."""
     if request.release not in RELEASES:
         raise UsageError(f"--release: {request.release!r} is unknown; known: {', '.join(RELEASES)}")
-    model = layouts.model(request.layout)
+    model = sources.model(request.layout)
     for option, value in (("batch-size", request.max_batch_size), ("sequence-length", request.max_sequence_length)):
         if value > INT32_MAX:
             raise UsageError(f"--max-{option}: {value} does not fit the 32-bit integers of the configuration")
@@ -95,6 +94,7 @@ def config_of(model: Model, request: Request) -> Config:
     """
     heads: list[KVLayerConfig] = []
     states: list[Recurrent] = []
+    where = f"{sources.option(request.layout)}: model.caches"
     for index, cache in enumerate(model.caches):
         if isinstance(cache, Full | Sliding):
             heads += [KVLayerConfig(cache.kv_heads, cache.head_dim)] * cache.layers
@@ -102,18 +102,16 @@ def config_of(model: Model, request: Request) -> Config:
             states += [cache] * cache.layers
         else:
             kind = type(cache).__struct_config__.tag
-            raise UsageError(f"--layout {request.layout}: model.caches[{index}].kind {kind!r}: the manager has no such layers")
+            raise UsageError(f"{where}[{index}].kind {kind!r}: the manager has no such layers")
     if len({(*state.state_shape, state.conv_channels, state.conv_kernel) for state in states}) > 1:
-        raise UsageError(f"--layout {request.layout}: model.caches: recurrent layers differ; the manager has one shape for all")
+        raise UsageError(f"{where}: recurrent layers differ; the manager has one shape for all")
     rows = request.max_batch_size
     kv = KVConfig(len(heads), rows, request.max_sequence_length, tuple(heads), KV_TYPES[request.kv_cache_type])
     mamba = MambaConfig()
     if states:
         shape = states[0].state_shape
         if len(shape) != 3:
-            raise UsageError(
-                f"--layout {request.layout}: model.caches: state_shape needs three axes: heads, head size, state size"
-            )
+            raise UsageError(f"{where}: state_shape needs three axes: heads, head size, state size")
         mamba = MambaConfig(
             len(states),
             rows,

@@ -16,11 +16,10 @@ from typing import Any
 import click
 
 from harness._util.errors import UsageError
-from harness.plan import options
-from harness.plan.hybrid import Hybrid, blocks_differ, hybrid_of, is_gated_delta, is_hybrid
+from harness.plan import options, sources
+from harness.plan.hybrid import Hybrid, hybrid_of, is_gated_delta, is_hybrid
 from harness.plan.result import Plan
 from harness.policies.vllm import RETENTION_INTERVAL
-from harness.trace import layouts
 from harness.trace.model import Model
 from reference_impl.vllm import sizing
 from reference_impl.vllm.options import RETENTION_VARIABLE, ConfigError
@@ -50,7 +49,7 @@ class Request:
 
 
 @click.command("vllm")
-@options.layout
+@options.model_options()
 @click.option(
     "--retention-interval", metavar="N|none", help=f"Tokens; none keeps every boundary; default: {RETENTION_VARIABLE}."
 )
@@ -72,7 +71,7 @@ def plan(request: Request) -> Plan:
     """Work out blocks, snapshots and shares. Raises UsageError naming the option or the field that does not fit."""
     if request.release not in RELEASES:
         raise UsageError(f"--release: {request.release!r} is unknown; known: {', '.join(RELEASES)}")
-    model = layouts.model(request.layout)
+    model = sources.model(request.layout)
     answer = Plan("vllm", request.release, request.layout)
     try:
         if is_hybrid(model):
@@ -85,7 +84,7 @@ def plan(request: Request) -> Plan:
 
 
 def _plan_hybrid(answer: Plan, request: Request, model: Model) -> None:
-    hybrid = hybrid_of(model, request.tensor_parallel_size, request.layout)
+    hybrid = hybrid_of(model, request.tensor_parallel_size, sources.option(request.layout))
     exports = model.checkpoint_alignment if request.checkpoint_alignment is None else request.checkpoint_alignment
     alignment = sizing.block_alignment(request.kernel_block, latent=hybrid.latent, checkpoint_alignment=exports)
     unified = sizing.unified_block_size(hybrid.token_bytes, hybrid.state_bytes, alignment)
@@ -118,7 +117,7 @@ def _plan_hybrid(answer: Plan, request: Request, model: Model) -> None:
             f"{HOPPER_CHECKPOINTS}; vLLM's log says which it is (Setting attention block size to N tokens)"
         )
     if request.block_size is None:
-        answer.notes += blocks_differ(unified, request.layout)
+        answer.notes += sources.blocks_differ(unified, request.layout)
 
 
 def _tell_snapshots(answer: Plan, request: Request, model: Model, block: int, pages: int, groups: tuple[int, int]) -> None:
@@ -142,7 +141,7 @@ def _tell_snapshots(answer: Plan, request: Request, model: Model, block: int, pa
 def _plan_windows(answer: Plan, request: Request, model: Model) -> None:
     if request.block_size is not None:
         raise UsageError("--block-size: without recurrent layers the blocks are the layout's; leave it out")
-    groups = layouts.load(request.layout).groups
+    groups = sources.layout(request.layout).groups
     alignment = math.lcm(*(group.block_size for group in groups))
     interval = _interval(request, "sliding") if any(group.kind == "sliding" for group in groups) else None
     lengths = _lengths(request, model, min(group.block_size for group in groups))

@@ -1,0 +1,57 @@
+"""Where a plan's model comes from: a layout, by name or from a file, or a published configuration, which is a `.json` file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.plan.config import read
+from harness.plan.grouping import layout_of
+from harness.trace import layouts
+from harness.trace.format import Layout
+from harness.trace.model import Model
+
+SUFFIX = ".json"
+
+
+def is_config(named: str) -> bool:
+    """Whether a configuration is meant, and not a layout."""
+    return named.endswith(SUFFIX)
+
+
+def model(named: str) -> Model:
+    """Return the model of a layout or a configuration. Raises UsageError with the file and the field."""
+    return read.model(Path(named)) if is_config(named) else layouts.model(named)
+
+
+def has_model(named: str) -> bool:
+    """Return whether a layout says what model it is of; a configuration always does."""
+    return is_config(named) or layouts.has_model(named)
+
+
+def layout(named: str) -> Layout:
+    """Return the groups of a layout, or those that vLLM makes of a configuration. Raises UsageError as `model` does."""
+    return layout_of(model(named), option(named)) if is_config(named) else layouts.load(named)
+
+
+def option(named: str) -> str:
+    """Return the option by which it was named, for messages."""
+    return f"--config {named}" if is_config(named) else f"--layout {named}"
+
+
+def remarks(named: str) -> list[str]:
+    """Return what of a configuration's numbers the file does not say; a layout has that in its own file."""
+    return model(named).unverified if is_config(named) else []
+
+
+def blocks_differ(block: int, named: str) -> list[str]:
+    """Return, as a note or none, that a run of the layout has other blocks than the ones worked out for other circumstances."""
+    sizes = {group.block_size for group in layout(named).groups}
+    if sizes == {block}:
+        return []
+    told = " and ".join(f"{size:,}" for size in sorted(sizes))
+    if is_config(named):
+        return [f"a layout of this configuration has blocks of {told} tokens, those of one rank with the default kernels"]
+    return [
+        f"a run with --layout {named} has blocks of {told} tokens, those of one rank with the kernels that the layout names; "
+        f"for N = {block} give it a copy of the layout with that block size"
+    ]
