@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run the suites on real vLLM: two releases, one from before sparse retention became the default (0.29) and one from after, and
-# random workloads on the newer one with each of its connectors; then the tests that need a real vLLM, faults patched into the newer
-# one among them, and vLLM's own tests of the retention interval on the newer one.
+# random workloads on the newer one over real tensors, and with each of its connectors; then the tests that need a real vLLM,
+# faults patched into the newer one among them, and vLLM's own tests of the retention interval on the newer one.
 # No GPU, no compiled parts: the cache core is Python, so wheels are unpacked without their libraries and share one venv.
 # Arguments go to `cachewitness run`. Exits with the first status that is not 0, after every release has run.
 #
@@ -83,6 +83,9 @@ for release in "${releases[@]}"; do
     "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source" "${suites[@]}" "${expected[@]}" "$@" || status=$((status ? status : $?))
 done
 if [[ ${releases[-1]} == *==0.33.* ]]; then
+    printf '\n== %s over real tensors\n' "${releases[-1]}"
+    "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source,tensors=float64" --suite scheduler-random --quiet \
+        --layout full-swa-mamba --layout full-mamba --seconds 40 || status=$((status ? status : $?))
     for connector in simple simple-lazy offloading offloading-chunks offloading-sync multi; do
         printf '\n== %s with connector %s\n' "${releases[-1]}" "$connector"
         "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source,connector=$connector" --suite scheduler-random --quiet \

@@ -325,7 +325,7 @@ class Driver:
         self.diff.events.append(StepEnd(step=begin.step, withdrawn=scheduled.withdrawn))
         if self.device is not None:
             pairs = zip(begin.runs, clients, strict=True)
-            tokens = {run.r: [*client.all_token_ids[: run.known], *run.drafts] for run, client in pairs}
+            tokens = {run.r: _fed(run, client.all_token_ids) for run, client in pairs}
             self.device.execute(begin, scheduled.withdrawn, tokens)
         self.adapter.complete(scheduled)
         for run in begin.runs if not self.adapter.samples else ():
@@ -346,6 +346,12 @@ class Driver:
         client = self.clients[r]
         client.all_token_ids += tokens
         self.diff.events.append(Accept(r=r, upto=len(client.all_token_ids), tokens=tokens, step=step))
+
+
+def _fed(run: Run, tokens: Sequence[int]) -> list[int]:
+    """Return the tokens that a run computes from 0 on, its drafts and what its worker feeds instead of its own among them."""
+    known = [*tokens[: run.start], *run.fed] if run.fed else tokens[: run.known]
+    return [*known, *run.drafts]
 
 
 def _limited(header: Header, adapter: Driven) -> Header:

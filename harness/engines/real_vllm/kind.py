@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,10 +32,14 @@ from harness.engines.real_vllm.patch import ACTIVE
 from harness.engines.real_vllm.scheduler import RealScheduler
 from harness.engines.real_vllm.source import FIRST, KNOWN, LAST, Source, load
 from harness.engines.registry import EngineSpec
+from harness.engines.toy.kind import need_torch
 from harness.history.events import Event, Header, History, KeyEvents
 from harness.trace.configurations import Configuration
 from harness.trace.format import Op, Trace, TraceHeader
 from reference_impl.vllm.spec import NEWEST
+
+if TYPE_CHECKING:
+    from harness.engines.real_vllm.on_tensors import OnTensors
 
 IN_STEP = ("0.26",)
 """The older releases that the reference was run beside: equal blocks of full attention and sliding windows decide alike."""
@@ -76,7 +81,16 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     if unknown := sorted(set(options) - set(ENGINE.options)):
         raise UsageError(f"--engine: vllm has no option {unknown[0]!r}; known are {', '.join(ENGINE.options)}")
     ACTIVE.undo()
-    return _built(header, options)
+    return _computing(header, options) if "tensors" in options else _built(header, options)
+
+
+def _computing(header: TraceHeader, options: Mapping[str, str]) -> OnTensors:
+    """Build vLLM's scheduler over tensors."""
+    need_torch()
+    from harness.engines.real_vllm.on_tensors import OnTensors, check
+
+    check(header, read_options(header, load(options.get("source", ""))), options)
+    return OnTensors(_built(header, options), options["tensors"], partial(_computing, header, options))
 
 
 def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
@@ -178,6 +192,7 @@ ENGINE = EngineKind(
         "load_failure": "with a connector: `fail` ends a request whose load fails; by default it is computed (`recompute`)",
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
         "key_events": "`strict`: events for routers may leave nothing open, which those of sparse groups do",
+        "tensors": "a precision: its scheduler's steps are computed on a small model's tensors, see the engine `toy`",
         "sized": "`pages`, or MiB of memory: the model of the trace's layout goes through vLLM's own sizing (docs/engines.md)",
         "withdraw": "`yes`: also run traces that withdraw a request from its step, which vLLM does not survive",
     },
