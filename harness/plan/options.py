@@ -52,9 +52,7 @@ def _one(layout: str | None, config: str | None, *, required: bool) -> str | Non
         raise UsageError("--layout and --config both name a model; leave one of them out")
     if required and not layout and not config:
         raise UsageError("name a model: '--layout' NAME|PATH (`ls layouts`), or '--config' FILE")
-    if config and not sources.is_config(config):
-        raise UsageError(f"--config {config}: a configuration is a file whose name ends in {sources.SUFFIX}")
-    return config or layout
+    return str(sources.config_path(config)) if config else layout
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness._util.errors import UsageError
 from harness.plan.config import read
 from harness.plan.grouping import layout_of
 from harness.trace import layouts
@@ -31,6 +32,13 @@ def has_model(named: str) -> bool:
 def layout(named: str) -> Layout:
     """Return the groups of a layout, or those that vLLM makes of a configuration. Raises UsageError as `model` does."""
     return layout_of(model(named), option(named)) if is_config(named) else layouts.load(named)
+
+
+def config_path(named: str) -> Path:
+    """Return the file that `--config` names. Raises UsageError if its name is not that of a configuration."""
+    if not is_config(named):
+        raise UsageError(f"--config {named}: a configuration is a file whose name ends in {SUFFIX}")
+    return Path(named)
 
 
 def option(named: str) -> str:

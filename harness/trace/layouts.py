@@ -87,7 +87,8 @@ def _parsed(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not TOML: {error}") from None
+        hint = "; `cachewitness plan layout` makes a layout of a configuration" if path.suffix == ".json" else ""
+        raise UsageError(f"{path}: not TOML: {error}{hint}") from None
 
 
 def _read(path: Path) -> Layout:

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness._util.errors import UsageError
@@ -15,12 +17,14 @@ from harness.engines.real_vllm.declared import read_options
 from harness.engines.real_vllm.sizing import ENOUGH, PAGES, Sized, size
 from harness.engines.real_vllm.source import load
 from harness.engines.registry import parse
+from harness.plan.layout_file import text_of
 from harness.policies.vllm.plan import Request, plan
 from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Height, TraceHeader
 from harness.trace.generate import random_trace
+from suites.support.model_configs import PUBLISHED, written
 from suites.support.real_vllm import REAL, SOURCE
 
 MODELS = layouts.models()
@@ -33,6 +37,14 @@ CHECKPOINTS_SINCE = (0, 33)
 def sized(name: str, memory: str = PAGES, pages: int = 64, **options: Any) -> Sized:
     """Return what vLLM makes of a model."""
     header = TraceHeader("t", layouts.load(name), pages, height="scheduler", options={"max_model_len": 1 << 20, **options})
+    source = load(SOURCE)
+    return size(source, header, read_options(header, source), None, memory)
+
+
+def sized_from(path: Path, memory: str = PAGES, **options: Any) -> Sized:
+    """Return what vLLM makes of the model of a layout file."""
+    layout = msgspec.structs.replace(layouts.load(path), name=str(path))
+    header = TraceHeader("t", layout, 64, height="scheduler", options={"max_model_len": 1 << 20, **options})
     source = load(SOURCE)
     return size(source, header, read_options(header, source), None, memory)
 
@@ -52,6 +64,14 @@ def test_groups_blocks_and_windows_are_those_of_the_layout(name: str) -> None:
         expected = [("full", 64, 0, 0, ONE_GROUP[name])]
     assert _plain(found.header.layout.groups) == expected
     assert found.header.pages == found.config.num_blocks == 64
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=REAL) for name in PUBLISHED])
+def test_groups_of_a_configuration_are_those_that_vllm_makes(name: str, tmp_path: Path) -> None:
+    """The layout that `plan layout` writes, beside vLLM's own grouping of the model in it."""
+    path = tmp_path / "mine.toml"
+    path.write_text(text_of(written(tmp_path, PUBLISHED[name])))
+    assert _plain(sized_from(path).header.layout.groups) == _plain(layouts.load(path).groups)
 
 
 @pytest.mark.parametrize("name", [pytest.param("gemma-4-31b", marks=REAL)])

@@ -16,15 +16,9 @@ from harness.plan.sources import layout
 from harness.policies.vllm.plan import Request, plan
 from harness.trace import layouts
 from harness.trace.model import Full, Model, Recurrent
-from suites.support.model_configs import PUBLISHED
+from suites.support.model_configs import PUBLISHED, written
 
 WITH_LAYOUT = [name for name in PUBLISHED if name in layouts.names()]
-
-
-def written(tmp_path: Path, config: Any) -> Path:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
-    return path
 
 
 def model_of(tmp_path: Path, name: str, **changed: Any) -> Model:

@@ -9,6 +9,8 @@ test of its fields (24 layers, 6 of attention, kernel 3, 2 048 channels).
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 GRANITE_ATTENTION = (5, 15, 25, 35)
@@ -178,3 +180,10 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 128000,
     },
 }
+
+
+def written(folder: Path, config: Any) -> Path:
+    """Write a configuration as the file that lies beside weights, and return it."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    return path
