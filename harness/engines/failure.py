@@ -41,6 +41,8 @@ def native() -> Iterator[None]:
     """Mark what a compiled library raises as the engine's own: the last frame of Python is that of the adapter that called."""
     try:
         yield
+    except OwnMistake:
+        raise
     except Exception as error:
         setattr(error, _NATIVE, True)
         raise

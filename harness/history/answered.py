@@ -32,6 +32,8 @@ class AnswerSense:
         if header.rules.answering.vocabulary < VOCABULARY_MIN:
             least = f"it has at least {VOCABULARY_MIN} tokens"
             raise Nonsense(f"{header.rules.answering.vocabulary} - at `$.rules.answering.vocabulary`; {least}")
+        if header.rules.answering.shortest < 1 or not header.rules.answering.texts.isprintable():
+            raise Nonsense("less than a token, or no line - at `$.rules.answering.shortest` or `$.rules.answering.texts`")
         self._live = live
         self._prompts: dict[str, int] = {}
         self._generate: dict[str, int] = {}

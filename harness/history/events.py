@@ -145,12 +145,13 @@ class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `dtype` is what it computes in, by which rounding is judged. Token ids of prompts are 0 to `vocabulary` − 1; ids behind them
     may be the model's special ones. `texts` is put in front of the names of texts before they are spelled: an engine that
-    cannot begin with an empty cache has other prompts in each trace.
+    cannot begin with an empty cache has other prompts in each trace. Prompts of fewer than `shortest` tokens are given up.
     """
 
     dtype: AnswerDtype
     vocabulary: int
     texts: str = ""
+    shortest: int = 1
 
 
 class Rules(msgspec.Struct, frozen=True, omit_defaults=True):

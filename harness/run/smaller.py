@@ -32,7 +32,12 @@ class Smallest(NamedTuple):
 
 
 def smallest(trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun) -> Smallest:
-    """Return the smallest trace that fails alike, and its finding; the trace itself if a smaller one does not fail again."""
+    """Return the smallest trace that fails alike, and its finding; the trace itself if a smaller one does not fail again.
+
+    A server that hangs and that was there before goes on hanging, so nothing more is asked of it.
+    """
+    if finding.anomaly == "hung" and engine.kind.one_server:
+        return Smallest(trace, finding, "not shrunk, since its server hangs")
     begun, hurried = started(), engine.hurried() if finding.anomaly == "hung" else engine
 
     def fails(candidate: Trace) -> int:

@@ -147,8 +147,8 @@ class Twin:
         answering = self._header.rules.answering
         assert answering is not None
         spelling, unit = Spelling(answering.vocabulary, answering.texts), self._shape.unit
-        lengths = (1, unit - 1, unit, unit + 1, 2 * unit + unit // 2)
-        texts = [spelling.tokens(f"floor{length}:{max(length, 1)}", (), {}) or [] for length in lengths]
+        lengths = [max(length, answering.shortest) for length in (1, unit - 1, unit, unit + 1, 2 * unit + unit // 2)]
+        texts = [spelling.tokens(f"floor{length}:{length}", (), {}) or [] for length in lengths]
         questions = [_Question(tokens, GENERATED) for tokens in texts]
         alone = [self._together([question])[0] for question in questions]
         runs = [[self._together([question])[0] for question in questions]]

@@ -125,8 +125,11 @@ NOT_COLD: dict[str, tuple[dict[str, Any], str]] = {
     "no cache": ({"caching": False}, "restores nothing of 17 tokens"),
     "always 0": ({"said": told({"cached": lambda n, number, prompt: 0})}, "restores nothing of 17 tokens"),
     "always all": ({"said": told({"cached": lambda n, number, prompt: prompt})}, "restored 17 tokens of a prompt that nobody"),
-    "more than there is": ({"said": told({"cached": lambda n, number, prompt: 99})}, "restored 99 tokens of a prompt of 17"),
-    "grows under a new salt": ({"said": told({"cached": lambda n, number, prompt: number - 1})}, "cannot be asked without"),
+    "more than there is": ({"said": told({"cached": lambda n, number, prompt: 99})}, "restored 99 tokens of a prompt of 32"),
+    "grows under a new salt": (
+        {"said": told({"cached": lambda n, number, prompt: max(n, number - 3)})},
+        "cannot be asked without",
+    ),
 }
 
 

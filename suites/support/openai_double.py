@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -64,7 +65,8 @@ class Double:
     @contextmanager
     def serving(self) -> Iterator[Double]:
         """Serve."""
-        threads = [threading.Thread(target=target, daemon=True) for target in (self._http.serve_forever, self._compute)]
+        serve = partial(self._http.serve_forever, poll_interval=0.01)
+        threads = [threading.Thread(target=target, daemon=True) for target in (serve, self._compute)]
         for thread in threads:
             thread.start()
         try:
@@ -91,11 +93,9 @@ class Double:
                 server.ended.clear()
                 self.changed.notify_all()
 
-    def begin(self, body: dict[str, Any]) -> tuple[int, Request]:
-        """Take a completion in; return its number and the request."""
+    def begin(self, body: dict[str, Any], number: int) -> Request:
+        """Take a completion in."""
         with self.changed:
-            self.bodies.append(body)
-            number = len(self.bodies)
             salt = body.get("cache_salt", "") if self.salts else ""
             if self.switch and body.get("cache_prompt") is False:
                 salt = f"never again {number}"
@@ -103,7 +103,7 @@ class Double:
             request = Request(str(number), salt, tokens, len(tokens), body["max_tokens"])
             self.server.waiting.append(request)
             self.changed.notify_all()
-        return number, request
+        return request
 
     def parts(self, body: dict[str, Any], number: int, request: Request) -> Iterator[dict[str, Any]]:
         """Yield an answer in parts, as its tokens come."""
@@ -145,12 +145,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         owner = self.server.owner
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        owner.headers.append(dict(self.headers))
-        if owner.meets(self, len(owner.bodies) + 1):
-            with owner.changed:
-                owner.bodies.append(body)
+        self.asked = body
+        with owner.changed:
+            owner.headers.append(dict(self.headers))
+            owner.bodies.append(body)
+            number = len(owner.bodies)
+        if owner.meets(self, number):
             return
-        number, request = owner.begin(body)
+        request = owner.begin(body, number)
         try:
             self._answer(body, number, request)
         except OSError:

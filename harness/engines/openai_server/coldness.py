@@ -16,6 +16,7 @@ from threading import Event
 from typing import Any, Literal
 
 from harness._util.errors import UsageError
+from harness._util.lines import printable
 from harness.engines.openai_server.address import NAME, Address, ServerFailed
 from harness.engines.openai_server.completion import body
 from harness.engines.openai_server.request import Request
@@ -23,12 +24,14 @@ from harness.history.events import Answer
 from harness.history.intake import BadEvents
 from harness.trace.format import Submit
 
-ASKED_S = 120.0
+ASKED_S = 60.0
 """Seconds in which a server answers a question that is asked before the first trace."""
 TOKENS = 2
 """Tokens of such an answer."""
 LENGTHS = (2, 8, 32)
 """Blocks of the prompts that are asked; from the second on to say what size of block would be right."""
+CONTEXT = 4
+"""So many blocks a prompt may have at least, since how far right answers lie apart is measured on prompts of some blocks."""
 
 Way = Literal["another server", "salts", "cache_prompt"]
 
@@ -115,6 +118,7 @@ def prove(warm: Asker, cold: Asker | None, block: int) -> Manner:
 
 def _cached(warm: Asker, block: int) -> tuple[list[int], str]:
     """Return a prompt of which tokens are restored, and the salt that it was asked with."""
+    warm.restored(warm.prompt(CONTEXT * block))
     prompt, salt, restored = _asked_twice(warm, LENGTHS[0] * block + 1)
     if restored > 0:
         return prompt, salt
@@ -159,9 +163,9 @@ def model_of(address: Address, asked: str) -> str:
         names = models_of(address)
     except ServerFailed as error:
         raise UsageError(f"--engine {NAME}: {error}; is a server running there?") from None
-    if asked in names or (not asked and len(names) == 1):
+    if asked in names or (not asked and len(names) == 1 and names[0].isprintable()):
         return asked or names[0]
-    told = address.told(", ".join(names)[:200]) or "none"
+    told = printable(address.told(", ".join(names)))[:200] or "none"
     wrong = f"there is no model {asked!r}" if asked else "name a model, model=NAME"
     raise UsageError(f"--engine {NAME}: {wrong}; {address.base} has {told}")
 
@@ -181,4 +185,4 @@ def version_of(address: Address) -> str:
         told: Mapping[str, Any] | Any = address.ask("/version", ASKED_S)
     except ServerFailed:
         return ""
-    return address.told(str(told["version"]))[:80] if isinstance(told, dict) and "version" in told else ""
+    return printable(address.told(str(told["version"])))[:80] if isinstance(told, dict) and "version" in told else ""

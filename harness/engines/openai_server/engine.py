@@ -15,7 +15,7 @@ from harness.engines.heard import HeardEngine
 from harness.engines.openai_server.address import NAME, Address
 from harness.engines.openai_server.coldness import Asker, Manner, model_of, models_of, new_salt, prove, version_of
 from harness.engines.openai_server.completion import body
-from harness.engines.openai_server.request import Request
+from harness.engines.openai_server.request import NotSent, Request
 from harness.history.events import AnswerDtype, Answering, Rules
 from harness.trace.format import Submit, TraceHeader
 
@@ -28,6 +28,7 @@ class Settings(NamedTuple):
     model: str
     dtype: AnswerDtype
     vocabulary: int
+    shortest: int
     block: int
     stream: bool
 
@@ -58,7 +59,7 @@ def known(settings: Settings) -> Known:
     return _KNOWN[settings]
 
 
-class OpenAiServer(HeardEngine[Request]):
+class OpenAiServer(HeardEngine[Request | NotSent]):
     """A server for one trace; without `caching` every request is asked so that nothing is restored for it."""
 
     def __init__(self, header: TraceHeader, settings: Settings, *, caching: bool) -> None:
@@ -67,12 +68,15 @@ class OpenAiServer(HeardEngine[Request]):
         self._address, self._manner = elsewhere or settings.warm, None if elsewhere else self._known.manner
         salted = self._known.manner.salted
         texts = "" if salted else f"{secrets.token_hex(4)}."
-        rules = Rules(caching=caching, answering=Answering(settings.dtype, settings.vocabulary, texts))
+        rules = Rules(caching=caching, answering=Answering(settings.dtype, settings.vocabulary, texts, settings.shortest))
         version = f"{self._known.model} at {settings.warm.base}, {self._known.version or 'which names no version'}"
+        self._shortest = settings.shortest
         super().__init__(declared(NAME, header, rules, version=version, salt=salted))
 
-    def request(self, op: Submit) -> Request:
+    def request(self, op: Submit) -> Request | NotSent:
         """Return a request for an answer that must be the known model's, and restore nothing if it is asked cold."""
+        if len(op.tokens) < self._shortest:
+            return NotSent(op.r, self.heard)
         salt = f"{self._salt}.{op.salt}" if self._caching else new_salt()
         fields = self._manner.fields(salt, caching=self._caching) if self._manner else {}
         content = body(self._known.model, op, stream=self._stream, **fields)

@@ -32,8 +32,16 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     caching = chosen(NAME, options, "caching", ("on", "off")) == "on"
     stream = chosen(NAME, options, "stream", ("yes", "no")) == "yes"
     cold = address_of(options, "cold_url") if options.get("cold_url") else None
-    vocabulary, block = _number(options, "vocabulary", VOCABULARY), _number(options, "block", BLOCK)
-    settings = Settings(address_of(options, "url"), cold, options.get("model", ""), dtype, vocabulary, block, stream)
+    settings = Settings(
+        warm=address_of(options, "url"),
+        cold=cold,
+        model=options.get("model", ""),
+        dtype=dtype,
+        vocabulary=_number(options, "vocabulary", VOCABULARY),
+        shortest=_number(options, "shortest", 1),
+        block=_number(options, "block", BLOCK),
+        stream=stream,
+    )
     return OpenAiServer(header, settings, caching=caching)
 
 
@@ -65,6 +73,7 @@ ENGINE = EngineKind(
         "block": f"tokens of the blocks that it caches; default: {BLOCK}",
         "dtype": f"what it computes in, by which rounding is judged: {', '.join(DTYPES)}; default: the first",
         "vocabulary": f"prompts are spelled in ids below that; default: {VOCABULARY}",
+        "shortest": "prompts of fewer tokens are not sent, and count as given up; default: 1",
         "stream": "yes (default), or no: for a server that sends an answer whole",
         "caching": "on (default), or off: the uncached twin",
     },

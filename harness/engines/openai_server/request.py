@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Thread
 
+from harness.engines.failure import OwnMistake, told
 from harness.engines.openai_server.address import BODY_MAX, CONNECT_S, Address, ServerFailed
 from harness.engines.openai_server.completion import Part, Said, Unreadable, part_of
 from harness.engines.retries import wait_s
@@ -28,6 +29,26 @@ REFUSED = (400, 413, 422)
 """How a server says that a prompt is not for it, too long for example."""
 TURNED_AWAY = (408, 425, 429, 503)
 """How it says that it has no time."""
+
+
+class NotSent:
+    """A request that the user keeps from the server; it counts as given up. `heard` is called when it would have been sent."""
+
+    def __init__(self, r: str, heard: Callable[[], None]) -> None:
+        self.over = False
+        self._r, self._heard = r, heard
+
+    def send(self) -> None:
+        """Do not send it."""
+        self.over = True
+        self._heard()
+
+    def leave(self) -> None:
+        """There is nothing to leave."""
+
+    def answer(self, *, cancelled: bool = False) -> Answer:
+        """Return that there is no answer."""
+        return Answer(r=self._r, ended="cancelled" if cancelled else "refused")
 
 
 class Request:
@@ -91,6 +112,8 @@ class Request:
             self._failed = BadEvents(self._told(f"answers 200 and {error}"))
         except (BadEvents, ServerFailed) as error:
             self._failed = error
+        except Exception as error:
+            self._failed = OwnMistake(told(error))
         finally:
             self._connection.close()
             self.over = True
@@ -134,8 +157,7 @@ class Request:
                 self._follow(response)
                 return http.client.OK, "", ""
             where = response.headers.get("Location", "")
-            content = b"" if where else _read(response, BODY_MAX)
-            words = f"go to {where[:100]}" if where else said(content)
+            words = f"go to {where[:100]}" if where else said(_words(response))
             return response.status, words, response.headers.get("Retry-After", "")
 
     def _failure(self, status: int, words: str) -> Exception:
@@ -180,12 +202,20 @@ class Request:
         if part.error is None:
             self.said.take(part)
             return
-        told = part.error if isinstance(part.error, dict) else {}
-        words = self._address.told(said(str(told.get("message", part.error))))
-        if told.get("code") in REFUSED:
+        error = part.error if isinstance(part.error, dict) else {}
+        words = self._address.told(said(str(error.get("message", part.error))))
+        if error.get("code") in REFUSED:
             self._refused = words
             return
         raise ServerFailed(self._told(f"breaks its answer off: {words}"))
+
+
+def _words(response: http.client.HTTPResponse) -> bytes:
+    """Return what comes of the body of an error."""
+    try:
+        return response.read(BODY_MAX)
+    except (OSError, http.client.HTTPException):
+        return b""
 
 
 def _read(response: http.client.HTTPResponse, most: int) -> bytes:
