@@ -26,8 +26,9 @@ from harness import __version__
 from harness._util import pages
 from harness._util.errors import UsageError
 from harness.engines.registry import parse
-from harness.fuzz.campaign import Plan, heights_of
+from harness.fuzz.campaign import heights_of
 from harness.fuzz.draw import Restriction
+from harness.fuzz.trial import Plan
 from harness.history.events import Read, StepBegin, Write
 from harness.run.execute import drive
 from harness.trace import format as traces

@@ -20,8 +20,8 @@ from harness.engines.mutant import Mutant
 from harness.engines.real_vllm.configurations import connector_configurations, further_configurations
 from harness.engines.real_vllm.faults import needs
 from harness.engines.registry import parse
-from harness.fuzz.campaign import Plan
 from harness.fuzz.draw import Restriction
+from harness.fuzz.trial import Plan
 from harness.policies.vllm.policy import default_configurations, scheduler_configurations
 from harness.run.execute import drive
 from harness.trace.configurations import Configuration

@@ -22,6 +22,11 @@ def die_with_the_parent() -> None:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
 def workers(
     count: int, begin: Callable[..., object] | None = None, *given: Any, method: str | None = None
@@ -30,17 +35,27 @@ def workers(
 
     `method` is how they are started ("spawn": without what this process has loaded), None: the system's own way.
     """
-    context = multiprocessing.get_context(method)
-    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(os.getpid(), begin, given))
+    pool = started(count, begin, *given, method=method)
     try:
         yield pool
     except BaseException:
-        processes = list((pool._processes or {}).values())
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.kill()
+        end(pool)
         raise
     pool.shutdown()
+
+
+def started(count: int, begin: Callable[..., object] | None, *given: Any, method: str | None) -> ProcessPoolExecutor:
+    """Return such a pool; whoever has it ends it."""
+    context = multiprocessing.get_context(method)
+    return ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(os.getpid(), begin, given))
+
+
+def end(pool: ProcessPoolExecutor) -> None:
+    """End a pool and its processes at once, whatever they are at."""
+    processes = list((pool._processes or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in processes:
+        process.kill()
 
 
 def _begin(parent: int, begin: Callable[..., object] | None, given: tuple[Any, ...]) -> None:

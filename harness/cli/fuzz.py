@@ -11,6 +11,7 @@ from harness.cli import completion
 from harness.cli.options import (
     Finite,
     configurations_of,
+    died,
     engine_of,
     engine_option,
     expectations_of,
@@ -19,6 +20,8 @@ from harness.cli.options import (
     finish,
     fitted,
     isolation_options,
+    jobs_of,
+    jobs_option,
     options_of,
     policy_option,
     release_option,
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
 
     from harness.cli.options import Isolate
     from harness.engines.registry import EngineSpec
-    from harness.fuzz.campaign import Campaign, Plan
+    from harness.fuzz.campaign import Campaign
+    from harness.fuzz.trial import Plan
 
 
 @click.command()
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
     default=True,
     help="Run the reference in lock-step beside the engine, where it can follow; on by default.",
 )
+@jobs_option
 @expected_options
 @click.option("--exhaustive", is_flag=True, help="Run every trace within a bound instead of random traces.")
 @click.option(
@@ -77,6 +82,7 @@ def fuzz(
     operations: int,
     seed: int,
     beside: bool,
+    jobs: int | None,
     expected: Path | None,
     strict_expected: bool,
     exhaustive: bool,
@@ -97,7 +103,7 @@ def fuzz(
             raise UsageError("--expected: an exhaustive search has no list; it ends at its first failure")
         if isolate.asked == "yes":
             raise UsageError("--isolate yes: --exhaustive reads states off an engine in its own process; leave one of them out")
-        return _exhaustive(engine_of(engine, policy, release=release), policy, layouts, options, bound, seconds)
+        return _exhaustive(engine_of(engine, policy, release=release), policy, layouts, options, bound, seconds, jobs)
     if bound:
         raise UsageError("--bound: belongs to --exhaustive")
     from harness.fuzz import terminal as told
@@ -111,7 +117,8 @@ def fuzz(
     canary = run_canary(plan if policy == POLICY else _plan(engine_of("reference"), POLICY, (), (), seed))
     progress = _Progress()
     kept = store.Keeper(spec, store.DEFAULT_FOLDER)
-    campaign = Campaign(spec, plan, progress.tell, expectations_of(expected, strict_expected), kept.take, beside=beside)
+    known = expectations_of(expected, strict_expected)
+    campaign = Campaign(spec, plan, progress.tell, known, kept.take, beside=beside, jobs=jobs_of(spec, jobs), on_died=died)
     campaign.report.environment = [one.origin for one in exported]
     try:
         campaign.run(seconds, operations)
@@ -125,8 +132,9 @@ def fuzz(
 def _plan(
     spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequence[str], seed: int, release: str | None = None
 ) -> Plan:
-    from harness.fuzz.campaign import Plan, heights_of
+    from harness.fuzz.campaign import heights_of
     from harness.fuzz.draw import Restriction
+    from harness.fuzz.trial import Plan
     from harness.trace.configurations import SCHEDULER_OPTIONS
 
     chosen, heights = options_of(options), heights_of(spec, policy)
@@ -145,7 +153,13 @@ def _plan(
 
 
 def _exhaustive(
-    spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequence[str], bound: str, seconds: float
+    spec: EngineSpec,
+    policy: str,
+    layouts: Sequence[str],
+    options: Sequence[str],
+    bound: str,
+    seconds: float,
+    jobs: int | None,
 ) -> int:
     from harness.fuzz import terminal as told
     from harness.fuzz.canary import sought
@@ -165,7 +179,7 @@ def _exhaustive(
     limits, canary = bound_of(bound), sought()
     progress = _Progress()
     try:
-        coverage = search(spec, limits, configurations, seconds=seconds, told=progress.states)
+        coverage = search(spec, limits, configurations, seconds=seconds, told=progress.states, processes=jobs_of(spec, jobs))
     finally:
         progress.clear()
     kept = store.Keeper(spec, store.DEFAULT_FOLDER)

@@ -75,6 +75,35 @@ def expected_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--expected", type=click.Path(path_type=Path), metavar="FILE", help=what)(command)
 
 
+def jobs_option(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the option that says how many traces are run at a time."""
+    return click.option(
+        "--jobs",
+        type=click.IntRange(min=1),
+        default=None,
+        help="How many traces to run at a time, each in a process of its own; the outcome is the same. Left out: one for each "
+        "core, or 1 for an engine whose traces are run one after another.",
+    )(command)
+
+
+def jobs_of(spec: EngineSpec, wanted: int | None) -> int:
+    """Return how many traces to run at a time.
+
+    Raises UsageError if the user wants several and the engine takes one after another.
+    """
+    from harness._util.workers import cores
+
+    why = spec.one_at_a_time
+    if why and wanted is not None and wanted > 1:
+        raise UsageError(f"--jobs {wanted}: traces on {spec.kind.name} are run one after another: {why}; leave --jobs out")
+    return 1 if why else wanted or cores()
+
+
+def died(line: str) -> None:
+    """Say that a process of a run died and was replaced."""
+    click.echo(f"cachewitness: {line}", err=True)
+
+
 def expectations_of(expected: Path | None, strict: bool) -> Expectations:
     """Return the list of expected failures that the user named; an empty one without a file."""
     from harness.verdict.expected import Expectations, load

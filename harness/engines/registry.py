@@ -68,6 +68,15 @@ class EngineSpec:
         return "in process: a death of the engine ends the run without a verdict" if self.foreign else ""
 
     @property
+    def one_at_a_time(self) -> str:
+        """Why traces on it are not run side by side, each in a copy of the harness's process; empty if they may be."""
+        if self.kind.heights == ("answers",):
+            return "it only answers, and two of it would wait for each other"
+        if self.kind.computes:
+            return "it computes on a device, or on all cores, by itself"
+        return "it runs in the harness's own process" if self.foreign and self.isolation is None else ""
+
+    @property
     def arguments(self) -> str:
         """What names it on a command line, held as it is here, ready to be pasted into a shell."""
         words = ["--engine", self.text]

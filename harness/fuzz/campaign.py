@@ -8,72 +8,31 @@ stopped there.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-import msgspec
-
-from harness._util.errors import EngineBroken, UsageError
-from harness.checkers import fresh
+from harness._util.crew import Crew, Task, WorkerDied
+from harness._util.errors import UsageError
 from harness.checkers.finding import Finding, idle, merge_tallies
 from harness.engines import policy as policies
 from harness.engines.registry import EngineSpec
-from harness.fuzz.draw import Restriction, draw
+from harness.fuzz.trial import Judged, Plan, Trial, Trials
 from harness.fuzz.watch import Watch
-from harness.history.events import Header
-from harness.run.execute import attempt, described, drive, seconds_in
+from harness.run.execute import attempt, drive
 from harness.run.lockstep import NAME as DIFFERENTIAL
-from harness.run.lockstep import incomparable, lockstep, refused
+from harness.run.lockstep import lockstep
 from harness.run.smaller import smallest
-from harness.trace import format as traces
-from harness.trace.capabilities import lacking, within
-from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
-from harness.trace.generate import write, write_gallery
-from harness.trace.source import Seeded
 from harness.verdict.expected import Entry, Expectations
-from harness.verdict.result import UNCOUNTED, Result
 from harness.verdict.summary import UNFINISHED, Failure, NotRun, Report, SuiteReport
 
-LENGTHS = (30, 60, 60, 120)
-"""In operations, of traces; long ones fill pools, short ones leave more to other configurations."""
 REFUSED_MAX = 200
 """After so many refusals, and no trace that ran, a campaign gives up."""
 RAN_LEAST = 0.1
 """An engine that runs a smaller share of the configurations that are drawn was not checked. One that is for full attention
 alone runs 10 of 26, released vLLM 44 of 45."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the traces of a campaign depend on. `stream` distinguishes campaigns with the same seed.
-
-    So many of a hundred traces are galleries of images, which are long.
-    """
-
-    policy: str
-    heights: tuple[Height, ...]
-    chosen: Restriction
-    seed: int
-    stream: str = "campaign"
-    galleries: int = 1
-
-    def draw(self, number: int) -> tuple[Configuration, Trace]:
-        """Return configuration and trace number so many.
-
-        Raises UsageError if the policy refuses what the user chose.
-        """
-        source = Seeded(f"{self.stream}/{self.seed}/{number}")
-        height = source.choice(self.heights)
-        configuration = draw(source, self.policy, height, self.chosen)
-        shape, name = configuration.shape(height), f"fuzz-{self.seed}-{number}"
-        if source.chance(self.galleries):
-            trace = write_gallery(shape, source, name=name)
-        else:
-            trace = write(shape, source, withdraw=source.chance(20), operations=source.choice(LENGTHS), name=name)
-        return configuration, Trace(msgspec.structs.replace(trace.header, seed=self.seed), trace.ops)
 
 
 def heights_of(engine: EngineSpec, policy: str) -> tuple[Height, ...]:
@@ -97,6 +56,10 @@ class Campaign:
     """Told of a failure when it was met, and again when it is as small as it gets."""
     beside: bool = False
     """Run the reference in lock-step beside the engine, where that can be done."""
+    jobs: int = 1
+    """How many traces are run at a time, each in a process of its own. What comes of the campaign does not depend on it."""
+    on_died: Callable[[str], None] | None = None
+    """Told of each process that died and was replaced."""
     marks: Counter[str] = field(default_factory=Counter)
     operations: int = 0
     traces: int = 0
@@ -105,7 +68,6 @@ class Campaign:
         self.report = Report(engine=self.engine.text, held=self.engine.held, seed=self.plan.seed)
         self._suites = {height: SuiteReport(name=f"fuzz-{height}") for height in self.plan.heights}
         self._left_out: dict[tuple[str, str], NotRun] = {}
-        self._apart = incomparable(self.engine, self.plan.policy) if self.beside else ""
         self._refused = 0
         """How many drawn configurations the engine refused."""
         self._digest = sha256()
@@ -126,87 +88,69 @@ class Campaign:
         Raises UsageError if whatever is drawn is refused.
         """
         started = time.perf_counter()
-        number = 0
+        trials = Trials(self.engine, self.plan, self.beside)
         try:
-            while not (self.failed or (operations and self.operations >= operations)):
-                self._one(number)
-                number += 1
-                if number == REFUSED_MAX and not self.traces:
-                    raise UsageError([*self._left_out.values()][-1].why)
-                self.report.seconds = time.perf_counter() - started
-                if self.told:
-                    self.told(self)
-                if seconds and self.report.seconds - self.report.startup_seconds >= seconds:
-                    break
+            with Crew(self.jobs, trials.run, self.on_died) as crew:
+                self._run(crew, started, seconds, operations)
         except KeyboardInterrupt:
             self.report.interrupted = True
         self.report.seconds = time.perf_counter() - started
         self._conclude()
+
+    def _run(self, crew: Crew[int, Trial], started: float, seconds: float, operations: int) -> None:
+        """Take in one trace after another, in the order of their numbers, while a few further ones are run."""
+        waiting: deque[Task[int, Trial]] = deque()
+        asked, number = 0, 0
+        while not (self.failed or (operations and self.operations >= operations)):
+            while len(waiting) < crew.ahead:
+                waiting.append(crew.submit(asked))
+                asked += 1
+            try:
+                self._take(waiting.popleft().result())
+            except WorkerDied as died:
+                suite = next(iter(self._suites.values()))
+                suite.crashed.append(f"trace {number} of the campaign: {died}")
+                return
+            number += 1
+            if number == REFUSED_MAX and not self.traces:
+                raise UsageError([*self._left_out.values()][-1].why)
+            self.report.seconds = time.perf_counter() - started
+            if self.told:
+                self.told(self)
+            if seconds and self.report.seconds - self.report.startup_seconds >= seconds:
+                return
 
     @property
     def failed(self) -> bool:
         """Whether a trace failed that was not expected to, or was stopped by events that cannot be followed."""
         return any(suite.outcome in ("fail", "bad events") for suite in self._suites.values())
 
-    def _one(self, number: int) -> None:
-        """Run one trace; note why if it is left out."""
-        began = time.perf_counter()
-        try:
-            configuration, trace = self.plan.draw(number)
-        except UsageError as error:
-            self._leave_out("configurations", str(error))
-            return
-        try:
-            engine = self.engine.open(trace.header)
-        except EngineBroken:
-            raise
-        except UsageError as error:
-            self._leave_out("configurations", str(error))
-            self._refused += 1
-            return
-        header = described(engine, trace.header)
-        self.report.startup_seconds = max(self.report.startup_seconds, time.perf_counter() - began)
-        self._versions.add(header.engine_version)
-        for need in lacking(trace, header.capabilities):
-            self._leave_out(f"{need} in a trace", header.not_applicable.get(need, "the engine cannot"))
-        trace = within(trace, header.capabilities)
-        watch = Watch(header, self.marks)
-        run = lockstep if self._paired(trace, header) else drive
-        result, bad = attempt(lambda: run(trace, engine, checkers=[*fresh(), watch], keep=False))
-        if bad:
-            self._suites[trace.header.height].bad_events.append(bad)
-        self._count(trace, result, time.perf_counter() - began)
-        if spent := seconds_in(engine):
-            self.report.engine_seconds = (self.report.engine_seconds or 0.0) + spent
-        name = f"fuzz:{trace.header.name}@{configuration.name}"
-        findings = sorted(result.findings, key=lambda finding: finding.checker == DIFFERENTIAL)  # a rule says more
-        if weighed := self.expected.weigh(name, findings):
-            self._fail(name, trace, *weighed)
+    def _take(self, trial: Trial) -> None:
+        """Take in what came of one number."""
+        for what, why in trial.left_out:
+            self._left_out.setdefault((what, why), NotRun(what, why, 0)).count += 1
+        self._refused += trial.refused
+        if judged := trial.judged:
+            self._count(judged)
+            if weighed := self.expected.weigh(judged.name, judged.findings):
+                assert judged.trace is not None
+                self._fail(judged.name, judged.trace, *weighed)
 
-    def _paired(self, trace: Trace, header: Header) -> bool:
-        """Whether the reference runs beside the engine in a trace; note why if it was asked for and cannot."""
-        if not self.beside:
-            return False
-        why = self._apart or header.not_applicable.get(DIFFERENTIAL, "") or refused(trace, header)
-        if why:
-            self._leave_out("lock-step with the reference", why)
-        return not why
-
-    def _leave_out(self, what: str, why: str) -> None:
-        self._left_out.setdefault((what, why), NotRun(what, why, 0)).count += 1
-
-    def _count(self, trace: Trace, result: Result, seconds: float) -> None:
-        suite, activity = self._suites[trace.header.height], result.activity
-        suite.traces, suite.seconds = suite.traces + 1, suite.seconds + seconds
-        suite.activity.add(activity)
-        if activity.lookups and not result.counted:
-            self._leave_out(*UNCOUNTED)
-        suite.tallies = merge_tallies([*suite.tallies, *result.tallies])
-        suite.crashed = sorted({*suite.crashed, *(f"{t.checker}: {t.crashed}" for t in result.tallies if t.crashed)})
+    def _count(self, judged: Judged) -> None:
+        suite, report = self._suites[judged.height], self.report
+        suite.traces, suite.seconds = suite.traces + 1, suite.seconds + judged.seconds
+        suite.activity.add(judged.activity)
+        suite.tallies = merge_tallies([*suite.tallies, *judged.tallies])
+        suite.crashed = sorted({*suite.crashed, *(f"{t.checker}: {t.crashed}" for t in judged.tallies if t.crashed)})
+        suite.bad_events += [judged.bad] if judged.bad else []
+        report.startup_seconds = max(report.startup_seconds, judged.startup_seconds)
+        if judged.engine_seconds:
+            report.engine_seconds = (report.engine_seconds or 0.0) + judged.engine_seconds
+        self._versions.add(judged.version)
+        self.marks.update(judged.marks)
         self.traces += 1
-        self.operations += activity.operations
-        self._digest.update(traces.dump(trace))
-        self._digest.update(msgspec.json.encode([activity, [(t.checker, t.opportunities, t.findings) for t in result.tallies]]))
+        self.operations += judged.activity.operations
+        self._digest.update(judged.digested)
 
     def _fail(self, name: str, trace: Trace, finding: Finding, entry: Entry | None) -> None:
         """Take note of a failure, and make it smaller unless it was expected."""
@@ -227,7 +171,7 @@ class Campaign:
         """Fill in the report: what ran, what did not, which rules had nothing to judge."""
         report = self.report
         report.engine_version = ", ".join(sorted(self._versions))
-        report.suites = [suite for suite in self._suites.values() if suite.traces]
+        report.suites = [suite for suite in self._suites.values() if suite.traces or suite.crashed]
         for suite in report.suites:
             suite.tallies = [tally for tally in suite.tallies if tally.checker != Watch.name]
         report.not_run = list(self._left_out.values())

@@ -18,9 +18,9 @@ from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
 from harness.engines.faults import fitting
 from harness.engines.registry import parse
-from harness.fuzz.campaign import Plan
 from harness.fuzz.explore import explore
 from harness.fuzz.scope import CONFIGURATIONS, Bound, Scope
+from harness.fuzz.trial import Plan
 from harness.run.execute import drive
 from harness.trace.configurations import Configuration
 from harness.trace.format import Trace

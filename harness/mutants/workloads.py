@@ -13,8 +13,8 @@ from itertools import count
 from harness._util.errors import UsageError
 from harness.engines import policy as policies
 from harness.engines.mutant import Mutant
-from harness.fuzz.campaign import Plan
 from harness.fuzz.draw import Restriction
+from harness.fuzz.trial import Plan
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
 from harness.trace.generate import random_trace

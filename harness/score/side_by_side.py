@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 
-from harness._util.workers import workers
+from harness._util.workers import cores, workers
 from harness.engines.answers import BackendError
 from harness.score.arm_run import ArmRun, Questions, run_arm
 from harness.score.arms import Arm
@@ -34,7 +34,7 @@ def jobs_for(asked: Questions, arms: Sequence[Arm], wanted: int | None) -> int:
     except (pickle.PicklingError, AttributeError, TypeError):
         return 1
     if wanted is None:
-        wanted = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        wanted = cores()
         if len(asked.task.asked) < WORTH or asked.opening.device != "cpu":
             return 1
     return min(wanted, len(arms))

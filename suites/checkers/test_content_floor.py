@@ -14,8 +14,8 @@ from harness.checkers.content_floor import ContentFloor
 from harness.engines import policy as policies
 from harness.engines.fault_tools import core, wrap
 from harness.engines.protocol import Engine
-from harness.fuzz.campaign import Plan
 from harness.fuzz.draw import Restriction
+from harness.fuzz.trial import Plan
 from harness.history.events import Event, Header
 from harness.history.notation import parse
 from harness.run.execute import check, drive

@@ -10,8 +10,9 @@ from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.fuzz import terminal
-from harness.fuzz.campaign import Campaign, Plan
+from harness.fuzz.campaign import Campaign
 from harness.fuzz.draw import Restriction
+from harness.fuzz.trial import Plan
 from harness.run.lockstep import NAME
 from harness.trace.format import TraceHeader
 from harness.trace.layouts import load

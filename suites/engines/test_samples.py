@@ -13,8 +13,9 @@ import pytest
 
 from harness.engines import policy as policies
 from harness.engines.registry import EngineSpec
-from harness.fuzz.campaign import Campaign, Plan
+from harness.fuzz.campaign import Campaign
 from harness.fuzz.draw import Restriction
+from harness.fuzz.trial import Plan
 from harness.run.runner import Runner
 from harness.run.suites import SUITES
 from harness.trace import layouts

@@ -14,8 +14,8 @@ from harness._util.data import fixtures
 from harness._util.errors import UsageError
 from harness.engines.real_vllm.configurations import connector_configurations
 from harness.engines.registry import parse
-from harness.fuzz.campaign import Plan
 from harness.fuzz.draw import Restriction
+from harness.fuzz.trial import Plan
 from harness.history.events import Copy, Drop, Hit, StepBegin, Take
 from harness.run.execute import drive
 from harness.trace import layouts

@@ -14,8 +14,9 @@ from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec, parse
 from harness.fuzz import marks
-from harness.fuzz.campaign import Campaign, Plan, heights_of
+from harness.fuzz.campaign import Campaign, heights_of
 from harness.fuzz.draw import Restriction
+from harness.fuzz.trial import Plan
 from harness.history.events import Event, Header
 from harness.trace.format import Op, TraceHeader
 from harness.verdict.expected import Entry, Expectations

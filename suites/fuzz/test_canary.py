@@ -9,9 +9,9 @@ from harness.checkers.finding import Finding
 from harness.cli import invoke
 from harness.engines.faults import all_mutants
 from harness.fuzz import canary
-from harness.fuzz.campaign import Plan
 from harness.fuzz.canary import CANARIES, OPERATIONS_MAX, SOUGHT, planted, run_canary
 from harness.fuzz.draw import Restriction
+from harness.fuzz.trial import Plan
 from harness.trace import layouts
 from harness.trace.format import Height
 from harness.verdict.result import EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS

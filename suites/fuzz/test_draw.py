@@ -9,8 +9,9 @@ import pytest
 from harness._util.errors import UsageError
 from harness.engines import policy as policies
 from harness.engines.registry import parse
-from harness.fuzz.campaign import Plan, heights_of
+from harness.fuzz.campaign import heights_of
 from harness.fuzz.draw import Restriction, draw
+from harness.fuzz.trial import Plan
 from harness.policies.vllm.draw import UNIT_MAX
 from harness.trace import layouts
 from harness.trace.configurations import SCHEDULER_OPTIONS, Configuration

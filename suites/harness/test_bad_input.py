@@ -15,8 +15,9 @@ from harness._util.data import fixtures
 from harness.cli import invoke
 from harness.engines.policy import names
 from harness.engines.registry import parse
-from harness.fuzz.campaign import Plan, heights_of
+from harness.fuzz.campaign import heights_of
 from harness.fuzz.draw import Restriction
+from harness.fuzz.trial import Plan
 from harness.history import validate
 from harness.history.events import save
 from harness.run.execute import drive

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from harness.engines.kind import EngineKind
 from harness.engines.registry import EngineSpec
-from harness.fuzz.campaign import Campaign, Plan
+from harness.fuzz.campaign import Campaign
 from harness.fuzz.draw import Restriction
+from harness.fuzz.trial import Plan
 from harness.history.events import (
     Aborted,
     Accept,

@@ -21,8 +21,9 @@ from harness.cli import invoke
 from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec, parse
-from harness.fuzz.campaign import Campaign, Plan
+from harness.fuzz.campaign import Campaign
 from harness.fuzz.draw import Restriction
+from harness.fuzz.trial import Plan
 from harness.run.runner import Runner
 from harness.run.store import Keeper
 from harness.run.suites import SUITES

@@ -1,0 +1,95 @@
+"""A crew of processes gives what one process gives, in the same order, and loses nothing when one of them dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from harness._util.crew import Crew, Task, WorkerDied
+from harness._util.errors import EngineMissing
+
+
+def squared(number: int) -> int:
+    """Take the longer the smaller the number, so that later items are done first."""
+    time.sleep(0.01 / number)
+    if number == 13:
+        raise EngineMissing("no such engine", mend="pip install it")
+    return number * number
+
+
+def results(crew: Crew[int, int], numbers: range) -> list[int]:
+    tasks: list[Task[int, int]] = [crew.submit(number) for number in numbers]
+    return [task.result() for task in tasks]
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_results_come_in_the_order_of_items(jobs: int) -> None:
+    """Whoever is done first."""
+    with Crew(jobs, squared) as crew:
+        assert results(crew, range(1, 12)) == [number * number for number in range(1, 12)]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_an_item_raises_is_raised_for_it(jobs: int) -> None:
+    """With all that the exception says, and those before and after it have results."""
+    with Crew(jobs, squared) as crew:
+        before, bad, after = crew.submit(2), crew.submit(13), crew.submit(3)
+        assert before.result() == 4
+        with pytest.raises(EngineMissing, match="no such engine") as raised:
+            bad.result()
+        assert raised.value.mend == "pip install it"
+        assert after.result() == 9
+
+
+@pytest.mark.parametrize("how", ["kill", "exit"])
+def test_what_a_dead_process_was_at_is_done_again(how: str, tmp_path: Path) -> None:
+    """Killed from outside, or left for a reason that is gone: every result is there, and one line tells of it."""
+    once, told = tmp_path / "once", list[str]()
+
+    def mortal(number: int) -> int:
+        if number == 5 and not once.exists():
+            once.touch()
+            os._exit(0) if how == "exit" else os.kill(os.getpid(), signal.SIGKILL)
+        return squared(number)
+
+    with Crew(2, mortal, told.append) as crew:
+        assert results(crew, range(1, 12)) == [number * number for number in range(1, 12)]
+    assert len(told) == 1 and told[0].endswith("what it was at is done again")
+    assert how == "exit" or "ended by signal 9" in told[0]
+
+
+def test_an_item_that_ends_every_process_is_named_and_takes_no_other_with_it() -> None:
+    """`os._exit(0)` looks like success; the items beside it have their results all the same."""
+
+    def deadly(number: int) -> int:
+        if number == 4:
+            os._exit(0)
+        return number
+
+    with Crew(2, deadly) as crew:
+        tasks = [crew.submit(number) for number in range(1, 8)]
+        assert [task.result() for task in tasks[:3]] == [1, 2, 3]
+        with pytest.raises(WorkerDied, match="exit code 0"):
+            tasks[3].result()
+        assert [task.result() for task in tasks[4:]] == [5, 6, 7]
+
+
+def test_no_process_is_left_behind() -> None:
+    """Whoever leaves the crew, with results or without, leaves no process that goes on."""
+
+    def endless(number: int) -> int:
+        time.sleep(60)
+        return number
+
+    with pytest.raises(KeyboardInterrupt), Crew(2, endless) as crew:
+        crew.submit(1)
+        assert crew._pool is not None
+        there = list(crew._pool._there)
+        raise KeyboardInterrupt
+    for process in there:
+        process.join(5)
+    assert there and [process.exitcode for process in there] == [-signal.SIGKILL] * len(there)
