@@ -9,8 +9,9 @@
 #   CACHEWITNESS_ARTEFACTS  folder for what is kept (cachewitness-artefacts)
 #   CACHEWITNESS_PYTHON     run this checkout's harness with this Python; else `cachewitness` on PATH, else with python3
 #
-# The artefacts: report.txt (what was printed), report.html (each failure step by step), report.json, junit.xml, summary.md, and in
-# failures/ the trace, the trace before it was shrunk and the history of each failure. On GitHub failures are annotated and the summary is shown.
+# The artefacts: report.txt (what was printed), report.html (each failure step by step), report.json, report.sarif (for code
+# scanning), junit.xml, badge.json (for shields.io), summary.md, and in failures/ the trace, the trace before it was shrunk and the
+# history of each failure. On GitHub failures are annotated and the summary is shown.
 # Exit codes: 0 pass, 1 fail, 2 unknown, 3 the harness itself crashed, 4 usage or set-up, 5 something was not checked, 130 stopped.
 # A verdict counts only with a whole report that says the same: an engine that ends the process chooses no verdict.
 set -euo pipefail
@@ -53,7 +54,7 @@ said=$("${harness[@]}" --version 2>&1) || refuse "the harness does not start (${
 
 mkdir -p -- "$artefacts" || refuse "CACHEWITNESS_ARTEFACTS: $artefacts cannot be made"
 # What an earlier run left there must not be taken for this one's.
-rm -rf -- "$artefacts"/{report.txt,report.html,report.json,junit.xml,summary.md,failures,crashes}
+rm -rf -- "$artefacts"/{report.txt,report.html,report.json,report.sarif,junit.xml,badge.json,summary.md,failures,crashes}
 
 run=("${harness[@]}" run --engine "$engine" --seed "$seed" --seconds "$seconds" --report "$artefacts")
 if [[ -n ${CACHEWITNESS_EXPECTED:-} ]]; then

@@ -81,7 +81,9 @@ for need in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"
 # A wheel has no checkpoints and says where they are; beside the other distribution it finds them.
 checkpoints() {
     local ask='from harness._util import data; print(sorted(path.name for path in data.checkpoints().iterdir() if path.is_dir()))'
-    (cd "$work/empty" && "$work/newest/bin/python" -c "$ask" 2>&1 | grep --only-matching 'pip install cachewitness-checkpoints' | head -1) &&
+    local said
+    ! said=$(cd "$work/empty" && "$work/newest/bin/python" -c "$ask" 2>&1) &&
+        grep --max-count=1 'pip install cachewitness-checkpoints' <<<"$said" &&
         "$work/newest/bin/python" -m pip install --quiet "$dist"/cachewitness_checkpoints-*.whl &&
         (cd "$work/empty" && "$work/newest/bin/python" -c "$ask") | grep toy
 }

@@ -94,7 +94,7 @@ _FILE = click.Path(path_type=Path)
     "folder",
     type=_FILE,
     metavar="DIR",
-    help="Write report.json, report.html, junit.xml, and the traces and histories of failures.",
+    help="Write report.json, report.html, report.sarif, junit.xml, badge.json, and the traces and histories of failures.",
 )
 @click.option("--github", is_flag=True, help="Print failures as annotations of GitHub Actions, on standard error.")
 @click.option("--quiet", is_flag=True, help="Print only witnesses and the verdict.")
@@ -227,6 +227,11 @@ def _files(
 
         content = junit_report.render(report, stored)
         made |= {path: content for path in (junit, folder / store.JUNIT if folder else None) if path}
+    if folder:
+        from harness.verdict.report import badge, sarif
+
+        made[folder / store.SARIF] = sarif.render(report, stored)
+        made[folder / store.BADGE] = badge.render(report)
     return made, problems
 
 

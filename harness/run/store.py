@@ -26,7 +26,8 @@ from harness.trace import format as trace
 from harness.verdict.compared import NAME as COLD
 from harness.verdict.summary import Failure, Stored
 
-REPORT, JUNIT, PAGE, FAILURES = "report.json", "junit.xml", "report.html", "failures"
+REPORT, JUNIT, PAGE, SARIF, BADGE = "report.json", "junit.xml", "report.html", "report.sarif", "badge.json"
+FAILURES = "failures"
 DEFAULT_FOLDER = Path(".cachewitness") / FAILURES
 TRACE, WHOLE, HISTORY, OUTPUT = ENDS = (".trace.jsonl", ".whole.trace.jsonl", ".history.jsonl", ".output.txt")
 """How the names of the files of a failure end."""
@@ -61,7 +62,7 @@ def ready_folder(path: Path, option: str) -> None:
 
 def clear(folder: Path) -> None:
     """Remove the report of an earlier run, so that nobody takes it for that of a run which did not come to write its own."""
-    left = [folder / name for name in (REPORT, JUNIT, PAGE)]
+    left = [folder / name for name in (REPORT, JUNIT, PAGE, SARIF, BADGE)]
     left += [path for end in ENDS for path in (folder / FAILURES).glob(f"*{end}")]
     for path in left:
         with suppress(OSError):

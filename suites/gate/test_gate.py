@@ -136,7 +136,7 @@ def test_a_fork_without_a_fault_is_green(clean: Path) -> None:
     assert re.search(r"^no-fabricated-snapshots [ -]+ not applicable: no recurrent group$", done.out, re.MULTILINE)
     assert "--suite invariants --layout full-swa" in done.out
     assert done.report()["verdict"] == "pass"
-    kept = ["junit.xml", "report.html", "report.json", "report.txt", "summary.md"]
+    kept = ["badge.json", "junit.xml", "report.html", "report.json", "report.sarif", "report.txt", "summary.md"]
     assert sorted(path.name for path in done.artefacts.iterdir()) == kept
 
 

@@ -20,9 +20,9 @@ from harness.history import events as history
 from harness.run import store
 from harness.trace import format as trace
 from harness.trace.format import GroupSpec, Layout, Media, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
+from harness.verdict.report import badge, github, junit, sarif
 from harness.verdict.report import counterexample as witness
-from harness.verdict.report import github, junit
-from harness.verdict.summary import Failure, NotRun, Report, SuiteReport
+from harness.verdict.summary import Failure, NotRun, Report, Stored, SuiteReport
 
 LAYOUT = Layout("mine", [GroupSpec("full", 16), GroupSpec("sliding", 8, window=32), GroupSpec("sliding", 8, window=32)])
 FINDING = Finding(anomaly="leak", sentence="Let a\x00 be 100% wrong;\nhowever: a contradiction.", checker="ownership", op=1)
@@ -186,3 +186,50 @@ def test_the_documented_examples_are_what_they_say(tmp_path: Path) -> None:
     example = validate.load_trace(tmp_path / "trace.jsonl")
     assert execute.drive(example, parse("reference").open(example.header)).outcome == "pass"
     assert execute.check(validate.load(tmp_path / "history.jsonl")[0]).outcome == "pass"
+
+
+def _sarif(report: Report, stored: dict[str, Stored] | None = None) -> dict:
+    (run,) = json.loads(sarif.render(report, stored or {}))["runs"]
+    return run
+
+
+def test_sarif_has_a_result_for_each_failure_and_suppresses_what_was_expected() -> None:
+    stored = {"s:t,1@mine": Stored(trace="out/failures/a b.trace.jsonl", replay="cachewitness replay x")}
+    failed, expected = _sarif(_report(), stored)["results"]
+    assert (failed["ruleId"], failed["level"], expected["level"]) == ("leak", "error", "note")
+    assert failed["message"]["text"].endswith("\ncachewitness replay x") and "suppressions" not in failed
+    assert expected["suppressions"] == [{"kind": "external", "justification": "known"}]
+    where = failed["locations"][0]
+    assert where["physicalLocation"]["artifactLocation"]["uri"] == "out/failures/a%20b.trace.jsonl"
+    line = trace.dump(_trace(1)).splitlines()[where["physicalLocation"]["region"]["startLine"] - 1]
+    assert json.loads(line)["op"] == "step", "the line of the operation that shows it"
+    assert where["logicalLocations"] == [{"fullyQualifiedName": "s:t,1@mine"}]
+
+
+def test_sarif_tells_what_could_not_be_judged() -> None:
+    run = _sarif(_report())
+    told = [one["message"]["text"] for one in run["invocations"][0]["toolExecutionNotifications"]]
+    assert told == [
+        "progress: RuntimeError: boom",
+        "nothing checked: checker identity",
+        "not run: suite x: no scheduler",
+    ]
+    assert run["invocations"][0]["exitCode"] == 1
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["leak"]
+
+
+def test_a_defect_is_the_same_alert_under_another_seed_and_name() -> None:
+    """And another trace, or another anomaly, is another."""
+    one = _trace(1)
+    renamed = Trace(msgspec.structs.replace(one.header, name="u", seed=7, story="other"), one.ops)
+    assert sarif.fingerprint("leak", one) == sarif.fingerprint("leak", renamed)
+    others = {sarif.fingerprint("leak", one), sarif.fingerprint("leak", _trace(2)), sarif.fingerprint("stuck", one)}
+    assert len(others) == 3
+
+
+def test_a_badge_is_green_for_a_pass_alone() -> None:
+    red = json.loads(badge.render(_report()))
+    assert (red["color"], red["message"], red["isError"]) == ("red", "fail, 0 operations", False)
+    vacuous = json.loads(badge.render(Report(engine="mine", vacuous=["x"])))
+    assert (vacuous["color"], vacuous["message"], vacuous["isError"]) == ("orange", "not checked, 0 operations", True)
+    assert json.loads(badge.render(Report(engine="mine")))["color"] == "brightgreen"

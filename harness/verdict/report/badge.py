@@ -1,0 +1,24 @@
+"""A run as a badge: the document that shields.io reads at an address of its user's (its endpoint badge)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from harness.verdict.summary import Report
+
+COLOURS = {0: "brightgreen", 1: "red"}
+"""By exit code; every other one is neither a pass nor a verdict on the engine, and is orange."""
+WORDS = {0: "pass", 1: "fail", 2: "unknown", 3: "harness crashed", 4: "does not fit", 5: "not checked", 130: "interrupted"}
+
+
+def render(report: Report) -> bytes:
+    """Return the document: the verdict and how many operations it rests on."""
+    code, operations = report.exit_code, sum(suite.activity.operations for suite in report.suites)
+    document = {
+        "schemaVersion": 1,
+        "label": "cachewitness",
+        "message": f"{WORDS[code]}, {operations:,} operations",
+        "color": COLOURS.get(code, "orange"),
+        "isError": code not in COLOURS,
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
