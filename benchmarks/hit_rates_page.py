@@ -6,9 +6,9 @@ import platform
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from benchmarks.chart import Curves, curves
 from benchmarks.conversations import CACHED_STATE, KINDS, LIVE_STATE, Plan, Served
 from harness._util import pages
+from harness._util.chart import Curves, curves
 
 PARITY = 0.02
 """Rates that are closer are taken for equal."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.chart import Area, stacked
 from benchmarks.conversations import CACHED_STATE, KINDS, LIVE_STATE, Plan, Served
 from harness._util import pages
+from harness._util.chart import Area, stacked
 
 
 @dataclass(frozen=True)

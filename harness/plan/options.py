@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from fractions import Fraction
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,25 @@ class Whole(click.IntRange):
     name = "whole number"
 
 
+class Memory(click.ParamType[int]):
+    """An amount of memory: a number and its unit, a power of 1024 or of 1000; without one it is in bytes."""
+
+    name = "memory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return bytes, rounded down."""
+        found = _MEMORY.fullmatch(str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is no amount of memory such as 40GiB, 40GB or 1048576.", param, ctx)
+        number, prefix, binary = found.groups()
+        amount = int(Fraction(number) * (1024 if binary else 1000) ** (" KMGTP".index(prefix.upper()) if prefix else 0))
+        if not 1 <= amount <= _MEMORY_MAX:
+            self.fail(f"{value!r} is not from 1 byte to 8 EiB.", param, ctx)
+        return amount
+
+
+_MEMORY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?) ?(?:([kKMGTP])(i?)B|B)?")
+_MEMORY_MAX = 2**63 - 1
 COUNT = Whole(0, 2**64 - 1)
 SIZE = Whole(1, 2**63 - 1)
 GIB = Whole(1, 2**33 - 1)
@@ -55,6 +76,9 @@ def _one(layout: str | None, config: str | None, *, required: bool) -> str | Non
     return str(sources.config_path(config)) if config else layout
 
 
+memory = click.option(
+    "--memory", type=Memory(), metavar="40GiB", help="Memory for the cache, on one rank: how many requests fit."
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 
 kernel_block = click.option(

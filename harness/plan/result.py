@@ -17,6 +17,15 @@ class Line:
     how: str = ""
 
 
+@dataclass(frozen=True)
+class Table:
+    """Several results of the same kind, a row each. The names of columns end in units, as those of lines do."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Value, ...]]
+
+
 @dataclass
 class Plan:
     """What `cachewitness plan SYSTEM` answers."""
@@ -25,6 +34,7 @@ class Plan:
     release: str
     layout: str = ""
     lines: list[Line] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -44,6 +54,7 @@ class Plan:
             "layout": self.layout,
             "results": {line.name: line.value for line in self.lines},
             "how": {line.name: line.how for line in self.lines if line.how},
+            "tables": {table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in self.tables},
             "commands": self.commands,
             "notes": self.notes,
         }

@@ -17,7 +17,7 @@ def show(plan: Plan, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(plan.as_json(), indent=2, ensure_ascii=False))
         return
-    _print_table(plan)
+    _print_lines(plan)
     for note in plan.notes:
         click.echo(f"\nnote: {note}")
     for command in plan.commands:
@@ -46,7 +46,7 @@ def _binary(amount: int) -> str:
     return f" ({size:.2f} {unit})" if unit else ""
 
 
-def _print_table(plan: Plan) -> None:
+def _print_lines(plan: Plan) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -63,3 +63,11 @@ def _print_table(plan: Plan) -> None:
     for line in plan.lines:
         table.add_row(line.name.replace("_", " "), told(line.name, line.value), line.how)
     out.print(table)
+    for shown in plan.tables:
+        columns = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for name in shown.columns:
+            columns.add_column(name.replace("_", " "), justify="right")
+        for row in shown.rows:
+            columns.add_row(*(told(name, value) for name, value in zip(shown.columns, row, strict=True)))
+        out.print()
+        out.print(columns)

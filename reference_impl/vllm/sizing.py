@@ -7,8 +7,8 @@ built on the pool (LMCache's chunks, the budget of a step) follows from it.
 
 A snapshot of a state is then one page.
 
-Which snapshots are written and which are kept is not decided here a second time: `kept` asks `align_split` where chunks end
-and `retention` what stays.
+Which snapshots are written and which are kept is not decided here a second time: `kept_states` asks `align_split` where chunks
+end and `retention` what stays.
 
 Sources (vLLM 0.33.0): `platforms/interface.py`, `_align_hybrid_block_size`; `model_executor/layers/mamba/mamba_utils.py`;
 `v1/core/kv_cache_planning.py`, `_get_kv_cache_groups_uniform_page_size`.
@@ -128,8 +128,8 @@ def snapshot_columns(lengths: SequenceLengths, block_size: int) -> list[int]:
     return columns
 
 
-def kept_snapshots(lengths: SequenceLengths, block_size: int, alignment: int, interval: int | None) -> tuple[int, int]:
-    """Return how many states of one sequence a recurrent group writes, and how many of them stay cached.
+def kept_states(lengths: SequenceLengths, block_size: int, alignment: int, interval: int | None) -> tuple[list[int], list[int]]:
+    """Return the columns of one sequence in which a recurrent group writes a state, and those of them that stay cached.
 
     `alignment` is the multiple, in tokens, on which hits end; `interval` is None for dense retention. Raises ConfigError for an
     interval that is negative or no multiple of the alignment.
@@ -139,24 +139,53 @@ def kept_snapshots(lengths: SequenceLengths, block_size: int, alignment: int, in
     reachable = replay_boundaries(lengths.prompt_tokens, alignment, use_eagle=False)
     columns = range(lengths.full_blocks(block_size))
     mask = mamba_mask(columns, block_size=block_size, alignment=alignment, interval=interval, reachable=reachable)
-    return len(written), len(written) if mask is None else sum(mask[column] for column in written)
+    return written, written if mask is None else [column for column in written if mask[column]]
 
 
-def kept_window_blocks(lengths: SequenceLengths, block_size: int, window: int, alignment: int, interval: int | None) -> int:
-    """Return how many blocks of one sequence stay cached in a sliding-window group; arguments as for `kept_snapshots`."""
+def kept_snapshots(lengths: SequenceLengths, block_size: int, alignment: int, interval: int | None) -> tuple[int, int]:
+    """Return how many states of one sequence a recurrent group writes, and how many stay cached; as `kept_states`."""
+    written, kept = kept_states(lengths, block_size, alignment, interval)
+    return len(written), len(kept)
+
+
+def kept_window(lengths: SequenceLengths, block_size: int, window: int, alignment: int, interval: int | None) -> list[bool]:
+    """Return which blocks of one sequence stay cached in a sliding-window group; arguments as for `kept_states`."""
     _check_interval(interval, alignment)
     reachable: tuple[Position, ...] = replay_boundaries(lengths.prompt_tokens, alignment, use_eagle=False)
     columns = range(lengths.full_blocks(block_size))
     mask = sliding_window_mask(
         columns,
         block_size=block_size,
-        contiguous=math.ceil((window - 1) / block_size),
+        contiguous=_blocks_of_a_hit(window, block_size),
         alignment=alignment,
         use_eagle=False,
         interval=interval,
         reachable=reachable,
     )
-    return len(columns) if mask is None else sum(mask)
+    return [True] * len(columns) if mask is None else mask
+
+
+def kept_window_blocks(lengths: SequenceLengths, block_size: int, window: int, alignment: int, interval: int | None) -> int:
+    """Return how many blocks of one sequence stay cached in a sliding-window group; arguments as for `kept_states`."""
+    return sum(kept_window(lengths, block_size, window, alignment, interval))
+
+
+def window_hits(kept: Sequence[bool], block_size: int, window: int, alignment: int) -> list[int]:
+    """Return the positions, in tokens, at which a hit of a window group can end, given the blocks that are kept.
+
+    A hit needs the last window before it, or all blocks if it is shorter.
+    """
+    needed, hits, run = _blocks_of_a_hit(window, block_size), [], 0
+    for column, is_kept in enumerate(kept):
+        run = run + 1 if is_kept else 0
+        end = (column + 1) * block_size
+        if end % alignment == 0 and run >= min(needed, column + 1):
+            hits.append(end)
+    return hits
+
+
+def _blocks_of_a_hit(window: int, block_size: int) -> int:
+    return math.ceil((window - 1) / block_size)
 
 
 def _check_interval(interval: int | None, alignment: int) -> None:

@@ -30,6 +30,7 @@ from suites.support.real_vllm import REAL, SOURCE
 MODELS = layouts.models()
 ONE_GROUP = {"glm-5.1": 78 + 78, "glm-5.2": 78 + 21}
 """Models of which the layout has two groups on purpose, where vLLM makes one of so many layers (their files say why)."""
+MEBIBYTES = 40 << 10
 CHECKPOINTS_SINCE = (0, 33)
 """Before, the prefill kernel's grid of checkpoints does not raise the block."""
 
@@ -72,6 +73,18 @@ def test_groups_of_a_configuration_are_those_that_vllm_makes(name: str, tmp_path
     path = tmp_path / "mine.toml"
     path.write_text(text_of(written(tmp_path, PUBLISHED[name])))
     assert _plain(sized_from(path).header.layout.groups) == _plain(layouts.load(path).groups)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=REAL) for name in PUBLISHED])
+def test_requests_that_fit_are_those_that_vllm_counts(name: str, tmp_path: Path) -> None:
+    """`plan vllm --memory`, beside vLLM's own blocks and the maximum concurrency that it logs when it starts."""
+    config, path = written(tmp_path, PUBLISHED[name]), tmp_path / "mine.toml"
+    path.write_text(text_of(config))
+    found = sized_from(path, str(MEBIBYTES), max_model_len=8192)
+    length, in_flight = found.options.max_model_len, found.whole.max_in_flight_tokens
+    answer = plan(Request(str(config), prompt_tokens=length, memory=MEBIBYTES << 20, in_flight_tokens=in_flight))
+    assert answer.value("pool_blocks") == found.config.num_blocks
+    assert answer.value("concurrency") == load(SOURCE).utils.get_max_concurrency_for_kv_cache_config(found.whole, found.config)
 
 
 @pytest.mark.parametrize("name", [pytest.param("gemma-4-31b", marks=REAL)])

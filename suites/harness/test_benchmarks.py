@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks import workload
 from benchmarks.bare import Bare
-from benchmarks.chart import LINES, Area, Curves, curves, stacked, thinned
 from benchmarks.conversations import KINDS, Loop, Plan, Served
 from benchmarks.retention_page import RunOf, agreement
+from harness._util.chart import LINES, Area, Curves, curves, stacked, thinned
 from harness.engines.registry import parse
 from harness.history.events import Counts, StepBegin
 from harness.run.execute import drive

@@ -10,52 +10,14 @@ from typing import Any
 import pytest
 
 from reference_impl.primitives import Position
-from reference_impl.vllm.config import build
-from reference_impl.vllm.kv_cache_manager import KVCacheManager
-from reference_impl.vllm.request import Request
 from reference_impl.vllm.retention import mamba_mask, replay_boundaries, sliding_window_mask
-from reference_impl.vllm.scheduler import Scheduler
+from suites.support.vllm_served import boundaries, scheduler, serve
 
 FULL = {"kind": "full", "block_size": 16}
 WINDOW = {"kind": "sliding", "block_size": 16, "window": 32}
 MAMBA = {"kind": "recurrent", "block_size": 16}
 PROMPT = list(range(1000, 1200))
 EVERY = list(range(16, 241, 16))
-
-
-class Seven:
-    """Generates 7 and guesses nothing."""
-
-    def draft(self, request: Request, count: int) -> list[int]:
-        return []
-
-    def sample(self, request: Request, drafts: list[int]) -> list[int]:
-        return [7]
-
-
-def scheduler(groups: list[dict[str, Any]], **options: Any) -> Scheduler:
-    config = build(groups, 200, {"max_num_batched_tokens": 16, **options})
-    return Scheduler(config, KVCacheManager(config), Seven())
-
-
-def serve(engine: Scheduler, name: str, tokens: list[int], generate: int = 1) -> tuple[int, int]:
-    """Run one request to its end; return its hit and its shared-prefix boundary."""
-    request = Request(name, tokens, engine.config.hash_block_size)
-    engine.add_request(request)
-    hit = -1
-    while request.num_output_tokens < generate:
-        output = engine.schedule()
-        if hit < 0:
-            hit = request.num_computed_tokens - output.num_scheduled_tokens[name]
-        engine.update_from_output(output)
-    engine.finish_requests([name])
-    return hit, request.shared_prefix_boundary
-
-
-def boundaries(engine: Scheduler, group: int) -> list[int]:
-    """Return the lengths at which a group can be hit."""
-    blocks = engine.kv_cache_manager.block_pool.blocks
-    return sorted(b.block_hash_num_tokens or 0 for b in blocks if b.block_hash and b.block_hash[-1] == group)
 
 
 @pytest.mark.parametrize(

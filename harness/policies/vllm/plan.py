@@ -10,7 +10,9 @@ A model without recurrent layers has no such number; its groups and their blocks
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,10 +21,12 @@ from harness._util.errors import UsageError
 from harness.plan import options, sources
 from harness.plan.hybrid import Hybrid, hybrid_of, is_gated_delta, is_hybrid
 from harness.plan.result import Plan
-from harness.policies.vllm import RETENTION_INTERVAL
+from harness.policies.vllm import RETENTION_INTERVAL, memory
+from harness.policies.vllm.memory import Pool
 from harness.trace.model import Model
 from reference_impl.vllm import sizing
 from reference_impl.vllm.options import RETENTION_VARIABLE, ConfigError
+from reference_impl.vllm.pool import Group
 from reference_impl.vllm.sizing import SequenceLengths
 from reference_impl.vllm.spec import NEWEST, RELEASES
 from reference_impl.vllm_extended.sizing import pages_per_snapshot, pool_share
@@ -30,6 +34,7 @@ from reference_impl.vllm_extended.sizing import pages_per_snapshot, pool_share
 KERNEL_BLOCK = 16
 HOPPER_CHECKPOINTS = 64
 PROMPT_TOKENS = 65536
+IN_FLIGHT = 2048
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,11 @@ class Request:
     output_tokens: int = 0
     chunk_tokens: int | None = None
     release: str = NEWEST
+    memory: int | None = None
+    shared_prefix: int | None = None
+    in_flight_tokens: int = IN_FLIGHT
+    intervals: bool = False
+    chart: Path | None = None
 
 
 @click.command("vllm")
@@ -57,9 +67,27 @@ class Request:
 @options.kernel_block
 @options.checkpoint_alignment
 @options.tensor_parallel_size
-@click.option("--prompt-tokens", "--context", "prompt_tokens", type=options.SIZE, help="65536, or all that the model takes.")
+@click.option(
+    "--prompt-tokens",
+    "--context",
+    "--request-tokens",
+    "prompt_tokens",
+    type=options.SIZE,
+    help="Of a request; 65536, or all that the model takes.",
+)
 @click.option("--output-tokens", type=options.COUNT, default=0, show_default=True, help="Tokens generated after it.")
 @click.option("--chunk-tokens", type=options.SIZE, help="Tokens of the prompt in a step; a block by default.")
+@options.memory
+@click.option("--shared-prefix", type=options.SIZE, metavar="N", help="With --memory: tokens with which all requests begin.")
+@click.option(
+    "--in-flight-tokens",
+    type=options.SIZE,
+    default=IN_FLIGHT,
+    show_default=True,
+    help="max_num_batched_tokens, times the batches in flight; windows hold their blocks for so long.",
+)
+@click.option("--intervals", is_flag=True, help="Add a table: what each retention interval keeps, and what it costs.")
+@click.option("--chart", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw that table.")
 @click.option("--release", default="0.33", show_default=True, help="Whose defaults and rules.")
 @options.as_json
 def command(as_json: bool, **given: Any) -> None:
@@ -73,17 +101,18 @@ def plan(request: Request) -> Plan:
         raise UsageError(f"--release: {request.release!r} is unknown; known: {', '.join(RELEASES)}")
     model = sources.model(request.layout)
     answer = Plan("vllm", request.release, request.layout)
+    if request.shared_prefix and request.memory is None:
+        raise UsageError("--shared-prefix: says nothing without --memory")
     try:
-        if is_hybrid(model):
-            _plan_hybrid(answer, request, model)
-        else:
-            _plan_windows(answer, request, model)
+        of = _plan_hybrid(answer, request, model) if is_hybrid(model) else _plan_windows(answer, request, model)
+        if request.memory is not None or request.intervals or request.chart:
+            _plan_pool(answer, request, of())
     except ConfigError as error:
         raise UsageError(f"vllm: {error}") from None
     return answer
 
 
-def _plan_hybrid(answer: Plan, request: Request, model: Model) -> None:
+def _plan_hybrid(answer: Plan, request: Request, model: Model) -> Callable[[], Pool]:
     hybrid = hybrid_of(model, request.tensor_parallel_size, sources.option(request.layout))
     exports = model.checkpoint_alignment if request.checkpoint_alignment is None else request.checkpoint_alignment
     alignment = sizing.block_alignment(request.kernel_block, latent=hybrid.latent, checkpoint_alignment=exports)
@@ -118,6 +147,9 @@ def _plan_hybrid(answer: Plan, request: Request, model: Model) -> None:
         )
     if request.block_size is None:
         answer.notes += sources.blocks_differ(unified, request.layout)
+    groups = [Group("recurrent", block, layers) for layers in recurrent]
+    groups += [Group("full", block, layers) for layers in attention]
+    return lambda: _pool(request, model, groups, page, pages)
 
 
 def _tell_snapshots(answer: Plan, request: Request, model: Model, block: int, pages: int, groups: tuple[int, int]) -> None:
@@ -138,7 +170,7 @@ def _tell_snapshots(answer: Plan, request: Request, model: Model, block: int, pa
         answer.add(f"pool_{name}_share", float(pool_share(count, pages, groups[0], blocks, groups[1])), how)
 
 
-def _plan_windows(answer: Plan, request: Request, model: Model) -> None:
+def _plan_windows(answer: Plan, request: Request, model: Model) -> Callable[[], Pool]:
     if request.block_size is not None:
         raise UsageError("--block-size: without recurrent layers the blocks are the layout's; leave it out")
     groups = sources.layout(request.layout).groups
@@ -160,6 +192,35 @@ def _plan_windows(answer: Plan, request: Request, model: Model) -> None:
             kept = sizing.kept_window_blocks(lengths, block, window, alignment, interval)
             answer.add(f"{name}_blocks_kept", kept, _kept_how(interval))
             answer.add(f"{name}_kept_share", kept / blocks if blocks else 0.0, "of the blocks that dense retention keeps")
+    where = sources.option(request.layout)
+    own = [memory.group_of(group, where) for group in groups]
+    return lambda: _pool(request, model, own, memory.page_bytes(model, own, where), 1)
+
+
+def _pool(request: Request, model: Model, groups: list[Group], page_bytes: int, pages: int) -> Pool:
+    """Return the pool that memory and intervals are worked out for."""
+    if pages > 1:
+        raise UsageError("--block-size: a snapshot takes several blocks of this size, which no release does; leave it out")
+    hybrid = is_hybrid(model)
+    return Pool(
+        groups,
+        page_bytes,
+        _lengths(request, model, min(group.block_size for group in groups)),
+        _interval(request, "sliding+mamba" if hybrid else "sliding"),
+        RELEASES[request.release].pin_shared_prefix_boundary,
+    )
+
+
+def _plan_pool(answer: Plan, request: Request, of: Pool) -> None:
+    blocks = None
+    if request.memory is not None:
+        blocks = memory.tell_memory(answer, of, request.memory, request.shared_prefix or 0, request.in_flight_tokens)
+    rows = memory.intervals(of) if request.intervals or request.chart else []
+    if request.intervals:
+        answer.tables.append(memory.table(rows, blocks))
+    if request.chart:
+        memory.draw(rows, of.lengths.computed_tokens, request.chart, f"{request.layout}: {of.tokens:,} tokens, by interval")
+        answer.notes.append(f"the chart is in {request.chart}")
 
 
 def _interval(request: Request, governs: str) -> int | None:

@@ -97,15 +97,16 @@ class Curves:
 
 
 def curves(panels: Sequence[Curves]) -> str:
-    """Return an SVG picture of several panels, side by side, with one legend."""
-    width, height = len(panels) * (WIDTH + GAP) + LEFT, TOP + HEIGHT + GAP
+    """Return an SVG picture of several panels, side by side, with one legend; of as many lines as LINES has, at most."""
+    named = LEFT + sum(52 + 7 * len(name) for name in panels[0].rates)
+    width, height = max(len(panels) * (WIDTH + GAP) + LEFT, named), TOP + HEIGHT + GAP
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
     at = LEFT
-    for name, (colour, dashes) in zip(panels[0].rates, LINES, strict=True):
+    for name, (colour, dashes) in zip(panels[0].rates, LINES, strict=False):
         parts.append(f'<path d="M{at},18h26" stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"/>')
         parts.append(f'<text x="{at + 32}" y="22">{escape(name)}</text>')
         at += 52 + 7 * len(name)
@@ -121,7 +122,7 @@ def _lines(panel: Curves, x: int, y: int) -> list[str]:
         level = y + HEIGHT - round(share * HEIGHT)
         parts.append(f'<path d="M{x},{level}h{WIDTH}" stroke="#dddddd"/>')
         parts.append(f'<text x="{x - 6}" y="{level + 4}" text-anchor="end">{share:.0%}</text>')
-    for rates, (colour, dashes) in zip(panel.rates.values(), LINES, strict=True):
+    for rates, (colour, dashes) in zip(panel.rates.values(), LINES, strict=False):
         points = " ".join(f"{a},{y + HEIGHT - rate * HEIGHT:.0f}" for a, rate in zip(across, rates, strict=True))
         style = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"'
         parts.append(f'<polyline fill="none" {style} points="{points}"/>')
