@@ -23,6 +23,9 @@ from harness.ledger.ledger import Ledger
 
 DIFFERS, MISSING, FOREIGN = "answer-differs", "answer-missing", "foreign-restore"
 
+BY_CHANCE = 4
+"""So many tokens a prompt may share by chance with what other traces left, where they are kept apart by their texts alone."""
+
 Kind = Literal["", "logprob", "number", "token", "length", "near-tie"]
 
 
@@ -84,11 +87,13 @@ class AnswersAgree(Checker):
         self._excused: set[str] = set()
         """Requests that are given up alone as well: the pool has no room for them."""
         self._gives_up = False
+        self._by_chance = 0
         self._prompts = self._restored = 0
         """Tokens of prompts that were answered, and those of them that were restored."""
 
     def not_applicable(self, header: Header) -> str:
         self._gives_up = header.rules.gives_up
+        self._by_chance = BY_CHANCE if header.rules.answering and header.rules.answering.texts else 0
         own = header.not_applicable.get(self.name, "")
         return own if header.height == "answers" else "the engine tells its pages, by which it is judged"
 
@@ -106,7 +111,7 @@ class AnswersAgree(Checker):
         self._prompts += len(self._requests[event.r].tokens)
         self._restored += max(event.restored, 0)
         reach, whose = self._reach(event.r)
-        if event.restored > reach:
+        if event.restored > max(reach, self._by_chance):
             return [self._foreign(event, reach, whose)]
         return None
 

@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from harness._util.errors import UsageError
 from harness.checkers.answers import compare
@@ -29,6 +30,8 @@ KEPT = 6
 """Twins that are kept at once."""
 FACTOR = 8
 """The tolerance is so many times the floor."""
+DECODED, DECODED_FACTOR = 8, 3
+"""Of a server whose kernels nobody knows: prompts that continue an answer, and the tolerance in times what that moves."""
 BOUNDS: dict[str, tuple[float, float]] = {
     "float64": (1e-9, 1e-6),
     "float32": (2e-4, 2e-3),
@@ -66,6 +69,7 @@ class Twin:
         self._said: dict[tuple[Any, ...], Answer] = {}
         self._asked = 0
         self._floor: Floor | None = None
+        self._exact = spec.kind.exact_batches
 
     def close(self) -> None:
         """Let go of the engine."""
@@ -77,8 +81,9 @@ class Twin:
         if self._floor is None:
             assert self._header.rules.answering is not None
             least, ceiling = BOUNDS[self._header.rules.answering.dtype]
-            floor = self._measured()
-            self._floor = Floor(floor, max(least, FACTOR * floor), ceiling)
+            floor, decoded = self._measured(), 0.0 if self._exact else self._decoded()
+            tolerance = max(least, FACTOR * floor, DECODED_FACTOR * decoded)
+            self._floor = Floor(max(floor, decoded), tolerance, ceiling)
         return self._floor
 
     def cold(self, asked: Submitted, answer: Answer) -> list[Cold]:
@@ -142,13 +147,32 @@ class Twin:
 
     # --- the floor ------------------------------------------------------------------------------------------------------------
 
-    def _measured(self) -> float:
-        """Return by how much logprobs of the same answer differ between right computations."""
+    def _texts(self, name: str, *lengths: int) -> list[list[int]]:
         answering = self._header.rules.answering
         assert answering is not None
-        spelling, unit = Spelling(answering.vocabulary, answering.texts), self._shape.unit
-        lengths = [max(length, answering.shortest) for length in (1, unit - 1, unit, unit + 1, 2 * unit + unit // 2)]
-        texts = [spelling.tokens(f"floor{length}:{length}", (), {}) or [] for length in lengths]
+        spelling = Spelling(answering.vocabulary, answering.texts)
+        asked = [max(length, answering.shortest) for length in lengths]
+        return [spelling.tokens(f"{name}{length}:{length}", (), {}) or [] for length in asked]
+
+    def _decoded(self) -> float:
+        """Return by how much logprobs differ behind tokens that were generated, and behind the same tokens in a prompt.
+
+        Both without the cache. A block that an answer filled is cached as decoding computed it, and its twin is not.
+        """
+        unit, apart = self._shape.unit, [0.0]
+        for number in range(DECODED):
+            (text,) = self._texts(f"decoded{number}.", unit // 2 + number * unit // 4)
+            (said,) = self._together([_Question(text, unit // 2 + GENERATED)])
+            behind = len(said.tokens) - GENERATED
+            if behind > 0:
+                (read,) = self._together([_Question([*text, *said.tokens[:behind]], GENERATED)])
+                apart.append(_apart(replace(said, tokens=said.tokens[behind:], logprobs=said.logprobs[behind:]), read))
+        return max(apart)
+
+    def _measured(self) -> float:
+        """Return by how much logprobs of the same answer differ between right computations."""
+        unit = self._shape.unit
+        texts = self._texts("floor", 1, unit - 1, unit, unit + 1, 2 * unit + unit // 2)
         questions = [_Question(tokens, GENERATED) for tokens in texts]
         alone = [self._together([question])[0] for question in questions]
         runs = [[self._together([question])[0] for question in questions]]

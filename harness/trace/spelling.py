@@ -7,6 +7,7 @@ request that was submitted is what it really generated, so a conversation contin
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from hashlib import blake2b
 from zlib import crc32
 
 from harness.trace.format import segments
@@ -28,6 +29,12 @@ class Spelling:
                     return None
                 out += said[start : start + count]
             else:
-                spelled, places = f"{self._among}{text}", range(start, start + count)
-                out += [crc32(f"{spelled}:{place}".encode()) % self._vocabulary for place in places]
+                out += [self._token(text, place) for place in range(start, start + count)]
         return out
+
+    def _token(self, text: str, place: int) -> int:
+        """Return one id. Sums of names of one length differ alike at every place, so two runs' texts need another one."""
+        if not self._among:
+            return crc32(f"{text}:{place}".encode()) % self._vocabulary
+        digest = blake2b(f"{self._among}{text}:{place}".encode(), digest_size=4).digest()
+        return int.from_bytes(digest) % self._vocabulary

@@ -13,7 +13,9 @@ from harness._util.errors import UsageError
 from harness.cli import invoke
 from harness.engines.openai_server import engine as openai_engine
 from harness.engines.registry import EngineSpec, parse
+from harness.history.events import Answer, Answering, Finished, Header, Rules, Submitted
 from harness.run.answers import runs
+from harness.run.execute import judge
 from harness.run.runner import Runner
 from harness.run.suites import SUITES
 from harness.trace.answer_random import random_answers
@@ -21,6 +23,7 @@ from harness.trace.answer_stories import write
 from harness.trace.avoided import without_company
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
+from harness.trace.spelling import Spelling
 from harness.verdict.summary import Report
 from suites.support.openai_double import BLOCK, Double
 
@@ -85,6 +88,18 @@ def test_a_second_server_without_a_cache_makes_answers_cold() -> None:
         assert not result.findings and result.tallies[-1].opportunities and len(cold.bodies) > 5
         openai_engine._KNOWN.clear()
         assert "cold_url: that server restores tokens as well" in refusal(spec_of(warm, cold_url=warm.url))
+
+
+@pytest.mark.parametrize(("texts", "restored", "found"), [("a.", 4, 0), ("a.", 5, 1), ("", 1, 1)])
+def test_texts_that_are_kept_apart_by_their_names_alone_share_a_few_tokens_by_chance(
+    texts: str, restored: int, found: int
+) -> None:
+    """Names of one length do not make alike texts, and four tokens that are restored are no finding; the fifth is."""
+    spelled = {tuple(Spelling(89, f"{number:04}.").tokens("doc:5", (), {}) or ()) for number in range(3000)}
+    assert len(spelled) == 3000
+    header = Header("x", "answers", [], [], rules=Rules(answering=Answering("float32", 89, texts)), capabilities=["abort"])
+    events = [Submitted(r="a", tokens=[7] * 20, generate=1), Answer(r="a", tokens=[1], restored=restored), Finished(r="a")]
+    assert len(judge(header, events).findings) == found
 
 
 FAULTS = {"snapshot-one-token-early": "replays", "snapshot-stays-aliased": "answered-prompts"}
