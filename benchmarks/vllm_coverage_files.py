@@ -92,6 +92,5 @@ WHY: tuple[tuple[str, str], ...] = (
     (r".*\.evict_blocks", "not reached: a load within the step that fails and leaves blocks behind that have keys"),
     (r"Request\.(from_engine_core_request|record_event)", _ENGINE),
     (r"Scheduler\.(get_grammar_bitmask|update_draft_token_ids_in_output)", "a grammar takes every token here: no mask is made"),
-    (r"Scheduler\._update_request_as_session|StreamingUpdate.*", "sessions that continue are not driven (engines.md)"),
 )
 """Why functions are not entered, by a pattern of their names; the first that fits counts. Of any other it is not known."""

@@ -93,7 +93,7 @@ def _row(fault: Mutant, known: dict[str, Any], parts: list[str]) -> list[str]:
     theirs = [f"{len(_killers(fault, known, part))}" if f"{part} {fault.name}" in known else "not measured" for part in parts]
     name = fault.name.removeprefix("vllm-")
     count = _stood(fault, known, parts)
-    theirs.append("" if count is None else f"{count} ({_report(fault)[1]})")
+    theirs.append("–" if count is None else f"{count} ({_report(fault)[1]})")
     return [name, fault.summary, kind_of(fault), mirrors, f"{fault.anomaly}, {fault.checker}", *killed, *theirs]
 
 

@@ -239,3 +239,18 @@ def test_a_failed_load_reserves_against_itself() -> None:
 def test_what_is_not_driven_is_refused_in_one_line(connector: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         tell(connector, [])
+
+
+@pytest.mark.parametrize(("depth", "resets"), [(0, True), (1, False)])
+def test_with_steps_in_flight_vllm_cannot_reset_over_the_requests_that_it_preempts_for_that(depth: int, resets: bool) -> None:
+    """What vLLM does: their blocks are given back when the step is over, so it raises. Here steps end before a reset."""
+    header = TraceHeader("t", layouts.load("full"), 40, height="scheduler", options={"async_depth": depth, "tier_pages": 40})
+    engine: Any = parse(f"vllm:source={SOURCE},connector=offloading").open(header)
+    for op in (Submit("a", "s:40"), Step(), Step()):
+        engine.apply(op)
+    assert "session" not in engine.describe().capabilities
+    if resets:
+        assert engine.adapter.scheduler.reset_prefix_cache(reset_running_requests=True)
+        return
+    with pytest.raises(RuntimeError, match="Failed to reset KV cache"):
+        engine.adapter.scheduler.reset_prefix_cache(reset_running_requests=True)

@@ -101,7 +101,8 @@ def scheduler_engine(
     observed = ObservedManager(timed, source.utils.get_group_id, tiered=connector is not None, published=True)
     new_request = timed.new_requests(request_maker(source, sizes[1], options))
     described = describe(header, "vllm", source.version, rules_of(header, options, source, core, sizes, interval), options)
-    described = replace(described, capabilities=[*described.capabilities, *special.capabilities])
+    able = [name for name in special.capabilities if connector is None or name != "session"]
+    described = replace(described, capabilities=[*described.capabilities, *able])
     worker = worker_of(source, scheduler, config, options)
     parts = (source, scheduler, observed, new_request, clock, options)
     if connector is None:

@@ -12,7 +12,7 @@ Sources: vLLM 0.29.0 to 0.33.0, `v1/core/sched/scheduler.py`, `async_scheduler.p
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any
@@ -159,10 +159,18 @@ class RealScheduler(Driven):
         return self._forget("version", running=True)
 
     def _forget(self, reason: UnpublishReason, *, running: bool) -> bool:
-        """Have vLLM forget every key of the device; it raises if it preempts who runs and a session waits with its blocks."""
+        """Have vLLM forget every key of the device; it raises if it preempts who runs and somebody else has blocks still."""
         self.view.reason = reason
-        running = running and not any(self._sessions.waits(r, request) for r, request in self.requests.items())
+        running = running and self.who_runs_has_all()
         return bool(self._reset_prefix_cache(reset_running_requests=running))
+
+    def who_runs_has_all(self) -> bool:
+        """Whether nobody has blocks but requests that run: no session that waits, no load or store, no step in flight."""
+        pool = self.manager.block_pool
+        held = Counter(block for r in self.running() for row in self.manager.tables(r) for block in row)
+        del held[pool.null_block.block_id]
+        theirs = all(pool.blocks[block].ref_cnt == count for block, count in held.items())
+        return theirs and bool(pool.get_num_free_blocks() + len(held) == pool.num_gpu_blocks - 1)
 
     # --- steps --------------------------------------------------------------------------------------------------------
 

@@ -51,8 +51,7 @@ class Sessions:
     """The sessions of a scheduler that have not ended."""
 
     def __init__(self, source: Source, max_model_len: int) -> None:
-        status = source.part("v1.request", "RequestStatus")
-        self._waiting, self._running = status["WAITING_FOR_STREAMING_REQ"], status["RUNNING"]
+        self._waiting = source.part("v1.request", "RequestStatus")["WAITING_FOR_STREAMING_REQ"]
         self._sampling, self._max_model_len = source.part("sampling_params", "SamplingParams"), max_model_len
         self._of: dict[str, _Session] = {}
 
@@ -102,10 +101,6 @@ class Sessions:
             return False
         session.paused = request.status == self._waiting or request.num_prompt_tokens > session.prompt
         return session.paused
-
-    def waits(self, r: str, request: Any) -> bool:
-        """Whether a session holds blocks, or did when its answer was over, and does not run: for input, or to be admitted."""
-        return r in self._of and request.num_computed_tokens > 0 and request.status != self._running
 
     def go_on(self, r: str, request: Any, engine: Host, step: int) -> None:
         """Report that a session goes on, if vLLM has put more input behind its tokens."""

@@ -150,7 +150,11 @@ class ConnectedScheduler(RealScheduler):
     # --- the whole cache ----------------------------------------------------------------------------------------------
 
     def resets_at_once(self) -> bool:
-        """No: vLLM refuses to reset while somebody waits for a load, so the steps in flight and the copies end first."""
+        """No: vLLM raises where somebody has blocks who does not run, so the steps in flight and the copies end first.
+
+        Who waits for a load has some, a store holds what it reads, and who is preempted under a step in flight gives its
+        blocks back when that is over (`defer_block_free`).
+        """
         return False
 
     def reset(self, tier: str, *, running: bool) -> Iterable[tuple[str, bool]]:
