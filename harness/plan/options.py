@@ -79,6 +79,7 @@ def _one(layout: str | None, config: str | None, *, required: bool) -> str | Non
 memory = click.option(
     "--memory", type=Memory(), metavar="40GiB", help="Memory for the cache, on one rank: how many requests fit."
 )
+request_tokens = click.option("--request-tokens", type=SIZE, metavar="N", help="Tell how many requests of N tokens fit.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 
 kernel_block = click.option(

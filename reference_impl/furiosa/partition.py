@@ -52,7 +52,11 @@ class Partition:
     @property
     def sequences(self) -> int:
         """How many sequences of `seq_length` tokens fit at once."""
-        return min(self.global_blocks // self.global_blocks_per_seq, self.sliding_blocks // self.sliding_blocks_per_seq)
+        return self.sequences_of(self.global_blocks_per_seq, self.sliding_blocks_per_seq)
+
+    def sequences_of(self, global_blocks: int, sliding_blocks: int) -> int:
+        """Return how many sequences that need so many blocks of either pool fit at once."""
+        return min(self.global_blocks // global_blocks, self.sliding_blocks // sliding_blocks)
 
 
 def split(

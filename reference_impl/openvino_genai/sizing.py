@@ -78,6 +78,10 @@ class Capacity:
         """Bytes of both pools."""
         return self.kv_bytes + self.la_bytes
 
+    def states_of(self, tokens: int) -> int:
+        """Return how many states a sequence of so many tokens holds: one for each interval begun; without intervals one."""
+        return 1 if self.interval is None else _ceil(tokens, self.interval)
+
 
 def derive(
     config: SchedulerConfig, layout: LayoutBytes, version: str = NEWEST, total_memory_bytes: int | None = None

@@ -81,20 +81,3 @@ def kept(groups: Sequence[Group], lengths: SequenceLengths, interval: int | None
     hits = set.intersection(*(set(positions) for _, positions in each))
     blocks = dict(zip(dict.fromkeys(groups), (count for count, _ in each), strict=True))
     return Kept(sum(blocks[group] for group in groups), tuple(sorted(hits)))
-
-
-def lost_tokens(dense: Sequence[int], hits: Sequence[int], tokens: int) -> tuple[int, Fraction]:
-    """Return what an interval costs a later request that shares a beginning: tokens at most, and on average.
-
-    `dense` and `hits` are where hits can end without the interval and with it, and the shared beginning is of any length up to
-    `tokens`, each as likely as the others.
-    """
-    most, total, last = 0, 0, 0
-    ends = [*dense[1:], tokens + 1] if dense else []
-    remaining = sorted(hits, reverse=True)
-    for position, end in zip(dense, ends, strict=True):
-        while remaining and remaining[-1] <= position:
-            last = remaining.pop()
-        most = max(most, position - last)
-        total += (position - last) * (end - position)
-    return most, Fraction(total, tokens)

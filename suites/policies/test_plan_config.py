@@ -75,6 +75,16 @@ def test_a_value_that_the_class_supplies_is_told(tmp_path: Path) -> None:
     assert invoke(["plan", "vllm", "--config", str(tmp_path / "config.json"), "--json"]) == 0
 
 
+def test_weights_in_float32_and_a_quantization_are_told(tmp_path: Path) -> None:
+    """Both change what is kept, and neither is followed in silence."""
+    served = model_of(tmp_path, NEXT, torch_dtype="float32")
+    assert {cache.dtype for cache in served.caches if isinstance(cache, Full)} == {"bfloat16"}
+    assert "torch_dtype is float32, which vLLM's `auto` serves in bfloat16" in served.unverified[0]
+    assert "dtype: not in the configuration" in model_of(tmp_path, NEXT, torch_dtype=None).unverified[0]
+    packed = model_of(tmp_path, NEXT, quantization_config={"quant_method": "fp8"})
+    assert any("quantization_config is not read" in each for each in packed.unverified)
+
+
 def test_the_remarks_are_told_by_every_system(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(written(tmp_path, PUBLISHED["granite-4.0-h-small"]))
     for system, more in (

@@ -12,8 +12,9 @@ import pytest
 
 from harness._util.errors import UsageError
 from harness.cli import EXIT_USAGE, invoke
+from harness.plan.lost import lost_tokens
 from harness.policies.vllm.plan import Request, plan
-from reference_impl.vllm.pool import Group, Kept, kept, lost_tokens
+from reference_impl.vllm.pool import Group, Kept, kept
 from reference_impl.vllm.sizing import SequenceLengths, window_hits
 from suites.support.vllm_served import boundaries, scheduler, serve
 

@@ -38,6 +38,10 @@ def table_of(path: Path) -> dict[str, Any]:
     family = _family(path, raw, table)
     fields = Fields(where, table, family.defaults, notes)
     dtype = _dtype(Fields(f"{path}: ", raw | table, {}, notes))
+    if raw.get("quantization_config") is not None or table.get("quantization_config") is not None:
+        notes.append(
+            "dtype of keys and values: quantization_config is not read, and may make them smaller than the weights say"
+        )
     caches = family.caches(fields, dtype)
     length = fields.count("max_position_embeddings", also=family.length)
     name = raw.get("_name_or_path")

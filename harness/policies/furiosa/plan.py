@@ -33,6 +33,8 @@ class Request:
     block_size: int = 16
     max_model_len: int | None = None
     default_ratio: str = "max_model_len"
+    memory: int | None = None
+    request_tokens: int | None = None
 
 
 @click.command("furiosa")
@@ -40,6 +42,8 @@ class Request:
 @click.option("--expected-average-seq-length", "expected", metavar="N", help=f"Tokens; default: {VARIABLE}, if it is set.")
 @click.option("--kv-bytes", type=options.SIZE, help="Memory of both pools.")
 @click.option("--kv-gib", type=options.GIB, help="The same in GiB.")
+@options.memory
+@options.request_tokens
 @click.option("--block-size", type=options.SIZE, default=16, show_default=True, help="Tokens in a block.")
 @click.option("--max-model-len", type=options.SIZE, help="The longest sequence; the model's own by default.")
 @click.option("--default-ratio", type=click.Choice(["max_model_len", "per_token"]), default="max_model_len", show_default=True)
@@ -51,8 +55,8 @@ def command(as_json: bool, **given: Any) -> None:
 
 def plan(request: Request) -> Plan:
     """Split the memory. Raises UsageError naming the option or the field that does not fit."""
-    if request.kv_bytes is not None and request.kv_gib is not None:
-        raise UsageError("--kv-bytes and --kv-gib say the same; leave one of them out")
+    if sum(each is not None for each in (request.kv_bytes, request.kv_gib, request.memory)) > 1:
+        raise UsageError("--memory, --kv-bytes and --kv-gib say the same; leave all but one of them out")
     model = sources.model(request.layout)
     full, sliding = _layers(model, request.layout)
     longest = model.max_length if request.max_model_len is None else request.max_model_len
@@ -67,7 +71,7 @@ def plan(request: Request) -> Plan:
         one = request.block_size * (
             per_seq[0] * full.layers * full.token_bytes + per_seq[1] * sliding.layers * sliding.token_bytes
         )
-        given = request.kv_bytes if request.kv_gib is None else request.kv_gib * GIB
+        given = request.kv_gib * GIB if request.kv_gib is not None else request.kv_bytes or request.memory
         shares = split(
             one if given is None else given,
             block_size=request.block_size,
@@ -84,6 +88,8 @@ def plan(request: Request) -> Plan:
         raise UsageError(f"furiosa: {error}") from None
     answer = Plan("furiosa", PINNED_RELEASE, request.layout)
     _tell(answer, request, shares, full, sliding, origin)
+    if request.request_tokens is not None:
+        _tell_requests(answer, request.request_tokens, request.block_size, shares, sliding.window, longest)
     _remark(answer, request, shares, given is None, expected is not None and expected > longest)
     return answer
 
@@ -133,6 +139,16 @@ def _tell(answer: Plan, request: Request, shares: Partition, full: Full, sliding
     answer.add("global_share", global_share, "of the bytes of both pools")
     answer.add("sliding_share", 1 - global_share)
     answer.add("sequences", shares.sequences, f"of {shares.seq_length} tokens at once, before either pool is full")
+
+
+def _tell_requests(answer: Plan, tokens: int, size: int, shares: Partition, window: int, longest: int) -> None:
+    if tokens > longest:
+        raise UsageError(f"--request-tokens: {tokens} is more than {longest}, the longest sequence")
+    needed = blocks_per_seq(tokens, size, window)
+    answer.add("request_global_blocks", needed[0], f"ceil({tokens} / {size})")
+    answer.add("request_sliding_blocks", needed[1], "of the window, as above, or of the request if it is shorter")
+    how = f"min({shares.global_blocks} // {needed[0]}, {shares.sliding_blocks} // {needed[1]})"
+    answer.add("requests_running", shares.sequences_of(*needed), how)
 
 
 def _remark(answer: Plan, request: Request, shares: Partition, unsized: bool, clamped: bool) -> None:

@@ -16,14 +16,18 @@ import click
 
 from harness._util.errors import UsageError
 from harness.plan import options, sources
-from harness.plan.result import Plan
+from harness.plan.lost import lost_tokens
+from harness.plan.result import Plan, Table, Value
 from harness.policies.openvino_genai import sizes
 from harness.policies.openvino_genai.fitting import grouped
 from harness.trace.format import GroupKind, GroupSpec, Layout
 from reference_impl.openvino_genai.config import SchedulerConfig
 from reference_impl.openvino_genai.sizing import Capacity, LayoutBytes
-from reference_impl.openvino_genai.spec import KV_BLOCK_SIZES, NEWEST, RELEASES
+from reference_impl.openvino_genai.spec import GIB, KV_BLOCK_SIZES, NEWEST, RELEASES
 
+BLOCKS_MAX = 2**16
+MULTIPLIERS = 9
+"""Multipliers that are compared at most: from 1 to 256, the largest that OpenVINO derives by itself."""
 BY_DEVICE = "by device: CPU 32, GPU 16, GPU with xattention 256"
 
 
@@ -34,6 +38,8 @@ class Request:
     options: Mapping[str, Any]
     layout: str | None = None
     release: str = NEWEST
+    request_tokens: int | None = None
+    intervals: bool = False
 
 
 class _Tokens(click.ParamType[int]):
@@ -81,13 +87,35 @@ class _Tokens(click.ParamType[int]):
 @click.option("--kv-precision", type=click.Choice([*sizes.PRECISIONS]), help="Instead of the model's type.")
 @click.option("--state-precision", type=click.Choice([*sizes.PRECISIONS]), help="Instead of the model's types.")
 @click.option("--device", type=click.Choice(sizes.CHOICES["device"]), help="By default cpu, or a made-up layout's own blocks.")
+@options.memory
+@options.request_tokens
+@click.option("--intervals", is_flag=True, help="With --request-tokens: what each multiplier keeps, and what it costs.")
 @click.option("--memory-gib", type=options.GIB, help="All memory of the machine; without, it is not compared.")
 @click.option("--release", default=NEWEST, show_default=True, metavar="NAME", help=f"{', '.join(RELEASES)}.")
 @options.as_json
-def command(as_json: bool, layout: str | None, release: str, **given: Any) -> None:
+def command(
+    as_json: bool,
+    layout: str | None,
+    release: str,
+    memory: int | None,
+    request_tokens: int | None,
+    intervals: bool,
+    **given: Any,
+) -> None:
     """Derive the capacity of both pools from a SchedulerConfig."""
     said = {name: value for name, value in given.items() if value is not None}
-    options.show(plan(Request(said, layout, release)), as_json=as_json)
+    if memory is not None:
+        said = _budget(memory, said)
+    options.show(plan(Request(said, layout, release, request_tokens, intervals)), as_json=as_json)
+
+
+def _budget(memory: int, said: dict[str, Any]) -> dict[str, Any]:
+    """Return options with a memory as `cache_size`, which counts whole GiB."""
+    if "cache_size" in said:
+        raise UsageError("--memory and --cache-size-gib say the same; leave one of them out")
+    if memory % GIB:
+        raise UsageError(f"--memory: {memory} bytes are no whole number of GiB, and OpenVINO's cache_size counts those")
+    return said | {"cache_size": memory // GIB}
 
 
 def plan(request: Request) -> Plan:
@@ -106,6 +134,10 @@ def plan(request: Request) -> Plan:
     answer.add("prefix_caching", config.enable_prefix_caching)
     answer.add("kv_block_tokens", tokens, "the layout's own blocks" if made_up else BY_DEVICE)
     _tell(answer, config, hybrid, weighed, capacity)
+    if request.request_tokens is not None:
+        _tell_requests(answer, request.request_tokens, tokens, capacity, hybrid)
+    if request.intervals:
+        answer.tables.append(_intervals(request, layout, chosen, capacity))
     _remark(answer, request, config, capacity)
     return answer
 
@@ -138,6 +170,46 @@ def _tell(answer: Plan, config: SchedulerConfig, hybrid: bool, weighed: LayoutBy
         answer.add("la_bytes", capacity.la_bytes)
         answer.add("total_bytes", capacity.total_bytes)
     answer.add("dynamic", capacity.dynamic, "a pool without blocks starts small and grows" if capacity.dynamic else "")
+
+
+def _tell_requests(answer: Plan, tokens: int, size: int, capacity: Capacity, hybrid: bool) -> None:
+    """Add how many sequences of a length the pools hold at once; nothing is said of pools that grow."""
+    if capacity.dynamic:
+        answer.notes.append("--request-tokens: a cache that grows holds what memory allows; give blocks or a budget")
+        return
+    blocks, states = -(-tokens // size), capacity.states_of(tokens)
+    answer.add("request_kv_blocks", blocks, f"ceil({tokens} / {size})")
+    fit, how = capacity.kv_blocks // blocks, f"{capacity.kv_blocks} // {blocks}"
+    if hybrid:
+        every = "one, without checkpoints" if capacity.interval is None else f"ceil({tokens} / {capacity.interval})"
+        answer.add("request_states", states, every)
+        fit, how = min(fit, capacity.la_blocks // states), f"min({how}, {capacity.la_blocks} // {states})"
+    answer.add("requests_running", fit, f"{how}: held at once, none shares a block")
+
+
+def _intervals(request: Request, layout: Layout, chosen: Mapping[str, Any], capacity: Capacity) -> Table:
+    """Return what multipliers of 1, 2, 4, … keep and cost sequences of a length, beside a checkpoint at every KV block's end.
+
+    Raises UsageError where no checkpoints are kept, no blocks are known, or the length is more than is walked over.
+    """
+    tokens, size = request.request_tokens, sizes.one_block_size(layout, "attention")
+    if tokens is None or capacity.interval is None or capacity.dynamic:
+        raise UsageError(
+            "--intervals: give --request-tokens, a model with recurrent layers, --prefix-caching, and blocks or a budget"
+        )
+    if tokens // size > BLOCKS_MAX:
+        raise UsageError(f"--request-tokens: {tokens} are more than {BLOCKS_MAX} blocks of {size} tokens")
+    every = range(size, tokens + 1, size)
+    rows: list[tuple[Value, ...]] = []
+    for multiplier in (1 << power for power in range(MULTIPLIERS) if size << power <= tokens):
+        given = {**chosen, "cache_interval_multiplier": multiplier}
+        found = sizes.capacity_of(sizes.config_of(given), layout, given, request.release)
+        states, interval = found.states_of(tokens), size * multiplier
+        most, mean = lost_tokens(every, range(interval, tokens + 1, interval), tokens)
+        fit = min(found.kv_blocks // -(-tokens // size), found.la_blocks // states)
+        rows.append((multiplier, interval, found.kv_blocks, found.la_blocks, states, fit, most, round(mean)))
+    columns = ("multiplier", "interval_tokens", "kv_blocks", "la_blocks", "request_states", "requests_running")
+    return Table("intervals", (*columns, "lost_most_tokens", "lost_mean_tokens"), rows)
 
 
 def _multiplier_how(config: SchedulerConfig, release: str) -> str:

@@ -52,12 +52,14 @@ class Request:
     recurrent_state_type: str = "half"
     conv_state_type: str = "half"
     release: str = RELEASES[0]
+    memory: int | None = None
 
 
 @click.command("tensorrt_edge")
 @options.model_options()
 @click.option("--max-batch-size", type=options.SIZE, required=True, help="Rows: sequences at once.")
 @click.option("--max-sequence-length", type=options.SIZE, required=True, help="Tokens that a row holds.")
+@options.memory
 @click.option("--kv-cache-type", type=click.Choice(["half", "fp8"]), default="half", show_default=True)
 @click.option("--recurrent-state-type", type=click.Choice(["half", "float", "bf16"]), default="half", show_default=True)
 @click.option("--conv-state-type", type=click.Choice(["half", "float", "bf16"]), default="half", show_default=True)
@@ -83,6 +85,10 @@ def plan(request: Request) -> Plan:
     answer.add("lengths_bytes", 4 * config.max_batch_size, f"INT32 [{config.max_batch_size}]")
     parts = ("kv_bytes", "recurrent_bytes", "conv_bytes", "lengths_bytes")
     answer.add("total_bytes", sum(int(answer.value(part) or 0) for part in parts))
+    if request.memory is not None:
+        row = int(answer.value("total_bytes") or 0) // request.max_batch_size
+        answer.add("row_bytes", row, f"one sequence of at most {request.max_sequence_length} tokens, whatever its length")
+        answer.add("requests_running", request.memory // row, f"{request.memory} // {row}: rows that fit, the largest batch")
     _remark(answer, model, config, request)
     return answer
 

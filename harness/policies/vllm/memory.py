@@ -13,6 +13,7 @@ from pathlib import Path
 from harness._util import files
 from harness._util.chart import Curves, curves
 from harness._util.errors import UsageError
+from harness.plan.lost import lost_tokens
 from harness.plan.result import Plan, Table, Value
 from harness.trace.format import GroupSpec
 from harness.trace.model import Full, Model, Sliding
@@ -139,7 +140,7 @@ def intervals(of: Pool) -> list[Interval]:
     found = []
     for interval in (None, *steps[max(thinner - 1, 0) :], 0):
         kept = of.kept(interval)
-        most, mean = pool.lost_tokens(dense.hits, kept.hits, length)
+        most, mean = lost_tokens(dense.hits, kept.hits, length)
         share = kept.blocks / dense.blocks if dense.blocks else 0.0
         found.append(Interval(interval, len(kept.hits), kept.blocks, share, most, round(mean)))
     return found
