@@ -11,6 +11,7 @@ from harness.cli import completion
 from harness.cli.options import (
     Finite,
     configurations_of,
+    died,
     engine_of,
     engine_option,
     expectations_of,
@@ -18,6 +19,8 @@ from harness.cli.options import (
     exported_of,
     finish,
     isolation_options,
+    jobs_of,
+    jobs_option,
     policy_option,
     release_option,
     replaced_by,
@@ -85,6 +88,7 @@ _FILE = click.Path(path_type=Path)
     is_flag=True,
     help="Run every trace on an engine that computes tensors; without it, and without --layout, a sample that takes a minute.",
 )
+@jobs_option
 @click.option("--fail-fast", is_flag=True, help="Stop at the first failure that is not expected.")
 @expected_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else, on standard output.")
@@ -111,6 +115,7 @@ def run(
     seconds: float,
     device: str | None,
     full: bool,
+    jobs: int | None,
     fail_fast: bool,
     expected: Path | None,
     strict_expected: bool,
@@ -151,6 +156,8 @@ def run(
         exact_configurations=exact,
         full=full,
         fail_fast=fail_fast,
+        jobs=jobs_of(spec, jobs),
+        on_died=died,
         on_trace=progress.tell,
         on_failure=kept.take,
     )

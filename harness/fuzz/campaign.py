@@ -26,7 +26,7 @@ from harness.run.lockstep import lockstep
 from harness.run.smaller import smallest
 from harness.trace.format import Height, Trace
 from harness.verdict.expected import Entry, Expectations
-from harness.verdict.summary import UNFINISHED, Failure, NotRun, Report, SuiteReport
+from harness.verdict.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
 
 REFUSED_MAX = 200
 """After so many refusals, and no trace that ran, a campaign gives up."""
@@ -109,7 +109,7 @@ class Campaign:
                 self._take(waiting.popleft().result())
             except WorkerDied as died:
                 suite = next(iter(self._suites.values()))
-                suite.crashed.append(f"trace {number} of the campaign: {died}")
+                suite.crashed.append(f"{DIED}{number} of the campaign: {died}")
                 return
             number += 1
             if number == REFUSED_MAX and not self.traces:

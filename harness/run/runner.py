@@ -10,23 +10,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
-from harness._util.errors import EngineBroken, UsageError
+from harness._util.crew import Crew, Task, WorkerDied
+from harness._util.errors import UsageError
 from harness.checkers.finding import Finding, Tally, idle, merge_tallies
 from harness.engines import policy as policies
 from harness.engines.policy import PolicyKind
-from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
-from harness.history.events import Header
 from harness.run import causes
-from harness.run.answers import answered
-from harness.run.execute import attempt, described, drive, seconds_in
-from harness.run.lockstep import NAME as DIFFERENTIAL
-from harness.run.lockstep import lockstep, refused
+from harness.run.execute import attempt
 from harness.run.selection import ANSWERS, Sample, controls, random_traces, why_not
 from harness.run.smaller import smallest
 from harness.run.suites import Stream, Suite
-from harness.trace.capabilities import lacking, within
+from harness.run.trial import Asked, InTurn, Trial, Trials, judged
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
 from harness.trace.shrink import SHORT
@@ -34,26 +31,16 @@ from harness.verdict.arm_row import merge_rows
 from harness.verdict.compared import Compared
 from harness.verdict.control_row import ControlRow, merge_controls
 from harness.verdict.expected import Expectations
-from harness.verdict.result import UNCOUNTED, Result
-from harness.verdict.summary import UNFINISHED, Failure, NotRun, Report, SuiteReport
+from harness.verdict.result import Result
+from harness.verdict.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
 
 FAILURES_SHRUNK = 3
 """How many failures of a run are shrunk, the first of each anomaly; the others are reported as they are."""
 HUNG_MAX = 3
 """After so many traces on which the engine hangs, a run ends."""
 
-Until = Callable[[Finding], bool]
 OnFailure = Callable[[Failure, bool], None]
 """Told of a failure; the second argument says whether it stays as it is."""
-
-
-def _judged(suite: Suite, trace: Trace, engine: Engine, spec: EngineSpec, until: Until | None = None) -> Result:
-    """Run a trace as its suite has it judged."""
-    if suite.tensors is not None:
-        return suite.tensors.judge(trace, engine, spec)
-    if suite.height == ANSWERS:
-        return answered(trace, engine, spec, until=until, keep=False)
-    return (lockstep if suite.paired else drive)(trace, engine, until=until, keep=False)
 
 
 @dataclass
@@ -79,6 +66,10 @@ class Runner:
     """This is one trace of many: a configuration that the engine refuses is left out, though it is the only one."""
     fail_fast: bool = False
     """Stop at the first failure that is not expected."""
+    jobs: int = 1
+    """How many traces are run at a time, each in a process of its own. What comes of the run does not depend on it."""
+    on_died: Callable[[str], None] | None = None
+    """Told of each process that died and was replaced."""
     on_trace: Callable[[str, Trace], None] | None = None
     on_failure: OnFailure | None = None
     """Told of a failure when it was met, and again when it is as small as it gets."""
@@ -97,9 +88,13 @@ class Runner:
         self._shrunk: set[str] = set()
         self._changed: list[str] = []
         """Configurations that the engine ran, and then refused."""
+        trials = Trials({suite.name: suite for suite in suites}, self.engine)
         try:
-            self._suites(suites, policies.get(self.policy))
+            with Crew(1 if self.engine.one_at_a_time else self.jobs, trials.run, self.on_died) as self._crew:
+                self._suites(suites, policies.get(self.policy))
             self._refuse_if_nothing_fits()
+        except WorkerDied as died:
+            self._skip("the rest of the run", str(died))
         except KeyboardInterrupt:
             self._report.interrupted = True
         except UsageError as error:
@@ -124,29 +119,30 @@ class Runner:
                     self._suite(
                         suite, started + self.seconds / endless if suite.endless and self.seconds else None, report, tallies
                     )
+                except WorkerDied as died:
+                    report.crashed.append(str(died))
+                    raise
                 finally:
                     report.arms = merge_rows(report.arms)
                     report.controls = merge_controls(report.controls)
                     report.tallies = merge_tallies(tallies)
-                    report.crashed = sorted({f"{t.checker}: {t.crashed}" for t in tallies if t.crashed})
+                    report.crashed = sorted({*report.crashed, *(f"{t.checker}: {t.crashed}" for t in tallies if t.crashed)})
                     report.seconds = time.perf_counter() - started
 
     def _suite(self, suite: Suite, deadline: float | None, report: SuiteReport, tallies: list[Tally]) -> None:
         """Run the traces of a suite until there are none, the deadline has come, or the first failure if one is enough."""
-        streams = self._streams(suite)
-        if self._short:
-            taken = Sample(suite.sampled, partial(self._leave_out, suite))
-            for index, stream in enumerate(streams):
-                stream.traces = taken.of(stream.traces, index)
-        rounds, most = 0, random_traces(self.engine, short=self._short)
+        streams = self._streams(suite, deadline)
+        turns = InTurn(self._crew, suite, self.engine, streams)
+        rounds = 0
         while streams:
             for stream in list(streams):
-                trace = next(stream.traces, None)
+                begun = turns.take(stream)
                 late = deadline and time.perf_counter() > deadline
-                if trace is None or (late and rounds >= (1 if report.traces else most)):
+                if begun is None or (late and rounds >= (1 if report.traces else self._most)):
                     streams.remove(stream)
+                    turns.drop(stream)
                     continue
-                result = self._trace(suite, stream, trace, report)
+                result = self._trace(suite, stream, *begun, report)
                 if result is not None and stream.control:
                     stream.ran += 1
                     report.controls.append(ControlRow.of(stream.control, result))
@@ -162,18 +158,32 @@ class Runner:
                     self._judge(suite, stream, result, report)
                 elif self._refused(suite, stream.configuration):
                     streams.remove(stream)
+                    turns.drop(stream)
                 if why := self._over():
                     self._skip(f"{suite.name}: further traces", why)
                     return
             rounds += 1
-            if suite.endless and deadline is None and rounds >= most:
-                break
+
+    @property
+    def _most(self) -> int:
+        """How many random traces each configuration gets when the user gives no time."""
+        return random_traces(self.engine, short=self._short)
 
     @property
     def _short(self) -> bool:
         return self.engine.kind.computes and not self.full and not self.chosen_configurations
 
-    def _streams(self, suite: Suite) -> list[Stream]:
+    def _streams(self, suite: Suite, deadline: float | None) -> list[Stream]:
+        """Return the traces of a suite; of an endless one only so many for each configuration, if it has no deadline."""
+        streams, taken = self._whole_streams(suite), Sample(suite.sampled, partial(self._leave_out, suite))
+        for index, stream in enumerate(streams):
+            if self._short:
+                stream.traces = taken.of(stream.traces, index)
+            if suite.endless and deadline is None:
+                stream.traces = islice(stream.traces, self._most)
+        return streams
+
+    def _whole_streams(self, suite: Suite) -> list[Stream]:
         configurations = [configuration for configuration in self.configurations if configuration.runs_at(suite.height)]
         if suite.tensors is not None:
             return suite.tensors.streams(
@@ -212,59 +222,42 @@ class Runner:
         if refusals and not self.alone and not inapplicable and not any(suite.traces for suite in self._report.suites):
             raise UsageError(refusals[-1])
 
-    def _trace(self, suite: Suite, stream: Stream, trace: Trace, report: SuiteReport) -> Result | None:
-        """Run one trace; None if the engine cannot."""
+    def _trace(
+        self, suite: Suite, stream: Stream, trace: Trace, begun: Task[Asked, Trial], report: SuiteReport
+    ) -> Result | None:
+        """Take in what came of one trace; None if it was not run. Raises WorkerDied if it ends the process that runs it."""
         if self.on_trace:
             self.on_trace(suite.name, trace)
-        began = time.perf_counter()
         try:
-            engine = stream.engine.open(trace.header)
-        except EngineBroken:
-            raise
-        except UsageError as error:
-            if suite.tensors is not None:
-                arm = trace.header.name.partition("/")[0]
-                self._skip(f"{suite.name}: arm {arm} on {stream.configuration.name}", str(error))
-                return None
-            if self.exact_configurations:
-                raise
-            self._skip(f"configuration {stream.configuration.name}", str(error))
-            self._refusals.add((suite.height, stream.configuration.name))
-            if stream.ran:
-                after = f"the engine refused it after {stream.ran} of its traces had run: {error}"
-                self._changed.append(f"{suite.name}: configuration {stream.configuration.name}: {after}")
+            trial = begun.result()
+        except WorkerDied as died:
+            raise WorkerDied(f"{DIED}{suite.name}:{trace.header.name}@{stream.name}: {died}") from None
+        if trial.refusal is not None:
+            self._take_refusal(suite, stream, trace, trial.refusal)
             return None
-        header = described(engine, trace.header)
-        self._report.startup_seconds = max(self._report.startup_seconds, time.perf_counter() - began)
-        self._report.engine_version = header.engine_version
-        if suite.paired and (why := header.not_applicable.get(DIFFERENTIAL) or refused(trace, header)):
-            self._skip(f"suite {suite.name}", why)
-            return None
-        if suite.tensors is not None and (why := suite.tensors.inapplicable(trace, header)):
-            self._skip(f"{suite.name}: arm {trace.header.name.partition('/')[0]} on {stream.configuration.name}", why)
-            return None
-        for need in trace.header.needs:
-            if need not in header.capabilities:
-                why = header.not_applicable.get(need, f"engine {self.engine.kind.name} cannot {need}")
-                self._skip(f"{suite.name}: traces that need {need}", why)
-                return None
-        asked = self._within(suite, trace, header)
-        result, bad = attempt(lambda: _judged(suite, asked, engine, stream.engine))
-        report.bad_events += [bad] if bad else []
-        if result.activity.lookups and not result.counted:
-            self._skip(*UNCOUNTED)
-        spent = seconds_in(engine)
-        if spent is not None:
-            self._report.engine_seconds = (self._report.engine_seconds or 0.0) + spent
-        return result
+        self._report.startup_seconds = max(self._report.startup_seconds, trial.startup_seconds)
+        self._report.engine_version = trial.version
+        if trial.inapplicable:
+            self._skip(f"{suite.name}: arm {_arm(trace)} on {stream.configuration.name}", trial.inapplicable)
+        for what, why in trial.skipped:
+            self._skip(what, why)
+        report.bad_events += [trial.bad] if trial.bad else []
+        if trial.engine_seconds is not None:
+            self._report.engine_seconds = (self._report.engine_seconds or 0.0) + trial.engine_seconds
+        return trial.result
 
-    def _within(self, suite: Suite, trace: Trace, header: Header) -> Trace:
-        """Return the trace without what the engine does not declare, and list what that is."""
-        missing = lacking(trace, header.capabilities)
-        for need in missing:
-            why = header.not_applicable.get(need, f"engine {self.engine.kind.name} does not declare it")
-            self._skip(f"{suite.name}: {need} in traces", why)
-        return within(trace, header.capabilities) if missing else trace
+    def _take_refusal(self, suite: Suite, stream: Stream, trace: Trace, refusal: UsageError) -> None:
+        """Take note that the engine refused a trace, or raise that if the user named the configuration."""
+        if suite.tensors is not None:
+            self._skip(f"{suite.name}: arm {_arm(trace)} on {stream.configuration.name}", str(refusal))
+            return
+        if self.exact_configurations:
+            raise refusal
+        self._skip(f"configuration {stream.configuration.name}", str(refusal))
+        self._refusals.add((suite.height, stream.configuration.name))
+        if stream.ran:
+            after = f"the engine refused it after {stream.ran} of its traces had run: {refusal}"
+            self._changed.append(f"{suite.name}: configuration {stream.configuration.name}: {after}")
 
     def _skip(self, what: str, why: str) -> None:
         entry = self._left_out.setdefault((what, why), NotRun(what, why, 0))
@@ -305,7 +298,7 @@ class Runner:
         def alike(finding: Finding) -> bool:
             return finding.anomaly == anomaly
 
-        result, _ = attempt(lambda: _judged(suite, trace, engine.open(trace.header), engine, until=alike))
+        result, _ = attempt(lambda: judged(suite, trace, engine.open(trace.header), engine, until=alike))
         return next(filter(alike, result.findings), None)
 
     def _conclude(self, suites: list[Suite]) -> None:
@@ -330,3 +323,7 @@ class Runner:
             report.vacuous.append(why)
         report.vacuous += filter(None, [report.activity.mostly_given_up])
         report.take_in(self.expected)
+
+
+def _arm(trace: Trace) -> str:
+    return trace.header.name.partition("/")[0]

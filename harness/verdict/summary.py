@@ -26,6 +26,8 @@ from harness.verdict.result import (
 DISAGREEMENT_NAMES = {anomaly.name for anomaly in DISAGREEMENTS}
 
 
+DIED = "trace "
+"""How a line of `crashed` begins that is about a trace, whose process died whenever it was run; others name a checker."""
 UNFINISHED = "interrupted before it was shrunk"
 """Why the trace of a failure is long if nothing came after it."""
 
@@ -62,6 +64,7 @@ class NotRun(msgspec.Struct):
 class SuiteReport(msgspec.Struct, kw_only=True):
     """What came of one suite; `arms` are the lines of cold against cached, `controls` what ran beside an engine that answers.
 
+    `crashed` has a line for each checker that crashed, and for a trace that ended every process that ran it.
     `bad_events` has a line for each trace that was stopped because the engine reported what cannot be followed.
     """
 

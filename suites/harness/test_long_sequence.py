@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import long_sequence
+from benchmarks import length_judged, long_sequence
 from benchmarks.long_sequence import PHASES, section, table
 from benchmarks.long_sequence_subjects import SUBJECTS
 from benchmarks.long_sequence_watch import Watch
@@ -68,3 +68,19 @@ def test_a_new_head_leaves_the_sections_of_others() -> None:
     """The page of speed has sections of several benchmarks; writing the head replaces its own sections alone."""
     page = "# Speed\n\nOld.\n\n## Mine\n\nOld.\n\n## Another\n\nKept.\n"
     assert headed(page, "# Speed\n\nNew.\n\n## Mine\n\nNew.\n") == "# Speed\n\nNew.\n\n## Mine\n\nNew.\n\n## Another\n\nKept.\n"
+
+
+def test_what_judging_costs_is_measured_on_requests_that_are_served() -> None:
+    """Each row has a time for each length, and what grows faster than the sequence is told."""
+    (head, *rows), _ = length_judged.table([300, 3000])
+    assert head == ["", "300", "3,000"] and [row[0].partition(",")[0] for row in rows][-1] == "the end"
+    assert all(float(cell) > 0 for row in rows for cell in row[1:3])
+
+
+def test_a_prompt_whose_cost_grows_with_its_square_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times as long, and a hundred times the time for its end."""
+    monkeypatch.setattr(
+        length_judged, "measure", lambda length: length_judged.Cost(length * 1e-6, 1e-4, 1e-4, length**2 * 1e-9)
+    )
+    _, grown = length_judged.table([1000, 10_000])
+    assert grown == ["end: 10.0 times the time for a token at 10,000 tokens"]

@@ -26,7 +26,7 @@ from harness.verdict.result import (
     EXIT_USAGE,
     Activity,
 )
-from harness.verdict.summary import Failure, Report, Stored, shown
+from harness.verdict.summary import DIED, Failure, Report, Stored, shown
 
 PIPE_WIDTH = 100
 LISTED_MAX = 10
@@ -294,7 +294,9 @@ def reasons(report: Report) -> list[str]:
         return report.vacuous + known
     if report.exit_code == EXIT_UNKNOWN:
         crashed = [tally.checker for tally in report.tallies() if tally.crashed]
-        return [f"checker {', '.join(crashed)} crashed; what it would have judged is open", *known]
+        open_ = [f"checker {', '.join(crashed)} crashed; what it would have judged is open"] if crashed else []
+        died = [line for suite in report.suites for line in suite.crashed if line.startswith(DIED)]
+        return [*open_, *died, *known]
     return []
 
 

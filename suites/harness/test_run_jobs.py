@@ -1,0 +1,108 @@
+"""A run of several processes is the run of one: the same traces, failures, tallies and report, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness.cli import invoke
+from harness.engines.child.engine import Isolation
+from harness.engines.kind import EngineKind
+from harness.engines.protocol import Engine
+from harness.engines.registry import EngineSpec, parse
+from harness.run.runner import Runner
+from harness.run.suites import SUITES
+from harness.trace.configurations import Configuration
+from harness.trace.format import TraceHeader
+from harness.trace.layouts import load
+from harness.verdict.summary import Report
+
+SHORT = [suite for suite in SUITES if suite.name in ("invariants", "differential")]
+LAYOUTS = [Configuration(load(name)) for name in ("full", "full-mamba")]
+TIMES = {"seconds", "startup_seconds", "engine_seconds"}
+
+
+def outcome(report: Report) -> object:
+    """Return all that a report says, but for times."""
+
+    def timeless(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: timeless(entry) for key, entry in value.items() if key not in TIMES}
+        return [timeless(entry) for entry in value] if isinstance(value, list) else value
+
+    return timeless(msgspec.to_builtins(report))
+
+
+ENGINES = {
+    "clean": parse("reference"),
+    "faulty": parse("reference:mutant=block-leaked"),
+    "faulty, in a process of its own": parse("reference:mutant=block-leaked").isolated(Isolation()),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_does_not_depend_on_the_number_of_processes(engine: str) -> None:
+    """Failures with their shrunk traces, tallies, what was left out and what had nothing to judge, in the same order."""
+    reports = [Runner(ENGINES[engine], LAYOUTS, jobs=jobs).run(SHORT[:1]) for jobs in (1, 2, 3)]
+    one, two, three = map(outcome, reports)
+    assert one == two == three
+    assert bool(reports[0].failures) == (engine != "clean") and reports[0].suites[0].traces > 20
+
+
+def test_endless_suites_and_a_run_that_stops_at_its_first_failure_do_not_depend_on_it_either() -> None:
+    """As many random traces of each configuration; and after the first failure nothing more."""
+    for fault, fail_fast in (("", False), (":mutant=reset-keeps-keys", True)):
+        reports = [
+            Runner(parse(f"reference{fault}"), LAYOUTS[:1], jobs=jobs, fail_fast=fail_fast).run(SHORT) for jobs in (1, 2)
+        ]
+        assert outcome(reports[0]) == outcome(reports[1])
+
+
+def dying(die: Callable[[TraceHeader], None]) -> EngineSpec:
+    """Return the reference, which may end its process when it is opened."""
+
+    def opened(header: TraceHeader, options: object) -> Engine:
+        die(header)
+        return parse("reference").open(header)
+
+    return EngineSpec(EngineKind(name="reference", summary="", heights=("manager", "scheduler"), open=opened), {}, "dying")
+
+
+def test_a_killed_process_changes_nothing(tmp_path: Path) -> None:
+    """`kill -9`: what it was at is run again, one line tells of it, and the report is the same."""
+    told, once = list[str](), tmp_path / "once"
+
+    def killed(header: TraceHeader) -> None:
+        if header.name == name and not once.exists():
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    name = next(iter(SHORT[0].traces(LAYOUTS[0], "manager", 0))).header.name
+    whole = Runner(dying(lambda _: None), LAYOUTS).run(SHORT[:1])
+    patched = Runner(dying(killed), LAYOUTS, jobs=2, on_died=told.append).run(SHORT[:1])
+    assert outcome(patched) == outcome(whole)
+    assert once.exists() and len(told) == 1 and "signal 9" in told[0]
+
+
+def test_an_engine_that_ends_its_process_never_passes() -> None:
+    """It leaves with exit code 0 in every process: unknown, with the trace by name; what was found before still counts."""
+    names = [trace.header.name for trace in SHORT[0].traces(LAYOUTS[0], "manager", 0)]
+    report = Runner(dying(lambda header: os._exit(0) if header.name == names[2] else None), LAYOUTS[:1], jobs=2).run(SHORT)
+    (line,) = report.suites[0].crashed
+    assert line.startswith(f"trace invariants:{names[2]}@full: ") and report.suites[0].traces == 2
+    assert report.exit_code == 2
+    assert any(entry.what == "the rest of the run" for entry in report.not_run)
+
+
+def test_the_command_says_why_it_is_unknown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict names the trace, not a checker."""
+    monkeypatch.setattr("harness.cli.run.engine_of", lambda *_: dying(lambda header: os._exit(0)))
+    assert invoke(["run", "--layout", "full", "--suite", "invariants", "--jobs", "2"]) == 2
+    out, err = capsys.readouterr()
+    assert "verdict: unknown" in out and "trace invariants:" in out and "exit code 0" in out
+    assert "what it was at is done again" in err
