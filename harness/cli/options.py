@@ -75,6 +75,10 @@ def expected_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--expected", type=click.Path(path_type=Path), metavar="FILE", help=what)(command)
 
 
+HELD_AT_ONCE = 4
+"""So many processes of an engine are held at once if the user says nothing: each takes the memory of an installation."""
+
+
 def jobs_option(command: Callable[..., int]) -> Callable[..., int]:
     """Add the option that says how many traces are run at a time."""
     return click.option(
@@ -82,7 +86,7 @@ def jobs_option(command: Callable[..., int]) -> Callable[..., int]:
         type=click.IntRange(min=1),
         default=None,
         help="How many traces to run at a time, each in a process of its own; the outcome is the same. Left out: one for each "
-        "core, or 1 for an engine whose traces are run one after another.",
+        "core, at most 4 for an engine with processes of its own, and 1 for one whose traces are run one after another.",
     )(command)
 
 
@@ -96,7 +100,7 @@ def jobs_of(spec: EngineSpec, wanted: int | None) -> int:
     why = spec.one_at_a_time
     if why and wanted is not None and wanted > 1:
         raise UsageError(f"--jobs {wanted}: traces on {spec.kind.name} are run one after another: {why}; leave --jobs out")
-    return 1 if why else wanted or cores()
+    return 1 if why else wanted or (cores() if spec.isolation is None else min(cores(), HELD_AT_ONCE))
 
 
 def died(line: str) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from harness.cli import invoke
+from harness.cli.options import jobs_of
 from harness.engines.child.engine import Isolation
 from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
@@ -106,3 +107,11 @@ def test_the_command_says_why_it_is_unknown(capsys: pytest.CaptureFixture[str], 
     out, err = capsys.readouterr()
     assert "verdict: unknown" in out and "trace invariants:" in out and "exit code 0" in out
     assert "what it was at is done again" in err
+
+
+def test_how_many_traces_are_run_at_a_time_if_the_user_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each core, but not so many copies of an installed engine; what the user says goes."""
+    monkeypatch.setattr("harness._util.workers.cores", lambda: 64)
+    mine, held = parse("reference"), parse("reference").isolated(Isolation())
+    assert (jobs_of(mine, None), jobs_of(held, None), jobs_of(held, 7)) == (64, 4, 7)
+    assert jobs_of(parse("toy"), None) == jobs_of(parse("sample"), None) == 1
