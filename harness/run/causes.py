@@ -11,10 +11,22 @@ from collections.abc import Sequence
 from harness._util.errors import UsageError
 from harness.checkers.answers import DIFFERS, AnswersAgree
 from harness.checkers.finding import Finding
+from harness.engines.kind import EngineKind
 from harness.engines.registry import EngineSpec
 from harness.run.answers import runs
 from harness.run.execute import attempt
-from harness.trace.avoided import AVOIDABLE, BATCH, CACHE, PRESSURE, without_aborts, without_company
+from harness.run.twins import twin_of
+from harness.trace.avoided import (
+    AVOIDABLE,
+    BATCH,
+    CACHE,
+    CONTINUATIONS,
+    DECODING,
+    PRESSURE,
+    told,
+    without_aborts,
+    without_company,
+)
 from harness.trace.format import Trace
 from harness.verdict.result import Result
 
@@ -34,7 +46,7 @@ def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
         return
     bare = spec.variant(kind.controls.get(UNCACHED, kind.cold))
     uncached = _still(trace, bare)
-    avoidable = {name: avoid for name, (_, avoid) in AVOIDABLE.items() if name != PRESSURE or not kind.one_server}
+    avoidable = {name: avoid for name, (_, avoid) in AVOIDABLE.items() if _tells(name, kind)}
     without = {name: _still(other, spec) for name, avoid in avoidable.items() if (other := avoid(trace)) != trace}
     for finding in asked:
         place = finding.anomaly, finding.r
@@ -42,6 +54,22 @@ def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
         finding.cause = BATCH if uncached is not None and place in uncached else "+".join(found) or CACHE
     if not kind.exact_batches:
         _blame_the_batch(trace, spec, bare, [finding for finding in asked if finding.cause != BATCH])
+        _blame_decoding(trace, spec, [finding for finding in asked if CONTINUATIONS in finding.cause.split("+")])
+
+
+def _tells(name: str, kind: EngineKind) -> bool:
+    """Whether something is learned of an engine by avoiding that: not of a pool that is not chosen."""
+    return not (kind.one_server if name == PRESSURE else name == CONTINUATIONS and kind.exact_batches)
+
+
+def _blame_decoding(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
+    """Make decoding the cause of what takes prompts behind answers, if uncached it moves logprobs beyond the tolerance."""
+    differing = [finding for finding in findings if finding.anomaly == DIFFERS]
+    if differing:
+        twin = twin_of(spec, trace.header)
+        if twin.decoded > twin.floor.tolerance:
+            for finding in differing:
+                finding.cause = DECODING
 
 
 def _blame_the_batch(trace: Trace, spec: EngineSpec, bare: EngineSpec, findings: Sequence[Finding]) -> None:
@@ -66,16 +94,14 @@ def leave_open(result: Result, spec: EngineSpec) -> None:
 
     The checker then says what it cannot judge, as one does that crashed: the verdict is unknown.
     """
-    noise = [found for found in result.findings if found.cause == BATCH and found.anomaly == DIFFERS]
+    noise = [found for found in result.findings if found.cause in (BATCH, DECODING) and found.anomaly == DIFFERS]
     if spec.kind.exact_batches or not noise:
         return
     result.findings = [found for found in result.findings if found not in noise]
     tally = next(tally for tally in result.tallies if tally.checker == AnswersAgree.name)
     tally.findings -= len(noise)
-    tally.crashed = (
-        f"without the cache {noise[0].r} is answered differently as well beside others, so it is the batch's doing: "
-        f"{noise[0].sentence.removesuffix(': a contradiction.')}"
-    )
+    says = noise[0].sentence.removesuffix(": a contradiction.")
+    tally.crashed = f"{noise[0].cause}: {told(noise[0].cause)}; so no contradiction is shown: {says}"
 
 
 def _still(trace: Trace, spec: EngineSpec) -> set[tuple[str, str]] | None:

@@ -30,8 +30,8 @@ KEPT = 6
 """Twins that are kept at once."""
 FACTOR = 8
 """The tolerance is so many times the floor."""
-DECODED, DECODED_FACTOR = 8, 3
-"""Of a server whose kernels nobody knows: prompts that continue an answer, and the tolerance in times what that moves."""
+DECODED = 8
+"""So many prompts are asked that continue an answer, to see how far apart decoding and prefill lie."""
 BOUNDS: dict[str, tuple[float, float]] = {
     "float64": (1e-9, 1e-6),
     "float32": (2e-4, 2e-3),
@@ -69,7 +69,7 @@ class Twin:
         self._said: dict[tuple[Any, ...], Answer] = {}
         self._asked = 0
         self._floor: Floor | None = None
-        self._exact = spec.kind.exact_batches
+        self._decoded: float | None = None
 
     def close(self) -> None:
         """Let go of the engine."""
@@ -81,10 +81,19 @@ class Twin:
         if self._floor is None:
             assert self._header.rules.answering is not None
             least, ceiling = BOUNDS[self._header.rules.answering.dtype]
-            floor, decoded = self._measured(), 0.0 if self._exact else self._decoded()
-            tolerance = max(least, FACTOR * floor, DECODED_FACTOR * decoded)
-            self._floor = Floor(max(floor, decoded), tolerance, ceiling)
+            floor = self._measured()
+            self._floor = Floor(floor, max(least, FACTOR * floor), ceiling)
         return self._floor
+
+    @property
+    def decoded(self) -> float:
+        """By how much logprobs differ behind tokens that were generated, and behind the same tokens in a prompt.
+
+        Both without the cache. A block that an answer filled is cached as decoding computed it, and its twin's is not.
+        """
+        if self._decoded is None:
+            self._decoded = self._behind_answers()
+        return self._decoded
 
     def cold(self, asked: Submitted, answer: Answer) -> list[Cold]:
         """Return what it answers to the tokens of a request: all of it, and what follows the engine's own token at a tie.
@@ -154,11 +163,7 @@ class Twin:
         asked = [max(length, answering.shortest) for length in lengths]
         return [spelling.tokens(f"{name}{length}:{length}", (), {}) or [] for length in asked]
 
-    def _decoded(self) -> float:
-        """Return by how much logprobs differ behind tokens that were generated, and behind the same tokens in a prompt.
-
-        Both without the cache. A block that an answer filled is cached as decoding computed it, and its twin is not.
-        """
+    def _behind_answers(self) -> float:
         unit, apart = self._shape.unit, [0.0]
         for number in range(DECODED):
             (text,) = self._texts(f"decoded{number}.", unit // 2 + number * unit // 4)

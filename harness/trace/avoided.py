@@ -83,19 +83,30 @@ def without_chunks(trace: Trace) -> Trace:
     return Trace(replace(trace.header, options={**trace.header.options, CHUNK: UNSPLIT}), trace.ops)
 
 
-PRESSURE = "pressure"
+def without_continuations(trace: Trace) -> Trace:
+    """Let other texts stand where prompts go on after an answer, so that nothing is found that decoding has computed."""
+    ops = (
+        replace(op, prompt=op.prompt.replace("@~", "@").replace("@", "@~")) if isinstance(op, Submit) else op
+        for op in trace.ops
+    )
+    return trace.with_ops(ops)
+
+
+PRESSURE, CONTINUATIONS = "pressure", "continuations"
 AVOIDABLE: Mapping[str, tuple[str, Callable[[Trace], Trace]]] = {
     "aborts": ("if no client goes away", without_aborts),
     "replays": ("if no prompt is an earlier one, a part of it, or one with its answer", without_replays),
     "company": ("if requests come one after another", without_company),
     PRESSURE: ("in a pool from which nothing is evicted", without_pressure),
+    CONTINUATIONS: ("if no prompt goes on after an answer", without_continuations),
     "chunks": ("if every prompt is computed in one step", without_chunks),
 }
 """By name: when a trace of that cause passes, and how a trace is made so."""
 
 
-BATCH, CACHE = "batch", "cache"
+BATCH, CACHE, DECODING = "batch", "cache", "decoding"
 MEANINGS = {
+    DECODING: "passes if no prompt goes on after an answer, and uncached decoding and prefill round differently as well",
     BATCH: "fails without the cache as well: the model's doing, or the batch's",
     CACHE: "passes without the cache, and with nothing less",
     **{name: f"passes {when}" for name, (when, _) in AVOIDABLE.items()},

@@ -101,6 +101,7 @@ def _replays(trace: Trace) -> int:
 
 
 CHECKS = {
+    "continuations": lambda trace: not any("@" in op.prompt.replace("@~", "") for op in trace.ops if isinstance(op, Submit)),
     "aborts": lambda trace: not any(isinstance(op, Abort) for op in trace.ops),
     "replays": lambda trace: _replays(trace) == 0,
     "company": _apart,
@@ -111,7 +112,7 @@ CHECKS = {
 
 def test_causes_are_known_words() -> None:
     """Each has a meaning that a report tells, and nothing else can be avoided."""
-    assert set(MEANINGS) == {*AVOIDABLE, "batch", "cache"}
+    assert set(MEANINGS) == {*AVOIDABLE, "batch", "cache", "decoding"}
     with pytest.raises(UsageError, match="did you mean 'aborts'"):
         avoiding(write(WHOLE, "idle", 0), "abort")
 

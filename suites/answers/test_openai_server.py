@@ -20,7 +20,7 @@ from harness.run.runner import Runner
 from harness.run.suites import SUITES
 from harness.trace.answer_random import random_answers
 from harness.trace.answer_stories import write
-from harness.trace.avoided import without_company
+from harness.trace.avoided import without_company, without_continuations
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
 from harness.trace.spelling import Spelling
@@ -184,7 +184,17 @@ def test_what_differs_without_the_cache_too_is_the_batchs_doing_and_unknown() ->
     with Double(noise=0.01, noisy_from=3 * BLOCK, pace=0.001).serving() as double:
         report = whole_run(spec_of(double), "newcomers", "pressure")
     assert report.exit_code == 2 and not report.failures
-    assert "so it is the batch's doing" in report.suites[0].crashed[0]
+    assert "batch: it fails without the cache as well" in report.suites[0].crashed[0]
+
+
+def test_what_decoding_rounds_otherwise_than_prefill_is_unknown_and_can_be_avoided() -> None:
+    """A block that an answer filled is cached as it was decoded; its twin's is computed by prefill."""
+    with Double(decoding=0.01).serving() as double:
+        spec = spec_of(double)
+        report = whole_run(spec, "conversations", "replays")
+        assert report.exit_code == 2 and not report.failures
+        assert "decoding: it passes if no prompt goes on after an answer" in report.suites[0].crashed[0]
+        assert not runs(without_continuations(story(spec, "conversations")), spec).findings
 
 
 def test_what_a_step_waits_for_and_who_goes_away() -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from harness.engines.fault_tools import wrap
 from harness.engines.sample.engine import SampleEngine, configurations
 from harness.engines.sample.server import Request
 from harness.engines.sample.server_faults import FAULTS
@@ -29,7 +30,7 @@ class Double:
 
     `salts`: it heeds `cache_salt`; `switch`: it heeds `cache_prompt`; `counts`: it says what it restored. `pace`: seconds in
     front of each of its steps. `noise`: by which share logits move for each other request in a batch, if it has a prompt of
-    `noisy_from` tokens or more.
+    `noisy_from` tokens or more; `decoding`: by which share decoding moves a state otherwise than prefill does.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Double:
         counts: bool = True,
         noise: float = 0.0,
         noisy_from: int = 0,
+        decoding: float = 0.0,
         pace: float = 0.0,
         said: Callable[[dict[str, Any], int], Any] = lambda part, number: part,
         meets: Meets = lambda handler, number: False,
@@ -51,6 +53,13 @@ class Double:
         engine = SampleEngine(header, {"caching": "on" if caching else "off"})
         if mutant:
             FAULTS[mutant].plant(engine)
+
+        def token(original: Any, request: Request) -> None:
+            original(request)
+            if request.computed > request.prompt:
+                request.state = tuple(value * (1 + decoding) for value in request.state)
+
+        wrap(engine.server, "_token", token)
         self.server, self.salts, self.switch, self.counts, self.pace = engine.server, salts, switch, counts, pace
         self.said, self.meets, self.noise, self.noisy_from = said, meets, noise, noisy_from
         self.bodies: list[dict[str, Any]] = []

@@ -1,0 +1,28 @@
+"""Serves one of the models that `llama_cpp_models.py` makes with llama.cpp's own defaults, for the engine `openai-server`.
+
+    python ci/llama_cpp_server.py MODEL.gguf
+
+It needs `xllamacpp`. It prints its address when it serves, and serves until it is ended.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from threading import Event
+
+from harness.engines.llama_cpp.server import Server
+from harness.engines.llama_cpp.settings import CONTEXT, NUMBERS, SWITCHES, UNSPLIT, Settings
+
+
+def main(model: str) -> None:
+    """Serve a model."""
+    with tempfile.TemporaryDirectory(prefix="cachewitness-") as files:
+        server = Server(Path(model), Settings(CONTEXT, UNSPLIT, NUMBERS, SWITCHES), files + "/")
+        print(f"http://{server.address}", flush=True)
+        Event().wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
