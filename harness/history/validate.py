@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness._util import jsonl
 from harness._util.errors import UsageError
 from harness.history import events as history
 from harness.history.events import Event, Header, History
@@ -143,4 +144,4 @@ def _stranger(op: Op, known: set[str]) -> str:
 
 def _lines(path: Path) -> list[int]:
     """Return the line of each entry of a file after its header; blank lines are no entries."""
-    return [number for number, text in enumerate(path.read_bytes().splitlines(), start=1) if text.strip() or number == 1][1:]
+    return [number for number, text in enumerate(jsonl.read(path), start=1) if text.strip() or number == 1][1:]

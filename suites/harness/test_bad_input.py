@@ -5,12 +5,16 @@ There is no lenient mode: nothing is guessed, skipped or judged of such a file.
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness._util import jsonl
 from harness._util.data import fixtures
 from harness.cli import invoke
 from harness.engines.policy import names
@@ -181,6 +185,43 @@ def test_a_file_cut_off_inside_a_line_is_refused_there(
 def test_a_file_of_the_other_kind_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     (other,) = (path for name, path in COMMANDS.items() if name != command)
     refused(command, other, f"{other.name}:1: ", capsys)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_may_be_packed_or_come_on_standard_input(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the same verdict; a history is read more than once, also from there."""
+    content = COMMANDS[command].read_bytes()
+    expected = invoke([command, str(COMMANDS[command])]), capsys.readouterr().out
+    packed = tmp_path / COMMANDS[command].name
+    packed.write_bytes(gzip.compress(content))
+    assert invoke([command, str(packed)]) == expected[0]
+    assert capsys.readouterr().out.splitlines()[:3] == expected[1].splitlines()[:3]
+    for given in (content, gzip.compress(content)):
+        jsonl._standard_input.cache_clear()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        assert invoke([command, "-"]) == expected[0]
+        assert capsys.readouterr().out.splitlines()[:3] == expected[1].splitlines()[:3]
+    jsonl._standard_input.cache_clear()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_packed_file_that_is_cut_off_or_unpacks_without_end_is_refused(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(jsonl, "LINE_MAX", 100_000)
+    whole = gzip.compress(COMMANDS[command].read_bytes())
+    bomb = gzip.compress(b"[" * 10_000_000)
+    for content, told in (
+        (whole[:-20], "cannot be unpacked"),
+        (b"\x1f\x8b\x00 no gzip", "cannot be"),
+        (bomb, ":1: longer than"),
+    ):
+        (tmp_path / "x.jsonl.gz").write_bytes(content)
+        assert invoke([command, str(tmp_path / "x.jsonl.gz")]) == 4
+        error = capsys.readouterr().err
+        assert told in error and "x.jsonl.gz" in error and "Traceback" not in error
 
 
 @pytest.mark.parametrize("policy", names())
