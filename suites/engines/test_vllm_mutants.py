@@ -22,7 +22,7 @@ from harness.trace.generate import random_trace
 from suites.support.real_vllm import REAL, SOURCE, needs_vllm
 
 SHARED = [mutant for mutant in all_mutants().values() if "vllm" in mutant.engines]
-SHARED_MIN, OWN_MIN, SHIPPED_MIN, IMITATED_MAX = 6, 60, 30, 6
+SHARED_MIN, OWN_MIN, SHIPPED_MIN, IMITATED_MAX = 6, 60, 40, 6
 SCHEDULER_MIN, WORKER_MIN, CONNECTOR_MIN = 12, 14, 6
 BUDGET = 60.0
 

@@ -24,6 +24,8 @@ def further_configurations() -> list[Configuration]:
         Configuration(unequal, {"retention_interval": 32, "num_speculative_tokens": 3, "async_depth": 1}),
         Configuration(three, {"retention_interval": None, "use_eagle": True, "num_speculative_tokens": 3, "async_depth": 2}),
         Configuration(chunked, {"retention_interval": None, "async_depth": 1}),
+        Configuration(unequal, {"retention_interval": None, "async_depth": 1, "max_num_batched_tokens": 16}),
+        Configuration(unequal, {"scheduling_policy": "priority", "num_speculative_tokens": 3, "async_depth": 1}),
         Configuration(full, {"sessions": True, "async_depth": 1}),
         Configuration(three, {"retention_interval": 0, "sessions": True}),
         Configuration(window, {"retention_interval": None, "sessions": True, "num_speculative_tokens": 3}),
@@ -41,4 +43,5 @@ def connector_configurations() -> list[Configuration]:
         Configuration(window, {"retention_interval": 0, "tier_pages": 24}),
         Configuration(three, {"retention_interval": None, "tier_pages": 96, "tier_delay": 2}),
         Configuration(full, {"tier_pages": 32, "num_speculative_tokens": 3}),
+        Configuration(full, {"tier_pages": 64, "tier_delay": 2, "use_eagle": True}),
     ]

@@ -13,6 +13,7 @@ from harness.engines.real_vllm.edits import Edit, edited
 from harness.engines.real_vllm.patch import SCHEDULER
 
 OWNER = "Scheduler"
+OFFLOADER, OFFLOADED = "v1.simple_kv_offload.manager", "SimpleCPUOffloadScheduler"
 OFFLOADING, OFFLOADS = "distributed.kv_transfer.kv_connector.v1.offloading.scheduler", "OffloadingConnectorScheduler"
 
 fault = partial(edited, height="scheduler")
@@ -114,8 +115,85 @@ ON_OFFLOADING: tuple[Mutant, ...] = (
         checker="safety-law",
         group="K",
     ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_get_local_prefix_cache_hit",
+            "if connector is not None and connector.supports_divergent_local_hybrid_hits:",
+            "if connector is not None:",
+        ),
+        name="vllm-hit-cut-for-any-connector",
+        what="A hit that a connector was to complete is asked of one that cannot, and what the pool had is lost.",
+        mirrors="vllm-project/vllm#50344",
+        anomaly="lost-hit",
+        checker="reuse-floor",
+        group="C",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "schedule",
+            "limit_lookahead_tokens = load_kv_async and self.num_lookahead_tokens > 0",
+            "limit_lookahead_tokens = False",
+        ),
+        name="vllm-lookahead-of-a-load",
+        what="A request that is loaded is given room for drafts in blocks that the step that runs it asks for again.",
+        mirrors="vllm-project/vllm#46694",
+        anomaly="stuck",
+        checker="progress",
+        group="K",
+    ),
+    fault(
+        Edit(
+            OFFLOADING,
+            OFFLOADS,
+            "_update_req_states",
+            "for group_state in req_status.group_states: group_state.block_ids.clear()",
+            "pass",
+        ),
+        Edit(OFFLOADING, OFFLOADS, "get_num_new_matched_tokens", "group_state.block_ids.clear()", "pass"),
+        name="vllm-offload-appends-to-the-old-blocks",
+        what="The blocks of a request that is resumed are noted behind those that it had before it was preempted.",
+        mirrors="vllm-project/vllm#29870",
+        anomaly="partial-commit",
+        checker="commit-order",
+        group="K",
+    ),
+    fault(
+        Edit(
+            OFFLOADING,
+            OFFLOADS,
+            "_build_connector_meta",
+            "if not req_status.transfer_jobs: del self._req_status[req_id]",
+            "del self._req_status[req_id]",
+        ),
+        name="vllm-offload-forgotten-before-its-last-store",
+        what="A finished request is forgotten when its last store begins, and nobody is there when it ends.",
+        mirrors="vllm-project/vllm#49671",
+        anomaly="died",
+        checker="engine",
+        group="K",
+    ),
 )
 
-SHIPPED_CONNECTED = ON_OFFLOADING
-SHIPPED_CONNECTOR_OF: Mapping[str, str] = {fault.name: "offloading" for fault in ON_OFFLOADING}
+ON_SIMPLE: tuple[Mutant, ...] = (
+    fault(
+        Edit(OFFLOADER, OFFLOADED, "__init__", "use_eagle=use_eagle_block_drop", "use_eagle=False"),
+        name="vllm-simple-offload-without-eagle",
+        what="The second tier is looked up without the block that EAGLE gives up, and loads more than may be hit.",
+        mirrors="vllm-project/vllm#49071",
+        anomaly="stuck",
+        checker="progress",
+        group="K",
+        built=True,
+    ),
+)
+
+SHIPPED_CONNECTED = ON_OFFLOADING + ON_SIMPLE
+SHIPPED_CONNECTOR_OF: Mapping[str, str] = {
+    **{fault.name: "offloading" for fault in ON_OFFLOADING},
+    **{fault.name: "simple" for fault in ON_SIMPLE},
+}
 """The connector on which each is shown."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from harness.engines.mutant import Mutant
 from harness.engines.real_vllm.edits import Edit, edited
-from harness.engines.real_vllm.patch import COORDINATOR, MANAGER, SCHEDULER, SINGLE, SPECS, UTILS
+from harness.engines.real_vllm.patch import COORDINATOR, MANAGER, POOL, SCHEDULER, SINGLE, SPECS, UTILS
 
 SPLIT = "_mamba_block_aligned_split"
 HYBRID = "HybridKVCacheCoordinator"
@@ -272,5 +272,29 @@ SHIPPED: tuple[Mutant, ...] = (
         checker="no-fabricated-snapshots",
         group="D",
         height="scheduler",
+    ),
+    edited(
+        Edit(SINGLE, "SlidingWindowManager", "reachable_block_mask", "shift = 1 if use_eagle else 0", "shift = 0"),
+        name="vllm-eagle-s-block-not-kept",
+        what="Of a window that is kept for a hit the block that EAGLE looks ahead into is not, so another is kept instead.",
+        mirrors="vllm-project/vllm#44082",
+        anomaly="over-dense-retention",
+        checker="interval-sparsity",
+        group="E",
+    ),
+    edited(
+        Edit(
+            POOL,
+            "BlockPool",
+            "cache_partial_block",
+            "curr_mm_idx = 0 mm_features = request.mm_features if block_start > 0 and mm_features:",
+            "curr_mm_idx = -1 if block_start > 0 else 0\nmm_features = None\nif mm_features:",
+        ),
+        name="vllm-key-event-of-the-last-image",
+        what="The event of a key inside a block names the request's last image, whichever image is in the block.",
+        mirrors="mended in vLLM 0.31",
+        anomaly="false-key-event",
+        checker="key-events",
+        group="J",
     ),
 )
