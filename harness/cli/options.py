@@ -86,7 +86,7 @@ def jobs_option(command: Callable[..., int]) -> Callable[..., int]:
         type=click.IntRange(min=1),
         default=None,
         help="How many traces to run at a time, each in a process of its own; the outcome is the same. Left out: one for each "
-        "core, at most 4 for an engine with processes of its own, and 1 for one whose traces are run one after another.",
+        "core, at most 4 for an installed engine, and 1 for one that computes, only answers or is not this package's.",
     )(command)
 
 
@@ -100,7 +100,9 @@ def jobs_of(spec: EngineSpec, wanted: int | None) -> int:
     why = spec.one_at_a_time
     if why and wanted is not None and wanted > 1:
         raise UsageError(f"--jobs {wanted}: traces on {spec.kind.name} are run one after another: {why}; leave --jobs out")
-    return 1 if why else wanted or (cores() if spec.isolation is None else min(cores(), HELD_AT_ONCE))
+    if wanted is not None or why or spec.others:
+        return wanted or 1
+    return cores() if spec.isolation is None else min(cores(), HELD_AT_ONCE)
 
 
 def died(line: str) -> None:

@@ -48,6 +48,12 @@ class EngineSpec:
         return MUTANT in self.options if self.kind.is_reference else self.kind.replays
 
     @property
+    def others(self) -> bool:
+        """Whether somebody else wrote it, in another package or as a command: two of it may want one port, or one file."""
+        entry = plugins.registered(GROUP).get(self.kind.name)
+        return bool(self.kind.command) or (entry is not None and not entry.value.startswith(_OWN))
+
+    @property
     def foreign(self) -> bool:
         """Whether it is not this package's own code, so that it may do to its process what it likes."""
         entry = plugins.registered(GROUP).get(self.kind.name)

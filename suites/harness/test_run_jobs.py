@@ -110,8 +110,10 @@ def test_the_command_says_why_it_is_unknown(capsys: pytest.CaptureFixture[str], 
 
 
 def test_how_many_traces_are_run_at_a_time_if_the_user_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for each core, but not so many copies of an installed engine; what the user says goes."""
+    """One for each core, fewer copies of an installed engine, one of what may want a port; what the user says goes."""
     monkeypatch.setattr("harness._util.workers.cores", lambda: 64)
     mine, held = parse("reference"), parse("reference").isolated(Isolation())
     assert (jobs_of(mine, None), jobs_of(held, None), jobs_of(held, 7)) == (64, 4, 7)
+    theirs = parse("jsonl:command=my-engine")
+    assert (jobs_of(theirs, None), jobs_of(theirs, 2)) == (1, 2)
     assert jobs_of(parse("toy"), None) == jobs_of(parse("sample"), None) == 1
