@@ -116,7 +116,7 @@ answered() {
     shift 2
     printf '\n== %s\n' "$name"
     "$python" -m harness.cli run --engine "openai-server:url=$url,block=128,shortest=2" --suite answers \
-        --option avoid=continuations "$@" || got=$?
+        "$@" || got=$?
     if [[ ! $got =~ ^($expected)$ ]]; then
         echo "stage_vllm_server: $name ended with $got, not with $expected" >&2
         status=1
@@ -173,10 +173,11 @@ faulty() {
 
 answers() {
     serve "" --enable-prefix-caching
-    answered '0|2' "the suite answers, by the server's URL: a pass, or unknown if who shares a batch shows in bfloat16"
+    answered 0 "the suite answers, by the server's URL, one request after another" --option avoid=continuations+company
+    answered '0|2' "the same beside others, which may be unknown in bfloat16" --option avoid=continuations
     stop
     serve skip-restores --enable-prefix-caching
-    answered 1 "the same, and a worker's fault: skip-restores" --fail-fast
+    answered 1 "the suite answers, and a worker's fault: skip-restores" --fail-fast
     struck skip-restores
 }
 
