@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness._util.errors import UsageError
-from harness.trace.model import DTYPE_BYTES, Full, Latent, Model, Recurrent
+from harness.trace.model import DTYPE_BYTES, Full, Latent, Model, Recurrent, Sliding
 from reference_impl.vllm.sizing import mamba_state_bytes
 
 
@@ -30,6 +30,16 @@ def is_gated_delta(model: Model) -> bool:
     return any(isinstance(cache, Recurrent) and cache.family == "gdn" for cache in model.caches)
 
 
+def rank_token_bytes(keys: Full | Sliding, ranks: int) -> int:
+    """Return what one of so many ranks keeps of a token in one layer; a head that is on several is kept by each.
+
+    Raises UsageError for heads that cannot be divided.
+    """
+    if keys.kv_heads % ranks and ranks % keys.kv_heads:
+        raise UsageError(f"--tensor-parallel-size: {keys.kv_heads} KV heads cannot be divided by {ranks}")
+    return keys.token_bytes // keys.kv_heads * max(keys.kv_heads // ranks, 1)
+
+
 def hybrid_of(model: Model, tensor_parallel_size: int, named: str) -> Hybrid:
     """Return what one of so many ranks keeps of a hybrid; `named` is the option that named it, for messages.
 
@@ -45,12 +55,7 @@ def hybrid_of(model: Model, tensor_parallel_size: int, named: str) -> Hybrid:
     heads = state.state_shape[0] if state.state_shape else state.conv_channels
     if heads % ranks or state.conv_channels % ranks:
         raise UsageError(f"--tensor-parallel-size: {heads} recurrent heads cannot be divided by {ranks}")
-    if isinstance(keys, Latent):
-        token_bytes = keys.entry_bytes
-    elif keys.kv_heads % ranks and ranks % keys.kv_heads:
-        raise UsageError(f"--tensor-parallel-size: {keys.kv_heads} KV heads cannot be divided by {ranks}")
-    else:
-        token_bytes = keys.token_bytes // keys.kv_heads * max(keys.kv_heads // ranks, 1)
+    token_bytes = keys.entry_bytes if isinstance(keys, Latent) else rank_token_bytes(keys, ranks)
     state_bytes = mamba_state_bytes(
         state.conv_channels // ranks, state.conv_kernel, DTYPE_BYTES[state.conv_dtype], state.state_bytes // ranks
     )

@@ -44,6 +44,16 @@ def test_requests_of_windows_by_hand() -> None:
     assert few.value("request_blocks") == 512 + (127 + 16 + 15) // 16 + 1
 
 
+def test_ranks_divide_the_heads_and_keep_one_at_least() -> None:
+    """8 heads of 64: half the bytes on two ranks, an eighth on eight, and no less on sixteen."""
+    whole = plan(Request("gpt-oss-20b", memory=GIB)).value("pool_block_bytes")
+    for ranks, share in ((1, 1), (2, 2), (8, 8), (16, 8)):
+        answer = plan(Request("gpt-oss-20b", memory=GIB, tensor_parallel_size=ranks))
+        assert answer.value("pool_block_bytes") == 12 * 32768 // share == int(whole or 0) // share
+    with pytest.raises(UsageError, match="--tensor-parallel-size: 8 KV heads cannot be divided by 3"):
+        plan(Request("gpt-oss-20b", memory=GIB, tensor_parallel_size=3))
+
+
 def test_a_shared_beginning_is_held_once() -> None:
     """2 048 tokens are three blocks of 544; from 0.26 on the second request keeps the boundary, before it is what is kept."""
     answer = plan(Request(NEXT, prompt_tokens=8192, memory=40 * GIB, shared_prefix=2048))

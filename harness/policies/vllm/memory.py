@@ -13,6 +13,7 @@ from pathlib import Path
 from harness._util import files
 from harness._util.chart import Curves, curves
 from harness._util.errors import UsageError
+from harness.plan.hybrid import rank_token_bytes
 from harness.plan.lost import lost_tokens
 from harness.plan.result import Plan, Table, Value
 from harness.trace.format import GroupSpec
@@ -75,8 +76,8 @@ def group_of(spec: GroupSpec, where: str) -> Group:
     return Group(spec.kind, spec.block_size, spec.layers, spec.window)
 
 
-def page_bytes(model: Model, groups: Sequence[Group], where: str) -> int:
-    """Return the bytes of one layer's block of a model of attention alone; all groups have blocks of the same bytes.
+def page_bytes(model: Model, groups: Sequence[Group], ranks: int, where: str) -> int:
+    """Return the bytes of one layer's block of a model of attention alone, on one of so many ranks.
 
     Raises UsageError for layers that keep something else than heads.
     """
@@ -84,7 +85,7 @@ def page_bytes(model: Model, groups: Sequence[Group], where: str) -> int:
     for cache in model.caches:
         if not isinstance(cache, Full | Sliding):
             raise UsageError(f"{where}: model.caches: what a page weighs is worked out for keys and values in heads alone")
-        weights["full" if isinstance(cache, Full) else "sliding", getattr(cache, "window", 0)] = cache.token_bytes
+        weights["full" if isinstance(cache, Full) else "sliding", getattr(cache, "window", 0)] = rank_token_bytes(cache, ranks)
     return max(group.block_size * weights[group.kind, group.window] for group in groups)
 
 

@@ -194,7 +194,7 @@ def _plan_windows(answer: Plan, request: Request, model: Model) -> Callable[[], 
             answer.add(f"{name}_kept_share", kept / blocks if blocks else 0.0, "of the blocks that dense retention keeps")
     where = sources.option(request.layout)
     own = [memory.group_of(group, where) for group in groups]
-    return lambda: _pool(request, model, own, memory.page_bytes(model, own, where), 1)
+    return lambda: _pool(request, model, own, memory.page_bytes(model, own, request.tensor_parallel_size, where), 1)
 
 
 def _pool(request: Request, model: Model, groups: list[Group], page_bytes: int, pages: int) -> Pool:
