@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+NOTICED_S = 5.0
+"""Seconds in which it is noticed that the processes of a pool are gone."""
 
 
 def die_with_the_parent() -> None:
@@ -51,11 +53,21 @@ def started(count: int, begin: Callable[..., object] | None, *given: Any, method
 
 
 def end(pool: ProcessPoolExecutor) -> None:
-    """End a pool and its processes at once, whatever they are at."""
+    """End a pool and its processes at once, whatever they are at.
+
+    A process may die in the middle of telling its result. The thread that reads results would wait for the rest for ever, and
+    Python for that thread: it sees the end once nobody can write any more, this process included.
+    """
     processes = list((pool._processes or {}).values())
+    watching: Any = pool._executor_manager_thread
+    results: Any = pool._result_queue
     pool.shutdown(wait=False, cancel_futures=True)
     for process in processes:
         process.kill()
+    if results is not None:
+        results._writer.close()
+    if watching is not None:
+        watching.join(NOTICED_S)
 
 
 def _begin(parent: int, begin: Callable[..., object] | None, given: tuple[Any, ...]) -> None:

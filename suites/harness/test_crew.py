@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from harness._util.crew import Crew, Task, WorkerDied
+from harness._util.crew import Crew, Task, WorkerDied, possible
 from harness._util.errors import EngineMissing
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def squared(number: int) -> int:
@@ -93,3 +97,24 @@ def test_no_process_is_left_behind() -> None:
     for process in there:
         process.join(5)
     assert there and [process.exitcode for process in there] == [-signal.SIGKILL] * len(there)
+
+
+ENDED_WHILE_IT_TELLS = """
+import sys, time
+from harness._util import workers
+
+pool = workers.started(2, None, method="fork")
+told = [pool.submit(bytes, 1 << 24) for _ in range(40)]
+told[0].result()
+workers.end(pool)
+print("ended")
+"""
+
+
+@pytest.mark.skipif(not possible(), reason="processes are not copied here")
+def test_processes_that_are_ended_while_they_tell_a_result_hold_nobody_up() -> None:
+    """Half a result lies in the pipe; Python would wait for the rest of it when it ends."""
+    surroundings = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-P", "-c", ENDED_WHILE_IT_TELLS]
+    done = subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
