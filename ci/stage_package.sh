@@ -11,7 +11,7 @@ exec </dev/null
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-dist=${CACHEWITNESS_DIST:-$work/dist}
+dist=$(realpath -m "${CACHEWITNESS_DIST:-$work/dist}")
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export PIPX_HOME=$work/pipx UV_CACHE_DIR=$work/uv PIP_DISABLE_PIP_VERSION_CHECK=1
 unset PYTHONPATH PYTHONHOME

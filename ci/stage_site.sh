@@ -10,7 +10,7 @@ exec </dev/null
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-site=${CACHEWITNESS_SITE:-$work/site}
+site=$(realpath -m "${CACHEWITNESS_SITE:-$work/site}")
 "${PYTHON:-python3}" -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install --quiet 'mkdocs-material>=9.6,<10' 'mkdocs>=1.6,<2'
 (cd ci/site && PYTHONPATH=. NO_MKDOCS_2_WARNING=1 "$work/venv/bin/python" -m mkdocs build --strict --quiet --site-dir "$site")

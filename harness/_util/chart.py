@@ -106,7 +106,7 @@ def curves(panels: Sequence[Curves]) -> str:
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
     at = LEFT
-    for name, (colour, dashes) in zip(panels[0].rates, LINES, strict=False):
+    for name, (colour, dashes) in zip(panels[0].rates, LINES[: len(panels[0].rates)], strict=True):
         parts.append(f'<path d="M{at},18h26" stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"/>')
         parts.append(f'<text x="{at + 32}" y="22">{escape(name)}</text>')
         at += 52 + 7 * len(name)
@@ -122,7 +122,7 @@ def _lines(panel: Curves, x: int, y: int) -> list[str]:
         level = y + HEIGHT - round(share * HEIGHT)
         parts.append(f'<path d="M{x},{level}h{WIDTH}" stroke="#dddddd"/>')
         parts.append(f'<text x="{x - 6}" y="{level + 4}" text-anchor="end">{share:.0%}</text>')
-    for rates, (colour, dashes) in zip(panel.rates.values(), LINES, strict=False):
+    for rates, (colour, dashes) in zip(panel.rates.values(), LINES[: len(panel.rates)], strict=True):
         points = " ".join(f"{a},{y + HEIGHT - rate * HEIGHT:.0f}" for a, rate in zip(across, rates, strict=True))
         style = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"'
         parts.append(f'<polyline fill="none" {style} points="{points}"/>')

@@ -86,7 +86,8 @@ def jobs_option(command: Callable[..., int]) -> Callable[..., int]:
         type=click.IntRange(min=1),
         default=None,
         help="How many traces to run at a time, each in a process of its own; the outcome is the same. Left out: one for each "
-        "core, at most 4 for an installed engine, and 1 for one that computes, only answers or is not this package's.",
+        "core on Linux, at most 4 for an installed engine, and 1 for one that computes, only answers or is not this package's; "
+        "elsewhere always 1.",
     )(command)
 
 

@@ -61,8 +61,9 @@ def load_trace(path: Path) -> Trace:
 
     Raises UsageError naming the file, the line and the field if anything does not fit the format, or no engine could do it.
     """
-    asked = trace.load(path)
-    line_of = _lines(path)
+    lines = jsonl.read(path)
+    asked = trace.parse(lines, str(path))
+    entries = [number for number, text in enumerate(lines[1:], start=2) if text.strip()]
     for group in asked.header.layout.groups:
         if problem := spans_problem(group, "at `$.layout.groups`"):
             raise UsageError(f"{path}:1: {problem}")
@@ -71,7 +72,7 @@ def load_trace(path: Path) -> Trace:
             f"{path}:1: {asked.header.pages} - at `$.pages`; a pool has the null block and another, at most {PAGES_MAX}"
         )
     known: set[str] = set()
-    for number, op in zip(line_of, asked.ops, strict=True):
+    for number, op in zip(entries, asked.ops, strict=True):
         if problem := _op_problem(op) or _height_problem(op, asked.header.height) or _stranger(op, known):
             raise UsageError(f"{path}:{number}: {problem}")
     return asked
@@ -140,8 +141,3 @@ def _stranger(op: Op, known: set[str]) -> str:
         named = [*((r, "run") for r, _ in op.run), *((r, "withdraw") for r in op.withdraw), *((r, "cancel") for r in op.cancel)]
     strange = [f"request {r!r} was never submitted - at `$.{field}`" for r, field in named if r not in known]
     return strange[0] if strange else ""
-
-
-def _lines(path: Path) -> list[int]:
-    """Return the line of each entry of a file after its header; blank lines are no entries."""
-    return [number for number, text in enumerate(jsonl.read(path), start=1) if text.strip() or number == 1][1:]

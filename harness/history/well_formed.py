@@ -253,9 +253,8 @@ class WellFormedness:
             tokens = scheduled.get(run.r)
             if tokens is None:
                 raise Nonsense(f"{run.r!r} is not in step {event.step} - at `$.runs`; settle the runs that it began with")
-            over = (
-                run.r in self.ended or (event.step, run.r) in self._in_vain
-            )  # its step runs all the same, over tokens that nobody will know
+            # The step of a request that is over runs all the same, over tokens that nobody will know.
+            over = run.r in self.ended or (event.step, run.r) in self._in_vain
             self._check_chunk(run, max(run.known, self.tokens[run.r]) if over else self.tokens[run.r])
             scheduled[run.r] = run.stop, len(run.drafts)
         for field in ("before", "after"):

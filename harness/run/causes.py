@@ -58,8 +58,13 @@ def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
 
 
 def _tells(name: str, kind: EngineKind) -> bool:
-    """Whether something is learned of an engine by avoiding that: not of a pool that is not chosen."""
-    return not (kind.one_server if name == PRESSURE else name == CONTINUATIONS and kind.exact_batches)
+    """Whether something is learned of an engine by avoiding that.
+
+    Nothing is of the pressure on a server whose pool is not chosen, nor of continuations where batches compute alike.
+    """
+    if name == PRESSURE:
+        return not kind.one_server
+    return name != CONTINUATIONS or not kind.exact_batches
 
 
 def _blame_decoding(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:

@@ -67,7 +67,7 @@ class Runner:
     fail_fast: bool = False
     """Stop at the first failure that is not expected."""
     jobs: int = 1
-    """How many traces are run at a time, each in a process of its own. What comes of the run does not depend on it."""
+    """How many traces are run at a time, each in a process of its own, with the same outcome; 1 if `engine.one_at_a_time`."""
     on_died: Callable[[str], None] | None = None
     """Told of each process that died and was replaced."""
     on_trace: Callable[[str, Trace], None] | None = None
@@ -90,7 +90,7 @@ class Runner:
         """Configurations that the engine ran, and then refused."""
         trials = Trials({suite.name: suite for suite in suites}, self.engine)
         try:
-            with Crew(1 if self.engine.one_at_a_time else self.jobs, trials.run, self.on_died) as self._crew:
+            with Crew(self.jobs, trials.run, self.on_died) as self._crew:
                 self._suites(suites, policies.get(self.policy))
             self._refuse_if_nothing_fits()
         except WorkerDied as died:

@@ -90,6 +90,12 @@ def test_a_second_server_without_a_cache_makes_answers_cold() -> None:
         assert "cold_url: that server restores tokens as well" in refusal(spec_of(warm, cold_url=warm.url))
 
 
+def test_a_second_server_that_does_not_count_what_it_restores_is_not_believed_to_be_cold() -> None:
+    """It may cache as the first one does, and then every answer of both would be the same."""
+    with Double(salts=False).serving() as warm, Double(salts=False, counts=False).serving() as cold:
+        assert "cold_url: that server does not say how many tokens it restored" in refusal(spec_of(warm, cold_url=cold.url))
+
+
 @pytest.mark.parametrize(("texts", "restored", "found"), [("a.", 4, 0), ("a.", 5, 1), ("", 1, 1)])
 def test_texts_that_are_kept_apart_by_their_names_alone_share_a_few_tokens_by_chance(
     texts: str, restored: int, found: int

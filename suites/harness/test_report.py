@@ -231,5 +231,5 @@ def test_a_badge_is_green_for_a_pass_alone() -> None:
     red = json.loads(badge.render(_report()))
     assert (red["color"], red["message"], red["isError"]) == ("red", "fail, 0 operations", False)
     vacuous = json.loads(badge.render(Report(engine="mine", vacuous=["x"])))
-    assert (vacuous["color"], vacuous["message"], vacuous["isError"]) == ("orange", "not checked, 0 operations", True)
+    assert (vacuous["color"], vacuous["message"], vacuous["isError"]) == ("orange", "nothing checked, 0 operations", True)
     assert json.loads(badge.render(Report(engine="mine")))["color"] == "brightgreen"

@@ -32,6 +32,8 @@ LENGTHS = (2, 8, 32)
 """Blocks of the prompts that are asked; from the second on to say what size of block would be right."""
 CONTEXT = 4
 """So many blocks a prompt may have at least, since how far right answers lie apart is measured on prompts of some blocks."""
+SAYS = "(`usage.prompt_tokens_details.cached_tokens`; vLLM's does with --enable-prompt-tokens-details)"
+"""Where a server says how many tokens it restored."""
 
 Way = Literal["another server", "salts", "cache_prompt"]
 
@@ -103,8 +105,8 @@ def prove(warm: Asker, cold: Asker | None, block: int) -> Manner:
     prompt, salt = _cached(warm, block)
     salted = warm.restored(prompt, cache_salt=new_salt()) <= 0 < warm.restored(prompt, cache_salt=salt)
     if cold is not None:
-        if max(cold.restored(prompt) for _ in range(2)) > 0:
-            raise cold.refused("cold_url: that server restores tokens as well; start it without prefix caching")
+        for _ in range(2):
+            _without_cache(cold, cold.restored(prompt))
         return Manner("another server", salted)
     if salted:
         return Manner("salts", salted)
@@ -114,6 +116,14 @@ def prove(warm: Asker, cold: Asker | None, block: int) -> Manner:
         "the server cannot be asked without its cache, so no answer can be called cold: it heeds neither a new `cache_salt` "
         "nor `cache_prompt` false; start a second server of the same model without prefix caching, cold_url=URL"
     )
+
+
+def _without_cache(cold: Asker, restored: int) -> None:
+    """Check that the other server says it restored nothing. Raises UsageError if it restored some, or does not say."""
+    if restored > 0:
+        raise cold.refused("cold_url: that server restores tokens as well; start it without prefix caching")
+    if restored < 0:
+        raise cold.refused(f"cold_url: that server does not say how many tokens it restored, so it may cache as well {SAYS}")
 
 
 def _cached(warm: Asker, block: int) -> tuple[list[int], str]:
@@ -133,10 +143,7 @@ def _cached(warm: Asker, block: int) -> tuple[list[int], str]:
                 f"{block} tokens; say how large, block=N"
             )
     if restored < 0:
-        raise warm.refused(
-            "the server does not say how many tokens it restored (`usage.prompt_tokens_details.cached_tokens`; "
-            "vLLM's does with --enable-prompt-tokens-details)"
-        )
+        raise warm.refused(f"the server does not say how many tokens it restored {SAYS}")
     raise warm.refused(f"the server restores nothing of {len(prompt)} tokens that it just computed; is caching on?")
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.verdict.report.terminal import MEANINGS
 from harness.verdict.summary import Report
 
 COLOURS = {0: "brightgreen", 1: "red"}
 """By exit code; every other one is neither a pass nor a verdict on the engine, and is orange."""
-WORDS = {0: "pass", 1: "fail", 2: "unknown", 3: "harness crashed", 4: "does not fit", 5: "not checked", 130: "interrupted"}
 
 
 def render(report: Report) -> bytes:
@@ -17,7 +17,7 @@ def render(report: Report) -> bytes:
     document = {
         "schemaVersion": 1,
         "label": "cachewitness",
-        "message": f"{WORDS[code]}, {operations:,} operations",
+        "message": f"{MEANINGS[code][0].lower()}, {operations:,} operations",
         "color": COLOURS.get(code, "orange"),
         "isError": code not in COLOURS,
     }
