@@ -57,6 +57,7 @@ FLOW = (
     "plan",
     "fuzz",
     "mutants",
+    "fleet",
     "policies",
     "picture",
     "cli",

@@ -1,4 +1,4 @@
-"""The command line: `cachewitness run`, `fuzz`, `mutants`, `score`, `serve`, `replay`, `report`, `check` and what they need.
+"""The command line: `cachewitness run`, `fuzz`, `campaign`, `mutants`, `score`, `serve`, `replay` and so on.
 
 Exit codes are the interface: 0 pass, 1 fail, 2 unknown, 3 the harness itself crashed, 4 usage or configuration, 5 nothing was
 checked. A mistake of the user's is one line; only a mistake of the harness's leaves a traceback, in a file.
@@ -154,6 +154,7 @@ def _crashed(error: BaseException, *, debug: bool) -> int:
 
 
 def _register() -> None:
+    from harness.cli.campaign import campaign
     from harness.cli.check import check
     from harness.cli.completion import completion
     from harness.cli.consume import consume
@@ -172,7 +173,7 @@ def _register() -> None:
     from harness.cli.score import score
     from harness.cli.serve import serve
 
-    judging = (run, fuzz, mutants, score, serve, replay, explain, report, check)
+    judging = (run, fuzz, campaign, mutants, score, serve, replay, explain, report, check)
     for command in (*judging, doctor, new, protocol_check, fill, consume, plan, ls, schema, completion):
         cli.add_command(command)
 

@@ -113,8 +113,8 @@ def fuzz(
     from harness.verdict.report import terminal
 
     spec = engine_of(engine, policy, isolate=isolate, release=release)
-    plan = _plan(spec, policy, layouts, options, seed, release)
-    canary = run_canary(plan if policy == POLICY else _plan(engine_of("reference"), POLICY, (), (), seed))
+    plan = plan_of(spec, policy, layouts, options, seed, release)
+    canary = run_canary(plan if policy == POLICY else plan_of(engine_of("reference"), POLICY, (), (), seed))
     progress = _Progress()
     kept = store.Keeper(spec, store.DEFAULT_FOLDER)
     known = expectations_of(expected, strict_expected)
@@ -129,9 +129,10 @@ def fuzz(
     return finish(told.exit_code(campaign, canary), {}, kept.problems)
 
 
-def _plan(
+def plan_of(
     spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequence[str], seed: int, release: str | None = None
 ) -> Plan:
+    """Return what is drawn for an engine under a policy. Raises UsageError if it cannot be fuzzed, or for what is unknown."""
     from harness.fuzz.campaign import heights_of
     from harness.fuzz.draw import Restriction
     from harness.fuzz.trial import Plan

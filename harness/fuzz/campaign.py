@@ -60,6 +60,8 @@ class Campaign:
     """How many traces are run at a time, each in a process of its own. What comes of the campaign does not depend on it."""
     on_died: Callable[[str], None] | None = None
     """Told of each process that died and was replaced."""
+    shrinks: bool = True
+    """Make the traces of failures small; else they stay as they were met."""
     marks: Counter[str] = field(default_factory=Counter)
     operations: int = 0
     traces: int = 0
@@ -68,7 +70,7 @@ class Campaign:
         self.report = Report(engine=self.engine.text, held=self.engine.held, seed=self.plan.seed)
         self._suites = {height: SuiteReport(name=f"fuzz-{height}") for height in self.plan.heights}
         self._left_out: dict[tuple[str, str], NotRun] = {}
-        self._refused = 0
+        self.refused = 0
         """How many drawn configurations the engine refused."""
         self._digest = sha256()
         self._versions: set[str] = set()
@@ -96,6 +98,19 @@ class Campaign:
             self.report.interrupted = True
         self.report.seconds = time.perf_counter() - started
         self._conclude()
+
+    def only(self, first: int, last: int) -> None:
+        """Run the traces `first` to `last` − 1, one after another in this process, whatever fails.
+
+        Raises EngineBroken if the engine cannot be built, BadEvents if its header is none.
+        """
+        started, trials = time.perf_counter(), Trials(self.engine, self.plan, self.beside)
+        try:
+            for number in range(first, last):
+                self._take(trials.run(number))
+        finally:
+            self.report.seconds = time.perf_counter() - started
+            self._conclude()
 
     def _run(self, crew: Crew[int, Trial], started: float, seconds: float, operations: int) -> None:
         """Take in one trace after another, in the order of their numbers, while a few further ones are run."""
@@ -129,7 +144,7 @@ class Campaign:
         """Take in what came of one number."""
         for what, why in trial.left_out:
             self._left_out.setdefault((what, why), NotRun(what, why, 0)).count += 1
-        self._refused += trial.refused
+        self.refused += trial.refused
         if judged := trial.judged:
             self._count(judged)
             if weighed := self.expected.weigh(judged.name, judged.findings):
@@ -157,7 +172,7 @@ class Campaign:
         expected = entry.reason if entry else ""
         failure = Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op, expected=expected)
         self._suites[trace.header.height].failures.append(failure)
-        if entry is None:
+        if entry is None and self.shrinks:
             failure.why_long = UNFINISHED
             self._tell(failure, final=False)
             shrink(failure, self.engine)
@@ -182,9 +197,9 @@ class Campaign:
                 report.vacuous.append(f"checker {tally.checker} {idle(tally)}")
         if not self.traces:
             report.vacuous.append("no trace ran")
-        drawn = self._refused + self.traces
+        drawn = self.refused + self.traces
         if self.traces < RAN_LEAST * drawn:
-            told = f"the engine refused {self._refused:,} of {drawn:,} drawn configurations, all but {self.traces}"
+            told = f"the engine refused {self.refused:,} of {drawn:,} drawn configurations, all but {self.traces}"
             report.vacuous.append(f"{told}; draw those that it is for, with --layout and --option")
         report.vacuous += filter(None, [report.activity.mostly_given_up])
         report.take_in(self.expected)

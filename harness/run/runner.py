@@ -64,6 +64,8 @@ class Runner:
     """Run every trace also on an engine that computes tensors; else a sample of them, unless the user named the layouts."""
     alone: bool = False
     """This is one trace of many: a configuration that the engine refuses is left out, though it is the only one."""
+    shrunk: int = FAILURES_SHRUNK
+    """How many failures are shrunk, the first of each anomaly."""
     fail_fast: bool = False
     """Stop at the first failure that is not expected."""
     jobs: int = 1
@@ -278,12 +280,12 @@ class Runner:
         failure = Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op, expected=expected)
         failure.engine = engine.text if engine.text != self.engine.text else ""
         report.failures.append(failure)
-        if entry is None and finding.anomaly not in self._shrunk and len(self._shrunk) < FAILURES_SHRUNK:
+        if entry is None and finding.anomaly not in self._shrunk and len(self._shrunk) < self.shrunk:
             self._shrunk.add(finding.anomaly)
             failure.why_long = UNFINISHED
             self._tell(failure, final=False)
             cause = finding.cause
-            failure.replace(*smallest(trace, engine, finding, partial(self._rerun, suite, finding.anomaly)))
+            failure.replace(*smallest(trace, engine, finding, partial(again, suite, finding.anomaly)))
             if suite.height == ANSWERS:
                 failure.finding.cause = cause  # of the whole trace, as lists of expected failures name it
         elif entry is None and len(trace.ops) > SHORT:
@@ -293,13 +295,6 @@ class Runner:
     def _tell(self, failure: Failure, *, final: bool) -> None:
         if self.on_failure:
             self.on_failure(failure, final)
-
-    def _rerun(self, suite: Suite, anomaly: str, trace: Trace, engine: EngineSpec) -> Finding | None:
-        def alike(finding: Finding) -> bool:
-            return finding.anomaly == anomaly
-
-        result, _ = attempt(lambda: judged(suite, trace, engine.open(trace.header), engine, until=alike))
-        return next(filter(alike, result.findings), None)
 
     def _conclude(self, suites: list[Suite]) -> None:
         report = self._report
@@ -323,6 +318,16 @@ class Runner:
             report.vacuous.append(why)
         report.vacuous += filter(None, [report.activity.mostly_given_up])
         report.take_in(self.expected)
+
+
+def again(suite: Suite, anomaly: str, trace: Trace, engine: EngineSpec) -> Finding | None:
+    """Run a trace of a suite once more; return the first finding of that anomaly, None if there is none."""
+
+    def alike(finding: Finding) -> bool:
+        return finding.anomaly == anomaly
+
+    result, _ = attempt(lambda: judged(suite, trace, engine.open(trace.header), engine, until=alike))
+    return next(filter(alike, result.findings), None)
 
 
 def _arm(trace: Trace) -> str:

@@ -1,0 +1,283 @@
+"""`cachewitness campaign`: engines, policies, suites and fuzz streams that a file names, carried out by many workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness._util.errors import UsageError
+from harness.cli.options import Isolate, engine_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.engines.registry import EngineSpec
+    from harness.fleet.driver import Progress, Settings
+    from harness.fleet.executors import Executor
+    from harness.fleet.file import Engine, File
+    from harness.fleet.plan import Planned
+    from harness.fleet.unit import Unit
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=None,
+    help="How many workers carry out units at a time; default: one for each core, or each core of the cluster.",
+)
+@click.option("--database", metavar="FILE|URL", help="Where the state is kept, instead of what the file says.")
+@click.option("--traces", metavar="DIR|URL", help="Where traces are kept, instead of what the file says.")
+@click.option(
+    "--ray", "address", metavar="ADDRESS", help="Have a Ray cluster run the workers; `auto` finds one on this machine."
+)
+@click.option("--join", is_flag=True, help="Only work, for a campaign that another machine drives, until it is over.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, and nothing else, on standard output.")
+@click.option(
+    "--metrics",
+    metavar="FILE|PORT",
+    help="Keep a file up to date with metrics in Prometheus' text format, or serve them on a port of this machine.",
+)
+def campaign(
+    file: Path,
+    workers: int | None,
+    database: str | None,
+    traces: str | None,
+    address: str | None,
+    join: bool,
+    as_json: bool,
+    metrics: str | None,
+) -> int:
+    """Carry out the campaign of a TOML file: units of work that are done once, by workers that may be killed.
+
+    The same command goes on with a campaign that was interrupted. docs/campaign.md describes the file.
+    """
+    from harness.fleet import file as files
+
+    said = files.load(file)
+    planned = planned_of(said, file)
+    settings = _settings(said, database, traces, workers or 1)
+    if join:
+        return _join(planned, settings)
+    executor = _executor(address)
+    settings = settings._replace(workers=_workers(planned, workers, executor, file))
+    return _drive(planned, settings, executor, metrics, as_json=as_json)
+
+
+def _settings(said: File, database: str | None, traces: str | None, workers: int) -> Settings:
+    from harness.fleet.driver import Settings
+
+    budget = said.budget
+    return Settings(
+        database=database or said.state.database,
+        traces=traces or said.state.traces,
+        workers=workers,
+        lease=budget.lease,
+        deadline=budget.deadline,
+        attempts=budget.attempts,
+        seconds=budget.seconds,
+    )
+
+
+def _executor(address: str | None) -> Executor:
+    from harness.fleet.executors import Processes, Ray
+
+    return Ray(address) if address else Processes()
+
+
+def _workers(planned: Planned, wanted: int | None, executor: Executor, file: Path) -> int:
+    """Return how many workers to start. Raises UsageError for several if an engine takes one trace after another."""
+    engines = {unit.engine.text: unit.engine for unit in planned.units}
+    alone = {text: engine.spec().one_at_a_time for text, engine in engines.items()}
+    text, why = next(((text, why) for text, why in alone.items() if why), ("", ""))
+    if why and wanted is not None and wanted > 1:
+        raise UsageError(f"--workers {wanted}: {file} names {text}, whose traces are run one after another: {why}; take 1")
+    return wanted or (1 if why else executor.cores())
+
+
+def _join(planned: Planned, settings: Settings) -> int:
+    import os
+    import socket
+
+    from harness.fleet.worker import Given, serve
+
+    given = Given(
+        database=settings.database,
+        traces=settings.traces,
+        campaign=planned.id,
+        worker=f"{socket.gethostname()}-{os.getpid()}",
+        lease=settings.lease,
+        deadline=settings.deadline,
+        attempts=settings.attempts,
+    )
+    done = serve(given)
+    click.echo(f"campaign {planned.name}: this worker did {done:,} unit{'s' * (done != 1)}")
+    return 0
+
+
+def _drive(planned: Planned, settings: Settings, executor: Executor, metrics: str | None, *, as_json: bool) -> int:
+    from harness.fleet import summary
+    from harness.fleet.driver import Driver
+    from harness.fleet.metrics import told_by
+    from harness.verdict.report import terminal
+
+    shown = _Shown(planned.name)
+    with told_by(metrics, planned.name) as measure:
+
+        def tell(progress: Progress) -> None:
+            shown.tell(progress)
+            measure(progress)
+
+        try:
+            result = Driver(planned, settings, executor, tell).run()
+        finally:
+            shown.clear()
+    document = summary.document(result, settings)
+    if as_json:
+        click.echo(summary.render(document), nl=False)
+    else:
+        from harness.cli.campaign_told import print_summary
+
+        print_summary(document, terminal.console())
+    return document.exit_code
+
+
+def planned_of(said: File, path: Path) -> Planned:
+    """Return the units of a campaign, the canary first. Raises UsageError for whatever the file names that is not known."""
+    from harness.fleet.plan import Planned, canary, canary_unit, check
+
+    planted = canary(said.seeds[0])
+    units: list[Unit] = []
+    asked: dict[str, None] = {}
+    for index, engine in enumerate(said.engines):
+        try:
+            for policy in engine.policies:
+                units += _units(said, engine, policy, asked)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error} - at `$.engines[{index}]`") from None
+    check(units)
+    return Planned(said.name, [canary_unit(planted, said.seeds[0]), *units], planted, said.budget.shrink, tuple(asked))
+
+
+def _units(said: File, engine: Engine, policy: str, asked: dict[str, None]) -> list[Unit]:
+    """Return the units of one engine under one policy, seed by seed, so that a short campaign has something of everything."""
+    from harness.cli.options import exported_of
+
+    if engine.isolate not in (None, "yes", "no"):
+        raise UsageError(f'isolate is "yes" or "no", not {engine.isolate!r}')
+    isolate = Isolate(engine.isolate, engine.deadline, engine.memory_gib, engine.engines_file)
+    spec = engine_of(engine.engine, policy, isolate=isolate, release=engine.release)
+    options = [*engine.options, *(one.setting for one in exported_of(policy, engine.options))]
+    return [
+        unit
+        for seed in said.seeds
+        for unit in [
+            *_told(said, engine, spec, policy, options, seed, asked),
+            *_fuzzed(said, engine, spec, policy, options, seed),
+        ]
+    ]
+
+
+def _told(
+    said: File, engine: Engine, spec: EngineSpec, policy: str, options: list[str], seed: int, asked: dict[str, None]
+) -> list[Unit]:
+    from harness.cli.options import configurations_of, suites_of
+    from harness.fleet.held import held, package
+    from harness.fleet.plan import told
+    from harness.fleet.unit import Told
+
+    names = said.suites if engine.suites is None else engine.suites
+    if not names:
+        return []
+    configurations, named, _ = configurations_of(policy, engine.layouts, options, engine.release, spec.kind)
+    pattern = Told(
+        package=package(),
+        engine=held(spec, policy, engine.label),
+        policy=policy,
+        suite="",
+        seed=seed,
+        first=0,
+        configurations=[],
+        named=named,
+    )
+    suites = suites_of(names)
+    asked.update(dict.fromkeys(suite.name for suite in suites))
+    return [unit for suite in suites for unit in told(pattern, suite, configurations, said.budget.configurations)]
+
+
+def _fuzzed(said: File, engine: Engine, spec: EngineSpec, policy: str, options: list[str], seed: int) -> list[Unit]:
+    from dataclasses import replace
+
+    from harness.cli.fuzz import plan_of
+    from harness.fleet.held import held, package
+    from harness.fleet.plan import CANARY_STREAM, fuzzed
+    from harness.fleet.unit import Fuzzed
+
+    names = said.streams if engine.streams is None else engine.streams
+    if CANARY_STREAM in names:
+        raise UsageError(f"the stream {CANARY_STREAM!r} is the canary's; take another name")
+    made: list[Unit] = []
+    for name in names:
+        plan = replace(plan_of(spec, policy, engine.layouts, options, seed, engine.release), stream=name)
+        whole = Fuzzed(
+            package=package(),
+            engine=held(spec, policy, engine.label),
+            plan=plan,
+            first=0,
+            last=said.budget.traces,
+            beside=said.lockstep,
+        )
+        made += fuzzed(whole, said.budget.traces, said.budget.per_unit)
+    return made
+
+
+class _Shown:
+    """Says on standard error how far a campaign is: on a terminal in one line that is kept up, elsewhere now and then."""
+
+    EVERY = 10.0
+    """Seconds between two lines where there is no terminal."""
+
+    def __init__(self, name: str) -> None:
+        import sys
+        from time import monotonic
+
+        self._name, self._terminal, self._clock = name, sys.stderr.isatty(), monotonic
+        self._next = monotonic() + (0.0 if self._terminal else self.EVERY)
+        self._ended = 0
+
+    @property
+    def tell(self) -> Callable[[Progress], None]:
+        """What to call with how far it is."""
+        return self._tell
+
+    def clear(self) -> None:
+        """Wipe the line of a terminal."""
+        if self._terminal:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+    def _tell(self, progress: Progress) -> None:
+        for line in progress.ended[self._ended :]:
+            self.clear()
+            click.echo(f"cachewitness: {line}; its unit is leased again", err=True)
+        self._ended = len(progress.ended)
+        now = self._clock()
+        if now >= self._next:
+            self._next = now + (0.2 if self._terminal else self.EVERY)
+            text = f"{self._name}: {_line(progress)}"
+            click.echo(f"\r\x1b[K{text}" if self._terminal else text, nl=not self._terminal, err=True)
+
+
+def _line(progress: Progress) -> str:
+    left = "" if progress.left is None else f", about {_time(progress.left)} left"
+    found = f"{len(progress.classes)} kinds of findings" if progress.classes else "no finding"
+    return (
+        f"{progress.done:,} of {progress.units:,} units, {progress.workers} workers, {progress.traces:,} traces, "
+        f"{progress.operations:,} operations, {len(progress.marks)} marks, {found}{left}"
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

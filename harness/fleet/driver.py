@@ -1,0 +1,228 @@
+"""Drives a campaign: enters its units, keeps workers going, says how far it is, and adds up what came of it.
+
+The driver may be killed at any time, too: all that it knows it can read again from the database, so the same command goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple
+
+from harness._util.errors import UsageError
+from harness.fleet.database import Database
+from harness.fleet.executors import Executor
+from harness.fleet.perform import stamp
+from harness.fleet.plan import Planned
+from harness.fleet.queue import Queue
+from harness.fleet.totals import Totals, of_canary, to_shrink
+from harness.fleet.unit import Outcome, Shrunk, Unit, entered, outcome_of
+from harness.fleet.worker import Given
+
+POLL = 0.2
+"""Seconds between two looks at the database."""
+FRUITLESS = 10
+"""So many workers may end one after another, beyond the attempts of their units, before the campaign gives up."""
+
+
+class Settings(NamedTuple):
+    """How a campaign is carried out, which does not change what comes of it. Times are in seconds; `seconds` 0: no end."""
+
+    database: str
+    traces: str
+    workers: int
+    lease: float = 30.0
+    deadline: float = 3600.0
+    attempts: int = 5
+    seconds: float = 0.0
+
+
+@dataclass
+class Progress:
+    """How far a campaign is. `before`: units that were done when it began; `left`: seconds for the rest, if known."""
+
+    units: int = 0
+    done: int = 0
+    before: int = 0
+    given_up: int = 0
+    late: int = 0
+    workers: int = 0
+    traces: int = 0
+    operations: int = 0
+    findings: int = 0
+    seconds: float = 0.0
+    left: float | None = None
+    marks: set[str] = field(default_factory=set)
+    classes: set[tuple[str, ...]] = field(default_factory=set)
+    ended: list[str] = field(default_factory=list)
+    """How workers ended that did not end by themselves, a line each."""
+
+    def take(self, unit: Unit, outcome: Outcome) -> None:
+        """Take in what came of one unit."""
+        if of_canary(unit):
+            return
+        for suite in outcome.suites:
+            self.traces += suite.traces
+            self.operations += suite.activity.operations
+        self.marks |= outcome.marks.keys()
+        for met in outcome.met:
+            self.findings += met.count
+            self.classes.add((met.finding.anomaly, met.finding.checker, met.height, *met.kinds))
+
+
+class Result(NamedTuple):
+    """What came of a campaign: the totals, how it went, and a digest of all of it."""
+
+    totals: Totals
+    progress: Progress
+    digest: str
+
+
+class Driver:
+    """Carries out a campaign. `told` is called after every look at the database."""
+
+    def __init__(
+        self, planned: Planned, settings: Settings, executor: Executor, told: Callable[[Progress], None] | None = None
+    ) -> None:
+        self._planned, self._settings, self._executor, self._told = planned, settings, executor, told
+        self._database = Database(settings.database)
+        self._queue = Queue(self._database, planned.id, settings.attempts)
+        self._progress = Progress()
+        self._units: dict[int, Unit] = {}
+        """What is to be done, by place, in the order in which it counts."""
+        self._keys: dict[int, str] = {}
+        self._seen: set[int] = set()
+        self._latest = 0.0
+        self._crew: dict[str, Any] = {}
+        self._numbers = count(1)
+        self._fruitless = 0
+        self._began = time.monotonic()
+
+    def run(self) -> Result:
+        """Work until every unit is done or given up, time is up, or the user interrupts.
+
+        Raises UsageError if the database or the store cannot be used, or workers end again and again.
+        """
+        interrupted = time_up = False
+        try:
+            self._enter(self._planned.units)
+            self._queue.forgive()
+            self._progress.before = len(self._look())
+            time_up = not self._work_off()
+            if not time_up:
+                self._enter(to_shrink(self._planned, self._done()))
+                time_up = not self._work_off()
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            self._stop()
+        if not (interrupted or time_up):
+            self._queue.end()
+        result = self._added_up(interrupted=interrupted, time_up=time_up)
+        self._database.close()
+        return result
+
+    def _enter(self, units: Iterable[Unit]) -> None:
+        """Enter units that are not there yet, and note where they all are."""
+        listed = [(unit, *entered(unit)) for unit in units]
+        places = self._queue.enrol(self._planned.name, [(key, spec) for _, key, spec in listed])
+        for unit, key, _ in listed:
+            self._units.setdefault(places[key], unit)
+            self._keys[places[key]] = key
+
+    def _work_off(self) -> bool:
+        """Keep workers going until nothing is left to do; False if time was up before."""
+        while True:
+            self._look()
+            counts, progress = self._queue.counts(), self._progress
+            progress.units, progress.done, progress.given_up = len(self._units), len(self._seen), counts.given_up
+            progress.late, progress.seconds = self._queue.late, time.monotonic() - self._began
+            progress.left = self._left()
+            if self._told:
+                self._told(progress)
+            if not counts.waiting and not counts.leased:
+                return True
+            if self._settings.seconds and progress.seconds >= self._settings.seconds:
+                return False
+            self._keep_going(counts.waiting + counts.leased)
+            time.sleep(POLL)
+
+    def _look(self) -> list[int]:
+        """Take in the units that were finished meanwhile; return their places."""
+        fresh = []
+        for place, finished in self._queue.finished(self._latest):
+            self._latest = max(self._latest, finished)
+            if place in self._units and place not in self._seen:
+                self._seen.add(place)
+                fresh.append(place)
+                self._progress.take(self._units[place], outcome_of(self._queue.outcome(place)))
+        if fresh:
+            self._fruitless = 0
+        return fresh
+
+    def _left(self) -> float | None:
+        here = len(self._seen) - self._progress.before
+        rest = self._progress.units - self._progress.done - self._progress.given_up
+        return rest * self._progress.seconds / here if here > 0 else None
+
+    def _keep_going(self, wanted: int) -> None:
+        """Start workers in the place of those that ended, no more than there are units."""
+        for name, handle in list(self._crew.items()):
+            ended = self._executor.ended(handle)
+            if ended is None:
+                continue
+            self._executor.stop(handle)
+            del self._crew[name]
+            self._queue.lost(name)
+            self._progress.ended.append(f"worker {name} {ended.why}")
+            self._fruitless += 1
+            most = self._settings.attempts * self._settings.workers + FRUITLESS
+            if (ended.refused and not self._crew) or self._fruitless > most:
+                raise UsageError(f"no worker can go on; the last one said: {ended.why}")
+        while len(self._crew) < min(self._settings.workers, wanted):
+            name = f"{socket.gethostname()}-{os.getpid()}-{next(self._numbers)}"
+            self._crew[name] = self._executor.start(self._given(name))
+        self._progress.workers = len(self._crew)
+
+    def _given(self, name: str) -> Given:
+        s = self._settings
+        return Given(
+            database=s.database,
+            traces=s.traces,
+            campaign=self._planned.id,
+            worker=name,
+            lease=s.lease,
+            deadline=s.deadline,
+            attempts=s.attempts,
+        )
+
+    def _stop(self) -> None:
+        for name, handle in self._crew.items():
+            self._executor.stop(handle)
+            self._queue.lost(name)
+        self._crew.clear()
+
+    def _done(self) -> Iterator[tuple[Unit, Outcome]]:
+        """Yield the units that are done and what came of each, in the order of units."""
+        for place, unit in self._units.items():
+            if place in self._seen:
+                yield unit, outcome_of(self._queue.outcome(place))
+
+    def _added_up(self, *, interrupted: bool, time_up: bool) -> Result:
+        totals = Totals(self._planned, interrupted=interrupted, time_up=time_up)
+        stamped: list[tuple[str, Outcome]] = []
+        for place, unit in self._units.items():
+            if place not in self._seen:
+                totals.miss(unit)
+                continue
+            outcome = outcome_of(self._queue.outcome(place))
+            if isinstance(unit, Shrunk):
+                totals.small(unit, outcome)
+            else:
+                totals.add(unit, outcome)
+            stamped.append((self._keys[place], Outcome(digest=outcome.digest)))
+        return Result(totals, self._progress, stamp(stamped))

@@ -1,0 +1,166 @@
+"""Carries out a unit of work, in whichever process. Whatever the engine does is an outcome, and never a pass."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterable
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from harness._util.errors import UsageError
+from harness.checkers.finding import Finding
+from harness.cold.suite import SUITE as COLD_VS_CACHED
+from harness.engines.registry import EngineSpec
+from harness.fleet.findings import kinds_of, signature
+from harness.fleet.store import Store, digest_of
+from harness.fleet.unit import Fuzzed, Met, Outcome, Shrunk, Told, Unit
+from harness.fuzz.campaign import Campaign
+from harness.fuzz.campaign import shrink as shrink_fuzzed
+from harness.run.runner import Runner, again
+from harness.run.smaller import smallest
+from harness.run.suites import SUITES as WITHOUT_TENSORS
+from harness.run.suites import Suite
+from harness.trace import format as traces
+from harness.trace.format import Trace
+from harness.verdict.summary import Failure, Report, SuiteReport
+
+SUITES: dict[str, Suite] = {suite.name: suite for suite in (*WITHOUT_TENSORS, COLD_VS_CACHED)}
+TRACES_KEPT = 3
+"""Of each class of findings a unit keeps so many traces; the others are counted."""
+
+
+def perform(unit: Unit, store: Store) -> Outcome:
+    """Carry out a unit and return what came of it. Raises UsageError if the store of traces cannot be used."""
+    began = time.perf_counter()
+    try:
+        spec = unit.engine.spec()
+        if isinstance(unit, Fuzzed):
+            outcome = _fuzzed(unit, spec, store)
+        elif isinstance(unit, Told):
+            outcome = _told(unit, spec, store)
+        else:
+            outcome = _shrunk(unit, spec, store)
+    except _StoreFailed as failed:
+        raise UsageError(str(failed)) from None
+    except UsageError as error:
+        outcome = Outcome(wrong=str(error))
+    except Exception as error:  # ours; the campaign goes on, and says so
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        outcome = Outcome(crashed=f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})")
+    outcome.digest = _digest(outcome)
+    outcome.seconds = time.perf_counter() - began
+    return outcome
+
+
+class _StoreFailed(Exception):
+    """The store of traces failed, which is no engine's doing."""
+
+
+def _kept(store: Store, trace: Trace) -> str:
+    try:
+        return store.put(traces.dump(trace))
+    except UsageError as error:
+        raise _StoreFailed(str(error)) from None
+
+
+def _fuzzed(unit: Fuzzed, spec: EngineSpec, store: Store) -> Outcome:
+    campaign = Campaign(spec, unit.plan, beside=unit.beside, shrinks=False)
+    wrong = ""
+    try:
+        campaign.only(unit.first, unit.last)
+    except UsageError as error:
+        wrong = str(error)
+    outcome = _reported(campaign.report, store)
+    outcome.wrong = wrong
+    outcome.refused, outcome.marks = campaign.refused, dict(sorted(campaign.marks.items()))
+    outcome.digest = campaign.digest
+    return outcome
+
+
+def _told(unit: Told, spec: EngineSpec, store: Store) -> Outcome:
+    runner = Runner(
+        spec,
+        [chosen.configuration for chosen in unit.configurations],
+        seed=unit.seed,
+        policy=unit.policy,
+        chosen_configurations=unit.named,
+        alone=True,
+        shrunk=0,
+    )
+    return _reported(runner.run([SUITES[unit.suite]]), store)
+
+
+def _shrunk(unit: Shrunk, spec: EngineSpec, store: Store) -> Outcome:
+    try:
+        content = store.get(unit.trace)
+    except UsageError as error:
+        raise _StoreFailed(str(error)) from None
+    trace = traces.parse(content.splitlines(), unit.trace)
+    failure = Failure(id=unit.name, finding=unit.finding, trace=trace, shrunk=trace)
+    if unit.suite:
+        suite = SUITES[unit.suite]
+        failure.replace(*smallest(trace, spec, unit.finding, partial(again, suite, unit.finding.anomaly)))
+    else:
+        shrink_fuzzed(failure, spec)
+    small = _met(failure, failure.shrunk, _kept(store, failure.shrunk))
+    return Outcome(small=small, signature=signature(failure.finding, failure.shrunk), why_long=failure.why_long)
+
+
+def _reported(report: Report, store: Store) -> Outcome:
+    """Return the outcome of a report, whose failing traces go to the store."""
+    outcome = Outcome(not_run=report.not_run, version=report.engine_version)
+    outcome.startup_seconds, outcome.engine_seconds = report.startup_seconds, report.engine_seconds
+    for suite in report.suites:
+        outcome.met += _all_met(suite.failures, store)
+        suite.failures = []
+    outcome.suites = report.suites
+    return outcome
+
+
+def _all_met(failures: Iterable[Failure], store: Store) -> list[Met]:
+    """Return findings, of each class the first few with their traces; further ones are counted by the first."""
+    kept: dict[Any, list[Met]] = {}
+    for failure in failures:
+        header = failure.trace.header
+        alike = kept.setdefault((failure.finding.anomaly, failure.finding.checker, header.height, *kinds_of(header)), [])
+        if len(alike) < TRACES_KEPT:
+            alike.append(_met(failure, failure.trace, _kept(store, failure.trace)))
+        else:
+            alike[0].count += 1
+    return [met for alike in kept.values() for met in alike]
+
+
+def _met(failure: Failure, trace: Trace, digest: str) -> Met:
+    header = trace.header
+    return Met(id=failure.id, finding=failure.finding, trace=digest, height=header.height, kinds=kinds_of(header))
+
+
+def _digest(outcome: Outcome) -> str:
+    """Return the digest of an outcome: of all but times and what an engine printed before it died."""
+    suites = [_timeless(suite) for suite in outcome.suites]
+    met = [(one.id, _essence(one.finding), one.trace, one.count) for one in outcome.met]
+    small = outcome.small and (_essence(outcome.small.finding), outcome.small.trace)
+    ends = [outcome.digest, outcome.refused, outcome.version, outcome.marks, bool(outcome.wrong), bool(outcome.crashed)]
+    content = [suites, outcome.not_run, met, small, outcome.signature, ends]
+    return digest_of(msgspec.json.encode(content, order="deterministic"))[:16]
+
+
+def _timeless(suite: SuiteReport) -> list[Any]:
+    tallies = sorted((tally for tally in suite.tallies), key=lambda tally: tally.checker)
+    return [suite.name, suite.traces, suite.activity, tallies, suite.crashed, suite.bad_events, suite.arms, suite.controls]
+
+
+def _essence(finding: Finding) -> list[Any]:
+    return [finding.anomaly, finding.checker, finding.cause, finding.r, finding.seq, finding.op, finding.owed]
+
+
+def stamp(outcomes: Iterable[tuple[str, Outcome]]) -> str:
+    """Return one digest of units and what came of them, in their order."""
+    total = sha256()
+    for key, outcome in outcomes:
+        total.update(f"{key} {outcome.digest}\n".encode())
+    return total.hexdigest()[:16]

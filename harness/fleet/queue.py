@@ -1,0 +1,180 @@
+"""The units of a campaign in its database: who holds which, and what came of each.
+
+A worker leases a unit for some seconds and renews the lease while it lives. A lease that ran out is given to somebody else,
+with the next number (`fence`). An outcome is taken only from whoever has the latest number, so a unit is counted once, whoever
+comes late. An outcome is one row, written at once: a unit is done or not done, whatever is killed when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from harness.fleet.database import Database
+
+OVER = "over"
+MARGIN = 30.0
+"""Seconds by which an outcome may be seen later than one that was finished after it."""
+
+_TABLES = (
+    """CREATE TABLE IF NOT EXISTS campaigns (
+        id TEXT PRIMARY KEY, name TEXT NOT NULL, state TEXT NOT NULL, late INTEGER NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS units (
+        campaign TEXT NOT NULL, place INTEGER NOT NULL, unit TEXT NOT NULL, spec {blob} NOT NULL, state TEXT NOT NULL,
+        fence INTEGER NOT NULL, attempts INTEGER NOT NULL, worker TEXT NOT NULL, expires DOUBLE PRECISION NOT NULL,
+        finished DOUBLE PRECISION NOT NULL, outcome {blob}, PRIMARY KEY (campaign, place), UNIQUE (campaign, unit))""",
+    "CREATE INDEX IF NOT EXISTS units_by_state ON units (campaign, state, place)",
+    "CREATE INDEX IF NOT EXISTS units_by_key ON units (unit)",
+)
+
+_PLACES = "SELECT unit, place FROM units WHERE campaign = ?"
+_LEASE = """UPDATE units SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = ?, expires = {now} + ?
+    WHERE campaign = ? AND place = (
+        SELECT place FROM units WHERE campaign = ? AND %s ORDER BY place LIMIT 1 {skip})
+    RETURNING place, fence, spec"""
+_FRESH = _LEASE % "state = 'waiting'"
+_AGAIN = _LEASE % "state = 'leased' AND expires < {now} AND attempts < ?"
+
+
+class Leased(NamedTuple):
+    """A unit that a worker holds: its place in the campaign, the number of its lease, and what to do."""
+
+    place: int
+    fence: int
+    spec: bytes
+
+
+class Counts(NamedTuple):
+    """How many units are in which state. `given_up` ran out of attempts and nobody holds them."""
+
+    waiting: int
+    leased: int
+    done: int
+    given_up: int
+
+
+class Queue:
+    """The units of one campaign. `attempts`: so often a unit is leased before it is given up."""
+
+    def __init__(self, database: Database, campaign: str, attempts: int) -> None:
+        self._database, self.campaign, self._attempts = database, campaign, attempts
+
+    def enrol(self, name: str, units: Sequence[tuple[str, bytes]]) -> dict[str, int]:
+        """Enter units, each a key and what to do, behind those that are there; return the places of all units by their keys.
+
+        A unit that is there already stays as it is. One that another campaign of this database has done is done here too.
+        """
+        statements = self._tables()
+        statements.append(
+            (
+                "INSERT INTO campaigns (id, name, state, late) VALUES (?, ?, 'open', 0) "
+                "ON CONFLICT (id) DO UPDATE SET state = 'open'",
+                (self.campaign, name),
+            )
+        )
+        statements += [
+            (
+                "INSERT INTO units (campaign, place, unit, spec, state, fence, attempts, worker, expires, finished, outcome) "
+                "SELECT ?, coalesce(max(place) + 1, 0), ?, ?, 'waiting', 0, 0, '', 0, 0, NULL FROM units WHERE campaign = ? "
+                "ON CONFLICT (campaign, unit) DO NOTHING",
+                (self.campaign, unit, spec, self.campaign),
+            )
+            for unit, spec in units
+        ]
+        done_before = (
+            "FROM units AS other WHERE other.unit = units.unit AND other.state = 'done' ORDER BY other.campaign LIMIT 1"
+        )
+        statements += [
+            (
+                "UPDATE units SET state = 'done', worker = 'before', finished = {now}, "
+                f"outcome = (SELECT other.outcome {done_before}) WHERE campaign = ? AND state = 'waiting' "
+                "AND EXISTS (SELECT 1 FROM units AS other WHERE other.unit = units.unit AND other.state = 'done')",
+                (self.campaign,),
+            )
+        ]
+        self._database.write(statements)
+        return {str(unit): int(place) for unit, place in self._database.rows(_PLACES, self.campaign)}
+
+    def _tables(self) -> list[tuple[str, tuple[object, ...]]]:
+        alone = [self._database.alone] if self._database.alone else []
+        return [(statement, ()) for statement in (*alone, *_TABLES)]
+
+    def wait(self) -> None:
+        """Make the tables if they are not there, so that a worker may come before the driver."""
+        self._database.write(self._tables())
+
+    def forgive(self) -> None:
+        """Give every unit its attempts back, those that were given up among them."""
+        self._database.changed("UPDATE units SET attempts = 0 WHERE campaign = ? AND state <> 'done'", self.campaign)
+
+    def lease(self, worker: str, seconds: float) -> Leased | None:
+        """Return a unit to carry out within so many seconds, unless the lease is renewed; None if there is none now."""
+        named = (worker, seconds, self.campaign, self.campaign)
+        rows = self._database.rows(_FRESH, *named) or self._database.rows(_AGAIN, *named, self._attempts)
+        return Leased(rows[0][0], rows[0][1], bytes(rows[0][2])) if rows else None
+
+    def renew(self, leased: Leased, seconds: float) -> bool:
+        """Hold a unit for so many seconds from now; False if somebody else has it by now."""
+        statement = "UPDATE units SET expires = {now} + ? WHERE campaign = ? AND place = ? AND fence = ? AND state = 'leased'"
+        return bool(self._database.changed(statement, seconds, self.campaign, leased.place, leased.fence))
+
+    def complete(self, leased: Leased, outcome: bytes) -> bool:
+        """Enter what came of a unit; False, and it is not counted, if somebody else has the unit by now."""
+        statement = (
+            "UPDATE units SET state = 'done', outcome = ?, finished = {now} "
+            "WHERE campaign = ? AND place = ? AND fence = ? AND state = 'leased'"
+        )
+        if self._database.changed(statement, outcome, self.campaign, leased.place, leased.fence):
+            return True
+        self._database.changed("UPDATE campaigns SET late = late + 1 WHERE id = ?", self.campaign)
+        return False
+
+    def lost(self, worker: str) -> None:
+        """End the leases of a worker that is known to be gone."""
+        self._database.changed(
+            "UPDATE units SET expires = 0 WHERE campaign = ? AND state = 'leased' AND worker = ?", self.campaign, worker
+        )
+
+    def counts(self) -> Counts:
+        """Return how many units are in which state."""
+        ((waiting, leased, done, given_up),) = self._database.rows(
+            "SELECT coalesce(sum(CASE WHEN state = 'waiting' THEN 1 ELSE 0 END), 0), "
+            "coalesce(sum(CASE WHEN state = 'leased' AND NOT (expires < {now} AND attempts >= ?) THEN 1 ELSE 0 END), 0), "
+            "coalesce(sum(CASE WHEN state = 'done' THEN 1 ELSE 0 END), 0), "
+            "coalesce(sum(CASE WHEN state = 'leased' AND expires < {now} AND attempts >= ? THEN 1 ELSE 0 END), 0) "
+            "FROM units WHERE campaign = ?",
+            self._attempts,
+            self._attempts,
+            self.campaign,
+        )
+        return Counts(int(waiting), int(leased), int(done), int(given_up))
+
+    def finished(self, since: float) -> list[tuple[int, float]]:
+        """Return the units that were finished after a time, and some that were finished before it; each with its time."""
+        rows = self._database.rows(
+            "SELECT place, finished FROM units WHERE campaign = ? AND state = 'done' AND finished >= ? ORDER BY place",
+            self.campaign,
+            since - MARGIN,
+        )
+        return [(int(place), float(finished)) for place, finished in rows]
+
+    def outcome(self, place: int) -> bytes:
+        """Return what came of a unit that is done."""
+        rows = self._database.rows("SELECT outcome FROM units WHERE campaign = ? AND place = ?", self.campaign, place)
+        return bytes(rows[0][0])
+
+    def end(self) -> None:
+        """Tell every worker that there will be no more."""
+        self._database.changed("UPDATE campaigns SET state = 'over' WHERE id = ?", self.campaign)
+
+    @property
+    def over(self) -> bool:
+        """Whether there will be no more; not if nobody has entered the campaign yet."""
+        rows = self._database.rows("SELECT state FROM campaigns WHERE id = ?", self.campaign)
+        return bool(rows) and rows[0][0] == OVER
+
+    @property
+    def late(self) -> int:
+        """How many outcomes came from workers that had lost their lease, and were not counted."""
+        rows = self._database.rows("SELECT late FROM campaigns WHERE id = ?", self.campaign)
+        return int(rows[0][0]) if rows else 0

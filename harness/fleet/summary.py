@@ -1,0 +1,198 @@
+"""The summary of a campaign as a document: what ran, what was found, what was not done, and the verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from harness.fleet.database import told
+from harness.fleet.driver import Result, Settings
+from harness.fleet.held import package
+from harness.fleet.store import Store, opened
+from harness.fleet.totals import Distinct, Subject
+from harness.run.lockstep import NAME as DIFFERENTIAL
+from harness.run.store import replay_command
+from harness.trace import format as traces
+from harness.verdict.compared import NAME as COLD
+from harness.verdict.summary import NotRun
+
+FORMAT, VERSION = "cachewitness.campaign", 1
+
+
+class CanaryRow(msgspec.Struct, kw_only=True):
+    """The planted fault: how it had to be reported, whether it was, and by how many findings."""
+
+    fault: str
+    anomaly: str
+    checker: str
+    found: bool
+    findings: int
+
+
+class CheckerRow(msgspec.Struct, kw_only=True):
+    """What one checker had to judge on one engine."""
+
+    checker: str
+    opportunities: int
+    findings: int
+    not_applicable: str = ""
+
+
+class SubjectRow(msgspec.Struct, kw_only=True):
+    """One engine under one policy."""
+
+    engine: str
+    label: str
+    policy: str
+    versions: list[str]
+    exit_code: int
+    reasons: list[str]
+    traces: int
+    operations: int
+    findings: int
+    suites: dict[str, int]
+    checkers: list[CheckerRow]
+    marks: dict[str, int]
+    not_run: list[NotRun]
+
+
+class FindingRow(msgspec.Struct, kw_only=True):
+    """A finding whose trace was made small; the command replays it. `traces` minimal traces have this signature."""
+
+    signature: str
+    anomaly: str
+    checker: str
+    height: str
+    kinds: list[str]
+    sentence: str
+    operations: int
+    engines: list[str]
+    traces: int
+    trace: str
+    replay: str
+    why_long: str = ""
+
+
+class ClassRow(msgspec.Struct, kw_only=True):
+    """The findings of one class as they were met, shrunk or not: how many, on which engines, and the id of the first."""
+
+    anomaly: str
+    checker: str
+    height: str
+    kinds: list[str]
+    met: int
+    engines: list[str]
+    first: str
+
+
+class Document(msgspec.Struct, kw_only=True):
+    """What came of a campaign. `digest` is of every unit's outcome, so it is the same for any number of workers."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    name: str
+    campaign: str
+    package: str
+    exit_code: int
+    reasons: list[str]
+    canary: CanaryRow
+    units: int
+    done: int
+    done_before: int
+    late: int
+    not_done: list[str]
+    workers_lost: int
+    traces: int
+    operations: int
+    seconds: float
+    digest: str
+    subjects: list[SubjectRow]
+    findings: list[FindingRow]
+    classes: list[ClassRow]
+    database: str
+
+
+def document(result: Result, settings: Settings) -> Document:
+    """Return the summary of a campaign."""
+    totals, progress, digest = result
+    mutant, canary = totals.planned.canary.mutant, totals.canary
+    return Document(
+        name=totals.planned.name,
+        campaign=totals.planned.id,
+        package=package(),
+        exit_code=totals.exit_code,
+        reasons=totals.reasons,
+        canary=CanaryRow(
+            fault=mutant.name,
+            anomaly=mutant.anomaly,
+            checker=mutant.checker,
+            found=canary is not None,
+            findings=canary.met if canary else 0,
+        ),
+        units=progress.units,
+        done=progress.done,
+        done_before=progress.before,
+        late=progress.late,
+        not_done=totals.undone,
+        workers_lost=len(progress.ended),
+        traces=totals.traces,
+        operations=totals.activity.operations,
+        seconds=progress.seconds,
+        digest=digest,
+        subjects=[_subject(one) for one in totals.subjects.values()],
+        findings=[_finding(one, opened(settings.traces)) for one in totals.distinct.values()],
+        classes=[ClassRow(**msgspec.structs.asdict(one)) for one in totals.found.values()],
+        database=told(settings.database),
+    )
+
+
+def render(document: Document) -> str:
+    """Return a summary as JSON, with a line's end."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
+def _subject(subject: Subject) -> SubjectRow:
+    report = subject.report
+    checkers = [
+        CheckerRow(
+            checker=one.checker, opportunities=one.opportunities, findings=one.findings, not_applicable=one.not_applicable
+        )
+        for one in report.tallies()
+    ]
+    return SubjectRow(
+        engine=subject.engine,
+        label=subject.label,
+        policy=subject.policy,
+        versions=subject.versions,
+        exit_code=subject.exit_code,
+        reasons=subject.reasons,
+        traces=sum(suite.traces for suite in report.suites),
+        operations=report.activity.operations,
+        findings=subject.found,
+        suites={suite.name: suite.traces for suite in report.suites},
+        checkers=checkers,
+        marks=dict(sorted(subject.marks.items())),
+        not_run=subject.not_run,
+    )
+
+
+def _finding(one: Distinct, store: Store) -> FindingRow:
+    small, finding = one.small, one.small.finding
+    trace = traces.parse(store.get(small.trace).splitlines(), small.trace)
+    place, spec = store.place(small.trace), one.engines[0].spec()
+    paired, cold = finding.checker == DIFFERENTIAL, one.suite == COLD
+    return FindingRow(
+        signature=one.signature,
+        anomaly=finding.anomaly,
+        checker=finding.checker,
+        height=small.height,
+        kinds=small.kinds,
+        sentence=finding.sentence,
+        operations=len(trace.ops),
+        engines=[engine.text for engine in one.engines],
+        traces=one.traces,
+        trace=place,
+        replay=replay_command(Path(place), spec, differential=paired, cold=cold),
+        why_long=one.why_long,
+    )

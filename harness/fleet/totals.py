@@ -1,0 +1,313 @@
+"""What a campaign came to: outcomes added up in the order of their units, findings that are one counted as one, a verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from harness.checkers.finding import idle, merge_tallies
+from harness.fleet.held import Held, package
+from harness.fleet.plan import Planned
+from harness.fleet.unit import Fuzzed, Met, Outcome, Shrunk, Unit
+from harness.fuzz.campaign import RAN_LEAST
+from harness.fuzz.watch import Watch
+from harness.verdict.arm_row import merge_rows
+from harness.verdict.control_row import merge_controls
+from harness.verdict.result import (
+    EXIT_FAIL,
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_NOTHING_CHECKED,
+    EXIT_PASS,
+    EXIT_UNKNOWN,
+    EXIT_USAGE,
+    Activity,
+)
+from harness.verdict.summary import DISAGREEMENT_NAMES, NotRun, Report, SuiteReport
+
+SUITE_OF_FUZZ = "fuzz:"
+"""How the id of a finding begins that the fuzzer met."""
+Class = tuple[str, ...]
+
+
+class Distinct(msgspec.Struct, kw_only=True):
+    """A finding that was shrunk: its signature, the first of the minimal traces that have it, and the engines that show it."""
+
+    signature: str
+    small: Met
+    suite: str
+    engines: list[Held]
+    traces: int = 0
+    why_long: str = ""
+
+
+class Found(msgspec.Struct, kw_only=True):
+    """All findings of one class: how often it was met, on which engines, and where first."""
+
+    anomaly: str
+    checker: str
+    height: str
+    kinds: list[str]
+    met: int = 0
+    engines: list[str] = []
+    first: str = ""
+
+
+class Subject(msgspec.Struct, kw_only=True):
+    """What came of one engine under one policy."""
+
+    engine: str
+    label: str
+    policy: str
+    versions: list[str] = []
+    suites: dict[str, SuiteReport] = {}
+    not_run: list[NotRun] = []
+    marks: dict[str, int] = {}
+    refused: int = 0
+    fuzzed: int = 0
+    found: int = 0
+    disagreed: int = 0
+    wrong: dict[str, int] = {}
+    crashed: dict[str, int] = {}
+    undone: int = 0
+
+    @property
+    def report(self) -> Report:
+        """The suites and what was left out, as of one run."""
+        return Report(engine=self.engine, suites=list(self.suites.values()), not_run=self.not_run)
+
+    def add(self, unit: Unit, outcome: Outcome) -> None:
+        """Add what came of one unit."""
+        for suite in outcome.suites:
+            _add_suite(self.suites.setdefault(suite.name, SuiteReport(name=suite.name)), suite)
+        for entry in outcome.not_run:
+            same = next((one for one in self.not_run if (one.what, one.why) == (entry.what, entry.why)), None)
+            if same is None:
+                self.not_run.append(same := NotRun(entry.what, entry.why, 0))
+            same.count += entry.count
+        self.versions = sorted({*self.versions, *filter(None, outcome.version.split(", "))})
+        self.marks = dict(Counter(self.marks) + Counter(outcome.marks))
+        if isinstance(unit, Fuzzed):
+            self.refused += outcome.refused
+            self.fuzzed += sum(suite.traces for suite in outcome.suites)
+        self.found += sum(met.count for met in outcome.met)
+        self.disagreed += sum(met.finding.anomaly in DISAGREEMENT_NAMES for met in outcome.met)
+        for lines, line in ((self.wrong, outcome.wrong), (self.crashed, outcome.crashed)):
+            if line:
+                lines[line] = lines.get(line, 0) + 1
+
+    @property
+    def vacuous(self) -> list[str]:
+        """Why a pass would mean nothing."""
+        report = self.report
+        lines = [
+            f"checker {tally.checker} {idle(tally)}"
+            for tally in report.tallies()
+            if not (tally.not_applicable or tally.opportunities or tally.crashed)
+        ]
+        if not any(suite.traces for suite in report.suites):
+            lines.append("no trace ran")
+        if self.fuzzed < RAN_LEAST * (self.refused + self.fuzzed):
+            lines.append(f"the engine refused {self.refused:,} of {self.refused + self.fuzzed:,} drawn configurations")
+        return lines + list(filter(None, [report.activity.mostly_given_up]))
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that this engine alone would have."""
+        if self.crashed or self.disagreed:
+            return EXIT_INTERNAL
+        if self.found:
+            return EXIT_FAIL
+        if self.report.bad_events:
+            return EXIT_USAGE
+        if self.wrong or self.undone or self.report.outcome == "unknown":
+            return EXIT_UNKNOWN
+        return EXIT_NOTHING_CHECKED if self.vacuous else EXIT_PASS
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why its exit code is not that of a pass, the first of each kind."""
+        crashed = [line for suite in self.suites.values() for line in suite.crashed]
+        told = [
+            *(f"the harness failed in {_units(count)}: {line}" for line, count in self.crashed.items()),
+            *([f"{self.found:,} findings"] if self.found else []),
+            *self.report.bad_events[:1],
+            *(f"{_units(count)} came to nothing: {line}" for line, count in self.wrong.items()),
+            *([f"{_units(self.undone)} not done"] if self.undone else []),
+            *crashed[:1],
+        ]
+        return told or self.vacuous
+
+
+def _units(count: int) -> str:
+    return f"{count:,} unit{'s' * (count != 1)}"
+
+
+def _add_suite(into: SuiteReport, suite: SuiteReport) -> None:
+    into.traces, into.seconds = into.traces + suite.traces, into.seconds + suite.seconds
+    into.activity.add(suite.activity)
+    into.tallies = merge_tallies([*into.tallies, *(tally for tally in suite.tallies if tally.checker != Watch.name)])
+    into.crashed = sorted({*into.crashed, *suite.crashed})
+    into.bad_events += suite.bad_events
+    into.arms = merge_rows([*into.arms, *suite.arms])
+    into.controls = merge_controls([*into.controls, *suite.controls])
+
+
+@dataclass
+class Totals:
+    """Everything that a campaign's summary tells. `wanted` are the units that count, whether they were done or not."""
+
+    planned: Planned
+    subjects: dict[tuple[str, str, str], Subject] = field(default_factory=dict)
+    found: dict[Class, Found] = field(default_factory=dict)
+    distinct: dict[str, Distinct] = field(default_factory=dict)
+    canary: Found | None = None
+    canary_ran: bool = False
+    undone: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    time_up: bool = False
+
+    def add(self, unit: Unit, outcome: Outcome) -> None:
+        """Add what came of a unit, in the order of units; one that was not done is added by `miss`."""
+        canary = of_canary(unit)
+        if not canary:
+            self._subject(unit).add(unit, outcome)
+        self.canary_ran |= canary
+        for met in outcome.met:
+            self._meet(unit, met, canary=canary)
+
+    def miss(self, unit: Unit) -> None:
+        """Note that a unit was not done."""
+        self.undone.append(f"{unit.engine.text}, {unit.policy}: {unit.name}")
+        if not of_canary(unit) and not isinstance(unit, Shrunk):
+            self._subject(unit).undone += 1
+
+    def small(self, unit: Shrunk, outcome: Outcome) -> None:
+        """Add a finding that was shrunk; one that is as another one was is the same."""
+        if outcome.crashed or outcome.wrong or outcome.small is None:
+            if outcome.crashed and not unit.canary:
+                self._subject(unit).add(unit, Outcome(crashed=outcome.crashed))
+            return
+        if unit.canary:
+            return
+        same = self.distinct.setdefault(
+            outcome.signature,
+            Distinct(signature=outcome.signature, small=outcome.small, suite=unit.suite, engines=[], why_long=outcome.why_long),
+        )
+        same.traces += 1
+        if unit.engine not in same.engines:
+            same.engines.append(unit.engine)
+
+    def _subject(self, unit: Unit) -> Subject:
+        key = (unit.engine.text, unit.engine.label, unit.policy)
+        return self.subjects.setdefault(key, Subject(engine=key[0], label=key[1], policy=key[2]))
+
+    def _meet(self, unit: Unit, met: Met, *, canary: bool) -> None:
+        named = (self.planned.canary.mutant.anomaly, self.planned.canary.mutant.checker)
+        if canary:
+            if (met.finding.anomaly, met.finding.checker) != named:
+                return
+            entry = self.canary = self.canary or _found(met)
+        else:
+            entry = self.found.setdefault(_class(met), _found(met))
+        entry.met += met.count
+        entry.first = entry.first or met.id
+        if unit.engine.text not in entry.engines:
+            entry.engines.append(unit.engine.text)
+
+    @property
+    def vacuous(self) -> list[str]:
+        """Which suites the file names that ran on no engine."""
+        ran = {suite.name for subject in self.subjects.values() for suite in subject.suites.values() if suite.traces}
+        return [f"suite {name} was asked for and ran on no engine" for name in self.planned.asked if name not in ran]
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code: that of the worst engine, and never a pass without the canary's finding or with a unit undone."""
+        if self.interrupted:
+            return EXIT_INTERRUPTED
+        codes = {subject.exit_code for subject in self.subjects.values()}
+        if EXIT_INTERNAL in codes:
+            return EXIT_INTERNAL
+        if self.canary is None:
+            return EXIT_NOTHING_CHECKED
+        worst = next((code for code in (EXIT_FAIL, EXIT_USAGE, EXIT_UNKNOWN) if code in codes), EXIT_PASS)
+        if worst == EXIT_PASS and self.undone:
+            return EXIT_UNKNOWN
+        if worst == EXIT_PASS and (self.vacuous or EXIT_NOTHING_CHECKED in codes):
+            return EXIT_NOTHING_CHECKED
+        return worst
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why the exit code is not that of a pass."""
+        mutant = self.planned.canary.mutant
+        if self.canary is None:
+            missed = "was NOT found" if self.canary_ran else "was not run"
+            return [f"the canary {mutant.name} {missed}, so it is not proved that a fault would have been seen"]
+        told = [f"{subject.engine}: {line}" for subject in self.subjects.values() for line in subject.reasons[:1]]
+        told += ["time was up"] if self.time_up else []
+        return told + self.vacuous
+
+    @property
+    def activity(self) -> Activity:
+        """What happened on all engines."""
+        total = Activity()
+        for subject in self.subjects.values():
+            total.add(subject.report.activity)
+        return total
+
+    @property
+    def traces(self) -> int:
+        """How many traces ran on all engines."""
+        return sum(suite.traces for subject in self.subjects.values() for suite in subject.suites.values())
+
+
+def _class(met: Met) -> Class:
+    return (met.finding.anomaly, met.finding.checker, met.height, *met.kinds)
+
+
+def _found(met: Met) -> Found:
+    return Found(anomaly=met.finding.anomaly, checker=met.finding.checker, height=met.height, kinds=met.kinds)
+
+
+def to_shrink(planned: Planned, done: Iterable[tuple[Unit, Outcome]]) -> list[Unit]:
+    """Return the units that shrink findings, in the order of units.
+
+    Of each anomaly by each checker at each height on each engine, the first few with different kinds of cache groups; of the
+    canary one.
+    """
+    taken: dict[tuple[str, ...], set[Class]] = {}
+    units: list[Unit] = []
+    mutant = planned.canary.mutant
+    for unit, outcome in done:
+        planted = of_canary(unit)
+        for met in outcome.met:
+            if planted and (met.finding.anomaly, met.finding.checker) != (mutant.anomaly, mutant.checker):
+                continue
+            seen = taken.setdefault((str(planted), unit.engine.made_of, unit.policy, *_class(met)[:3]), set())
+            if len(seen) < (1 if planted else planned.shrink) and _class(met) not in seen:
+                seen.add(_class(met))
+                units.append(_shrunk(unit, met, canary=planted))
+    return units
+
+
+def of_canary(unit: Unit) -> bool:
+    """Whether a unit belongs to the canary, whose findings are not the engine's."""
+    return isinstance(unit, Fuzzed | Shrunk) and unit.canary
+
+
+def _shrunk(unit: Unit, met: Met, *, canary: bool) -> Shrunk:
+    suite = "" if met.id.startswith(SUITE_OF_FUZZ) else met.id.partition(":")[0]
+    return Shrunk(
+        package=package(),
+        engine=unit.engine,
+        policy=unit.policy,
+        suite=suite,
+        trace=met.trace,
+        finding=met.finding,
+        canary=canary,
+    )

@@ -1,0 +1,168 @@
+"""Units of work: what a worker does in one go, told so completely that any machine does the same.
+
+A unit's key is a digest of all of it: the version of the package, the digest of the engine, the policy, the stream or suite,
+the seed and the range. So a unit that was done once, by whomever, need not be done again.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from harness._util.errors import UsageError
+from harness.checkers.finding import Finding
+from harness.engines import policy as policies
+from harness.fleet.held import Held, made_of, package
+from harness.fuzz.trial import Plan
+from harness.trace.configurations import Configuration
+from harness.trace.format import Layout
+from harness.verdict.summary import NotRun, SuiteReport
+
+
+class Fuzzed(msgspec.Struct, frozen=True, kw_only=True, tag="fuzz"):
+    """The traces `first` to `last` − 1 of a fuzz stream. `canary`: the engine has a fault that must be found."""
+
+    package: str
+    engine: Held
+    plan: Plan
+    first: int
+    last: int
+    beside: bool = True
+    canary: bool = False
+
+    @property
+    def policy(self) -> str:
+        """The policy whose rules apply."""
+        return self.plan.policy
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        return f"fuzz {self.plan.stream}, seed {self.plan.seed}, traces {self.first} to {self.last - 1}"
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """A configuration, as far as it can be written down: the policy itself knows the rest."""
+
+    layout: Layout
+    options: dict[str, Any]
+    policy: str
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration."""
+        least = policies.get(self.policy).least_pages if self.policy else None
+        return Configuration(self.layout, self.options, self.policy, least)
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True, tag="suite"):
+    """The traces of a suite on some configurations. `named`: the user chose their layouts."""
+
+    package: str
+    engine: Held
+    policy: str
+    suite: str
+    seed: int
+    first: int
+    configurations: list[Chosen]
+    named: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        last = self.first + len(self.configurations) - 1
+        return f"suite {self.suite}, seed {self.seed}, configurations {self.first} to {last}"
+
+
+class Shrunk(msgspec.Struct, frozen=True, kw_only=True, tag="shrink"):
+    """A finding whose trace is to be made as small as it gets; `trace` is its digest. `suite` is empty for a fuzzed trace."""
+
+    package: str
+    engine: Held
+    policy: str
+    suite: str
+    trace: str
+    finding: Finding
+    canary: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        return f"shrink {self.finding.anomaly}"
+
+
+Unit = Fuzzed | Told | Shrunk
+
+
+class Met(msgspec.Struct, kw_only=True):
+    """A finding as it was met: the id of what failed, the digest of its trace, its class, and how many like it there are."""
+
+    id: str
+    finding: Finding
+    trace: str
+    height: str
+    kinds: list[str]
+    count: int = 1
+
+
+class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What came of a unit. `digest` is of all but times, so it is the same wherever and however often it is done.
+
+    `wrong` says why the engine could not be judged; `crashed` that the harness itself failed. `small` is the shrunk finding.
+    """
+
+    digest: str = ""
+    suites: list[SuiteReport] = []
+    not_run: list[NotRun] = []
+    refused: int = 0
+    version: str = ""
+    marks: dict[str, int] = {}
+    met: list[Met] = []
+    small: Met | None = None
+    signature: str = ""
+    why_long: str = ""
+    wrong: str = ""
+    crashed: str = ""
+    seconds: float = 0.0
+    startup_seconds: float = 0.0
+    engine_seconds: float | None = None
+
+
+_UNIT, _OUTCOME = msgspec.json.Decoder(Unit), msgspec.json.Decoder(Outcome)
+
+
+def entered(unit: Unit) -> tuple[str, bytes]:
+    """Return the key of a unit, and the unit as it is stored."""
+    spec = msgspec.json.encode(unit, order="deterministic")
+    return sha256(spec).hexdigest()[:32], spec
+
+
+def read(spec: bytes) -> Unit:
+    """Return a unit that was stored. Raises UsageError if it is not of this version."""
+    try:
+        unit: Unit = _UNIT.decode(spec)
+        return unit
+    except msgspec.DecodeError as error:
+        raise UsageError(f"a unit of work cannot be read ({error}); another version of cachewitness planned it") from None
+
+
+def outcome_of(stored: bytes) -> Outcome:
+    """Return an outcome that was stored. Raises UsageError if it is not of this version."""
+    try:
+        return _OUTCOME.decode(stored)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"the outcome of a unit cannot be read ({error}); another version of cachewitness wrote it") from None
+
+
+def check_same(unit: Unit) -> None:
+    """Raise UsageError if this machine has another package, or another engine, than the campaign was planned with."""
+    if unit.package != package():
+        raise UsageError(f"this machine has cachewitness {package()}; the campaign was planned with {unit.package}")
+    spec = unit.engine.spec()
+    if made_of(spec, unit.policy, unit.engine.label) != unit.engine.made_of:
+        raise UsageError(
+            f"engine {unit.engine.text} is another one here than where the campaign was planned "
+            "(its files, options, or what is installed beside it)"
+        )

@@ -1,0 +1,124 @@
+"""A worker: leases units one after another, carries them out, and enters what came of them, until the campaign is over.
+
+It may be killed at any time. It holds nothing but leases, which run out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from harness._util.errors import UsageError
+from harness._util.workers import die_with_the_parent
+from harness.fleet import unit as units
+from harness.fleet.database import Database
+from harness.fleet.perform import perform
+from harness.fleet.queue import Leased, Queue
+from harness.fleet.store import Store, opened
+
+BEATS = 3
+"""So many times a lease is renewed before it would run out."""
+IDLE_MIN, IDLE_MAX = 0.05, 1.0
+"""Seconds between two questions for a unit while there is none."""
+EXIT_REFUSED = 4
+EXIT_TOO_LONG = 75
+"""The exit code of a worker whose unit took longer than the campaign allows."""
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker has to know. `parent`: the process without which it ends; 0: none.
+
+    `lease` is in seconds; a unit that takes longer than `deadline` seconds ends its worker.
+    """
+
+    database: str
+    traces: str
+    campaign: str
+    worker: str
+    lease: float
+    deadline: float
+    attempts: int
+    parent: int = 0
+
+
+def serve(given: Given) -> int:
+    """Work until the campaign is over; return how many units were entered.
+
+    Raises UsageError if the database or the store of traces cannot be used, or this machine has another package or engine.
+    """
+    queue, store = Queue(Database(given.database), given.campaign, given.attempts), opened(given.traces)
+    queue.wait()
+    entered, idle = 0, IDLE_MIN
+    while True:
+        leased = queue.lease(given.worker, given.lease)
+        if leased is not None:
+            entered += carry_out(leased, queue, store, given)
+            idle = IDLE_MIN
+        elif queue.over:
+            return entered
+        else:
+            time.sleep(idle)
+            idle = min(2 * idle, IDLE_MAX)
+
+
+def carry_out(leased: Leased, queue: Queue, store: Store, given: Given) -> bool:
+    """Carry out a unit while its lease is renewed, and enter what came of it; False if the lease was lost."""
+    unit = units.read(leased.spec)
+    units.check_same(unit)
+    with _Heart(leased, given):
+        outcome = perform(unit, store)
+    return queue.complete(leased, msgspec.json.encode(outcome))
+
+
+class _Heart:
+    """Renews a lease now and then, in a thread, and ends the process if the unit takes too long."""
+
+    def __init__(self, leased: Leased, given: Given) -> None:
+        self._leased, self._given, self._over = leased, given, threading.Event()
+        self._until = time.monotonic() + given.deadline
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        given = self._given
+        database: Database | None = None
+        while not self._over.wait(min(given.lease / BEATS, max(0.0, self._until - time.monotonic()))):
+            if time.monotonic() >= self._until:
+                os._exit(EXIT_TOO_LONG)
+            try:
+                database = database or Database(given.database)
+                held = Queue(database, given.campaign, given.attempts).renew(self._leased, given.lease)
+            except UsageError:
+                continue  # the lease runs out, and somebody else does the unit
+            if not held:
+                break
+        if database is not None:
+            database.close()
+
+
+def main() -> int:
+    """Work as standard input says, for the process that started this one; return the exit code."""
+    given = msgspec.json.decode(sys.stdin.buffer.read(), type=Given)
+    if given.parent:
+        die_with_the_parent()
+        if os.getppid() != given.parent:
+            return EXIT_REFUSED
+    try:
+        serve(given)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return EXIT_REFUSED
+    return 0

@@ -1,0 +1,134 @@
+"""Campaigns for tests: small ones, and workers within the test's own process that die where they are told to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.cli.campaign import planned_of
+from harness.fleet import file as files
+from harness.fleet import unit as units
+from harness.fleet.database import Database
+from harness.fleet.driver import Driver, Progress, Result, Settings
+from harness.fleet.executors import Ended
+from harness.fleet.perform import perform
+from harness.fleet.plan import Planned
+from harness.fleet.queue import Queue
+from harness.fleet.store import Store, opened
+from harness.fleet.unit import Outcome, Unit
+from harness.fleet.worker import Given
+
+FAULTY = "reference:mutant=lookup-one-unit-short"
+SMALL = f"""
+name = "small"
+streams = ["main"]
+[[engines]]
+engine = "reference"
+layouts = ["full"]
+[[engines]]
+engine = "{FAULTY}"
+layouts = ["full"]
+[budget]
+traces = 4
+per_unit = 2
+shrink = 1
+"""
+Perform = Callable[[Unit, Store], Outcome]
+
+
+def planned(text: str, folder: Path) -> Planned:
+    """Return the campaign of a file with this text."""
+    path = folder / "campaign.toml"
+    path.write_text(text, encoding="utf-8")
+    return planned_of(files.load(path), path)
+
+
+def settings(folder: Path, *, workers: int = 2, database: str = "", lease: float = 30.0, attempts: int = 5) -> Settings:
+    """Return where a campaign of a test is kept."""
+    return Settings(
+        database=database or str(folder / "state.sqlite"),
+        traces=str(folder / "traces"),
+        workers=workers,
+        lease=lease,
+        attempts=attempts,
+    )
+
+
+class Remembered:
+    """Carries out every unit once and remembers what came of it; `done` counts how often each was asked for."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[str, bytes] = {}
+        self.done: dict[str, int] = {}
+
+    def __call__(self, unit: Unit, store: Store) -> Outcome:
+        """Return what came of a unit, a copy that nobody else has."""
+        key, _ = units.entered(unit)
+        self.done[key] = self.done.get(key, 0) + 1
+        if key not in self._outcomes:
+            self._outcomes[key] = msgspec.json.encode(perform(unit, store))
+        return units.outcome_of(self._outcomes[key])
+
+
+@dataclass
+class InTurn:
+    """An executor whose workers do one unit each time they are looked at, one after another, and die where chance says.
+
+    A worker dies with a unit that it has leased, with one that it has carried out and not entered, or behind one.
+    """
+
+    call: Perform
+    deaths: random.Random | None = None
+    deadly: str = ""
+    """What is in the name of a unit that ends whoever begins it."""
+    died: int = 0
+    _workers: dict[str, Given] = field(default_factory=dict)
+
+    def cores(self) -> int:
+        return 2
+
+    def start(self, given: Given) -> str:
+        self._workers[given.worker] = given
+        return given.worker
+
+    def ended(self, handle: str) -> Ended | None:
+        given = self._workers[handle]
+        queue = Queue(Database(given.database), given.campaign, given.attempts)
+        drawn = self.deaths.choice(["leased", "carried out", "entered", "", "", ""]) if self.deaths else ""
+        leased = queue.lease(given.worker, given.lease)
+        if leased is None:
+            return None
+        unit = units.read(leased.spec)
+        place = "leased" if self.deadly and self.deadly in unit.name else drawn
+        if place != "leased":
+            outcome = msgspec.json.encode(self.call(unit, opened(given.traces)))
+            if place != "carried out":
+                assert queue.complete(leased, outcome)
+        self.died += bool(place)
+        return Ended("died") if place else None
+
+    def stop(self, handle: str) -> None:
+        del self._workers[handle]
+
+
+def driven(made: Planned, kept: Settings, executor: Any, told: Callable[[Progress], None] | None = None) -> Result:
+    """Drive a campaign to its end."""
+    return Driver(made, kept, executor, told).run()
+
+
+def came_to(result: Result) -> Any:
+    """Return what a campaign came to, but for times: what must not depend on workers, deaths or interruptions."""
+    totals = result.totals
+    suites = [
+        (key, name, suite.traces, msgspec.to_builtins(suite.activity), msgspec.to_builtins(suite.tallies))
+        for key, subject in totals.subjects.items()
+        for name, suite in subject.suites.items()
+    ]
+    findings = [msgspec.to_builtins(one) for one in (*totals.found.values(), *totals.distinct.values(), totals.canary)]
+    marks = [(key, sorted(subject.marks.items())) for key, subject in totals.subjects.items()]
+    return result.digest, totals.exit_code, totals.reasons, suites, findings, marks, totals.undone
