@@ -43,6 +43,7 @@ llama  the real llama.cpp's server on tiny hybrid models                       c
 openvino  the real OpenVINO GenAI on tiny hybrid models                        ci/stage_openvino.sh
 transformers  the installed transformers on tiny hybrid models                 ci/stage_transformers.sh
 mlx    the installed mlx-lm on tiny hybrid models                             ci/stage_mlx.sh
+campaign  campaigns on a real PostgreSQL server and a real Ray cluster        ci/stage_campaign.sh
 sglang  the installed SGLang, and faults patched into it                       ci/stage_sglang.sh
 server  a real vLLM server on a CPU, scored and broken                        ci/stage_vllm_server.sh
 coverage  lines and branches that the tests run, by room                      ci/stage_coverage.sh

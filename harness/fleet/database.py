@@ -24,6 +24,8 @@ LOCK = 1_702_195_311
 """The number of the lock of a server under which tables are made and units entered."""
 BUSY = 60.0
 """Seconds in which another writer must be done, or a server come back."""
+CONNECT = 10
+"""Seconds in which a server must answer a connection."""
 PAUSE = 0.5
 """Seconds between two attempts to reach a server."""
 
@@ -160,7 +162,7 @@ def _postgresql(name: str) -> _Dialect:
         raise EngineMissing(f"database {told(name)}: PostgreSQL needs psycopg; {install}", install) from None
 
     def connect() -> Any:
-        return psycopg.connect(name, autocommit=True, connect_timeout=int(BUSY))
+        return psycopg.connect(name, autocommit=True, connect_timeout=CONNECT, client_encoding="utf8")
 
     lost = (psycopg.OperationalError, psycopg.InterfaceError)
     now, skip = "extract(epoch from clock_timestamp())::float8", "FOR UPDATE OF units SKIP LOCKED"

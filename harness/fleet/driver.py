@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness._util.errors import UsageError
@@ -82,6 +83,11 @@ class Result(NamedTuple):
     digest: str
 
 
+def _anywhere(name: str) -> str:
+    """Return the name of a file or folder so that a worker with another current folder finds it; a URL as it is."""
+    return name if "://" in name else str(Path(name).absolute())
+
+
 class Driver:
     """Carries out a campaign. `told` is called after every look at the database."""
 
@@ -103,6 +109,13 @@ class Driver:
         self._began = time.monotonic()
 
     def run(self) -> Result:
+        """Carry out the campaign and return what came of it; see `_run`."""
+        try:
+            return self._run()
+        finally:
+            self._database.close()
+
+    def _run(self) -> Result:
         """Work until every unit is done or given up, time is up, or the user interrupts.
 
         Raises UsageError if the database or the store cannot be used, or workers end again and again.
@@ -122,14 +135,14 @@ class Driver:
             self._stop()
         if not (interrupted or time_up):
             self._queue.end()
-        result = self._added_up(interrupted=interrupted, time_up=time_up)
-        self._database.close()
-        return result
+        return self._added_up(interrupted=interrupted, time_up=time_up)
 
     def _enter(self, units: Iterable[Unit]) -> None:
         """Enter units that are not there yet, and note where they all are."""
         listed = [(unit, *entered(unit)) for unit in units]
-        places = self._queue.enrol(self._planned.name, [(key, spec) for _, key, spec in listed])
+        places = self._queue.enrol(
+            self._planned.name, _anywhere(self._settings.traces), [(key, spec) for _, key, spec in listed]
+        )
         for unit, key, _ in listed:
             self._units.setdefault(places[key], unit)
             self._keys[places[key]] = key
@@ -191,8 +204,8 @@ class Driver:
     def _given(self, name: str) -> Given:
         s = self._settings
         return Given(
-            database=s.database,
-            traces=s.traces,
+            database=_anywhere(s.database),
+            traces=_anywhere(s.traces),
             campaign=self._planned.id,
             worker=name,
             lease=s.lease,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from harness._util.errors import UsageError
 from harness.fleet.database import Database
 
 OVER = "over"
@@ -18,7 +19,7 @@ MARGIN = 30.0
 
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS campaigns (
-        id TEXT PRIMARY KEY, name TEXT NOT NULL, state TEXT NOT NULL, late INTEGER NOT NULL)""",
+        id TEXT PRIMARY KEY, name TEXT NOT NULL, traces TEXT NOT NULL, state TEXT NOT NULL, late INTEGER NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS units (
         campaign TEXT NOT NULL, place INTEGER NOT NULL, unit TEXT NOT NULL, spec {blob} NOT NULL, state TEXT NOT NULL,
         fence INTEGER NOT NULL, attempts INTEGER NOT NULL, worker TEXT NOT NULL, expires DOUBLE PRECISION NOT NULL,
@@ -59,17 +60,18 @@ class Queue:
     def __init__(self, database: Database, campaign: str, attempts: int) -> None:
         self._database, self.campaign, self._attempts = database, campaign, attempts
 
-    def enrol(self, name: str, units: Sequence[tuple[str, bytes]]) -> dict[str, int]:
+    def enrol(self, name: str, traces: str, units: Sequence[tuple[str, bytes]]) -> dict[str, int]:
         """Enter units, each a key and what to do, behind those that are there; return the places of all units by their keys.
 
-        A unit that is there already stays as it is. One that another campaign of this database has done is done here too.
+        A unit that is there already stays as it is. One that another campaign of this database has done, with the same store of
+        traces, is done here too. Raises UsageError if the campaign was begun with another store.
         """
         statements = self._tables()
         statements.append(
             (
-                "INSERT INTO campaigns (id, name, state, late) VALUES (?, ?, 'open', 0) "
+                "INSERT INTO campaigns (id, name, traces, state, late) VALUES (?, ?, ?, 'open', 0) "
                 "ON CONFLICT (id) DO UPDATE SET state = 'open'",
-                (self.campaign, name),
+                (self.campaign, name, traces),
             )
         )
         statements += [
@@ -82,17 +84,21 @@ class Queue:
             for unit, spec in units
         ]
         done_before = (
-            "FROM units AS other WHERE other.unit = units.unit AND other.state = 'done' ORDER BY other.campaign LIMIT 1"
+            "FROM units AS other JOIN campaigns ON campaigns.id = other.campaign "
+            "WHERE other.unit = units.unit AND other.state = 'done' AND campaigns.traces = ?"
         )
         statements += [
             (
                 "UPDATE units SET state = 'done', worker = 'before', finished = {now}, "
-                f"outcome = (SELECT other.outcome {done_before}) WHERE campaign = ? AND state = 'waiting' "
-                "AND EXISTS (SELECT 1 FROM units AS other WHERE other.unit = units.unit AND other.state = 'done')",
-                (self.campaign,),
+                f"outcome = (SELECT other.outcome {done_before} ORDER BY other.campaign LIMIT 1) "
+                f"WHERE campaign = ? AND state = 'waiting' AND EXISTS (SELECT 1 {done_before})",
+                (traces, self.campaign, traces),
             )
         ]
         self._database.write(statements)
+        ((begun,),) = self._database.rows("SELECT traces FROM campaigns WHERE id = ?", self.campaign)
+        if begun != traces:
+            raise UsageError(f"campaign {name}: it was begun with its traces in {begun}, not in {traces}; name that")
         return {str(unit): int(place) for unit, place in self._database.rows(_PLACES, self.campaign)}
 
     def _tables(self) -> list[tuple[str, tuple[object, ...]]]:

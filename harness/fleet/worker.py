@@ -52,7 +52,14 @@ def serve(given: Given) -> int:
 
     Raises UsageError if the database or the store of traces cannot be used, or this machine has another package or engine.
     """
-    queue, store = Queue(Database(given.database), given.campaign, given.attempts), opened(given.traces)
+    store, database = opened(given.traces), Database(given.database)
+    try:
+        return _worked_off(Queue(database, given.campaign, given.attempts), store, given)
+    finally:
+        database.close()
+
+
+def _worked_off(queue: Queue, store: Store, given: Given) -> int:
     queue.wait()
     entered, idle = 0, IDLE_MIN
     while True:

@@ -165,7 +165,7 @@ def test_a_worker_joins_before_the_driver_and_ends_with_the_campaign(tmp_path: P
     worker = threading.Thread(target=lambda: did.append(serve(given)))
     worker.start()
     queue = Queue(Database(kept.database), made.id, 3)
-    queue.enrol(made.name, made.entries[1:3])
+    queue.enrol(made.name, kept.traces, made.entries[1:3])
     _wait(lambda: queue.counts().done == 2)
     queue.end()
     worker.join(30)

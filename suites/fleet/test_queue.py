@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,23 +12,53 @@ import pytest
 from harness._util.errors import UsageError
 from harness.fleet.database import Database, told
 from harness.fleet.queue import Queue
+from suites.support import postgresql
 
 UNITS = [(f"key-{number}", f"unit {number}".encode()) for number in range(4)]
 ATTEMPTS = 3
+TRACES = "/where/traces/are"
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> str:
-    return str(tmp_path / "state.sqlite")
+@pytest.fixture(scope="module")
+def shared() -> Iterator[str]:
+    """Yield a server whose texts have no encoding, the least that one can have."""
+    if why := postgresql.missing():
+        pytest.skip(why)
+    with postgresql.server(encoding="SQL_ASCII") as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return an empty database."""
+    if request.param == "sqlite":
+        return str(tmp_path / "state.sqlite")
+    url: str = request.getfixturevalue("shared")
+    emptied = Database(url)
+    emptied.changed("DROP TABLE IF EXISTS units, campaigns")
+    emptied.close()
+    return url
+
+
+_OPENED: list[Database] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Close what a test opened."""
+    yield
+    while _OPENED:
+        _OPENED.pop().close()
 
 
 def queue_of(database: str, name: str = "one") -> Queue:
-    return Queue(Database(database), name, ATTEMPTS)
+    _OPENED.append(Database(database))
+    return Queue(_OPENED[-1], name, ATTEMPTS)
 
 
 def entered(database: str, name: str = "one") -> Queue:
     queue = queue_of(database, name)
-    queue.enrol(name, UNITS)
+    queue.enrol(name, TRACES, UNITS)
     return queue
 
 
@@ -64,7 +95,7 @@ def test_an_outcome_whose_lease_ran_out_counts_while_nobody_else_has_the_unit(da
 
 def test_a_renewed_lease_is_nobody_elses(database: str) -> None:
     queue = queue_of(database)
-    queue.enrol("one", UNITS[:1])
+    queue.enrol("one", TRACES, UNITS[:1])
     leased = queue.lease("a", 0)
     assert leased is not None and queue.renew(leased, 60)
     assert queue.lease("b", 60) is None
@@ -82,7 +113,7 @@ def test_a_lost_worker_gives_its_units_back_at_once(database: str) -> None:
 
 def test_a_unit_is_given_up_after_its_attempts_and_gets_them_back(database: str) -> None:
     queue = queue_of(database)
-    queue.enrol("one", UNITS[:1])
+    queue.enrol("one", TRACES, UNITS[:1])
     for _ in range(ATTEMPTS):
         assert queue.lease("a", 0) is not None
         time.sleep(0.01)
@@ -96,7 +127,7 @@ def test_entering_again_changes_nothing(database: str) -> None:
     queue = entered(database)
     leased = queue.lease("a", 60)
     assert leased is not None and queue.complete(leased, b"done")
-    places = entered(database).enrol("one", [*UNITS, ("more", b"more")])
+    places = entered(database).enrol("one", TRACES, [*UNITS, ("more", b"more")])
     assert places == {**{key: n for n, (key, _) in enumerate(UNITS)}, "more": 4}
     assert queue.counts() == (4, 0, 1, 0) and queue.outcome(0) == b"done"
 
@@ -104,18 +135,23 @@ def test_entering_again_changes_nothing(database: str) -> None:
 def test_what_another_campaign_has_done_is_done(database: str) -> None:
     """Units are the same if their keys are: a campaign with a larger budget does what is new."""
     first = queue_of(database, "first")
-    first.enrol("first", UNITS[:2])
+    first.enrol("first", TRACES, UNITS[:2])
     for _ in range(2):
         leased = first.lease("a", 60)
         assert leased is not None and first.complete(leased, b"outcome of " + leased.spec)
     second = entered(database, "second")
     assert second.counts() == (2, 0, 2, 0)
     assert [second.outcome(place) for place in range(2)] == [b"outcome of unit 0", b"outcome of unit 1"]
+    third = queue_of(database, "third")
+    third.enrol("third", "/another/store", UNITS)
+    assert third.counts() == (4, 0, 0, 0)  # its traces are elsewhere
+    with pytest.raises(UsageError, match="it was begun with its traces in /another/store, not in /where"):
+        third.enrol("third", TRACES, UNITS)
 
 
 def test_many_workers_at_once_lease_every_unit_once(database: str) -> None:
     units = [(f"key-{number}", b"") for number in range(40)]
-    queue_of(database).enrol("one", units)
+    queue_of(database).enrol("one", TRACES, units)
     taken: list[int] = []
 
     def work() -> None:
@@ -142,6 +178,17 @@ def test_a_campaign_is_over_when_its_driver_says_so(database: str) -> None:
     assert early.over
     entered(database)
     assert not early.over
+
+
+def test_a_connection_that_is_cut_is_made_again(shared: str) -> None:
+    """The server restarts, or a firewall forgets the connection: what was to be done is done, once."""
+    queue, other = entered(shared, "cut"), queue_of(shared, "cut")
+    leased = queue.lease("a", 60)
+    assert leased is not None
+    other._database.rows(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname IS NOT NULL"
+    )
+    assert queue.renew(leased, 60) and queue.complete(leased, b"done") and queue.counts() == (3, 0, 1, 0)
 
 
 def test_a_database_that_is_none_is_one_line(tmp_path: Path) -> None:

@@ -98,19 +98,25 @@ class InTurn:
 
     def ended(self, handle: str) -> Ended | None:
         given = self._workers[handle]
-        queue = Queue(Database(given.database), given.campaign, given.attempts)
+        database = Database(given.database)
+        place = self._one(Queue(database, given.campaign, given.attempts), given)
+        database.close()
+        self.died += bool(place)
+        return Ended("died") if place else None
+
+    def _one(self, queue: Queue, given: Given) -> str:
+        """Do one unit if there is one; return where the worker dies, empty if it does not."""
         drawn = self.deaths.choice(["leased", "carried out", "entered", "", "", ""]) if self.deaths else ""
         leased = queue.lease(given.worker, given.lease)
         if leased is None:
-            return None
+            return ""
         unit = units.read(leased.spec)
         place = "leased" if self.deadly and self.deadly in unit.name else drawn
         if place != "leased":
             outcome = msgspec.json.encode(self.call(unit, opened(given.traces)))
             if place != "carried out":
                 assert queue.complete(leased, outcome)
-        self.died += bool(place)
-        return Ended("died") if place else None
+        return place
 
     def stop(self, handle: str) -> None:
         del self._workers[handle]
