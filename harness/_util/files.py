@@ -17,7 +17,9 @@ def write(path: Path, content: Iterable[bytes]) -> None:
     odd = path.exists() and not path.is_file()
     part = path if odd else path.with_name(path.name + ".part")
     try:
-        with part.open("wb") as file:
+        if not odd:
+            part.unlink(missing_ok=True)  # and not what it may be a link to
+        with part.open("wb" if odd else "xb") as file:
             file.writelines(content)
         if not odd:
             part.replace(path)

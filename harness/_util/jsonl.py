@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import functools
 import gzip
-import shutil
 import sys
 import tempfile
 import zlib
@@ -17,10 +16,19 @@ from typing import IO, Any, cast
 import msgspec
 
 from harness._util.errors import UsageError
+from harness._util.lines import shortened
 
 STANDARD_INPUT, GZIP = "-", b"\x1f\x8b"
 LINE_MAX = 1 << 26
 """Bytes; what unpacks to more than that without the end of a line is not read on."""
+WHOLE_MAX, LINES_MAX = 1 << 28, 1 << 21
+"""Bytes and lines of a file that is kept whole; a history is read line by line, and may be longer."""
+UNPACKED_MAX, RATIO_MAX = 1 << 24, 500
+"""A packed file that unpacks to more bytes than that may grow by so much at most. Histories grow by 10 to 120."""
+STANDARD_INPUT_MAX, _CHUNK = 1 << 34, 1 << 20
+"""Bytes; standard input is kept in a file, since a history is read more than once."""
+TOLD_MAX = 1000
+"""Characters that are told of what is wrong with a line."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for a line that is not of its format: no JSON or of another shape, no UTF-8, nested without end."""
 
@@ -33,37 +41,49 @@ class _Format(msgspec.Struct, frozen=True):
 
 
 def read(path: Path) -> list[bytes]:
-    """Return the lines of a file, without their ends; see `lines`."""
-    return [line.rstrip(b"\r\n") for line in lines(path)]
+    """Return the lines of a file, without their ends; see `lines`. Raises UsageError if there are too many to keep."""
+    found: list[bytes] = []
+    size = 0
+    for line in lines(path):
+        size += len(line)
+        if size > WHOLE_MAX or len(found) == LINES_MAX:
+            raise UsageError(f"{path}: more than {WHOLE_MAX:,} bytes or {LINES_MAX:,} lines; no such file of ours has")
+        found.append(line.rstrip(b"\r\n"))
+    return found
 
 
 def lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file, one at a time. `-` is standard input; what is packed by gzip is unpacked.
 
-    Raises UsageError if it cannot be read, or if a line is longer than LINE_MAX.
+    Raises UsageError if it cannot be read, if a line is longer than LINE_MAX, or if it unpacks out of all proportion.
     """
     try:
-        with _opened(path) as file:
-            number = 0
+        with _opened(path) as (file, packed):
+            number = size = 0
             while line := file.readline(LINE_MAX + 1):
-                number += 1
+                number, size = number + 1, size + len(line)
                 if len(line) > LINE_MAX:
                     raise UsageError(f"{path}:{number}: longer than {LINE_MAX:,} bytes; no line of ours is")
+                if packed is not None and size > max(UNPACKED_MAX, RATIO_MAX * packed.tell()):
+                    raise UsageError(f"{path}:{number}: unpacks to more than {RATIO_MAX} times its size; no file of ours does")
                 yield line
     except (EOFError, zlib.error) as error:
         raise UsageError(f"{path}: cannot be unpacked ({error})") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except ValueError as error:  # a name with a zero in it
+        raise UsageError(f"{path}: cannot be read ({error})") from None
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes] | None]]:
+    """Yield what is read, and what it is unpacked from, if it is packed."""
     with (_standard_input() if str(path) == STANDARD_INPUT else path).open("rb") as file:
         if file.peek(len(GZIP))[: len(GZIP)] == GZIP:
             with gzip.GzipFile(fileobj=file) as unpacked:
-                yield cast(IO[bytes], unpacked)
+                yield cast(IO[bytes], unpacked), file
         else:
-            yield file
+            yield file, None
 
 
 @functools.cache
@@ -72,8 +92,12 @@ def _standard_input() -> Path:
     folder = tempfile.TemporaryDirectory(prefix="cachewitness-")
     atexit.register(folder.cleanup)
     kept = Path(folder.name) / "standard-input"
+    left = STANDARD_INPUT_MAX
     with kept.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
+        while left and (some := sys.stdin.buffer.read(min(left, _CHUNK))):
+            left -= file.write(some)
+    if not left:
+        raise UsageError(f"standard input: {STANDARD_INPUT_MAX:,} bytes or more; give a file")
     return kept
 
 
@@ -101,7 +125,7 @@ def header(lines: list[bytes], kind: Any, where: str, what: str) -> Any:
     if theirs != ours:
         older = theirs.format == ours.format and (theirs.version or 0) < (ours.version or 0)
         raise UsageError(
-            f"{where}:1: format {theirs.format!r} version {theirs.version}; "
+            f"{where}:1: format {shortened(theirs.format, 60)!r} version {theirs.version}; "
             f"this release reads {ours.format!r} version {ours.version} - at `$.format`, `$.version`"
             + ("; write it anew, or replay it with the release that wrote it" if older else "")
         )
@@ -113,4 +137,4 @@ def decode(text: bytes, kind: Any, where: str, number: int) -> Any:
     try:
         return msgspec.json.decode(text, type=kind)
     except UNREADABLE as error:
-        raise UsageError(f"{where}:{number}: {error}") from None
+        raise UsageError(f"{where}:{number}: {shortened(str(error), TOLD_MAX)}") from None

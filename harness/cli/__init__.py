@@ -17,13 +17,12 @@ import click
 
 from harness import __version__
 from harness._util.errors import UsageError
+from harness._util.lines import one_line
 from harness.cli.completion import PROGRAM, answered
 
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 3, 4, 130, 141
 """The codes that need no verdict; those of verdicts are in `harness.verdict`, which is not imported for `--help`."""
 CRASHES = ".cachewitness/crashes"
-WORD_MAX, WORD_SHOWN = 400, 60
-"""A longer word of a message, as a name or a number of the user's may be, is cut to its beginning."""
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 """What a write answers when the disk is full, read-only or broken."""
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -105,8 +104,7 @@ def _known_options(error: click.ClickException) -> str:
 
 
 def _say(message: str, code: int) -> int:
-    words = [word if len(word) <= WORD_MAX else f"{word[:WORD_SHOWN]}… ({len(word):,} characters)" for word in message.split()]
-    click.echo("cachewitness: " + " ".join(words), err=True)
+    click.echo(f"cachewitness: {one_line(message)}", err=True)
     return code
 
 

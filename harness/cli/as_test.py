@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from harness._util import files
 from harness._util.errors import UsageError
 from harness._util.names import identifier
+from harness.engines.child.surroundings import passed
 from harness.engines.kind import Failed
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def export(spec: EngineSpec, result: Result, path: Path) -> list[str]:
 
 def _outcome(path: Path, made: Exported) -> str:
     """Run a test; return `fails` if the assertion did that is about the failure."""
-    surroundings = os.environ | ({"PYTHONPATH": str(Path(made.path).resolve())} if made.path else {})
+    surroundings = passed() | ({"PYTHONPATH": str(Path(made.path).resolve())} if made.path else {})
     argv = [
         sys.executable,
         "-P",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness._util.lines import printable
 from harness.cli.options import expectations_of, expected_options
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def check(file: Path, expected: Path | None, strict_expected: bool, quiet: bool)
     out = terminal.console()
     if not quiet:
         version = f" ({header.engine_version})" if header.engine_version else ""
-        click.echo(f"history of {header.engine}{version}, {result.activity.events:,} events\n")
+        click.echo(printable(f"history of {header.engine}{version}, {result.activity.events:,} events") + "\n")
         terminal.print_activity(result.activity, out)
         terminal.print_tallies(result.tallies, out)
     finding, entry = known.weigh(f"check:{file.name}@{header.engine}", result.findings) or (None, None)

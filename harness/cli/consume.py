@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness._util.lines import printable
 from harness.cli.options import engine_of, engine_option, release_option
 
 if TYPE_CHECKING:
@@ -56,14 +57,19 @@ def _tell(path: Path, file: File, came: Consumed, *, quiet: bool) -> None:
         classes = (name for name in ("valid", "acceptable", "invalid") if came.asked[name])
         told = ", ".join(f"{name} {came.passed[name]} of {came.asked[name]}" for name in classes)
         differ = f" ({came.differing} differ, as they may)" if came.differing else ""
-        click.echo(f"{path}: {told or 'nothing asked'}{differ}")
+        _say(f"{path}: {told or 'nothing asked'}{differ}")
         for reason, count in came.not_run.items():
-            click.echo(f"  not run: {count}: {reason}")
+            _say(f"  not run: {count}: {reason}")
     for vector in came.unknown:
-        click.echo(f"  unknown {vector}: a checker crashed")
+        _say(f"  unknown {vector}: a checker crashed")
     for failure in came.failures:
         hunted = "; ".join(f"{flag}: {file.flags[flag].bug}" for flag in failure.vector.flags)
-        click.echo(f"  FAILED {failure.vector.id} ({failure.vector.comment})")
-        click.echo(f"    expected {failure.expected}")
-        click.echo(f"    got      {failure.got}")
-        click.echo(f"    hunts    {hunted}")
+        _say(f"  FAILED {failure.vector.id} ({failure.vector.comment})")
+        _say(f"    expected {failure.expected}")
+        _say(f"    got      {failure.got}")
+        _say(f"    hunts    {hunted}")
+
+
+def _say(line: str) -> None:
+    """Print a line; what vectors of others say in it cannot steer the terminal."""
+    click.echo(printable(line))

@@ -49,6 +49,9 @@ def _shown(found: Document) -> list[str]:
     for engine in found.engines:
         lines.append(f"{engine.name:{width}}  {SAID[engine.state]:8}{_told(engine, found.python)}".rstrip())
         lines += [f"{'':{width}}  {'':8}{what}" for what in _below(engine)]
+    if found.withheld:
+        kept = f"no engine's process gets, for they look like secrets: {', '.join(found.withheld)}"
+        lines += ["", f"{kept}; to pass some on: CACHEWITNESS_PASS=NAME,…"]
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,13 +32,14 @@ def explain(what: str, engine: str, isolate: Isolate) -> int:
     ANOMALY is a name (`ls anomalies`). FILE is a trace, which is run on --engine, or a history. The exit code is 0 whatever is
     found: `replay` and `check` judge.
     """
+    from harness._util import jsonl
     from harness.checkers.anomalies import BY_NAME
     from harness.verdict.report import terminal
 
     out = terminal.console()
     if what in BY_NAME:
         lines = _anomaly(what)
-    elif Path(what).exists():
+    elif what == jsonl.STANDARD_INPUT or os.path.lexists(what):
         lines = _shown(_judged(Path(what), engine, isolate))
     else:
         from harness._util.names import nearest
@@ -51,14 +53,13 @@ def _judged(path: Path, engine: str, isolate: Isolate) -> Result:
     """Judge a history, or run a trace on an engine."""
     from msgspec.structs import replace
 
+    from harness._util import jsonl
     from harness.history import events as history
     from harness.history import validate
     from harness.run.answers import runs
     from harness.run.execute import attempt, judge
 
-    with path.open("rb") as file:
-        is_history = history.FORMAT.encode() in file.readline()
-    if is_history:
+    if history.FORMAT.encode() in next(jsonl.lines(path), b""):
         header, lines = validate.read(path)
         events = [event for _, event in lines]
         return replace(judge(header, iter(events)), history=history.History(header, events))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.errors import UsageError
+from harness._util.lines import printable
 
 if TYPE_CHECKING:
     from harness.verdict.report.jsonreport import Document
@@ -41,7 +42,7 @@ def report(run: Path, out: Path | None) -> int:
         files.write(target, [content])
     except OSError as error:
         raise UsageError(f"--out: {target} cannot be written ({error.strerror})") from None
-    click.echo(f"written: {target}")
+    click.echo(printable(f"written: {target}"))
     return 0
 
 
@@ -49,15 +50,18 @@ def _document(path: Path) -> Document:
     """Read the report of a run. Raises UsageError naming the field that does not fit."""
     import msgspec
 
+    from harness._util import jsonl, reading
     from harness.verdict.report import jsonreport
+    from harness.verdict.report.terminal import MEANINGS
 
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=jsonreport.Document)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}); `cachewitness run --report DIR` writes it") from None
-    except (msgspec.DecodeError, RecursionError) as error:
+        content = reading.whole(path, remedy="; `cachewitness run --report DIR` writes it")
+        found = msgspec.json.decode(content, type=jsonreport.Document)
+    except jsonl.UNREADABLE as error:
         raise UsageError(f"{path}: {error}") from None
     known = (jsonreport.FORMAT, jsonreport.VERSION)
     if (found.format, found.version) != known:
         raise UsageError(f"{path}: is {found.format} {found.version}; this release reads {known[0]} {known[1]}")
+    if found.exit_code not in MEANINGS:
+        raise UsageError(f"{path}: {found.exit_code} is no exit code of a run - at `$.exit_code`")
     return found

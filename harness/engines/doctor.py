@@ -15,6 +15,7 @@ from harness import __version__
 from harness._util.errors import EngineBroken, EngineMissing, UsageError
 from harness.engines import policy as policies
 from harness.engines.child.engine import Isolation
+from harness.engines.child.surroundings import passed, withheld
 from harness.engines.kind import EngineKind
 from harness.engines.mutant import DEFAULT_POLICY
 from harness.engines.registry import EngineSpec
@@ -52,19 +53,25 @@ class Engine(msgspec.Struct, kw_only=True):
 
 
 class Document(msgspec.Struct, kw_only=True):
-    """What was examined: by which cachewitness, in which Python, and which file names other interpreters (empty: none)."""
+    """What was examined: by which cachewitness, in which Python, and which file names other interpreters (empty: none).
+
+    `withheld` are the names of the environment variables that look like secrets, which no engine's process gets.
+    """
 
     cachewitness: str
     python: str
     engines_file: str
     engines: list[Engine]
+    withheld: list[str] = []
     format: str = FORMAT
     version: int = VERSION
 
 
 def document(engines: list[Engine], file: Path | None) -> Document:
     """Return the document of a visit."""
-    return Document(cachewitness=__version__, python=sys.executable, engines_file=str(file or ""), engines=engines)
+    return Document(
+        cachewitness=__version__, python=sys.executable, engines_file=str(file or ""), engines=engines, withheld=withheld()
+    )
 
 
 def examine(spec: EngineSpec, interpreter: str, deadline: float) -> Engine:
@@ -95,7 +102,9 @@ def _installed(python: str, distribution: str) -> str:
     """Return the version of a distribution that an interpreter has installed; empty if none."""
     asked = [python, "-P", "-c", f"import importlib.metadata as m; print(m.version({distribution!r}))"]
     try:
-        done = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASKED_SECONDS)
+        done = subprocess.run(
+            asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASKED_SECONDS, env=passed()
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

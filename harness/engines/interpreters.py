@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import tomllib
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from harness._util import reading
 from harness._util.errors import UsageError
 from harness._util.names import nearest
 
@@ -37,11 +37,7 @@ def interpreters(file: Path, engines: Collection[str]) -> dict[str, str]:
 
     Raises UsageError, naming file and field, for a file that does not fit or an interpreter that cannot be started.
     """
-    try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{file}: {error}") from None
-    return {name: _interpreter(file, name, table, engines) for name, table in tables.items()}
+    return {name: _interpreter(file, name, table, engines) for name, table in reading.toml(file).items()}
 
 
 def _interpreter(file: Path, name: str, table: Any, engines: Collection[str]) -> str:
@@ -50,8 +46,11 @@ def _interpreter(file: Path, name: str, table: Any, engines: Collection[str]) ->
     if not isinstance(table, dict) or set(table) != {"python"} or not isinstance(table["python"], str):
         raise UsageError(f'{file}: [{name}] has one field, python = "PATH", and no other')
     text = table["python"]
-    found = shutil.which(text) if os.sep not in text else None
-    path = Path(found) if found else file.absolute().parent / Path(text).expanduser()
-    if not (path.is_file() and os.access(path, os.X_OK)):
-        raise UsageError(f"{file}: [{name}] python: {path} is no program that can be started")
-    return str(path)
+    try:
+        found = shutil.which(text) if os.sep not in text else None
+        path = Path(found) if found else file.absolute().parent / Path(text).expanduser()
+        if path.is_file() and os.access(path, os.X_OK):
+            return str(path)
+    except (OSError, ValueError, RuntimeError):  # a name that is too long, has a zero in it, or is of nobody's home
+        path = Path(text)
+    raise UsageError(f"{file}: [{name}] python: {path} is no program that can be started")

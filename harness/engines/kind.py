@@ -101,6 +101,8 @@ class EngineKind:
     It raises UsageError for what cannot be told so."""
     command: str = ""
     """The option that names the command of its process; empty: it is opened by `open`."""
+    key: str = ""
+    """The option that names the environment variable of a key, which a process of its own then gets."""
     configurations: Callable[[], list[Configuration]] = list
     """What it runs beside the policy's configurations if the user chose none: options that the policy's reference has not."""
     configured: Callable[[Mapping[str, str]], list[Configuration]] | None = None

@@ -101,6 +101,8 @@ class EngineSpec:
 
         Raises UsageError if its process is a command of the user's, and there is none.
         """
+        key = self.options.get(self.kind.key, "") if self.kind.key else ""
+        isolation = replace(isolation, named=(key,)) if key else isolation
         if not self.kind.command:
             return replace(self, isolation=isolation)
         try:

@@ -28,7 +28,7 @@ def said(body: bytes | str) -> str:
     text = body.decode(errors="replace") if isinstance(body, bytes) else body
     try:
         found = msgspec.json.decode(text.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         found = None
     error = found.get("error", found) if isinstance(found, dict) else None
     message = error.get("message") if isinstance(error, dict) else error

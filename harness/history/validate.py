@@ -17,7 +17,7 @@ from harness.history.events import Event, Header, History
 from harness.history.intake import sense_of
 from harness.history.nonsense import PAGES_MAX, Nonsense, media_problem, name_problem, spans_problem
 from harness.trace import format as trace
-from harness.trace.format import Abort, Extend, Finish, Height, Op, Preempt, Step, Submit, Trace, Vocabulary
+from harness.trace.format import Abort, Extend, Finish, Height, Op, Preempt, Step, Submit, Trace, length_of
 
 
 def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
@@ -93,7 +93,7 @@ def problems(happened: History) -> Iterator[tuple[int, str]]:
 
 def _op_problem(op: Op) -> str:
     if isinstance(op, Submit | Extend):
-        if not Vocabulary().tokens(op.prompt):
+        if not length_of(op.prompt):
             return "no tokens - at `$.prompt`; a request needs at least one"
         if op.generate < 1 and (isinstance(op, Extend) or op.session):
             return f"{op.generate} - at `$.generate`; an answer of a session has at least one token"

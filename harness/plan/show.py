@@ -47,13 +47,12 @@ def _binary(amount: int) -> str:
 
 
 def _print_lines(plan: Plan) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    out = Console(highlight=False)
-    if not out.is_terminal:
-        out = Console(highlight=False, width=PIPE_WIDTH)
+    from harness.verdict.report.terminal import console
+
+    out = console(PIPE_WIDTH)
     head = f"{plan.system} {plan.release}" + (f", {plan.layout}" if plan.layout else "")
     out.print(Text(head, style="bold"), soft_wrap=True)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)

@@ -8,6 +8,7 @@ command starts a new run, since the engine may have been mended since.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,12 +16,14 @@ from typing import Any
 
 import msgspec
 
-from harness._util import files
+from harness._util import files, jsonl, reading
 from harness._util.errors import UsageError
 from harness.engines.answers import Answer, Ask
 
 DEFAULT_FOLDER = Path(".cachewitness") / "score"
 REPORT = "report.json"
+SIZE_MAX = 1 << 28
+"""Bytes of the answers of one arm."""
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -80,18 +83,13 @@ class AnswerStore:
         return [Line(versions=self.versions), *self.lines.values()]
 
     def _read(self) -> list[Line]:
-        try:
-            texts = self.path.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise UsageError(f"{self.path}: cannot be read ({error.strerror})") from None
+        texts = reading.whole(self.path, SIZE_MAX).split(b"\n") if os.path.lexists(self.path) else [b""]
         return [self._line(number, text) for number, text in enumerate(texts[:-1], 1)]
 
     def _line(self, number: int, text: bytes) -> Line:
         try:
             line = msgspec.json.decode(text, type=Line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except jsonl.UNREADABLE as error:
             raise self._foreign(number, str(error)) from None
         if line.answer is not None and not line.answer.id.isdecimal():
             raise self._foreign(number, f"{line.answer.id!r} is no question's number - at `$.answer.id`")

@@ -8,6 +8,7 @@ asked without; its answers are compared as texts.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from harness.engines.answers import Answer, BackendError
 EXTRAS: Mapping[str, Any] = {"logprobs": 2, "return_tokens_as_token_ids": True}
 """What a request asks for beside its text."""
 _PREFIX = "token_id:"
+_NUMBERED = re.compile(rf"{_PREFIX}[0-9]{{1,18}}")
 _NO_TIE = 1e9
 
 
@@ -68,7 +70,7 @@ def steps(found: _Logprobs) -> tuple[tuple[int, ...], tuple[float, ...]]:
 
     The logarithms of two tokens of one step differ as their logits do. Of a step with one token alone nothing is near.
     """
-    if not all(token.startswith(_PREFIX) and token.removeprefix(_PREFIX).isdecimal() for token in found.tokens):
+    if not all(_NUMBERED.fullmatch(token) for token in found.tokens):
         return (), ()
     tokens = tuple(int(token.removeprefix(_PREFIX)) for token in found.tokens)
     tops = found.top_logprobs or []

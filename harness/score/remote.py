@@ -33,6 +33,8 @@ LIST_TIMEOUT_S = 30
 """How long the list of models may take."""
 BODY_MAX = 1 << 16
 """Bytes of an error's body that are read."""
+ANSWER_MAX = 1 << 26
+"""Bytes of an answer that are read."""
 
 
 class RemoteBackend:
@@ -159,9 +161,17 @@ class _Models(msgspec.Struct, frozen=True):
 
 
 def _request(url: str, body: Mapping[str, Any] | None, timeout: int) -> Any:
-    """Return the decoded body of an answer, None if it is empty; without a body to send it is a GET."""
+    """Return the decoded body of an answer, None if it is empty; without a body to send it is a GET.
+
+    Raises what urllib does, and ValueError for a body that is no JSON, or larger than ANSWER_MAX.
+    """
     data = None if body is None else msgspec.json.encode(body)
     request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=timeout) as response:
-        content: bytes = response.read()
-    return msgspec.json.decode(content) if content.strip() else None
+        content: bytes = response.read(ANSWER_MAX + 1)
+    if len(content) > ANSWER_MAX:
+        raise ValueError(f"it sends more than {ANSWER_MAX:,} bytes")
+    try:
+        return msgspec.json.decode(content) if content.strip() else None
+    except RecursionError:
+        raise ValueError("it sends JSON that is nested without end") from None

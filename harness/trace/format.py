@@ -24,6 +24,7 @@ import msgspec
 
 from harness._util import files, jsonl
 from harness._util.errors import UsageError
+from harness._util.lines import shortened
 
 FORMAT = "cachewitness.trace"
 VERSION = 2
@@ -199,6 +200,8 @@ class Trace(msgspec.Struct, frozen=True):
 _SEGMENT = re.compile(r"^(?P<name>[^\s:\[\]]+)(\[(?P<start>[0-9]+)\])?:(?P<count>[0-9]+)$")
 _DIGITS_MAX = 9
 SEGMENT_TOKENS_MAX = 1 << 16
+PROMPT_TOKENS_MAX, TRACE_TOKENS_MAX = 1 << 22, 1 << 24
+"""What one prompt, and all prompts and answers of a trace together, may have: a few letters stand for many tokens."""
 
 
 class Vocabulary:
@@ -232,11 +235,22 @@ def segments(prompt: str) -> Iterator[tuple[str, int, int]]:
     for term in prompt.split():
         match = _SEGMENT.match(term)
         if match is None:
-            raise UsageError(f"prompt segment {term!r} is not of the form text:count or text[start]:count")
+            raise UsageError(f"$.prompt: segment {shortened(term, 60)!r} is not of the form text:count or text[start]:count")
         first, many = match["start"] or "0", match["count"]
         if max(len(first), len(many)) > _DIGITS_MAX or int(first) + int(many) > SEGMENT_TOKENS_MAX:
-            raise UsageError(f"prompt segment {term!r} reaches beyond {SEGMENT_TOKENS_MAX} tokens")
+            raise UsageError(f"$.prompt: segment {shortened(term, 60)!r} reaches beyond {SEGMENT_TOKENS_MAX} tokens")
         yield match["name"], int(first), int(many)
+
+
+def _tokens_of(op: Op) -> int:
+    """Return how many tokens an operation brings or asks for. Raises UsageError for a prompt that is malformed or too long."""
+    if not isinstance(op, Submit | Extend):
+        return sum(tokens for _, tokens in op.run) if isinstance(op, Step) else 0
+    count = sum(count for _, _, count in segments(op.prompt))
+    if max(count, op.generate) > PROMPT_TOKENS_MAX:
+        where = "prompt" if count > PROMPT_TOKENS_MAX else "generate"
+        raise UsageError(f"$.{where}: {max(count, op.generate):,} tokens; at most {PROMPT_TOKENS_MAX:,}")
+    return count + max(op.generate, 0)
 
 
 def length_of(prompt: str) -> int:
@@ -269,15 +283,16 @@ def parse(lines: list[bytes], where: str) -> Trace:
     if not header.layout.groups:
         raise UsageError(f"{where}:1: $.layout.groups is empty; name at least one cache group")
     ops: list[Op] = []
-    vocabulary = Vocabulary()
+    asked = 0
     for number, text in enumerate(lines[1:], start=2):
         if not text.strip():
             continue
         op = jsonl.decode(text, Op, where, number)
-        if isinstance(op, Submit | Extend):
-            try:
-                vocabulary.tokens(op.prompt)
-            except UsageError as error:
-                raise UsageError(f"{where}:{number}: $.prompt: {error}") from None
+        try:
+            asked += _tokens_of(op)
+        except UsageError as error:
+            raise UsageError(f"{where}:{number}: {error}") from None
+        if asked > TRACE_TOKENS_MAX:
+            raise UsageError(f"{where}:{number}: the trace has {asked:,} tokens until here; at most {TRACE_TOKENS_MAX:,}")
         ops.append(op)
     return Trace(header, ops)

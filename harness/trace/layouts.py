@@ -11,14 +11,13 @@ The files of published models have a table `[model]` as well: the layers themsel
 from __future__ import annotations
 
 import os
-import tomllib
 from math import lcm
 from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 
-from harness._util import data
+from harness._util import data, reading
 from harness._util.errors import UsageError
 from harness.trace.format import SEGMENT_TOKENS_MAX, GroupKind, GroupSpec, Layout
 from harness.trace.model import Model, choices, model_of, refuse_unknown_fields
@@ -82,13 +81,8 @@ def _path(name_or_path: str | Path) -> Path:
 
 
 def _parsed(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        hint = "; `cachewitness plan layout` makes a layout of a configuration" if path.suffix == ".json" else ""
-        raise UsageError(f"{path}: not TOML: {error}{hint}") from None
+    hint = "; `cachewitness plan layout` makes a layout of a configuration" if path.suffix == ".json" else ""
+    return reading.toml(path, hint=hint)
 
 
 def _read(path: Path) -> Layout:

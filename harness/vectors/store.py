@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from harness import __version__
-from harness._util import data, files
+from harness._util import data, files, reading
 from harness._util.errors import UsageError
 from harness._util.jsonl import UNREADABLE
 from harness.vectors.form import FILES, FORMAT, VERSION, File, Flag, Info, Kind, Source, Vector
@@ -66,15 +66,13 @@ def load(path: Path) -> File:
     Raises UsageError with file and field if it is not one, is of another version, or is not what its hash says.
     """
     try:
-        raw = msgspec.json.decode(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+        raw = msgspec.json.decode(reading.whole(path))
     except UNREADABLE as error:
         raise UsageError(f"{path}: not JSON ({error})") from None
     head = raw.get("_info") if isinstance(raw, dict) else None
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         raise UsageError(f"{path}: no vectors; `_info.format` should be {FORMAT!r}")
-    if head.get("version") != VERSION or head.get("kind") not in FILES:
+    if head.get("version") != VERSION or head.get("kind") not in [*FILES]:
         raise UsageError(
             f"{path}: {FORMAT} version {head.get('version')!r}, kind {head.get('kind')!r}; "
             f"this release reads version {VERSION}, kinds {', '.join(FILES)}"

@@ -19,11 +19,14 @@ from pathlib import Path
 
 import msgspec
 
+from harness._util import reading
 from harness._util.errors import UsageError
 from harness._util.names import nearest
 from harness.checkers.anomalies import BY_NAME, DISAGREEMENTS
 from harness.checkers.finding import Finding
 
+SIZE_MAX = 4 << 20
+"""Bytes; every entry is matched against every trace."""
 FORM = "PATTERN ANOMALY[,CAUSE] [until=YYYY-MM-DD] [strict] # REASON"
 _DISAGREEMENTS = {anomaly.name for anomaly in DISAGREEMENTS}
 
@@ -103,11 +106,11 @@ def load(path: Path) -> list[Entry]:
     Raises UsageError naming the file and the line if one is not of the form above, or stands there twice.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--expected: {path} cannot be read ({error.strerror})") from None
+        text = reading.whole(path, SIZE_MAX).decode("utf-8")
     except UnicodeDecodeError:
         raise UsageError(f"--expected: {path} is not a text in UTF-8") from None
+    except UsageError as error:
+        raise UsageError(f"--expected: {error}") from None
     entries: dict[str, Entry] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         what, _, reason = (part.strip() for part in line.partition("#"))

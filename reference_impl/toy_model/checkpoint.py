@@ -24,7 +24,8 @@ from reference_impl.toy_model import weights as parameters
 from reference_impl.toy_model.config import ModelError, ToyConfig, from_dict, to_dict
 
 CONFIG, WEIGHTS, TOKENIZER, RECIPE, SUMS = "config.json", "model.safetensors", "tokenizer.json", "recipe.json", "SHA256SUMS"
-WEIGHTS_BYTES_MAX = 8_000_000
+WEIGHTS_BYTES_MAX, FILE_BYTES_MAX = 8_000_000, 1 << 28
+"""What is written at most, and what is read of one file."""
 REMEDY = "restore the folder or train the model again"
 
 
@@ -112,13 +113,21 @@ def _verified(folder: Path) -> dict[str, bytes]:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror}); {REMEDY}") from None
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:  # a name with a zero in it is a ValueError
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ModelError(f"{path}: cannot be read ({why}); {REMEDY}") from None
+    if len(content) > FILE_BYTES_MAX:
+        raise ModelError(f"{path}: larger than {FILE_BYTES_MAX:,} bytes; {REMEDY}")
+    return content
 
 
 def _json(content: bytes, where: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(content))
-    except (ValueError, TypeError) as error:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{where}: not a JSON object: {error}; {REMEDY}") from None
+    if not isinstance(found, dict):
+        raise ModelError(f"{where}: not a JSON object; {REMEDY}")
+    return found

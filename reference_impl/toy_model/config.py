@@ -16,6 +16,8 @@ LayerType = Literal["linear_attention", "mamba2", "sliding_attention", "full_att
 LAGUNA_GATING = "per-element"
 """How Laguna's configuration says that every dimension of an output has a gate of its own."""
 GATES = ("sigmoid", "softplus")
+SIZE_MAX, LAYERS_MAX, RATE_MAX = 1 << 24, 4096, 1e12
+"""What no size, no number of layers and no other number of a configuration exceeds."""
 LAYER_TYPES: tuple[LayerType, ...] = ("linear_attention", "mamba2", "sliding_attention", "full_attention")
 
 
@@ -52,10 +54,13 @@ class ToyConfig:
     rms_norm_eps: float = 1e-6
 
     def __post_init__(self) -> None:
+        _check_numbers(self)
+        if not 0 < len(self.layer_types) <= LAYERS_MAX:
+            raise ModelError(f"layer_types: {len(self.layer_types)} layers; there are 1 to {LAYERS_MAX}")
         for layer_type in self.layer_types:
-            if layer_type not in LAYER_TYPES:
+            if layer_type not in [*LAYER_TYPES]:
                 raise ModelError(f"layer_types: {layer_type!r} is unknown; known are {', '.join(LAYER_TYPES)}")
-        if self.attention_gate not in GATES:
+        if self.attention_gate not in [*GATES]:
             raise ModelError(f"attention_gate: {self.attention_gate!r} is unknown; known are {', '.join(GATES)}")
         for many, few in (
             ("num_attention_heads", "num_key_value_heads"),
@@ -89,6 +94,26 @@ class ToyConfig:
         return self.mamba_inner_dim + 2 * self.mamba_num_groups * self.mamba_state_dim
 
 
+def _check_numbers(config: ToyConfig) -> None:
+    """Raise ModelError for a field that holds no number, or one that no model has."""
+    for field in fields(config):
+        value, kind = getattr(config, field.name), type(field.default)
+        if field.name in ("layer_types", "attention_gate"):
+            continue
+        if kind is float:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < RATE_MAX:
+                raise ModelError(f"{field.name}: {shown(value)} is no number above 0 and below {RATE_MAX:g}")
+        elif isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= SIZE_MAX:
+            raise ModelError(f"{field.name}: {shown(value)} is no whole number from 1 to {SIZE_MAX}")
+
+
+def shown(value: object) -> str:
+    """Return a value of a file as a message can hold it."""
+    long = isinstance(value, int) and value.bit_length() > 64
+    text = "such a number" if long else repr(value)
+    return text if len(text) <= 60 else f"{text[:60]} …"
+
+
 def to_dict(config: ToyConfig) -> dict[str, Any]:
     """Return the configuration as plain data."""
     return asdict(config)
@@ -101,12 +126,17 @@ def from_dict(values: dict[str, Any], where: str) -> ToyConfig:
     """
     known = {field.name for field in fields(ToyConfig)}
     rotary = values.get("rope_parameters", {})
-    values = {**rotary.get("full_attention", rotary), **values}
+    rotary = rotary.get("full_attention", rotary) if isinstance(rotary, dict) else None
+    if not isinstance(rotary, dict):
+        raise ModelError(f"{where}: rope_parameters: {shown(rotary)} is no object")
+    values = {**rotary, **values}
     if values.get("gating") == LAGUNA_GATING:
         values["attention_gate"] = "softplus"
     chosen = {key: value for key, value in values.items() if key in known and value is not None}
+    if not isinstance(layers := chosen.get("layer_types", []), list | tuple):
+        raise ModelError(f"{where}: layer_types: {shown(layers)} is no list")
     try:
-        return ToyConfig(**{**chosen, "layer_types": tuple(chosen.get("layer_types", ()))})
+        return ToyConfig(**{**chosen, "layer_types": tuple(layers)})
     except (TypeError, ModelError) as error:
         raise ModelError(f"{where}: {error}") from None
 
@@ -120,6 +150,8 @@ def load(path: Path) -> ToyConfig:
         values = json.loads(path.read_text())
     except FileNotFoundError:
         raise ModelError(f"{path}: there is no such file") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ModelError(f"{path}: not a JSON object")
     return from_dict(values, str(path))

@@ -36,11 +36,16 @@ class Tokenizer:
         Raises ModelError if it is missing or is another kind of tokenizer.
         """
         try:
-            return cls(json.loads(path.read_text())["model"]["vocab"])
+            found = json.loads(path.read_text(encoding="utf-8"))["model"]["vocab"]
         except FileNotFoundError:
             raise ModelError(f"{path}: there is no such file") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ModelError(f"{path}: not a tokenizer of this model: {error}") from None
+        if not isinstance(found, dict) or {*map(type, found.values())} != {int} or min(found.values()) < 0:
+            raise ModelError(f"{path}: not a tokenizer of this model: its vocabulary has no numbers by piece")
+        if missing := [byte for byte in range(256) if f"<0x{byte:02X}>" not in found]:
+            raise ModelError(f"{path}: not a tokenizer of this model: its vocabulary has no <0x{missing[0]:02X}>")
+        return cls(found)
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text."""

@@ -71,7 +71,7 @@ USAGE = {
     "a fault like no other": (("run", "--engine", "reference:mutant=zzzz"), "(`cachewitness ls mutants` lists all)"),
     "a seed that is no number": (("run", "--seed", "x"), "--seed"),
     "a report into no folder": (("run", "--junit", "nowhere/x.xml"), "nowhere is no folder"),
-    "a list that is not there": (("run", "--expected", "nowhere.txt"), "nowhere.txt cannot be read"),
+    "a list that is not there": (("run", "--expected", "nowhere.txt"), "nowhere.txt: cannot be read"),
     "a trace that is not there": (("replay", "nowhere.jsonl"), "nowhere.jsonl: cannot be read"),
     "a history that is not there": (("check", "nowhere.jsonl"), "nowhere.jsonl: cannot be read"),
     "no such kind": (("ls", "enginse"), "enginse"),

@@ -190,7 +190,7 @@ def test_what_is_no_configuration_is_one_line_with_file_and_field(
         (b"\xff\xfe{", "not JSON"),
         (b'{"a": ' + b"[" * 200_000, "not JSON"),
         (b'{"a": ' + b"9" * 5_000 + b"}", "not JSON"),
-        (b" " * (read.SIZE_MAX + 1), "more than 4194304 bytes"),
+        (b" " * (read.SIZE_MAX + 1), "larger than 4,194,304 bytes"),
     ],
     ids=["empty", "cut", "list", "encoding", "depth", "digits", "size"],
 )

@@ -60,7 +60,8 @@ class Isolation:
 
     `opening` is the deadline in seconds for opening an engine, which is imported when it opens for the first time. `command` is
     the user's own child; empty: a Python that opens the engine as it is registered, `python` or else the one that runs here.
-    `engines` is the file that the user named for it.
+    `engines` is the file that the user named for it. `named` are variables of the environment that it gets although they look
+    like secrets (`harness.engines.child.surroundings`).
     """
 
     deadline: float = 60.0
@@ -69,6 +70,7 @@ class Isolation:
     command: tuple[str, ...] = ()
     python: str = ""
     engines: str = ""
+    named: tuple[str, ...] = ()
 
     def hurried(self) -> Isolation:
         """Return the same with a shorter deadline for operations."""
@@ -97,7 +99,7 @@ class Child:
         self._encoder, self._decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Answer)
         self._lines = 0
         try:
-            self._process = Process(isolation.argv(), int(isolation.memory_gib * (1 << 30)))
+            self._process = Process(isolation.argv(), int(isolation.memory_gib * (1 << 30)), isolation.named)
         except OSError as error:
             raise UsageError(f"--engine {name}: {isolation.argv()[0]} cannot be started ({error.strerror})") from None
         self.heard = b""

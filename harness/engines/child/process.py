@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
+from harness.engines.child import surroundings
 from harness.engines.child.messages import ANSWERS, ASKED
 from harness.engines.child.output import Output
 
@@ -49,9 +50,12 @@ class Unasked(Exception):
 
 
 class Process:
-    """A command that runs as a child. `memory` limits its data, in bytes; 0: it does not."""
+    """A command that runs as a child. `memory` limits its data, in bytes; 0: it does not.
 
-    def __init__(self, command: Sequence[str], memory: int = 0) -> None:
+    `named` are variables of the environment that it gets although they look like secrets.
+    """
+
+    def __init__(self, command: Sequence[str], memory: int = 0, named: Sequence[str] = ()) -> None:
         asked, self._asks = os.pipe()
         self._answers, answers = os.pipe()
         self._mark = uuid.uuid4().hex
@@ -63,7 +67,7 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=(asked, answers),
-                env=os.environ | told,
+                env=surroundings.passed(named=named) | told,
                 start_new_session=True,
             )
         except OSError:

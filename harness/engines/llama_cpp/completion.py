@@ -13,7 +13,11 @@ from typing import Any
 from harness.history.events import Answer, Ended
 from harness.trace.format import Submit
 
+LINE_MAX = 1 << 24
+"""Bytes of a line of an answer, or of an error's body, that are read."""
 HEADERS = {"Content-Type": "application/json"}
+NO_ANSWER = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading an answer raises that is of another form."""
 FULL = "exceed"
 """What the server's words have in common if a request has more tokens than there is room for."""
 
@@ -66,7 +70,7 @@ class Completion:
     def _listen(self) -> None:
         try:
             self._read()
-        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
+        except (OSError, http.client.HTTPException, *NO_ANSWER) as error:
             self._failed = f"its answer cannot be read: {error!r}"
         self._connection.close()
         self.over = True
@@ -78,10 +82,10 @@ class Completion:
 
     def _follow(self, response: http.client.HTTPResponse) -> None:
         if response.status != http.client.OK:
-            self._refused(json.loads(response.read())["error"])
+            self._refused(json.loads(response.read(LINE_MAX))["error"])
             return
         ended = False
-        for line in response:
+        while line := response.readline(LINE_MAX):
             name, _, text = line.partition(b": ")
             if name == b"error":
                 self._refused(json.loads(text))

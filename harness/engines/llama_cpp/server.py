@@ -14,7 +14,7 @@ from typing import Any
 
 import xllamacpp
 
-from harness.engines.llama_cpp.completion import HEADERS, ServerFailed
+from harness.engines.llama_cpp.completion import HEADERS, LINE_MAX, ServerFailed
 from harness.engines.llama_cpp.settings import Settings
 
 HTTP_THREADS = 16
@@ -71,8 +71,8 @@ class Server:
         try:
             connection.request(method, path, None if body is None else json.dumps(body), HEADERS)
             response = connection.getresponse()
-            return response.status, json.loads(response.read())
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            return response.status, json.loads(response.read(LINE_MAX))
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             raise ServerFailed(f"{method} {path}: {error!r}") from None
         finally:
             connection.close()

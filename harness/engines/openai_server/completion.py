@@ -14,7 +14,7 @@ import msgspec
 
 from harness.trace.format import Submit
 
-_PREFIX = "token_id:"
+_PREFIX, _DIGITS_MAX = "token_id:", 18
 
 
 class Unreadable(Exception):
@@ -105,7 +105,8 @@ class Said:
 
 def _id(name: str) -> int | None:
     digits = name.removeprefix(_PREFIX)
-    return int(digits) if name.startswith(_PREFIX) and digits.isascii() and digits.isdigit() else None
+    is_number = name.startswith(_PREFIX) and digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX
+    return int(digits) if is_number else None
 
 
 def body(model: str, asked: Submit, *, stream: bool, **fields: Any) -> bytes:

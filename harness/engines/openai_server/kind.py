@@ -77,6 +77,7 @@ ENGINE = EngineKind(
         "stream": "yes (default), or no: for a server that sends an answer whole",
         "caching": "on (default), or off: the uncached twin",
     },
+    key="key",
     policies=None,
     replays=False,
     configurations=lambda: configurations({}),

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from harness._util import reading
 from harness._util.errors import UsageError
 from harness.plan.config.families import FAMILIES, Family
 from harness.plan.config.fields import Fields
@@ -62,14 +63,7 @@ def model(path: Path) -> Model:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            text = file.read(SIZE_MAX + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    if len(text) > SIZE_MAX:
-        raise UsageError(f"{path}: more than {SIZE_MAX} bytes, which no configuration has")
-    try:
-        raw = json.loads(text)  # and not msgspec: published files have numbers such as Infinity
+        raw = json.loads(reading.whole(path, SIZE_MAX))  # and not msgspec: published files have numbers such as Infinity
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
     if not isinstance(raw, dict):

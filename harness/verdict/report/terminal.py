@@ -6,12 +6,15 @@ Columns are aligned with blanks alone, so that a file reads like the screen; ric
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
+from rich.control import Control
+from rich.segment import Segment
 from rich.text import Text
 
+from harness._util.lines import printable
 from harness.checkers.finding import Measured, Tally, excused, idle, reused
 from harness.verdict.report.cold import print_arms
 from harness.verdict.report.counterexample import witness_of, wrapped
@@ -46,17 +49,38 @@ MEANINGS = {
 }
 
 
+class _Printable:
+    """Something to print, whose control characters are spelt out: names come from files and engines of others."""
+
+    def __init__(self, content: ConsoleRenderable) -> None:
+        self._content = content
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self._content, options):
+            text = "\n".join(map(printable, segment.text.split("\n")))
+            yield segment if text == segment.text else Segment(text, segment.style, segment.control)
+
+
+class _SpeltOut(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [one if isinstance(one, Control) else _Printable(one) for one in renderables]
+
+
 class _Output(Console):
     """A console that leaves a broken pipe to the command line instead of ending the process with the code of a failure."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **how)
+        self.push_render_hook(_SpeltOut())
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
-def console() -> Console:
-    """Return a console on standard output: as wide as the terminal, 100 columns in a pipe."""
-    out = _Output(highlight=False)
-    return out if out.is_terminal else _Output(highlight=False, width=PIPE_WIDTH)
+def console(pipe_width: int = PIPE_WIDTH) -> Console:
+    """Return a console on standard output: as wide as the terminal, and so many columns in a pipe."""
+    out = _Output()
+    return out if out.is_terminal else _Output(width=pipe_width)
 
 
 def print_report(
