@@ -13,6 +13,7 @@ from harness.checkers.protocol import Checker
 from harness.checkers.retention import IntervalSparsity, ReplayBoundaryRetained
 from harness.checkers.reuse import ReuseFloor
 from harness.checkers.safety import CommitOrder, Identity, NoFabricatedSnapshots, SafetyLaw, WindowLiveness
+from harness.checkers.statistics import StatisticsTrue
 from harness.checkers.tensors import TensorsAgree
 from harness.trace.format import Height
 
@@ -30,6 +31,7 @@ OF_PAGES: tuple[type[Checker], ...] = (
     CapturesKept,
     EvictionOrder,
     KeyEventsTrue,
+    StatisticsTrue,
     Progress,
     TensorsAgree,
 )

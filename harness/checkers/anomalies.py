@@ -131,6 +131,11 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "when a step has ended, routers have been told of every key that began or ended",
         "a router believes in blocks that are gone, or does not know of blocks that are there",
     ),
+    Anomaly(
+        "false-statistics",
+        "what operators and clients are told of pages in use and of tokens found is what happened",
+        "dashboards, autoscalers and bills go by figures that are not the engine's",
+    ),
     Anomaly("stuck", "a feasible request advances within a stated number of steps", "requests wait for ever"),
     Anomaly(
         "refused-reset",

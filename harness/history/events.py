@@ -166,7 +166,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     `captures` is set if prefixes are captured rather than keyed. `max_prompt`: a prompt may have so many tokens; 0:
     any number for which the pools have room. `gives_up`: where nobody can go on for want of room, requests are given up that
     would run alone. `idle_resets`: a reset is refused while a request is there, even one that waits. `key_events` is set if
-    the engine tells routers of its keys, `answering` at answers height alone.
+    the engine tells routers of its keys, `stats` if it tells operators of its use, `answering` at answers height alone.
     """
 
     caching: bool = True
@@ -186,6 +186,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     idle_resets: bool = False
     key_events: KeyEvents | None = None
     answering: Answering | None = None
+    stats: bool = False
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):
@@ -377,6 +378,22 @@ class KvRemoved(_Event, tag="kv_removed", gc=False):
 
 class KvCleared(_Event, tag="kv_cleared", gc=False):
     """Routers are told that every key of the device has ended."""
+
+
+class Stats(_Event, tag="stats", gc=False):
+    """Operators are told of a pool what share of its pages is in use, and what was looked up since they were told last.
+
+    Of `requests` that were admitted with `looked_up` tokens the device had `found` (−1: the engine does not say); `again` is
+    the same of those that had lost their place before. `restored`: so many tokens their clients are told to be from a cache.
+    """
+
+    pool: int
+    usage: float
+    requests: int = -1
+    looked_up: int = -1
+    found: int = -1
+    again: tuple[int, int, int] = (0, 0, 0)
+    restored: list[tuple[str, int]] = []
 
 
 # --- life ---------------------------------------------------------------------------------------------------------------
@@ -617,24 +634,11 @@ class Died(_Event, tag="died", gc=False):
 
 
 Physical = Take | Drop | Grow | Write | Read | Copy | Zero
-Claim = Publish | Unpublish | Hit | Counts | KvStored | KvRemoved | KvCleared
+Claim = Publish | Unpublish | Hit | Counts | KvStored | KvRemoved | KvCleared | Stats
 Steps = StepBegin | Settled | StepEnd
-Life = (
-    Submitted
-    | Accept
-    | Paused
-    | Extended
-    | Preempted
-    | Aborted
-    | Finished
-    | ResetDone
-    | Version
-    | Compare
-    | Answer
-    | Cold
-    | Died
-)
-Event = Physical | Claim | Steps | Life
+Life = Submitted | Accept | Paused | Extended | Preempted | Aborted | Finished | ResetDone | Version
+Outcome = Compare | Answer | Cold | Died
+Event = Physical | Claim | Steps | Life | Outcome
 
 
 class History(msgspec.Struct):

@@ -8,7 +8,7 @@ The header comes first::
     group 1: sliding block 4 window 6         chunked block 4 chunk 8 | recurrent block 4 [every-block]
     group 2: full block 4 pool 1 of 0
     rules: alignment 4, eagle-drop 4, drafts 2, retention 0 on 1, shared-prefix-boundary, stores-logits, no-caching, progress 4
-    rules: captures, reuse-distance 4, idle-resets, key-events, key-events-with-gaps, key-events-with-orphans
+    rules: captures, reuse-distance 4, idle-resets, key-events, key-events-with-gaps, key-events-with-orphans, stats
 
 Events follow. Pages stand behind bars, group 0 first; what follows `#` is a comment::
 
@@ -32,6 +32,7 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     counts 0: free 5 held 3 cached 1          `refs 3=2 4=1`
     stored 0 h1 h2 | sys:8 by 4               routers are told; `… behind h0 salt=x adapter=tuned media=cat@1,-`, `stored - …`
     removed 0 h1 / cleared                    `removed - h1` names no group
+    stats 0: usage 0.5 admitted 1 of 9 found 8        operators are told; `… again 1 of 9 found 8 restored r1=8`
     died 4 AssertionError: no block
 
 A history at answers height begins with a line of its own, and has no pages and no steps::
@@ -89,6 +90,7 @@ from harness.history.events import (
     Rules,
     Run,
     Settled,
+    Stats,
     StepBegin,
     StepEnd,
     Submitted,
@@ -111,6 +113,7 @@ PLAIN_RULES: dict[str, dict[str, Any]] = {
     "key-events": {"key_events": KeyEvents()},
     "key-events-with-gaps": {"key_events": KeyEvents(gaps=True)},
     "key-events-with-orphans": {"key_events": KeyEvents(orphans=True)},
+    "stats": {"stats": True},
 }
 
 
@@ -428,6 +431,22 @@ class _Reader:
     def _read_cleared(self, rest: str) -> None:
         _matched("", rest, "cleared")
         self.events.append(KvCleared())
+
+    def _read_stats(self, rest: str) -> None:
+        form = "stats 0: usage 0.5 admitted 1 of 9 found 8 again 1 of 9 found 8 restored r1=8"
+        told = r"(\d+) of (\d+) found (\d+)"
+        pattern = rf"(\d+): usage ([\d.]+)(?: admitted {told})?(?: again {told})?(?: restored ((?:\w+=\d+ ?)+))?"
+        match = _matched(pattern, rest, form)
+        first, again = match.group(3, 4, 5), match.group(6, 7, 8)
+        self.events.append(
+            Stats(
+                pool=int(match[1]),
+                usage=float(match[2]),
+                **dict(zip(("requests", "looked_up", "found"), map(int, first), strict=True)) if first[0] else {},
+                again=(int(again[0]), int(again[1]), int(again[2])) if again[0] else (0, 0, 0),
+                restored=[(r, int(count)) for r, count in re.findall(r"(\w+)=(\d+)", match[9] or "")],
+            )
+        )
 
     def _read_take(self, rest: str) -> None:
         holder, _, bars = rest.partition(" ")

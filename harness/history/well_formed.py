@@ -37,6 +37,7 @@ from harness.history.events import (
     ResetDone,
     Run,
     Settled,
+    Stats,
     StepBegin,
     StepEnd,
     Submitted,
@@ -77,6 +78,7 @@ class WellFormedness:
         check_declared(header)
         self._denied, self._caching = denied(header), header.rules.caching
         self._groups, self._tells_routers = header.groups, header.rules.key_events is not None
+        self._tells_operators = header.rules.stats
         self._pools = {pool.id: pool.pages for pool in header.pools}
         self._growing = {pool.id for pool in header.pools if pool.grows}
         self._tiers = {pool.tier for pool in header.pools}
@@ -123,6 +125,7 @@ class WellFormedness:
             Hit: self._hit,
             Counts: self._counts,
             **dict.fromkeys((KvStored, KvRemoved, KvCleared), self._key_event),
+            Stats: self._stats,
             Submitted: self._submit,
             StepBegin: self._step_begin,
             Settled: self._settle,
@@ -413,6 +416,14 @@ class WellFormedness:
             raise Nonsense("an event for routers; the header says that there are none - at `$.rules.key_events`")
         if isinstance(event, KvStored):
             check_tokens(event.tokens)
+
+    def _stats(self, event: Stats) -> None:
+        if not self._tells_operators:
+            raise Nonsense("an event for operators; the header says that there are none - at `$.rules.stats`")
+        if event.pool not in self._pools:
+            raise self._no_pool(event.pool, "pool")
+        for r, _ in event.restored:
+            self._check_known(r, "restored")
 
     def _counts(self, event: Counts) -> None:
         if event.refs or event.pool not in self._pools:

@@ -150,7 +150,7 @@ def test_a_sound_history_passes_every_checker() -> None:
     result = check(parse(HYBRID))
     assert (result.outcome, result.findings) == ("pass", [])
     idle = {name for name, tally in _tallies(result).items() if tally.opportunities == 0}
-    assert idle == {"window-liveness", "identity", "captures", "key-events", "tensors"}
+    assert idle == {"window-liveness", "identity", "captures", "key-events", "statistics", "tensors"}
 
 
 def test_a_checker_that_crashes_makes_the_verdict_unknown() -> None:
