@@ -23,13 +23,16 @@ from harness.cli import invoke
 from harness.engines.faults import all_mutants
 from harness.engines.mutant import GROUPS, Mutant
 from harness.engines.policy import names
+from harness.engines.real_vllm.faults import FAULTS as REAL_FAULTS
 from harness.engines.sample.server_faults import FAULTS
 from harness.mutants.hunt import Hunt, hunt, judged, killed
 from harness.mutants.minimal_trace import folder, path_of
 from harness.trace.format import load
 
 MUTANTS = all_mutants()
-EVERYWHERE = [*MUTANTS.values(), *FAULTS.values()]
+ELSEWHERE = ("statistics",)
+"""Checkers of what the references do not tell: `suites/engines` kills their faults in a real vLLM."""
+EVERYWHERE = [*MUTANTS.values(), *FAULTS.values(), *(fault for fault in REAL_FAULTS.values() if fault.checker in ELSEWHERE)]
 """With those of the engine that only answers, which `suites/answers` kills."""
 WITNESSED_MIN = 44
 OPERATIONS_MEDIAN_MAX = 8

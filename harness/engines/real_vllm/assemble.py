@@ -18,8 +18,10 @@ from harness.engines.real_vllm.build import (
     block_sizes_of,
     cache_config,
     has_retention_field,
+    is_ring,
     manager,
     request_maker,
+    tell_sizes,
 )
 from harness.engines.real_vllm.clock import Clock, TimedManager
 from harness.engines.real_vllm.connectors.build import Asked, configure, connected_header, connector_of, pages_of
@@ -33,7 +35,7 @@ from harness.engines.real_vllm.source import Source, variable
 from harness.engines.real_vllm.split import chunk_split
 from harness.engines.real_vllm.worker import worker_of
 from harness.engines.vllm_header import describe
-from harness.history.events import Header
+from harness.history.events import Header, Rules
 from harness.trace.format import TraceHeader
 from reference_impl.vllm.options import RETENTION_VARIABLE
 from reference_impl.vllm_extended.config import Options
@@ -72,8 +74,9 @@ def manager_engine(header: TraceHeader, options: Options, source: Source, sized:
         chunk_split(source, header, options, core, sizes),
         options.scheduler_reserve_full_isl,
     )
-    rules = rules_of(header, options, source, core, sizes, interval)
-    return Assembled(describe(header, "vllm", source.version, rules, options), adapter, clock)
+    return Assembled(
+        _described(header, options, source, rules_of(header, options, source, core, sizes, interval)), adapter, clock
+    )
 
 
 def scheduler_engine(
@@ -93,6 +96,7 @@ def scheduler_engine(
     if connector is not None:
         config = configure(source, whole, config, connector, pages_of(header, options, connector.kind))
     sizes = block_sizes(source, config, whole)
+    tell_sizes(source, config, whole, sizes)
     with _retaining(source, interval), model_runner(options):
         scheduler = build_scheduler(source, whole, config, sizes, special.encoder_budget)
         check_depth(source, whole, options)
@@ -100,7 +104,9 @@ def scheduler_engine(
     timed = TimedManager(core, clock)
     observed = ObservedManager(timed, source.utils.get_group_id, tiered=connector is not None, published=True)
     new_request = timed.new_requests(request_maker(source, sizes[1], options))
-    described = describe(header, "vllm", source.version, rules_of(header, options, source, core, sizes, interval), options)
+    rules = replace(rules_of(header, options, source, core, sizes, interval), stats=True)
+    rules = replace(rules, alignment=getattr(config, "cache_hit_alignment_tokens", None) or rules.alignment)
+    described = _described(header, options, source, rules)
     able = [name for name in special.capabilities if connector is None or name != "session"]
     described = replace(described, capabilities=[*described.capabilities, *able])
     worker = worker_of(source, scheduler, config, options)
@@ -115,6 +121,14 @@ def scheduler_engine(
         described = connected_header(described, driven, options.tier_delay, gives_up=connector.load_failure == "fail")
     adapter.worker = worker
     return Assembled(described, adapter, clock)
+
+
+def _described(header: TraceHeader, options: Options, source: Source, rules: Rules) -> Header:
+    """Return what vLLM declares; the block of a ring is as long as the model."""
+    described, length = describe(header, "vllm", source.version, rules, options), options.max_model_len
+    pairs = zip(described.groups, header.layout.groups, strict=True)
+    groups = [replace(group, block_size=length) if is_ring(spec) else group for group, spec in pairs]
+    return replace(described, groups=groups)
 
 
 def _refuse(header: TraceHeader, options: Options, source: Source, connector: Asked | None) -> None:

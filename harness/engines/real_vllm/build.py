@@ -63,6 +63,19 @@ def settle(source: Source, target: Any, values: Mapping[str, Any]) -> None:
         setattr(target, name, value)
 
 
+RING_CHUNKS = 2
+"""A ring has room for so many chunks: for the open one, and for as many drafts behind it."""
+
+
+def is_ring(group: GroupSpec) -> bool:
+    """Whether a group is a ring: one block for each request, in which the tokens of the chunk that is open lie.
+
+    vLLM keeps the keys so that it has yet to compress. By what is read of them it is chunked attention, and its block, in
+    which chunk after chunk lies, is as long as the model. Nothing of it is cached. In a layout its chunk is below its block.
+    """
+    return group.kind == "chunked" and group.chunk < group.block_size
+
+
 def group_spec(source: Source, group: GroupSpec, options: Options) -> Any:
     """Return vLLM's spec of a cache group. Heads and head sizes are of no account to the cache core; they are small."""
     import torch
@@ -73,6 +86,8 @@ def group_spec(source: Source, group: GroupSpec, options: Options) -> Any:
         return fill(source, interface.FullAttentionSpec, offered)
     if group.kind == "sliding":
         return fill(source, interface.SlidingWindowSpec, {**offered, "sliding_window": group.window}, ["sliding_window"])
+    if is_ring(group):
+        return fill(source, interface.CircularBufferSpec, {**offered, "block_size": RING_CHUNKS * group.chunk})
     if group.kind == "chunked":
         chunk = {"attention_chunk_size": group.chunk}
         return fill(source, interface.ChunkedLocalAttentionSpec, {**offered, **chunk}, chunk)
@@ -149,6 +164,16 @@ def block_sizes(source: Source, config: Any, whole: Any) -> tuple[int, int]:
     return sizes
 
 
+def tell_sizes(source: Source, config: Any, whole: Any, sizes: tuple[int, int]) -> None:
+    """Note in vLLM's configuration of the cache what connectors read there: the hash block size, and where hits end.
+
+    Its engine does so since 0.33, when it starts (`v1/engine/core.py`). `sizes` are (scheduler block size, hash block size).
+    """
+    if (alignment := getattr(source.utils, "resolve_cache_hit_alignment_tokens", None)) is not None:
+        settled = {"hash_block_size": sizes[1], "cache_hit_alignment_tokens": alignment(config, whole, *sizes)}
+        settle(source, config, settled)
+
+
 def block_sizes_of(source: Source, header: TraceHeader, config: Any, options: Options) -> tuple[int, int]:
     """Return the same for a cache manager that is built without a configuration of the whole engine."""
     requested = options.hash_block_size
@@ -182,13 +207,14 @@ def manager(source: Source, config: Any, sizes: tuple[int, int], options: Option
 
 
 def request_maker(source: Source, hash_block_size: int, options: Options) -> NewRequest:
-    """Return a function that turns a submit and its tokens into vLLM's Request."""
+    """Return a function that turns a submit and its tokens into vLLM's Request, as its engine does with a client's message."""
     hash_function = source.part("utils.hashing", "sha256")
     source.utils.init_none_hash(hash_function)
     hasher_arguments = {"hash_block_size": hash_block_size, "caching_hash_fn": hash_function}
     hasher = fill(source, source.utils.get_request_block_hasher, hasher_arguments, hasher_arguments)
     sampling = source.part("sampling_params", "SamplingParams")
     plain = sampling(max_tokens=options.max_model_len)
+    sent, taken = source.part("v1.engine", "EngineCoreRequest"), source.request.Request.from_engine_core_request
     adapters: dict[str, Any] = {}
 
     def new_request(op: Submit, tokens: list[int]) -> Any:
@@ -199,13 +225,16 @@ def request_maker(source: Source, hash_block_size: int, options: Options) -> New
             "prompt_token_ids": tokens,
             "sampling_params": sampling(max_tokens=op.generate) if op.generate else plain,
             "resumable": op.session,
+            "priority": op.priority,
             "pooling_params": None,
-            "block_hasher": hasher if options.enable_caching else None,
+            "arrival_time": 0.0,
+            "data_parallel_rank": None,
             "lora_request": adapters.get(op.adapter),
             "cache_salt": op.salt or None,
             "mm_features": [_feature(source, item.at, item.length, item.hash) for item in op.media] or None,
         }
-        return fill(source, source.request.Request, offered, ["block_hasher", "lora_request", "cache_salt", "mm_features"])
+        message = fill(source, sent, offered, ["lora_request", "cache_salt", "mm_features"])
+        return taken(message, hasher if options.enable_caching else None)
 
     return new_request
 

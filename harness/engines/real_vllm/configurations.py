@@ -10,10 +10,15 @@ CHUNKED = [GroupSpec("full", 16), GroupSpec("chunked", 16, chunk=64)]
 """Chunked local attention beside full, as in Llama 4. No layout has it, because the reference has no rule for it."""
 
 
+RING = [GroupSpec("full", 16), GroupSpec("chunked", 16, chunk=4)]
+"""Full attention, and beside it the ring of a compressor, as in DeepSeek-V4.1 (`CircularBufferSpec`): see `build.is_ring`."""
+
+
 def further_configurations() -> list[Configuration]:
     """Return them; all are run at scheduler height."""
     full, window, unequal = (layouts.load(name) for name in ("full", "full-swa", "full-mamba-unequal"))
     three, chunked = layouts.load("full-swa-mamba"), Layout("full-chunked", CHUNKED, story="chunks of 64", source="Llama 4")
+    ring = Layout("full-ring", RING, story="a ring of one block beside full attention", source="DeepSeek-V4.1")
     return [
         Configuration(full, {"num_speculative_tokens": 3, "async_depth": 1}),
         Configuration(window, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 2, "async_depth": 2}),
@@ -26,6 +31,8 @@ def further_configurations() -> list[Configuration]:
         Configuration(chunked, {"retention_interval": None, "async_depth": 1}),
         Configuration(unequal, {"retention_interval": None, "async_depth": 1, "max_num_batched_tokens": 16}),
         Configuration(unequal, {"scheduling_policy": "priority", "num_speculative_tokens": 3, "async_depth": 1}),
+        Configuration(ring, {"retention_interval": None}),
+        Configuration(ring, {"retention_interval": None, "num_speculative_tokens": 3, "async_depth": 1}),
         Configuration(full, {"sessions": True, "async_depth": 1}),
         Configuration(three, {"retention_interval": 0, "sessions": True}),
         Configuration(window, {"retention_interval": None, "sessions": True, "num_speculative_tokens": 3}),

@@ -87,8 +87,11 @@ def build_scheduler(source: Source, config: Any, kv_cache_config: Any, sizes: tu
             "structured_output_manager": fill(source, structured_output, {"vllm_config": config}),
             "block_size": sizes[0],
             "hash_block_size": sizes[1],
+            "log_stats": True,
         }
-        scheduler = fill(source, config.scheduler_config.get_scheduler_cls(), offered, ["block_size", "hash_block_size"])
+        scheduler = fill(
+            source, config.scheduler_config.get_scheduler_cls(), offered, ["block_size", "hash_block_size", "log_stats"]
+        )
     except AttributeError as error:
         if error.obj is not config.model_config:
             raise

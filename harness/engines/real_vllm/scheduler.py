@@ -34,6 +34,7 @@ from harness.engines.real_vllm.grammars import Grammars
 from harness.engines.real_vllm.sessions import Sessions
 from harness.engines.real_vllm.source import Source
 from harness.engines.real_vllm.states import WorkerStates
+from harness.engines.real_vllm.statistics import counts_admissions, told
 from harness.engines.real_vllm.worker_tables import WorkerTables
 from harness.history.events import Header, Run, Settled, StepBegin, UnpublishReason
 from harness.trace.format import Extend, Step, Submit
@@ -60,6 +61,7 @@ class RealScheduler(Driven):
         self._status = source.part("v1.request", "RequestStatus")
         self.worker = WorkerTables()
         """What follows the scheduler's outputs; `worker_of` has vLLM's own."""
+        self._counts_admissions = counts_admissions(manager.manager)
         self._grammars = Grammars(source)
         self._sessions = Sessions(source, self.max_model_len)
         self._came = 0
@@ -245,7 +247,8 @@ class RealScheduler(Driven):
         """Answer the oldest step with what was sampled, and report what came of it."""
         self._ran, sampled, self._answer = scheduled.step, self._answer, {}
         self.worker.sampled(sampled)
-        self._update(self._outputs.popleft(), self._model_output(sampled))
+        outputs = self._update(self._outputs.popleft(), self._model_output(sampled))
+        self.manager.events += told(outputs, self.manager.step, admissions=self._counts_admissions)
         for r in sampled:
             self.report(r)
             if (request := self.requests.get(r)) is None:

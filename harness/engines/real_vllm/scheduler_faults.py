@@ -10,7 +10,7 @@ from functools import partial
 
 from harness.engines.mutant import Mutant
 from harness.engines.real_vllm.edits import Edit, edited
-from harness.engines.real_vllm.patch import SCHEDULER
+from harness.engines.real_vllm.patch import POOL, SCHEDULER, SINGLE
 
 OWNER = "Scheduler"
 
@@ -164,6 +164,42 @@ SCHEDULED: tuple[Mutant, ...] = (
         what="Key events of a step that answers nobody, as in the middle of a prompt, are thrown away.",
         anomaly="lost-key-event",
         checker="key-events",
+        group="I",
+    ),
+    fault(
+        Edit(
+            SINGLE,
+            "CircularBufferManager",
+            "remove_skipped_blocks",
+            "return",
+            "self.block_pool.free_blocks(self.req_to_blocks.pop(request_id, []))",
+        ),
+        name="vllm-ring-given-back-between-chunks",
+        what="A request gives its ring back before each chunk, and its worker goes on in the block that it had.",
+        anomaly="stale-hit",
+        checker="safety-law",
+        group="G",
+    ),
+    fault(
+        Edit(POOL, "BlockPool", "get_usage", "self.num_gpu_blocks - 1", "self.num_gpu_blocks"),
+        name="vllm-null-block-in-use",
+        what="The null block, which nobody can be given, counts as a block of the pool that is in use.",
+        anomaly="false-statistics",
+        checker="statistics",
+        group="I",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "schedule",
+            "if request.prefill_stats and request.num_preemptions <= 0:",
+            "if request.prefill_stats:",
+        ),
+        name="vllm-client-told-of-its-own-blocks",
+        what="A request that was preempted before it answered tells its client that what it had computed itself was cached.",
+        anomaly="false-statistics",
+        checker="statistics",
         group="I",
     ),
     fault(

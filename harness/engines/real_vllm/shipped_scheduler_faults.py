@@ -10,7 +10,7 @@ from functools import partial
 
 from harness.engines.mutant import Mutant
 from harness.engines.real_vllm.edits import Edit, edited
-from harness.engines.real_vllm.patch import SCHEDULER
+from harness.engines.real_vllm.patch import MANAGER, SCHEDULER
 
 OWNER = "Scheduler"
 RUNNER, RUNNER_CLASS = "v1.worker.gpu_model_runner", "GPUModelRunner"
@@ -188,5 +188,29 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
         anomaly="died",
         checker="engine",
         group="F",
+    ),
+    # --- what operators are told --------------------------------------------------------------------------------------------
+    fault(
+        Edit(
+            MANAGER,
+            "KVCacheManager",
+            "get_computed_blocks",
+            "blocks = self.create_kv_cache_blocks(computed_blocks)",
+            "self.record_prefix_cache_stats(request, num_new_computed_tokens)\n"
+            "blocks = self.create_kv_cache_blocks(computed_blocks)",
+        ),
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "schedule",
+            "if did_prefix_cache_lookup: self.kv_cache_manager.record_prefix_cache_stats",
+            "if False: self.kv_cache_manager.record_prefix_cache_stats",
+        ),
+        name="vllm-look-ups-counted-when-made",
+        what="A request that waits for blocks is looked up, and counted, again in each step.",
+        mirrors="vllm-project/vllm#43736, vllm-project/vllm#48860",
+        anomaly="false-statistics",
+        checker="statistics",
+        group="I",
     ),
 )

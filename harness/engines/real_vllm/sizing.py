@@ -66,6 +66,8 @@ def size(source: Source, header: TraceHeader, options: Options, interval: int | 
     settle(source, config, {"prefix_cache_retention_interval": interval})
     length = whole.model_config.max_model_len
     settle(source, whole.cache_config, {"num_gpu_blocks": config.num_blocks})
+    if (count := getattr(source.utils, "update_kv_cache_capacity", None)) is not None:
+        count(whole, config)
     groups = [_group(source, group) for group in config.kv_cache_groups]
     layout = Layout(name=header.layout.name, groups=groups, story=header.layout.story, source=f"sized by vLLM {source.version}")
     sized = msgspec.structs.replace(header, layout=layout, pages=config.num_blocks)
