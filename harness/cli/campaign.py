@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.errors import UsageError
+from harness.cli.json_option import json_option
 from harness.cli.options import Isolate, engine_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     "--ray", "address", metavar="ADDRESS", help="Have a Ray cluster run the workers; `auto` finds one on this machine."
 )
 @click.option("--join", is_flag=True, help="Only work, for a campaign that another machine drives, until it is over.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, and nothing else, on standard output.")
+@json_option("campaign")
 @click.option(
     "--metrics",
     metavar="FILE|PORT",

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness._util.lines import printable
+from harness.cli.json_option import json_option
 from harness.cli.options import engine_of, engine_option, release_option
 
 if TYPE_CHECKING:
+    from harness.cli.documents import ConsumedFile
     from harness.vectors.consume import Consumed
     from harness.vectors.form import File
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 @engine_option
 @release_option
 @click.option("--quiet", is_flag=True, help="Print only failures and the verdict.")
-def consume(vectors: tuple[Path, ...], engine: str, release: str | None, quiet: bool) -> int:
+@json_option("consumed")
+def consume(vectors: tuple[Path, ...], engine: str, release: str | None, quiet: bool, as_json: bool) -> int:
     """Ask an engine the questions of test vectors, files or folders of them, and compare its answers.
 
     Exits with 1 if an answer is wrong, and with 5 if the engine could be asked nothing.
@@ -33,23 +35,53 @@ def consume(vectors: tuple[Path, ...], engine: str, release: str | None, quiet: 
     spec = engine_of(engine, release=release)
     files = [(path, store.load(path)) for path in store.find(vectors)]
     passed, asked, failed, unknown = Counter[str](), 0, 0, 0
+    entries: list[ConsumedFile] = []
     for path, file in files:
         came = consuming.consume(file, spec)
         passed += came.passed
         asked += came.asked.total()
         failed += len(came.failures)
         unknown += len(came.unknown)
-        _tell(path, file, came, quiet=quiet)
+        if as_json:
+            entries.append(_entry(path, file, came))
+        else:
+            _tell(path, file, came, quiet=quiet)
+    codes = {verdict.EXIT_FAIL: failed, verdict.EXIT_UNKNOWN: unknown, verdict.EXIT_NOTHING_CHECKED: not asked}
+    code = next((code for code, holds in codes.items() if holds), verdict.EXIT_PASS)
+    if as_json:
+        from harness.cli import documents
+
+        click.echo(documents.told(documents.Consumed(engine=spec.text, exit_code=code, files=entries)), nl=False)
+        return code
     told = ", ".join(f"{passed[name]} {name}" for name in ("valid", "acceptable", "invalid"))
-    click.echo(f"passed: {told}; failed: {failed}" + (f"; unknown: {unknown}" if unknown else "") + f"; asked: {asked}")
-    if failed:
-        return verdict.EXIT_FAIL
-    if unknown:
-        return verdict.EXIT_UNKNOWN
-    if not asked:
+    _say(f"passed: {told}; failed: {failed}" + (f"; unknown: {unknown}" if unknown else "") + f"; asked: {asked}")
+    if code == verdict.EXIT_NOTHING_CHECKED:
         click.echo("cachewitness: nothing was consumed", err=True)
-        return verdict.EXIT_NOTHING_CHECKED
-    return verdict.EXIT_PASS
+    return code
+
+
+def _entry(path: Path, file: File, came: Consumed) -> ConsumedFile:
+    from harness.cli.documents import ConsumedFile, WrongAnswer
+
+    wrong = [
+        WrongAnswer(
+            vector=failure.vector.id,
+            comment=failure.vector.comment,
+            expected=failure.expected,
+            got=failure.got,
+            hunts=[f"{flag}: {file.flags[flag].bug}" for flag in failure.vector.flags],
+        )
+        for failure in came.failures
+    ]
+    return ConsumedFile(
+        file=str(path),
+        asked=dict(came.asked),
+        passed=dict(came.passed),
+        differing=came.differing,
+        unknown=came.unknown,
+        not_run=dict(came.not_run),
+        failures=wrong,
+    )
 
 
 def _tell(path: Path, file: File, came: Consumed, *, quiet: bool) -> None:
@@ -72,4 +104,6 @@ def _tell(path: Path, file: File, came: Consumed, *, quiet: bool) -> None:
 
 def _say(line: str) -> None:
     """Print a line; what vectors of others say in it cannot steer the terminal."""
-    click.echo(printable(line))
+    from harness.verdict.report import terminal
+
+    terminal.print_lines([line], terminal.console())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.json_option import json_option
 from harness.cli.options import deadline_option, engines_option, interpreter_of
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ SAID = {"runs": "runs", "missing": "missing", "broken": "broken", "refuses": "re
 @click.argument("engine", nargs=-1, metavar="[NAME[:KEY=VALUE,…]]…")
 @engines_option
 @deadline_option(120.0, "How long an engine may take to be imported and opened.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON document (`schema doctor`).")
+@json_option("doctor")
 def doctor(engine: tuple[str, ...], engines: str, deadline: float, as_json: bool) -> int:
     """Start each engine in a process of its own, open it for a trace, and say what is missing.
 

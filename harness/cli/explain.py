@@ -10,6 +10,7 @@ import click
 
 from harness._util.errors import UsageError
 from harness.cli import completion
+from harness.cli.json_option import json_option
 from harness.cli.options import engine_of, engine_option, isolation_options
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ FAULTS_SHOWN = 6
 @click.argument("what", metavar="ANOMALY|FILE", shell_complete=completion.of("anomalies"))
 @engine_option
 @isolation_options
-def explain(what: str, engine: str, isolate: Isolate) -> int:
+@json_option("explained")
+def explain(what: str, engine: str, isolate: Isolate, as_json: bool) -> int:
     """Explain an anomaly by an example, or draw what is wrong with a trace or a history.
 
     ANOMALY is a name (`ls anomalies`). FILE is a trace, which is run on --engine, or a history. The exit code is 0 whatever is
@@ -34,18 +36,25 @@ def explain(what: str, engine: str, isolate: Isolate) -> int:
     """
     from harness._util import jsonl
     from harness.checkers.anomalies import BY_NAME
+    from harness.cli import documents
     from harness.verdict.report import terminal
 
-    out = terminal.console()
     if what in BY_NAME:
-        lines = _anomaly(what)
+        lines, told = _anomaly(what), documents.Explained(anomaly=what)
     elif what == jsonl.STANDARD_INPUT or os.path.lexists(what):
-        lines = _shown(_judged(Path(what), engine, isolate))
+        result = _judged(Path(what), engine, isolate)
+        lines, told = _shown(result), documents.Explained(finding=next(iter(result.findings), None))
     else:
         from harness._util.names import nearest
 
         raise UsageError(f"explain: {what!r} is no anomaly and no file{nearest(what, list(BY_NAME))}")
-    terminal.print_lines(lines, out)
+    if not as_json:
+        terminal.print_lines(lines, terminal.console())
+        return 0
+    told.anomaly, told.picture = told.finding.anomaly if told.finding else told.anomaly, lines
+    known = BY_NAME.get(told.anomaly)
+    told.invariant, told.implies = (known.invariant, known.implies) if known else ("", "")
+    click.echo(documents.told(told), nl=False)
     return 0
 
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+from harness.cli.json_option import json_option
+from harness.cli.options import say_written
+
 
 @click.command()
 @click.option(
@@ -17,7 +20,8 @@ import click
     metavar="DIR",
     help="The folder to write to; default: the published vectors.",
 )
-def fill(chosen: tuple[str, ...], out: Path | None) -> None:
+@json_option("written")
+def fill(chosen: tuple[str, ...], out: Path | None, as_json: bool) -> None:
     """Write test vectors from the references, as DIR/<policy>/<kind>.json.
 
     What a vector expects follows from the reference alone, so filling twice writes the same bytes.
@@ -25,9 +29,13 @@ def fill(chosen: tuple[str, ...], out: Path | None) -> None:
     from harness.vectors import fill as filling
     from harness.vectors import store
 
-    total = 0
+    counts: dict[Path, int] = {}
     for policy in chosen or filling.asked_policies():
         for path, file in filling.write(policy, out or store.folder()):
-            total += file.info.count
-            click.echo(f"{path}: {file.info.count} vectors")
-    click.echo(f"{total} vectors")
+            counts[path] = file.info.count
+            if not as_json:
+                click.echo(f"{path}: {file.info.count} vectors")
+    if as_json:
+        say_written([*counts], as_json=True, counts={str(path): count for path, count in counts.items()})
+    else:
+        click.echo(f"{sum(counts.values())} vectors")

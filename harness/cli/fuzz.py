@@ -8,6 +8,7 @@ import click
 
 from harness._util.errors import UsageError
 from harness.cli import completion
+from harness.cli.json_option import json_option
 from harness.cli.options import (
     Finite,
     configurations_of,
@@ -28,13 +29,16 @@ from harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from harness.cli.options import Isolate
     from harness.engines.registry import EngineSpec
     from harness.fuzz.campaign import Campaign
+    from harness.fuzz.canary import CanaryResult
+    from harness.fuzz.exhaustive import Coverage
     from harness.fuzz.trial import Plan
+    from harness.verdict.summary import Stored
 
 
 @click.command()
@@ -71,6 +75,7 @@ if TYPE_CHECKING:
     metavar="KEY=N,…",
     help="The bound of --exhaustive: requests, blocks (of a prompt), pages (of the pool), generated (tokens).",
 )
+@json_option("fuzz` or, with --exhaustive, `search")
 def fuzz(
     engine: str,
     isolate: Isolate,
@@ -87,6 +92,7 @@ def fuzz(
     strict_expected: bool,
     exhaustive: bool,
     bound: str,
+    as_json: bool,
 ) -> int:
     """Run random traces on drawn configurations under every checker, until time is up or something fails.
 
@@ -103,7 +109,7 @@ def fuzz(
             raise UsageError("--expected: an exhaustive search has no list; it ends at its first failure")
         if isolate.asked == "yes":
             raise UsageError("--isolate yes: --exhaustive reads states off an engine in its own process; leave one of them out")
-        return _exhaustive(engine_of(engine, policy, release=release), policy, layouts, options, bound, seconds, jobs)
+        return _exhaustive(engine_of(engine, policy, release=release), policy, layouts, options, bound, seconds, jobs, as_json)
     if bound:
         raise UsageError("--bound: belongs to --exhaustive")
     from harness.fuzz import terminal as told
@@ -125,8 +131,29 @@ def fuzz(
     finally:
         progress.clear()
     again = told.command(spec, policy, layouts, options, campaign.operations, seed, str(expected or ""), beside=beside)
-    told.print_campaign(campaign, canary, kept.stored, again, terminal.console())
+    if as_json:
+        _print_campaign(campaign, canary, kept.stored, again)
+    else:
+        told.print_campaign(campaign, canary, kept.stored, again, terminal.console())
     return finish(told.exit_code(campaign, canary), {}, kept.problems)
+
+
+def _print_campaign(campaign: Campaign, canary: CanaryResult | None, stored: Mapping[str, Stored], again: str) -> None:
+    from harness.cli import documents
+    from harness.fuzz import marks
+    from harness.fuzz import terminal as told
+    from harness.verdict.report import jsonreport
+
+    fuzzed = documents.Fuzzed(
+        report=jsonreport.document(campaign.report, stored, [], campaign.plan.policy),
+        exit_code=told.exit_code(campaign, canary),
+        reasons=told.reasons(campaign, canary),
+        canary=canary,
+        marks={name: campaign.marks[name] for name in marks.ALL},
+        again=again,
+        digest=campaign.digest,
+    )
+    click.echo(documents.told(fuzzed), nl=False)
 
 
 def plan_of(
@@ -161,6 +188,7 @@ def _exhaustive(
     bound: str,
     seconds: float,
     jobs: int | None,
+    as_json: bool,
 ) -> int:
     from harness.fuzz import terminal as told
     from harness.fuzz.canary import sought
@@ -186,7 +214,49 @@ def _exhaustive(
     kept = store.Keeper(spec, store.DEFAULT_FOLDER)
     if coverage.failure:
         kept.take(coverage.failure, final=True)
-    return finish(told.print_coverage(coverage, canary, spec, kept.stored, terminal.console()), {}, kept.problems)
+    code, reasons = told.judged(coverage, canary)
+    if as_json:
+        _print_search(coverage, canary, spec, kept.stored, code, reasons)
+    else:
+        told.print_coverage(coverage, canary, spec, kept.stored, terminal.console())
+    return finish(code, {}, kept.problems)
+
+
+def _print_search(
+    coverage: Coverage,
+    canary: CanaryResult,
+    spec: EngineSpec,
+    stored: Mapping[str, Stored],
+    code: int,
+    reasons: list[str],
+) -> None:
+    from dataclasses import asdict
+
+    from harness.cli import documents
+    from harness.verdict.report import jsonreport
+
+    failure = coverage.failure
+    covered = [
+        documents.Searched(
+            configuration=one.scope.name,
+            states=len(one.states),
+            transitions=one.transitions,
+            depth=one.depth,
+            complete=one.complete,
+        )
+        for one in coverage.covered
+    ]
+    search = documents.Search(
+        engine=spec.text,
+        exit_code=code,
+        reasons=reasons,
+        bound=asdict(coverage.bound),
+        canary=canary,
+        covered=covered,
+        failure=jsonreport.entry(failure, stored.get(failure.id)) if failure else None,
+        seconds=coverage.seconds,
+    )
+    click.echo(documents.told(search), nl=False)
 
 
 class _Progress:

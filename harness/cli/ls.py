@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from harness.cli.json_option import json_option
+
 Rows = list[dict[str, Any]]
 
 
@@ -119,7 +121,7 @@ KINDS: Mapping[str, tuple[Callable[[], Rows], tuple[str, ...]]] = {
 
 @click.command()
 @click.argument("kind", type=click.Choice(list(KINDS)), metavar="KIND")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects.")
+@json_option("listed")
 def ls(kind: str, as_json: bool) -> None:
     """List everything of a kind.
 
@@ -155,10 +157,12 @@ def _print_policies(policies: Rows, terminal: Any, out: Any) -> None:
     for policy in policies:
         rules = policy["rules"]
         there = sum(rule["implemented"] for rule in rules)
-        click.echo(f"{policy['name']}: {policy['summary']}, {policy['source']}")
+        lines = [f"{policy['name']}: {policy['summary']}, {policy['source']}"]
         releases, heights = ", ".join(policy["releases"]), ", ".join(policy["heights"])
-        click.echo(f"  pinned to {policy['pinned']}; releases {releases}; at {heights} height")
-        click.echo(f"  {there} rules implemented, {len(rules) - there} absent (an option that needs an absent rule is refused)")
+        lines.append(f"  pinned to {policy['pinned']}; releases {releases}; at {heights} height")
+        absent = f"{len(rules) - there} absent (an option that needs an absent rule is refused)"
+        lines.append(f"  {there} rules implemented, {absent}")
+        terminal.print_lines(lines, out)
     names = [policy["name"] for policy in policies]
     for heading, columns, rows in (
         ("in what they differ", ["axis", *names], _axes(policies)),
@@ -166,7 +170,7 @@ def _print_policies(policies: Rows, terminal: Any, out: Any) -> None:
         ("rules", ["policy", "rule", "state", "summary"], _rules(policies)),
     ):
         if rows:
-            click.echo(f"\n{heading}:")
+            terminal.print_lines(["", f"{heading}:"], out)
             terminal.print_objects(rows, {key: key for key in columns}, out)
 
 

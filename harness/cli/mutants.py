@@ -8,14 +8,16 @@ import click
 
 from harness._util.errors import UsageError
 from harness.cli import completion
+from harness.cli.json_option import json_option
 from harness.cli.options import Finite
+from harness.cli.table_option import ready, table_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from harness.engines.mutant import Mutant
-    from harness.mutants.matrix import Row
+    from harness.mutants.matrix import Matrix, Row
 
 _SURVIVED, _NOT_HUNTED = 1, 5
 
@@ -59,16 +61,25 @@ _SURVIVED, _NOT_HUNTED = 1, 5
     is_flag=True,
     help="In a checkout: keep the witnesses in fixtures/traces and, if every fault was hunted, write docs/kill-matrix.md.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print rows and figures as JSON.")
+@table_option("kills")
+@json_option("mutants")
 def mutants(
-    policy: str, names: tuple[str, ...], budget: float, seeds: int, tensor_seconds: float, jobs: int, write: bool, as_json: bool
+    policy: str,
+    names: tuple[str, ...],
+    budget: float,
+    seeds: int,
+    tensor_seconds: float,
+    jobs: int,
+    write: bool,
+    table: Path | None,
+    as_json: bool,
 ) -> int:
     """Hunt seeded faults and print which checker finds each; exits 1 if a fault survives, 5 if one could not be hunted."""
     from harness._util import files
     from harness.mutants import heat_map, matrix, page
     from harness.verdict.report import terminal
-    from harness.verdict.result import EXIT_INTERRUPTED
 
+    ready(table)
     chosen = _chosen(policy, names)
     target = _page() if write else None
     told = None if as_json else _tell
@@ -77,12 +88,31 @@ def mutants(
         text = page.page(made)
         files.write(target, [text.encode()])
         files.write(target.with_suffix(".svg"), [heat_map.drawn(text).encode()])
+    if table:
+        from harness._util import frame
+        from harness.mutants import rows
+
+        files.write(table, [frame.content(rows.rows(made), rows.COLUMNS, table)])
+    code = _exit_code(made)
     if as_json:
-        click.echo(matrix.encode(made))
+        from harness.cli import documents
+
+        survivors = [row.mutant for row in made.survivors]
+        hunt = documents.Hunt(
+            rows=made.rows, survivors=survivors, figures=made.figures, interrupted=made.interrupted, exit_code=code
+        )
+        click.echo(documents.told(hunt), nl=False)
     else:
         page.print_matrix(made, terminal.console())
     if made.interrupted:
         click.echo(f"cachewitness: interrupted after {len(made.rows)} of {len(chosen)} faults", err=True)
+    return code
+
+
+def _exit_code(made: Matrix) -> int:
+    from harness.verdict.result import EXIT_INTERRUPTED
+
+    if made.interrupted:
         return EXIT_INTERRUPTED
     if made.survivors:
         return _SURVIVED

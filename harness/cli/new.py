@@ -8,6 +8,9 @@ from pathlib import Path
 
 import click
 
+from harness.cli.json_option import json_option
+from harness.cli.options import say_written
+
 STARTER = Path(__file__).parent / "starter"
 FILES = {
     "pyproject.toml": "pyproject.toml.j2",
@@ -22,7 +25,8 @@ FILES = {
 @click.argument("what", type=click.Choice(["engine"]))
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--name", default="", metavar="NAME", help="The engine's name; default: the folder's.")
-def new(what: str, folder: Path, name: str) -> int:
+@json_option("written")
+def new(what: str, folder: Path, name: str, as_json: bool) -> int:
     """Write a folder with an engine that works, its tests and a workflow: put your cache in its place."""
     from harness._util import data, files
     from harness._util.errors import UsageError
@@ -45,8 +49,10 @@ def new(what: str, folder: Path, name: str) -> int:
         except OSError as error:
             raise UsageError(f"new {what}: {folder / path}: its folder cannot be made ({error.strerror})") from None
         files.write(folder / path, [text.encode()])
-        click.echo(f"written: {folder / path}")
-    click.echo(f"next: cd {folder} && pip install -e . && cachewitness run --engine {name} --layout full && pytest")
+    after = f"cd {folder} && pip install -e . && cachewitness run --engine {name} --layout full && pytest"
+    say_written([folder / path for path in texts], as_json=as_json, next=after)
+    if not as_json:
+        click.echo(f"next: {after}")
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from harness._util.errors import UsageError
+from harness._util.lines import one_line, printable
 from harness.cli import completion
 
 if TYPE_CHECKING:
@@ -425,6 +426,17 @@ def _option(text: str) -> tuple[str, Any]:
         return key, value
 
 
+def say_written(paths: Sequence[Path], *, as_json: bool, **more: Any) -> None:
+    """Say which files were written, one a line, or with `more` of the document `written`."""
+    if as_json:
+        from harness.cli import documents
+
+        click.echo(documents.told(documents.Written(files=[str(path) for path in paths], **more)), nl=False)
+        return
+    for path in paths:
+        click.echo(printable(f"written: {path}"))
+
+
 def finish(code: int, files: Mapping[Path, bytes], problems: Sequence[str], *, quiet: bool = False) -> int:
     """Write files when the verdict is printed, say what could not be written, and return the exit code.
 
@@ -437,9 +449,9 @@ def finish(code: int, files: Mapping[Path, bytes], problems: Sequence[str], *, q
         try:
             writing.write(path, [content])
             if not quiet:
-                click.echo(f"written: {path}")
+                click.echo(printable(f"written: {path}"))
         except UsageError as error:
             failed.append(str(error))
     for line in failed:
-        click.echo(f"cachewitness: {line}", err=True)
+        click.echo(f"cachewitness: {one_line(line)}", err=True)
     return code or (EXIT_INCOMPLETE if failed else code)

@@ -9,6 +9,7 @@ import click
 
 from harness._util.errors import UsageError
 from harness._util.lines import shortened
+from harness.cli.json_option import json_option
 from harness.cli.options import deadline_option
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ SHOWN, WRONG = 400, 2000
 @click.command("protocol-check")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND…")
 @deadline_option(10.0, "How long the program may take for an answer; to start and to open, six times that.")
-def protocol_check(command: tuple[str, ...], deadline: float) -> int:
+@json_option("rehearsed")
+def protocol_check(command: tuple[str, ...], deadline: float, as_json: bool) -> int:
     """Ask a program every question of the protocol once, and say what it answers wrongly.
 
     Exit code 0 if it speaks the protocol, 4 if not. Nothing is said of the engine behind it: that is for `run` to judge.
@@ -29,18 +31,43 @@ def protocol_check(command: tuple[str, ...], deadline: float) -> int:
     from harness.checkers.wording import count
     from harness.engines.child.engine import Isolation
     from harness.engines.child.rehearsal import rehearse
+    from harness.verdict.report import terminal
     from harness.verdict.result import EXIT_USAGE
 
     if not command:
         raise UsageError("protocol-check: name the program: cachewitness protocol-check -- ./driver")
     told = rehearse(command, Isolation(deadline=deadline, opening=6 * deadline, command=command))
+    code = EXIT_USAGE if told.problems else 0
+    if as_json:
+        _print(command, told, code)
+        return code
+    out = terminal.console()
     for part, messages in told.messages.items():
         wrong = any(problem.part == part for problem in told.problems)
-        click.echo(f"{'WRONG' if wrong else 'ok':5}  {part}: {count(messages, 'answer')}")
+        terminal.print_lines([f"{'WRONG' if wrong else 'ok':5}  {part}: {count(messages, 'answer')}"], out)
     for problem in told.problems:
-        click.echo("\n" + "\n".join(_lines(problem)))
-    click.echo("\n" + "\n".join(_verdict(told, shlex.join(command))))
-    return EXIT_USAGE if told.problems else 0
+        terminal.print_lines(["", *_lines(problem)], out)
+    terminal.print_lines(["", *_verdict(told, shlex.join(command))], out)
+    return code
+
+
+def _print(command: tuple[str, ...], told: Rehearsal, code: int) -> None:
+    from harness.cli import documents
+
+    problems = [documents.Problem(**problem._asdict()) for problem in told.problems]
+    click.echo(
+        documents.told(
+            documents.Rehearsed(
+                command=list(command),
+                exit_code=code,
+                answers=told.messages,
+                problems=problems,
+                not_asked=told.not_asked,
+                heights=list(told.heights),
+            )
+        ),
+        nl=False,
+    )
 
 
 def _lines(problem: Problem) -> list[str]:

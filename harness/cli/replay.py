@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from harness._util.errors import UsageError
+from harness._util.lines import one_line
+from harness.cli.json_option import json_option
 from harness.cli.options import engine_of, engine_option, isolation_options, release_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from harness.cli.options import Isolate
     from harness.engines.registry import EngineSpec
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     help="Where --export writes; default: test_NAME.py in this folder.",
 )
 @click.option("--quiet", is_flag=True, help="Print only the witness and the verdict.")
+@json_option("judged")
 def replay(
     file: Path,
     engine: str,
@@ -62,6 +65,7 @@ def replay(
     exported: str | None,
     output: Path | None,
     quiet: bool,
+    as_json: bool,
 ) -> int:
     """Run one stored trace on an engine under every checker."""
     from harness.history import validate
@@ -69,8 +73,6 @@ def replay(
     from harness.run import store
     from harness.run.execute import attempt
     from harness.verdict import result as verdict
-    from harness.verdict.report import terminal
-    from harness.verdict.report.counterexample import witness
 
     spec, asked = engine_of(engine, isolate=isolate, release=release), validate.load_trace(file)
     if recorded:
@@ -87,7 +89,9 @@ def replay(
             "--cold: " + ("leave out --differential" if differential else f"engine {spec.kind.name} computes no tensors")
         )
     if missing := _missing(spec, asked, file):
-        click.echo(f"cachewitness: {file}: not run: {missing}", err=True)
+        click.echo(one_line(f"cachewitness: {file}: not run: {missing}"), err=True)
+        if as_json:
+            _print(_Told(spec, asked, file), not_run=missing, exit_code=verdict.EXIT_NOTHING_CHECKED)
         return verdict.EXIT_NOTHING_CHECKED
     run = _runner(spec, differential=differential, cold=cold)
     result, bad = attempt(lambda: run(asked))
@@ -96,21 +100,60 @@ def replay(
         result, bad = attempt(lambda: run(asked))
     if recorded:
         save(result.history, recorded)
-    out = terminal.console()
-    if not quiet:
-        terminal.print_activity(result.activity, out)
-        terminal.print_tallies(result.tallies, out)
-    terminal.print_bad_events([bad] if bad else [], out)
-    for finding in result.findings[:1]:
-        command = store.replay_command(file, spec, differential=differential, cold=cold)
-        terminal.print_lines([*witness(finding, asked, replay=command), ""], out)
+    command = store.replay_command(file, spec, differential=differential, cold=cold) if result.findings else ""
+    test: list[str] = []
     if exported and output:
         from harness.cli.as_test import export
 
-        out.print("\n".join([*export(spec, result, output), ""]), markup=False, highlight=False, soft_wrap=True)
-    code = verdict.exit_code(result, bad)
-    terminal.print_verdict(code, out, reasons=reasons(result), passed="no contradiction in this trace")
+        test = export(spec, result, output)
+    told, code = _Told(spec, asked, file, result, bad, command, test), verdict.exit_code(result, bad)
+    if as_json:
+        _print(told, exit_code=code)
+    else:
+        _show(told, code, quiet=quiet)
     return code
+
+
+class _Told(NamedTuple):
+    """What came of a replay."""
+
+    spec: EngineSpec
+    trace: Trace
+    file: Path
+    result: Result | None = None
+    bad: str = ""
+    command: str = ""
+    test: Sequence[str] = ()
+
+
+def _show(told: _Told, code: int, *, quiet: bool) -> None:
+    from harness.verdict.report import terminal
+    from harness.verdict.report.counterexample import witness
+
+    result, out = told.result, terminal.console()
+    assert result is not None
+    if not quiet:
+        terminal.print_activity(result.activity, out)
+        terminal.print_tallies(result.tallies, out)
+    terminal.print_bad_events([told.bad] if told.bad else [], out)
+    for finding in result.findings[:1]:
+        terminal.print_lines([*witness(finding, told.trace, replay=told.command), ""], out)
+    if told.test:
+        terminal.print_lines([*told.test, ""], out)
+    terminal.print_verdict(code, out, reasons=reasons(result), passed="no contradiction in this trace")
+
+
+def _print(told: _Told, *, exit_code: int, not_run: str = "") -> None:
+    from harness.cli import documents
+
+    result = told.result
+    judged = documents.Judged(file=str(told.file), engine=told.spec.text, exit_code=exit_code, not_run=not_run)
+    if result is not None:
+        judged.engine_version = result.history.header.engine_version
+        judged.reasons, judged.findings, judged.checkers = reasons(result), result.findings, result.tallies
+        judged.activity, judged.bad_events, judged.replay = result.activity, told.bad, told.command
+        judged.export = list(told.test)
+    click.echo(documents.told(judged), nl=False)
 
 
 def reasons(result: Result) -> list[str]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.errors import UsageError
-from harness._util.lines import printable
+from harness.cli.json_option import json_option
+from harness.cli.options import say_written
 
 if TYPE_CHECKING:
     from harness.verdict.report.jsonreport import Document
@@ -19,7 +20,8 @@ _FILE = click.Path(path_type=Path)
 @click.command()
 @click.argument("run", type=_FILE)
 @click.option("--out", type=_FILE, metavar="FILE", help="Where the page is written; default: report.html beside what it shows.")
-def report(run: Path, out: Path | None) -> int:
+@json_option("written")
+def report(run: Path, out: Path | None, as_json: bool) -> int:
     """Draw a run, or a recorded history, as one HTML page that needs no network.
 
     RUN is a folder that `run --report` wrote, or a history (docs/formats.md). Failures are shown step by step: what each block
@@ -42,7 +44,7 @@ def report(run: Path, out: Path | None) -> int:
         files.write(target, [content])
     except OSError as error:
         raise UsageError(f"--out: {target} cannot be written ({error.strerror})") from None
-    click.echo(printable(f"written: {target}"))
+    say_written([target], as_json=as_json)
     return 0
 
 

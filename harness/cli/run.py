@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli import completion
+from harness.cli.json_option import json_option
 from harness.cli.options import (
     Finite,
     configurations_of,
@@ -26,6 +27,7 @@ from harness.cli.options import (
     replaced_by,
     suites_of,
 )
+from harness.cli.table_option import ready, table_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -91,7 +93,8 @@ _FILE = click.Path(path_type=Path)
 @jobs_option
 @click.option("--fail-fast", is_flag=True, help="Stop at the first failure that is not expected.")
 @expected_options
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else, on standard output.")
+@json_option("report")
+@table_option("suites and failures")
 @click.option("--junit", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
 @click.option(
     "--report",
@@ -121,6 +124,7 @@ def run(
     strict_expected: bool,
     as_json: bool,
     junit: Path | None,
+    table: Path | None,
     folder: Path | None,
     github: bool,
     quiet: bool,
@@ -138,11 +142,7 @@ def run(
     exported = exported_of(policy, said)
     said += [one.setting for one in exported]
     configurations, named, exact = configurations_of(policy, layouts, said, release, spec.kind)
-    if junit:
-        store.ready(junit, "--junit")
-    if folder:
-        store.ready_folder(folder, "--report")
-        store.clear(folder)
+    _ready(junit, table, folder)
     kept = store.Keeper(spec, folder / store.FAILURES if folder else store.DEFAULT_FOLDER, everything=folder is not None)
     progress = _Progress(shown=not quiet and not as_json)
     runner = Runner(
@@ -170,8 +170,20 @@ def run(
     _demand(report, suites_of(suites) if suites else [])
     names = [configuration.name for configuration in configurations]
     _show(report, kept.stored, names, policy, as_json=as_json, github=github, quiet=quiet)
-    files, problems = _files(report, kept.stored, names, policy, junit, folder)
+    files, problems = _files(report, kept.stored, names, policy, junit, table, folder)
     return finish(report.exit_code, files, [*kept.problems, *problems], quiet=quiet or as_json)
+
+
+def _ready(junit: Path | None, table: Path | None, folder: Path | None) -> None:
+    """Make sure, before a long run, that the files that were asked for can be written. Raises UsageError if not."""
+    from harness.run import store
+
+    if junit:
+        store.ready(junit, "--junit")
+    ready(table)
+    if folder:
+        store.ready_folder(folder, "--report")
+        store.clear(folder)
 
 
 def _demand(report: Report, asked: list[Suite]) -> None:
@@ -212,6 +224,7 @@ def _files(
     configurations: list[str],
     policy: str,
     junit: Path | None,
+    table: Path | None,
     folder: Path | None,
 ) -> tuple[dict[Path, bytes], list[str]]:
     """Return the files that the user asked for, with their content, and a line for each that could not be made."""
@@ -229,6 +242,11 @@ def _files(
             made[folder / store.PAGE] = page.of_run(document, folder / store.FAILURES)
         except Exception as error:  # the picture of a verdict takes the verdict from nobody
             problems.append(f"{folder / store.PAGE}: cannot be drawn: {type(error).__name__}: {error}")
+    if table:
+        from harness._util import frame
+        from harness.verdict.report import rows
+
+        made[table] = frame.content(rows.rows(report, policy), rows.COLUMNS, table)
     if junit or folder:
         from harness.verdict.report import junit as junit_report
 

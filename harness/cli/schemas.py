@@ -14,7 +14,9 @@ from typing import Any
 import msgspec
 
 from harness._util.errors import UsageError
+from harness.cli import documents
 from harness.engines import doctor
+from harness.fleet import summary as campaign
 from harness.history import events as history
 from harness.score import document as score
 from harness.trace import format as trace
@@ -36,24 +38,26 @@ def _history() -> dict[str, Any]:
 
 
 def _report() -> dict[str, Any]:
-    return _whole("the report of a run", jsonreport)
+    return _whole("the report of a run", jsonreport.Document)
 
 
 def _doctor() -> dict[str, Any]:
-    return _whole("what the doctor found", doctor)
+    return _whole("what the doctor found", doctor.Document)
 
 
 def _score() -> dict[str, Any]:
-    return _whole("the report of a score", score)
+    return _whole("the report of a score", score.Document)
 
 
-def _whole(what: str, module: Any) -> dict[str, Any]:
-    """Return the schema of a file that is one document: a module's `Document` with its `FORMAT` and `VERSION`."""
-    title = f"{what}, {module.FORMAT} version {module.VERSION}"
-    (whole,), definitions = msgspec.json.schema_components([module.Document], ref_template=_REFERENCE)
+def _whole(what: str, kind: Any) -> dict[str, Any]:
+    """Return the schema of what is one document: of a type whose `format` and `version` have a default, if it has any."""
+    (whole,), definitions = msgspec.json.schema_components([kind], ref_template=_REFERENCE)
     _unwrap(definitions)
-    _pin(definitions["Document"], module.FORMAT, module.VERSION)
-    return {"$schema": DIALECT, "title": title, **whole, "$defs": dict(sorted(definitions.items()))}
+    fixed = {field.name: field.default for field in msgspec.structs.fields(kind)} if isinstance(kind, type) else {}
+    if "format" in fixed:
+        _pin(definitions[kind.__name__], fixed["format"], fixed["version"])
+        what += f", {fixed['format']} version {fixed['version']}"
+    return {"$schema": DIALECT, "title": what, **whole, "$defs": dict(sorted(definitions.items()))}
 
 
 def _vectors(kind: str) -> dict[str, Any]:
@@ -73,12 +77,14 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "report": _report,
     "score": _score,
     "doctor": _doctor,
+    "campaign": functools.partial(_whole, "what came of a campaign", campaign.Document),
+    **{kind: functools.partial(_whole, *what) for kind, what in documents.KINDS.items()},
     **{f"vectors-{kind}": functools.partial(_vectors, kind) for kind in vectors.FILES},
 }
 
 
 def schema(kind: str) -> bytes:
-    """Return the schema of `trace` or `history` lines, of a `report`, `score`, `doctor` or `vectors-KIND`, as indented JSON.
+    """Return the schema of `trace` or `history` lines, of `vectors-KIND`, or of what a command prints with --json, as JSON.
 
     Raises UsageError for another kind.
     """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from harness.cli.json_option import json_option
 from harness.cli.options import Finite, expectations_of, expected_options, policy_option, release_option
 from harness.cli.score_told import Told
 
@@ -129,7 +130,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--out", type=_FILE, metavar="DIR", help="The folder that keeps runs; default: .cachewitness/score.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of --random-shots.")
 @expected_options
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else, on standard output.")
+@json_option("score")
 def score(**options: Any) -> int:
     """Ask an engine the same questions cold and cached, and judge whether the cache cost answers.
 

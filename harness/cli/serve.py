@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.cli.json_option import json_option
 from harness.cli.options import policy_option, release_option
 
 if TYPE_CHECKING:
@@ -32,7 +33,10 @@ PORT = 8000
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it computes.")
 @click.option("--dtype", default="", metavar="NAME", help="The precision; default: the checkpoint's.")
 @click.option("--checkpoint", default="", metavar="DIR", help="The model; default: the engine's own.")
-def serve(engine: str, policy: str, release: str | None, port: int, tier: bool, no_cache: bool, **opening: Any) -> int:
+@json_option("serving")
+def serve(
+    engine: str, policy: str, release: str | None, port: int, tier: bool, no_cache: bool, as_json: bool, **opening: Any
+) -> int:
     """Answer completions at http://127.0.0.1:PORT until Ctrl-C.
 
     POST /v1/completions and /reset_prefix_cache[?reset_external=true]; GET /health, /v1/models, /version and /metrics.
@@ -57,19 +61,26 @@ def serve(engine: str, policy: str, release: str | None, port: int, tier: bool, 
     cache = "without a cache" if no_cache else "with a second tier" if tier else "without a second tier"
     told = f"{spec.text}, policy {policy}, {cache}"
     try:
-        _until_ctrl_c(server, told)
+        _until_ctrl_c(server, told, spec.text if as_json else "")
     finally:
         backend.close()
     return 0
 
 
-def _until_ctrl_c(server: LocalServer, told: str) -> None:
-    """Serve until somebody ends it, which is how a server ends."""
+def _until_ctrl_c(server: LocalServer, told: str, engine: str) -> None:
+    """Serve until somebody ends it, which is how a server ends; say where, in a document of one line if an engine is named."""
     import threading
 
     with server:
         try:
-            click.echo(f"serving at {server.url} ({told}); Ctrl-C ends it")
+            if engine:
+                import msgspec
+
+                from harness.cli.documents import Serving
+
+                click.echo(msgspec.json.encode(Serving(url=server.url, engine=engine)))
+            else:
+                click.echo(f"serving at {server.url} ({told}); Ctrl-C ends it")
             threading.Event().wait()
         except KeyboardInterrupt:
-            click.echo(f"stopped after {server.dispatcher.requests:,} requests")
+            click.echo(f"stopped after {server.dispatcher.requests:,} requests", err=bool(engine))

@@ -15,11 +15,11 @@ traces = 1000                         # of each stream, for each engine, policy 
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import msgspec
 
+from harness._util import reading
 from harness._util.errors import UsageError
 
 
@@ -94,11 +94,8 @@ LEAST = {
 def load(path: Path) -> File:
     """Read the file of a campaign. Raises UsageError naming the file and the field if anything does not fit."""
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-        file = msgspec.convert(raw, File)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        file = msgspec.convert(reading.toml(path), File)
+    except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {error}") from None
     _check(file, path)
     return file

@@ -54,17 +54,14 @@ def print_campaign(
     for failure in shown(report):
         terminal.print_witness(failure, stored.get(failure.id), out)
     _say(terminal.covered(report), out)
-    terminal.print_verdict(exit_code(campaign, canary), out, reasons=_reasons(campaign, canary), passed="nothing found")
+    terminal.print_verdict(exit_code(campaign, canary), out, reasons=reasons(campaign, canary), passed="nothing found")
     _say(f"again: {again}  (digest {campaign.digest})", out)
 
 
 def print_coverage(
     coverage: Coverage, canary: CanaryResult, engine: EngineSpec, stored: Mapping[str, Stored], out: Console
-) -> int:
-    """Print what an exhaustive search covered, the witness if something failed, and the verdict; return its exit code.
-
-    It is that of a crash if the canary was missed.
-    """
+) -> None:
+    """Print what an exhaustive search covered, the witness if something failed, and the verdict."""
     b = coverage.bound
     limits = f"{b.requests} requests, prompts of up to {b.longest} tokens, {b.model_len} tokens in all, {b.pages} pages"
     _say(f"engine {engine.text}, every trace of {limits}; blocks of {BLOCK} tokens unless said otherwise", out, "bold")
@@ -79,18 +76,20 @@ def print_coverage(
     _say(f"{states:,} states, {transitions:,} transitions in {coverage.seconds:.1f} s", out)
     if coverage.failure:
         terminal.print_witness(coverage.failure, stored.get(coverage.failure.id), out)
-    if not canary.reported:
-        code, reasons = EXIT_INTERNAL, [f"the canary {canary_line(canary)}"]
-    elif coverage.interrupted:
-        code, reasons = EXIT_INTERRUPTED, [coverage.failure.finding.anomaly] if coverage.failure else []
-    elif coverage.failure:
-        code, reasons = EXIT_FAIL, [coverage.failure.finding.anomaly]
-    elif coverage.complete:
-        code, reasons = EXIT_PASS, []
-    else:
-        code, reasons = EXIT_UNKNOWN, ["time was up before everything within the bound was seen"]
+    code, reasons = judged(coverage, canary)
     terminal.print_verdict(code, out, reasons=reasons, passed="complete: nothing within the bound contradicts a rule")
-    return code
+
+
+def judged(coverage: Coverage, canary: CanaryResult) -> tuple[int, list[str]]:
+    """Return the exit code of an exhaustive search, that of a crash if the canary was missed, and the reasons."""
+    if not canary.reported:
+        return EXIT_INTERNAL, [f"the canary {canary_line(canary)}"]
+    found = [coverage.failure.finding.anomaly] if coverage.failure else []
+    if coverage.interrupted:
+        return EXIT_INTERRUPTED, found
+    if found:
+        return EXIT_FAIL, found
+    return (EXIT_PASS, []) if coverage.complete else (EXIT_UNKNOWN, ["time was up before everything within the bound was seen"])
 
 
 def exit_code(campaign: Campaign, canary: CanaryResult | None) -> int:
@@ -155,7 +154,8 @@ def _print_list(title: str, lines: Sequence[str], out: Console) -> None:
         out.print()
 
 
-def _reasons(campaign: Campaign, canary: CanaryResult | None) -> list[str]:
+def reasons(campaign: Campaign, canary: CanaryResult | None) -> list[str]:
+    """Return why the verdict of a campaign is what it is."""
     code = exit_code(campaign, canary)
     if canary is not None and not canary.reported:
         return [f"the canary {canary_line(canary)}"]

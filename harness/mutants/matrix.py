@@ -142,10 +142,3 @@ def _row(mutant: Mutant, **found: object) -> Row:
     named = {"group": mutant.group, "policy": mutant.policy, "anomaly": mutant.anomaly, "checker": mutant.checker}
     nothing = {"killed": False, "seconds": 0.0, "operations": 0, "traces": 0}
     return msgspec.convert({"mutant": mutant.name, **named, **nothing, **found}, Row)
-
-
-def encode(matrix: Matrix) -> bytes:
-    """Return a matrix as JSON."""
-    return msgspec.json.encode(
-        {"rows": matrix.rows, "figures": matrix.figures, "survivors": [r.mutant for r in matrix.survivors]}
-    )

@@ -80,7 +80,9 @@ memory = click.option(
     "--memory", type=Memory(), metavar="40GiB", help="Memory for the cache, on one rank: how many requests fit."
 )
 request_tokens = click.option("--request-tokens", type=SIZE, metavar="N", help="Tell how many requests of N tokens fit.")
-as_json = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+as_json = click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON document (`schema plan`), and nothing else, on standard output."
+)
 
 kernel_block = click.option(
     "--kernel-block", type=SIZE, default=16, show_default=True, help="The attention kernel's own block."

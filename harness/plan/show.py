@@ -17,9 +17,14 @@ def show(plan: Plan, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(plan.as_json(), indent=2, ensure_ascii=False))
         return
+    from rich.text import Text
+
     _print_lines(plan)
+    from harness.verdict.report.terminal import console
+
+    out = console(PIPE_WIDTH)
     for note in plan.notes:
-        click.echo(f"\nnote: {note}")
+        out.print(Text(f"\nnote: {note}"), soft_wrap=True)
     for command in plan.commands:
         click.echo(f"\n{command}")
 
@@ -50,6 +55,7 @@ def _print_lines(plan: Plan) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from harness.verdict.report.tables import print_table
     from harness.verdict.report.terminal import console
 
     out = console(PIPE_WIDTH)
@@ -61,7 +67,7 @@ def _print_lines(plan: Plan) -> None:
     table.add_column(style="dim")
     for line in plan.lines:
         table.add_row(line.name.replace("_", " "), told(line.name, line.value), line.how)
-    out.print(table)
+    print_table(table, out)
     for shown in plan.tables:
         columns = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for name in shown.columns:
@@ -69,4 +75,4 @@ def _print_lines(plan: Plan) -> None:
         for row in shown.rows:
             columns.add_row(*(told(name, value) for name, value in zip(shown.columns, row, strict=True)))
         out.print()
-        out.print(columns)
+        print_table(columns, out)

@@ -1,8 +1,8 @@
 """Every answered question as a table: for notebooks and other statistics.
 
 One row for each arm, question and filter, with what identifies the question (prompt hash, row, tenant), what was answered, what
-was restored, and what a repetition needs (salt, seed, versions). Written as Parquet, which keeps types, and as CSV, which opens
-anywhere.
+was restored, and what a repetition needs (salt, seed, versions). Its `id`, `arm/question/filter`, is the same in every run.
+Written as Parquet, which keeps types, and as CSV, which opens anywhere.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _rows(outcome: Outcome) -> list[dict[str, Any]]:
             answer = scores.answers[row.doc]
             restored: Mapping[str, int] = {f"restored_{name}": answer.restored.get(name, 0) for name in groups}
             found.append(
-                {"arm": arm}
+                {"id": f"{arm}/{row.doc}/{row.filter}", "arm": arm}
                 | msgspec.to_builtins(row)
                 | {
                     "text": answer.text,

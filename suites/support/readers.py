@@ -26,6 +26,7 @@ from harness.engines.openai_server.completion import Said, Unreadable, part_of
 from harness.engines.registry import parse
 from harness.engines.server_words import WORDS_MAX, said
 from harness.engines.toy.problems import fixture
+from harness.fleet import file as fleet
 from harness.history import validate
 from harness.picture import page
 from harness.plan.config import read as config
@@ -267,6 +268,7 @@ READERS = {
     "configurations": Reader(config.model, _config, "config.json"),
     "expected": Reader(expected.load, lambda: _short(FIXTURES / "expected", "*.txt"), "e.txt"),
     "engines.toml": Reader(_engines, lambda: [b'[sample]\npython = "/bin/sh"\n\n[vllm]\npython = "sh"\n'], "engines.toml"),
+    "campaigns": Reader(fleet.load, lambda: [CAMPAIGN], "c.toml"),
     "reports": Reader(_reported, _reports, "report.json"),
     "answers": Reader(_answers, _stored_answers, "a.jsonl"),
     "questions": Reader(tasks._file, lambda: [b'{"question":"1+1?","answer":"It is 2.\\n#### 2"}\n' * 2], "q.jsonl"),
@@ -276,6 +278,18 @@ READERS = {
 }
 if find_spec("torch") is not None:
     READERS["checkpoints"] = Reader(_checkpoint, _checkpoints, "checkpoint")
+CAMPAIGN = b"""
+name = "nightly"
+seeds = [0, 1]
+suites = ["invariants"]
+
+[[engines]]
+engine = "reference"
+layouts = ["full-mamba"]
+
+[budget]
+traces = 50
+"""
 LOG = (
     b"INFO 11-02 interface.py:670] Setting attention block size to 784 tokens to ensure that attention page size is >= mamba "
     b"page size.\nINFO 11-02 something else\n"

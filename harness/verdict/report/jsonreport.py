@@ -115,7 +115,7 @@ def document(report: Report, stored: Mapping[str, Stored], configurations: Seque
                 seconds=suite.seconds,
                 activity=suite.activity,
                 checkers=suite.tallies,
-                failures=[_entry(failure, stored.get(failure.id)) for failure in suite.failures],
+                failures=[entry(failure, stored.get(failure.id)) for failure in suite.failures],
                 crashed=suite.crashed,
                 bad_events=suite.bad_events,
                 arms=suite.arms,
@@ -144,7 +144,8 @@ def render(whole: Document) -> bytes:
     return msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n"
 
 
-def _entry(failure: Failure, stored: Stored | None) -> FailureEntry:
+def entry(failure: Failure, stored: Stored | None) -> FailureEntry:
+    """Return a failure as a document has it."""
     finding, anomaly = failure.finding, BY_NAME.get(failure.finding.anomaly)
     return FailureEntry(
         id=failure.id,

@@ -5,9 +5,10 @@ Columns are aligned with blanks alone, so that a file reads like the screen; ric
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.control import Control
@@ -70,11 +71,22 @@ class _Output(Console):
     """A console that leaves a broken pipe to the command line instead of ending the process with the code of a failure."""
 
     def __init__(self, **how: Any) -> None:
-        super().__init__(highlight=False, markup=False, emoji=False, **how)
+        colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+        super().__init__(highlight=False, markup=False, emoji=False, color_system=colours, **how)
         self.push_render_hook(_SpeltOut())
+
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
+        """Print; on a terminal lines end between words, but for commands, which a user copies."""
+        whole = not self.is_terminal or any(isinstance(one, Text) and is_copied(one.plain) for one in objects)
+        super().print(*objects, soft_wrap=soft_wrap and whole, **how)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+
+def is_copied(line: str) -> bool:
+    """Whether a command stands in a line, which a user copies: a terminal may break it, and it stays one line."""
+    return "cachewitness " in line or line.startswith("test: ")
 
 
 def console(pipe_width: int = PIPE_WIDTH) -> Console:
