@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Campaigns on a real PostgreSQL server and a real Ray cluster of this machine, workers and drivers killed: what the default
-# tests skip without the extra `cluster`. Needs PostgreSQL (apt-get install postgresql). Installs into an environment of its
-# own, or uses the Python that CACHEWITNESS_CLUSTER_PYTHON names.
+# tests skip without the extra `cluster`. Needs PostgreSQL (apt-get install postgresql), and root for two machines, which
+# are network namespaces. Installs into an environment of its own, or uses the Python that CACHEWITNESS_CLUSTER_PYTHON names.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,8 @@ fi
 
 said=$("$python" -m pytest suites/fleet -rs) || { printf '%s\n' "$said"; exit 1; }
 printf '%s\n' "$said"
-if grep -q SKIPPED <<<"$said"; then
-    echo "a test was skipped; this stage runs them all"
+if grep SKIPPED <<<"$said" | grep -qv "network namespaces"; then
+    echo "a test was skipped, and not for want of network namespaces; this stage runs them all"
     exit 1
 fi
+"$python" -m benchmarks.campaign_kills --kills 8

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--workers",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=0),
     default=None,
-    help="How many workers carry out units at a time; default: one for each core, or each core of the cluster.",
+    help="How many workers to start; default: one for each core, or each core of the cluster; 0: only those that join work.",
 )
 @click.option("--database", metavar="FILE|URL", help="Where the state is kept, instead of what the file says.")
 @click.option("--traces", metavar="DIR|URL", help="Where traces are kept, instead of what the file says.")
@@ -60,7 +60,7 @@ def campaign(
 
     said = files.load(file)
     planned = planned_of(said, file)
-    settings = _settings(said, database, traces, workers or 1)
+    settings = _settings(said, database, traces)
     if join:
         return _join(planned, settings)
     executor = _executor(address)
@@ -68,14 +68,14 @@ def campaign(
     return _drive(planned, settings, executor, metrics, as_json=as_json)
 
 
-def _settings(said: File, database: str | None, traces: str | None, workers: int) -> Settings:
+def _settings(said: File, database: str | None, traces: str | None) -> Settings:
     from harness.fleet.driver import Settings
 
     budget = said.budget
     return Settings(
         database=database or said.state.database,
         traces=traces or said.state.traces,
-        workers=workers,
+        workers=0,
         lease=budget.lease,
         deadline=budget.deadline,
         attempts=budget.attempts,
@@ -92,11 +92,11 @@ def _executor(address: str | None) -> Executor:
 def _workers(planned: Planned, wanted: int | None, executor: Executor, file: Path) -> int:
     """Return how many workers to start. Raises UsageError for several if an engine takes one trace after another."""
     engines = {unit.engine.text: unit.engine for unit in planned.units}
-    alone = {text: engine.spec().one_at_a_time for text, engine in engines.items()}
+    alone = {text: engine.named().one_at_a_time for text, engine in engines.items()}
     text, why = next(((text, why) for text, why in alone.items() if why), ("", ""))
     if why and wanted is not None and wanted > 1:
         raise UsageError(f"--workers {wanted}: {file} names {text}, whose traces are run one after another: {why}; take 1")
-    return wanted or (1 if why else executor.cores())
+    return wanted if wanted is not None else 1 if why else executor.cores()
 
 
 def _join(planned: Planned, settings: Settings) -> int:
@@ -262,7 +262,7 @@ class _Shown:
     def _tell(self, progress: Progress) -> None:
         for line in progress.ended[self._ended :]:
             self.clear()
-            click.echo(f"cachewitness: {line}; its unit is leased again", err=True)
+            click.echo(f"cachewitness: {line}; what it held is leased again", err=True)
         self._ended = len(progress.ended)
         now = self._clock()
         if now >= self._next:

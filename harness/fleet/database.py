@@ -20,6 +20,8 @@ from harness._util.errors import EngineMissing, UsageError
 
 SERVERS = ("postgresql://", "postgres://")
 """How the name of a database begins that is no file."""
+_ALIVE = {"keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
+"""A connection whose other end went away without a word ends within a minute; the last in milliseconds."""
 LOCK = 1_702_195_311
 """The number of the lock of a server under which tables are made and units entered."""
 BUSY = 60.0
@@ -162,7 +164,7 @@ def _postgresql(name: str) -> _Dialect:
         raise EngineMissing(f"database {told(name)}: PostgreSQL needs psycopg; {install}", install) from None
 
     def connect() -> Any:
-        return psycopg.connect(name, autocommit=True, connect_timeout=CONNECT, client_encoding="utf8")
+        return psycopg.connect(name, autocommit=True, connect_timeout=CONNECT, client_encoding="utf8", **_ALIVE)
 
     lost = (psycopg.OperationalError, psycopg.InterfaceError)
     now, skip = "extract(epoch from clock_timestamp())::float8", "FOR UPDATE OF units SKIP LOCKED"

@@ -25,7 +25,9 @@ from harness.fleet.unit import Outcome, Shrunk, Unit, entered, outcome_of
 from harness.fleet.worker import Given
 
 POLL = 0.2
-"""Seconds between two looks at the database."""
+"""Seconds between two looks at the database, at least."""
+RESTED = 4.0
+"""After a look the driver waits so many times as long as that took, so that a large campaign is not looked at all the time."""
 FRUITLESS = 10
 """So many workers may end one after another, beyond the attempts of their units, before the campaign gives up."""
 
@@ -150,11 +152,13 @@ class Driver:
     def _work_off(self) -> bool:
         """Keep workers going until nothing is left to do; False if time was up before."""
         while True:
+            began = time.monotonic()
             self._look()
             counts, progress = self._queue.counts(), self._progress
             progress.units, progress.done, progress.given_up = len(self._units), len(self._seen), counts.given_up
             progress.late, progress.seconds = self._queue.late, time.monotonic() - self._began
             progress.left = self._left()
+            took = time.monotonic() - began
             if self._told:
                 self._told(progress)
             if not counts.waiting and not counts.leased:
@@ -162,7 +166,7 @@ class Driver:
             if self._settings.seconds and progress.seconds >= self._settings.seconds:
                 return False
             self._keep_going(counts.waiting + counts.leased)
-            time.sleep(POLL)
+            time.sleep(max(POLL, RESTED * took))
 
     def _look(self) -> list[int]:
         """Take in the units that were finished meanwhile; return their places."""
@@ -193,8 +197,8 @@ class Driver:
             self._queue.lost(name)
             self._progress.ended.append(f"worker {name} {ended.why}")
             self._fruitless += 1
-            most = self._settings.attempts * self._settings.workers + FRUITLESS
-            if (ended.refused and not self._crew) or self._fruitless > most:
+            most = self._settings.workers if ended.refused else self._settings.attempts * self._settings.workers + FRUITLESS
+            if self._fruitless > most:
                 raise UsageError(f"no worker can go on; the last one said: {ended.why}")
         while len(self._crew) < min(self._settings.workers, wanted):
             name = f"{socket.gethostname()}-{os.getpid()}-{next(self._numbers)}"

@@ -41,12 +41,14 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     label: str = ""
     made_of: str = ""
 
+    def named(self) -> EngineSpec:
+        """Return the engine as it is registered here; a program is not asked. Raises UsageError if it is not known."""
+        spec = parse(self.text)
+        return spec if self.isolation is None else spec.isolated(self.isolation)
+
     def spec(self) -> EngineSpec:
         """Return the engine, ready to be opened. Raises UsageError if it is not known here, or does not say what it is."""
-        spec = parse(self.text)
-        if self.isolation is None:
-            return spec
-        spec = spec.isolated(self.isolation)
+        spec = self.named()
         if spec.kind.command and spec.isolation:
             spec = replace(spec, kind=introduced(spec.kind, spec.text, spec.isolation))
         return spec

@@ -29,6 +29,10 @@ _TABLES = (
 )
 
 _PLACES = "SELECT unit, place FROM units WHERE campaign = ?"
+_DONE_BEFORE = """UPDATE units SET state = 'done', worker = 'before', finished = {now}, outcome = other.outcome
+    FROM units AS other JOIN campaigns ON campaigns.id = other.campaign
+    WHERE units.campaign = ? AND units.state = 'waiting' AND other.unit = units.unit AND other.state = 'done'
+    AND campaigns.traces = ?"""
 _LEASE = """UPDATE units SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = ?, expires = {now} + ?
     WHERE campaign = ? AND place = (
         SELECT place FROM units WHERE campaign = ? AND %s ORDER BY place LIMIT 1 {skip})
@@ -83,18 +87,7 @@ class Queue:
             )
             for unit, spec in units
         ]
-        done_before = (
-            "FROM units AS other JOIN campaigns ON campaigns.id = other.campaign "
-            "WHERE other.unit = units.unit AND other.state = 'done' AND campaigns.traces = ?"
-        )
-        statements += [
-            (
-                "UPDATE units SET state = 'done', worker = 'before', finished = {now}, "
-                f"outcome = (SELECT other.outcome {done_before} ORDER BY other.campaign LIMIT 1) "
-                f"WHERE campaign = ? AND state = 'waiting' AND EXISTS (SELECT 1 {done_before})",
-                (traces, self.campaign, traces),
-            )
-        ]
+        statements.append((_DONE_BEFORE, (self.campaign, traces)))
         self._database.write(statements)
         ((begun,),) = self._database.rows("SELECT traces FROM campaigns WHERE id = ?", self.campaign)
         if begun != traces:

@@ -160,8 +160,7 @@ def check_same(unit: Unit) -> None:
     """Raise UsageError if this machine has another package, or another engine, than the campaign was planned with."""
     if unit.package != package():
         raise UsageError(f"this machine has cachewitness {package()}; the campaign was planned with {unit.package}")
-    spec = unit.engine.spec()
-    if made_of(spec, unit.policy, unit.engine.label) != unit.engine.made_of:
+    if made_of(unit.engine.named(), unit.policy, unit.engine.label) != unit.engine.made_of:
         raise UsageError(
             f"engine {unit.engine.text} is another one here than where the campaign was planned "
             "(its files, options, or what is installed beside it)"

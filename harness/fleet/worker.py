@@ -26,6 +26,8 @@ BEATS = 3
 """So many times a lease is renewed before it would run out."""
 IDLE_MIN, IDLE_MAX = 0.05, 1.0
 """Seconds between two questions for a unit while there is none."""
+LET_GO = 1.0
+"""Seconds in which a heart that beats last is waited for."""
 EXIT_REFUSED = 4
 EXIT_TOO_LONG = 75
 """The exit code of a worker whose unit took longer than the campaign allows."""
@@ -97,7 +99,7 @@ class _Heart:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(LET_GO)  # it may be waiting for a server that is away; what it still renews is done by then
 
     def _beat(self) -> None:
         given = self._given

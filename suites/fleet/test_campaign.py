@@ -20,7 +20,7 @@ from harness.fleet.unit import Outcome, Unit
 from harness.verdict.result import EXIT_FAIL, EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN
 from suites.support.campaigns import FAULTY, SMALL, InTurn, Remembered, came_to, driven, planned, settings
 
-KILLS = 20
+KILLS = 8
 CLEAN = 'name = "clean"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts = ["full"]\n[budget]\ntraces = 4\n'
 
 
@@ -146,7 +146,7 @@ def test_without_the_canary_nothing_is_checked(tmp_path: Path, remembered: Remem
 def test_a_canary_is_found(name: str, tmp_path: Path) -> None:
     """Each fault that a campaign may plant, as the anomaly and by the checker that it names in advance."""
     mutant = fitting("vllm")[name]
-    outcome = perform(canary_unit(Canary(mutant), 0), opened(str(tmp_path)))
+    outcome = perform(msgspec.structs.replace(canary_unit(Canary(mutant), 0), last=5), opened(str(tmp_path)))
     assert (mutant.anomaly, mutant.checker) in {(met.finding.anomaly, met.finding.checker) for met in outcome.met}
 
 

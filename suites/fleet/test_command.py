@@ -19,6 +19,7 @@ import msgspec
 import pytest
 
 from harness.cli import invoke
+from harness.fleet import driver as drivers
 from harness.fleet.database import Database
 from harness.fleet.driver import Progress
 from harness.fleet.metrics import text, told_by
@@ -27,14 +28,14 @@ from harness.fleet.queue import Queue
 from harness.fleet.store import opened
 from harness.fleet.totals import Totals
 from harness.fleet.unit import check_same
-from harness.fleet.worker import Given, serve
+from harness.fleet.worker import EXIT_TOO_LONG, Given, serve
 from harness.verdict.result import EXIT_FAIL, EXIT_UNKNOWN
 from suites.support.campaigns import FAULTY, InTurn, Remembered, came_to, driven, planned, settings
 from suites.support.foreign_engine import mortal  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = f'name = "tiny"\nstreams = ["main"]\n[[engines]]\nengine = "{FAULTY}"\nlayouts = ["full"]\n'
-BUDGET = "[budget]\ntraces = 20\nper_unit = 1\nshrink = 1\nlease = 2.0\n"
+BUDGET = "[budget]\ntraces = 10\nper_unit = 1\nshrink = 1\nlease = 2.0\n"
 
 
 @pytest.mark.parametrize(
@@ -139,6 +140,17 @@ def test_an_engine_that_dies_is_a_finding_and_one_that_cannot_be_built_is_unknow
     assert "cannot be built" in outcomes["open"].wrong and not outcomes["open"].suites
 
 
+def test_a_worker_whose_unit_takes_too_long_ends_itself(tmp_path: Path) -> None:
+    """An engine that hangs in the worker's own process holds its unit no longer than the campaign allows."""
+    code = (
+        "import time; from harness.fleet.queue import Leased; from harness.fleet.worker import Given, _Heart\n"
+        "given = Given(database='s.sqlite', traces='', campaign='', worker='', lease=9.0, deadline=0.1, attempts=1)\n"
+        "with _Heart(Leased(0, 1, b''), given): time.sleep(60)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=50)
+    assert done.returncode == EXIT_TOO_LONG
+
+
 def test_metrics_in_a_file_and_on_a_port(tmp_path: Path) -> None:
     """Names, types and values as Prometheus reads them; a name with a quote in it is escaped."""
     progress = Progress(units=9, done=4, findings=2, classes={("a",)}, left=None)
@@ -204,7 +216,7 @@ def _wait(until: Callable[[], bool]) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
-def test_kill_9_of_a_worker_and_of_the_driver(tmp_path: Path) -> None:
+def test_kill_9_of_a_worker_and_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same command goes on where it stopped, and comes to what a campaign without any process comes to."""
     (tmp_path / "c.toml").write_text(TINY + BUDGET)
     state = tmp_path / ".cachewitness" / "campaigns" / "state.sqlite"
@@ -221,7 +233,7 @@ def test_kill_9_of_a_worker_and_of_the_driver(tmp_path: Path) -> None:
     (worker, *_) = _children(first.pid)
     os.kill(worker, signal.SIGKILL)
     assert first.stderr is not None
-    assert any("was ended by signal 9; its unit is leased again" in line for line in first.stderr)
+    assert any("was ended by signal 9; what it held is leased again" in line for line in first.stderr)
     _wait(lambda: done() >= 3)
     workers = _children(first.pid)
     os.kill(first.pid, signal.SIGKILL)
@@ -230,6 +242,7 @@ def test_kill_9_of_a_worker_and_of_the_driver(tmp_path: Path) -> None:
     second = _started(tmp_path, "--workers", "1")
     out, _ = second.communicate(timeout=120)
     told = json.loads(out)
+    monkeypatch.setattr(drivers, "POLL", 0.0)
     whole = driven(planned(TINY + BUDGET, tmp_path), settings(tmp_path / "whole"), InTurn(Remembered()))
     assert second.returncode == told["exit_code"] == whole.totals.exit_code == 1
     assert told["digest"] == came_to(whole)[0] and told["done_before"] >= 3

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.fleet import driver as drivers
 from suites.support.campaigns import FAULTY, InTurn, Remembered, came_to, driven, planned, settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +81,7 @@ def workers() -> list[int]:
     return found
 
 
-def test_tasks_and_the_driver_are_killed(cluster: str, tmp_path: Path) -> None:
+def test_tasks_and_the_driver_are_killed(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workers and the driver end by signal 9; the same command goes on and comes to what one process comes to."""
     (tmp_path / "c.toml").write_text(TEXT)
     chance, killed = random.Random(1), 0
@@ -97,6 +98,7 @@ def test_tasks_and_the_driver_are_killed(cluster: str, tmp_path: Path) -> None:
     second = started(tmp_path, cluster)
     out, _ = second.communicate(timeout=300)
     told = json.loads(out)
+    monkeypatch.setattr(drivers, "POLL", 0.0)
     whole = driven(planned(TEXT, tmp_path), settings(tmp_path / "whole"), InTurn(Remembered()))
     assert second.returncode == told["exit_code"] == whole.totals.exit_code == 1
     assert told["digest"] == came_to(whole)[0] and told["done"] == told["units"]

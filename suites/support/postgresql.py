@@ -37,8 +37,8 @@ def missing() -> str:
 
 
 @contextmanager
-def server(host: str = "127.0.0.1", encoding: str = "UTF8") -> Iterator[str]:
-    """Yield the URL of a fresh server. As root it is run by the user `postgres`, since it refuses root."""
+def server(hosts: str = "127.0.0.1", encoding: str = "UTF8") -> Iterator[str]:
+    """Yield the URL of a fresh server on the first of some addresses. As root, who is refused, it is run by `postgres`."""
     folder, where = programs(), Path(tempfile.mkdtemp(prefix="cachewitness-postgresql-"))
     assert folder is not None
     user = USER if os.geteuid() == 0 else None
@@ -51,11 +51,11 @@ def server(host: str = "127.0.0.1", encoding: str = "UTF8") -> Iterator[str]:
     subprocess.run(asked, check=True, env=environment, **common)  # type: ignore[call-overload]
     with (data / "pg_hba.conf").open("a") as rules:
         rules.write("host all all 10.0.0.0/8 trust\n")
-    options = [word for setting in (*_QUICK, f"listen_addresses={host}") for word in ("-c", setting)]
+    options = [word for setting in (*_QUICK, f"listen_addresses={hosts}") for word in ("-c", setting)]
     command = [str(folder / "postgres"), "-D", str(data), "-p", str(port), "-k", str(where), *options]
     process = subprocess.Popen(command, env=environment, **common)  # type: ignore[call-overload]
     try:
-        url = f"postgresql://{USER}@{host}:{port}/postgres"
+        url = f"postgresql://{USER}@{hosts.split(',')[0]}:{port}/postgres"
         _wait(url, process)
         yield url
     finally:

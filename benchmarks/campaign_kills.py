@@ -1,0 +1,204 @@
+"""Campaigns whose workers and drivers are killed by signal 9 at random points, beside one that nobody disturbs.
+
+    python -m benchmarks.campaign_kills [--database URL] [--ray ADDRESS] [--kills 20] [--seed 0] [--write docs/campaign.md]
+
+Without options the state is a file of SQLite and workers are processes. A campaign is killed several times and begun again each
+time its driver was; when it is done, the next one begins, until there were so many kills. Exits 1 if one of them comes to
+something else than the undisturbed one, in any sum, finding or digest. Linux only, since processes are found in /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import sections
+from harness import __version__
+from harness._util import pages
+from harness._util.errors import UsageError
+from harness.fleet.database import Database
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE = """name = "{name}"
+seeds = [0]
+streams = ["main"]
+[[engines]]
+engine = "reference"
+[[engines]]
+engine = "reference:mutant=lookup-one-unit-short"
+layouts = ["full"]
+[budget]
+traces = 60
+per_unit = 3
+shrink = 1
+lease = 3.0
+attempts = 50
+"""
+SUMS = ("digest", "exit_code", "units", "done", "traces", "operations", "subjects", "classes")
+"""Fields of the summary that must be the same; `reasons` follow from them."""
+SECONDS_MAX = 900
+
+
+@dataclass
+class Setting:
+    """Where campaigns are kept and who works for them."""
+
+    folder: Path
+    database: str
+    ray: str
+    workers: int
+
+    def started(self, name: str) -> subprocess.Popen[str]:
+        """Begin a campaign, or go on with it."""
+        file = self.folder / f"{name}.toml"
+        file.write_text(FILE.format(name=name), encoding="utf-8")
+        command = [sys.executable, "-P", "-m", "harness.cli", "campaign", file.name, "--json", "--workers", str(self.workers)]
+        command += ["--database", self.database, "--traces", str(self.folder / name)]
+        command += ["--ray", self.ray] if self.ray else []
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+        return subprocess.Popen(
+            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def wait_for_work(self, process: subprocess.Popen[str]) -> None:
+        """Wait until a worker of this driver has entered something; for no longer than the driver lives."""
+        database = Database(self.database)
+        before = None
+        while process.poll() is None:
+            time.sleep(0.05)
+            try:
+                ((done,),) = database.rows("SELECT count(*) FROM units WHERE state = 'done' AND worker <> 'before'")
+            except UsageError:  # the tables are not there yet
+                done = 0
+            if before is not None and done > before:
+                break
+            before = done if before is None else before
+        database.close()
+
+    def workers_of(self, driver: int) -> list[int]:
+        """Return the processes that work for a driver."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                at_work = (entry / "cmdline").read_bytes().startswith(b"ray::_told") if self.ray else parent == driver
+            except OSError:
+                continue
+            found += [int(entry.name)] if at_work else []
+        return found
+
+
+@dataclass
+class Tried:
+    """What came of all campaigns that were killed."""
+
+    killed: Counter[str] = field(default_factory=Counter)
+    campaigns: int = 0
+    seconds: float = 0.0
+    units: int = 0
+    leases: int = 0
+    late: int = 0
+    different: list[str] = field(default_factory=list)
+
+
+def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Return the summary of a campaign that comes to its end."""
+    said, _ = process.communicate(timeout=SECONDS_MAX)
+    told: dict[str, Any] = json.loads(said)
+    return told
+
+
+def killed(setting: Setting, name: str, chance: random.Random, kills: int, length: float, tried: Tried) -> dict[str, Any]:
+    """Carry out a campaign that is killed at most so many times, and return its summary."""
+    process = setting.started(name)
+    while kills > 0:
+        setting.wait_for_work(process)
+        until = time.monotonic() + chance.uniform(0.0, length / 10)
+        while time.monotonic() < until and process.poll() is None:
+            time.sleep(0.02)
+        victims = setting.workers_of(process.pid)
+        if process.poll() is not None:
+            break
+        if not victims:
+            continue
+        kills -= 1
+        if tried.killed["workers"] <= tried.killed["drivers"]:
+            os.kill(chance.choice(victims), signal.SIGKILL)
+            tried.killed["workers"] += 1
+        else:
+            process.kill()
+            process.communicate()
+            tried.killed["drivers"] += 1
+            process = setting.started(name)
+    return finished(process)
+
+
+def main() -> int:
+    """Kill, compare, print what came of it, and return 1 if anything differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database", default="")
+    parser.add_argument("--ray", default="")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--each", type=int, default=4, help="kills of one campaign at most")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--write", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="cachewitness-kills-") as kept:
+        folder = Path(kept)
+        setting = Setting(folder, args.database or str(folder / "state.sqlite"), args.ray, args.workers)
+        stamp = f"{os.getpid()}"
+        began = time.monotonic()
+        whole = finished(setting.started(f"whole-{stamp}"))
+        length, chance, tried = time.monotonic() - began, random.Random(args.seed), Tried()
+        print(f"undisturbed: {length:.0f} s, {whole['units']} units, digest {whole['digest']}", flush=True)
+        while (left := args.kills - tried.killed.total()) > 0:
+            name, began = f"killed-{tried.campaigns}-{stamp}", time.monotonic()
+            told = killed(setting, name, chance, min(left, args.each), length, tried)
+            tried.campaigns += 1
+            tried.seconds += time.monotonic() - began
+            _compare(name, told, whole, setting, tried)
+            print(f"{name}: {dict(tried.killed)} killed so far, digest {told['digest']}", flush=True)
+    text = pages.render(
+        "campaign-kills",
+        title=f"Killed at random points: {'PostgreSQL' if args.database else 'SQLite'}, {'Ray' if args.ray else 'processes'}",
+        release=__version__,
+        today=date.today().isoformat(),
+        length=length,
+        whole=whole,
+        tried=tried,
+        workers=args.workers,
+        seed=args.seed,
+    )
+    sections.tell(text, args.write)
+    return 1 if tried.different else 0
+
+
+def _compare(name: str, told: dict[str, Any], whole: dict[str, Any], setting: Setting, tried: Tried) -> None:
+    same = [told[key] == whole[key] for key in SUMS]
+    same.append([one["signature"] for one in told["findings"]] == [one["signature"] for one in whole["findings"]])
+    tried.different += [] if all(same) else [name]
+    database = Database(setting.database)
+    ((units, leases),) = database.rows("SELECT count(*), sum(fence) FROM units WHERE campaign = ?", told["campaign"])
+    database.close()
+    tried.units, tried.leases, tried.late = tried.units + int(units), tried.leases + int(leases), tried.late + told["late"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
