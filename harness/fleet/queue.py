@@ -23,16 +23,17 @@ _TABLES = (
     """CREATE TABLE IF NOT EXISTS units (
         campaign TEXT NOT NULL, place INTEGER NOT NULL, unit TEXT NOT NULL, spec {blob} NOT NULL, state TEXT NOT NULL,
         fence INTEGER NOT NULL, attempts INTEGER NOT NULL, worker TEXT NOT NULL, expires DOUBLE PRECISION NOT NULL,
-        finished DOUBLE PRECISION NOT NULL, outcome {blob}, PRIMARY KEY (campaign, place), UNIQUE (campaign, unit))""",
+        finished DOUBLE PRECISION NOT NULL, judged INTEGER NOT NULL, outcome {blob},
+        PRIMARY KEY (campaign, place), UNIQUE (campaign, unit))""",
     "CREATE INDEX IF NOT EXISTS units_by_state ON units (campaign, state, place)",
     "CREATE INDEX IF NOT EXISTS units_by_key ON units (unit)",
 )
 
 _PLACES = "SELECT unit, place FROM units WHERE campaign = ?"
-_DONE_BEFORE = """UPDATE units SET state = 'done', worker = 'before', finished = {now}, outcome = other.outcome
+_DONE_BEFORE = """UPDATE units SET state = 'done', worker = 'before', finished = {now}, judged = 1, outcome = other.outcome
     FROM units AS other JOIN campaigns ON campaigns.id = other.campaign
     WHERE units.campaign = ? AND units.state = 'waiting' AND other.unit = units.unit AND other.state = 'done'
-    AND campaigns.traces = ?"""
+    AND other.judged = 1 AND campaigns.traces = ?"""
 _LEASE = """UPDATE units SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = ?, expires = {now} + ?
     WHERE campaign = ? AND place = (
         SELECT place FROM units WHERE campaign = ? AND %s ORDER BY place LIMIT 1 {skip})
@@ -80,8 +81,9 @@ class Queue:
         )
         statements += [
             (
-                "INSERT INTO units (campaign, place, unit, spec, state, fence, attempts, worker, expires, finished, outcome) "
-                "SELECT ?, coalesce(max(place) + 1, 0), ?, ?, 'waiting', 0, 0, '', 0, 0, NULL FROM units WHERE campaign = ? "
+                "INSERT INTO units "
+                "(campaign, place, unit, spec, state, fence, attempts, worker, expires, finished, judged, outcome) "
+                "SELECT ?, coalesce(max(place) + 1, 0), ?, ?, 'waiting', 0, 0, '', 0, 0, 0, NULL FROM units WHERE campaign = ? "
                 "ON CONFLICT (campaign, unit) DO NOTHING",
                 (self.campaign, unit, spec, self.campaign),
             )
@@ -103,7 +105,10 @@ class Queue:
         self._database.write(self._tables())
 
     def forgive(self) -> None:
-        """Give every unit its attempts back, those that were given up among them."""
+        """Give every unit its attempts back, and have those done again that came to nothing."""
+        self._database.changed(
+            "UPDATE units SET state = 'waiting' WHERE campaign = ? AND state = 'done' AND judged = 0", self.campaign
+        )
         self._database.changed("UPDATE units SET attempts = 0 WHERE campaign = ? AND state <> 'done'", self.campaign)
 
     def lease(self, worker: str, seconds: float) -> Leased | None:
@@ -117,13 +122,16 @@ class Queue:
         statement = "UPDATE units SET expires = {now} + ? WHERE campaign = ? AND place = ? AND fence = ? AND state = 'leased'"
         return bool(self._database.changed(statement, seconds, self.campaign, leased.place, leased.fence))
 
-    def complete(self, leased: Leased, outcome: bytes) -> bool:
-        """Enter what came of a unit; False, and it is not counted, if somebody else has the unit by now."""
+    def complete(self, leased: Leased, outcome: bytes, *, judged: bool = True) -> bool:
+        """Enter what came of a unit; False, and it is not counted, if somebody else has the unit by now.
+
+        `judged`: it need not be done again by the same command.
+        """
         statement = (
-            "UPDATE units SET state = 'done', outcome = ?, finished = {now} "
+            "UPDATE units SET state = 'done', outcome = ?, judged = ?, finished = {now} "
             "WHERE campaign = ? AND place = ? AND fence = ? AND state = 'leased'"
         )
-        if self._database.changed(statement, outcome, self.campaign, leased.place, leased.fence):
+        if self._database.changed(statement, outcome, int(judged), self.campaign, leased.place, leased.fence):
             return True
         self._database.changed("UPDATE campaigns SET late = late + 1 WHERE id = ?", self.campaign)
         return False

@@ -119,6 +119,8 @@ def broken(kind: str, plain: Remembered) -> object:
 def test_a_unit_that_came_to_nothing_is_no_pass(kind: str, code: int, tmp_path: Path, remembered: Remembered) -> None:
     result = driven(planned(CLEAN, tmp_path), settings(tmp_path), InTurn(broken(kind, remembered)))  # type: ignore[arg-type]
     assert result.totals.exit_code == code and "it raised" in result.totals.reasons[0]
+    again = driven(planned(CLEAN, tmp_path), settings(tmp_path), InTurn(remembered))
+    assert again.totals.exit_code not in (code, EXIT_FAIL)  # the same command did it again, and it worked
 
 
 def test_a_unit_that_ends_every_worker_is_unknown(tmp_path: Path, remembered: Remembered) -> None:

@@ -132,6 +132,19 @@ def test_entering_again_changes_nothing(database: str) -> None:
     assert queue.counts() == (4, 0, 1, 0) and queue.outcome(0) == b"done"
 
 
+def test_what_came_to_nothing_is_done_again(database: str) -> None:
+    """By the same command, and by another campaign: a port was taken, or memory short."""
+    queue = queue_of(database)
+    queue.enrol("one", TRACES, UNITS[:2])
+    for judged in (True, False):
+        leased = queue.lease("a", 60)
+        assert leased is not None and queue.complete(leased, b"outcome", judged=judged)
+    other = queue_of(database, "other")
+    other.enrol("other", TRACES, UNITS[:2])
+    queue.forgive()
+    assert queue.counts() == other.counts() == (1, 0, 1, 0)
+
+
 def test_what_another_campaign_has_done_is_done(database: str) -> None:
     """Units are the same if their keys are: a campaign with a larger budget does what is new."""
     first = queue_of(database, "first")

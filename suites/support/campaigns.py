@@ -113,9 +113,10 @@ class InTurn:
         unit = units.read(leased.spec)
         place = "leased" if self.deadly and self.deadly in unit.name else drawn
         if place != "leased":
-            outcome = msgspec.json.encode(self.call(unit, opened(given.traces)))
+            outcome = self.call(unit, opened(given.traces))
             if place != "carried out":
-                assert queue.complete(leased, outcome)
+                judged = not (outcome.wrong or outcome.crashed)
+                assert queue.complete(leased, msgspec.json.encode(outcome), judged=judged)
         return place
 
     def stop(self, handle: str) -> None:
