@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,17 +26,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import sections
 from harness import __version__
-from harness._util import pages
+from harness._util import pages, workers
 from harness.cli.campaign import planned_of
 from harness.fleet import file as files
-from harness.fleet import worker as workers
 from harness.fleet.database import Database
 from harness.fleet.plan import Planned
 from harness.fleet.queue import Queue
 from harness.fleet.store import opened
 from harness.fleet.totals import Totals
 from harness.fleet.unit import outcome_of
-from harness.fleet.worker import Given
+from harness.fleet.worker import Given, carry_out
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = """name = "{name}"
@@ -50,7 +48,7 @@ traces = 120
 per_unit = {per_unit}
 """
 PER_UNIT, USUAL = 10, 50
-CLIENTS = (1, 2, 8, 32)
+CLIENTS = (1, 2, 8)
 SECONDS = 5.0
 WORKERS = 1_000
 CONNECTIONS = 100
@@ -96,7 +94,7 @@ def statements(folder: Path, database: str, made: Planned) -> tuple[Counter[str]
         mine = Queue(Database(database), made.id, 5)
         store = opened(str(folder))
         while (leased := mine.lease("w", 30.0)) is not None:
-            workers.carry_out(leased, mine, store, given)
+            carry_out(leased, mine, store, given)
     finally:
         Database._execute = plain  # type: ignore[method-assign]
     seconds = (time.perf_counter() - began) / len(made.units)
@@ -127,7 +125,8 @@ def rate(database: str, clients: int, outcome: bytes, units: int) -> Rate:
     began = time.perf_counter()
     queue.enrol(name, "", [(f"{name}-{number}", b"") for number in range(units)])
     entered = units / (time.perf_counter() - began)
-    with ProcessPoolExecutor(clients) as pool:
+    with workers.workers(clients, method="spawn") as pool:
+        list(pool.map(_client, *zip(*[(database, name, outcome, 0.0)] * clients, strict=True)))  # each imports first
         done = sum(pool.map(_client, *zip(*[(database, name, outcome, SECONDS)] * clients, strict=True)))
     assert done < units, "the units were used up before the time was"
     return Rate(done / SECONDS, entered)

@@ -18,7 +18,8 @@ def print_summary(document: Document, out: Console) -> None:
     """Print what was done, what was found, and the verdict."""
     _say(f"campaign {document.name} ({document.campaign}), cachewitness {document.package}", out, "bold")
     canary = document.canary
-    found = f"was found as {canary.anomaly} by {canary.checker}" if canary.found else f"was NOT found as {canary.anomaly}"
+    missed = f"was NOT found as {canary.anomaly}" if canary.ran else "was not run"
+    found = f"was found as {canary.anomaly} by {canary.checker}" if canary.found else missed
     _say(f"canary: {canary.fault}, planted in the reference, {found}", out)
     _say(_work(document), out)
     out.print()
@@ -41,7 +42,8 @@ def print_summary(document: Document, out: Console) -> None:
     for finding in document.findings:
         _print_finding(finding, out)
     terminal.print_verdict(document.exit_code, out, reasons=document.reasons, passed="nothing found")
-    _say(f"digest {document.digest}; the same command goes on with what is not done", out)
+    again = "; the same command goes on with what is not done" if document.not_done else ""
+    _say(f"digest {document.digest}{again}", out)
 
 
 def _work(document: Document) -> str:

@@ -21,11 +21,12 @@ FORMAT, VERSION = "cachewitness.campaign", 1
 
 
 class CanaryRow(msgspec.Struct, kw_only=True):
-    """The planted fault: how it had to be reported, whether it was, and by how many findings."""
+    """The planted fault: how it had to be reported, whether its unit was done, and whether and how often it was reported."""
 
     fault: str
     anomaly: str
     checker: str
+    ran: bool
     found: bool
     findings: int
 
@@ -127,6 +128,7 @@ def document(result: Result, settings: Settings) -> Document:
             fault=mutant.name,
             anomaly=mutant.anomaly,
             checker=mutant.checker,
+            ran=totals.canary_ran,
             found=canary is not None,
             findings=canary.met if canary else 0,
         ),
