@@ -16,6 +16,7 @@ import msgspec
 from harness.engines.fault_tools import wrap
 from harness.engines.mutant import declared, mutant
 from harness.history.events import Run, StepBegin
+from harness.mutants import restored
 
 TOY = ("toy",)
 NULL = 0
@@ -59,62 +60,6 @@ def device_rows_grow(engine: Any) -> None:
         return msgspec.structs.replace(begin, runs=runs)
 
     _rewrite(engine, grown)
-
-
-@mutant(
-    name="conv-state-lost",
-    mirrors="osaurus-ai/vmlx-swift#210",
-    anomaly="silent-divergence",
-    checker="tensors",
-    group="J",
-    engines=TOY,
-)
-def conv_state_lost(engine: Any) -> None:
-    """A recurrent memory is restored without the convolution's state beside it."""
-    pools, seen = engine.tensors.pools, set[str]()
-
-    def execute(original: Any, begin: StepBegin, *args: Any) -> Any:
-        for run in begin.runs:
-            if run.start and run.r not in seen:
-                for group, view, table in zip(pools.groups, pools.views, engine.tensors.tables(run), strict=False):
-                    page = table[-(-run.start // group.block_size) - 1]
-                    if len(view) > 1 and pools.writable(page):
-                        view[0][:, page] = 0.0
-            seen.add(run.r)
-        return original(begin, *args)
-
-    wrap(engine.tensors, "execute", execute)
-
-
-@mutant(
-    name="attention-restored-in-fp8",
-    mirrors="vllm-project/vllm#3880",
-    anomaly="silent-divergence",
-    checker="tensors",
-    group="J",
-    engines=TOY,
-)
-def attention_restored_in_fp8(engine: Any) -> None:
-    """Keys and values that a hit gives back have been through float8 (e4m3), whatever they were computed in.
-
-    Round the attention blocks that a request resumes from in its first step; what it computes itself keeps all of its bits.
-    """
-    import torch
-
-    pools, seen = engine.tensors.pools, set[str]()
-
-    def execute(original: Any, begin: StepBegin, *args: Any) -> Any:
-        for run in begin.runs:
-            if run.start and run.r not in seen:
-                for group, view, table in zip(pools.groups, pools.views, engine.tensors.tables(run), strict=False):
-                    pages = [page for page in table[: run.start // group.block_size] if pools.writable(page)]
-                    if len(view) == 1 and pages:
-                        kept = view[0][:, pages]
-                        view[0][:, pages] = kept.to(torch.float8_e4m3fn).to(kept.dtype)
-            seen.add(run.r)
-        return original(begin, *args)
-
-    wrap(engine.tensors, "execute", execute)
 
 
 @mutant(
@@ -322,4 +267,4 @@ def _rewrite(engine: Any, change: Callable[[StepBegin], StepBegin]) -> None:
     wrap(engine.tensors, "execute", lambda original, begin, *args: original(change(begin), *args))
 
 
-MUTANTS = declared(globals())
+MUTANTS = declared(globals()) + restored.MUTANTS
