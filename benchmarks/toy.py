@@ -14,7 +14,9 @@ import argparse
 import sys
 import tempfile
 import time
+from array import array
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +54,7 @@ class Paged:
         columns = -(-(prompts.shape[1] + new) // BLOCK)
         self.pools = Pools(groups, 1 + len(prompts) * len(groups) * columns, model.config, device=device)
         free = iter(range(1, self.pools.pages))
-        self.tables = [[[next(free) for _ in range(columns)] for _ in groups] for _ in self.prompts]
+        self.tables = [[array("i", islice(free, columns)) for _ in groups] for _ in self.prompts]
 
     def prefill(self, size: int) -> torch.Tensor:
         """Run the prompts in chunks of `size` tokens and return the tokens that follow."""

@@ -7,6 +7,7 @@ which it was scheduled. So the poison comes just before the first step that is s
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from harness.engines.toy.culprit import Place
 from harness.engines.toy.holdings import Holdings, Page
 from harness.engines.toy.model import Model
+from harness.engines.toy.placed import PlacedTables
 from harness.history.events import Aborted, Event, Finished, Grow, Header, Move, Preempted, Run, StepBegin, Version
 from reference_impl.toy_model.chunk import NULL
 from reference_impl.toy_model.kernels import named
@@ -43,6 +45,7 @@ class Tensors:
         self.pools = model.pools(pages, null=null)
         self._shelves = {pool.id: Shelf(pool.pages) for pool in header.pools if pool.id not in self._space}
         self._of_group = [self._space.get(group.pool, []) for group in header.groups]
+        self._tables = PlacedTables(self._of_group)
         self._holdings = Holdings(header)
         self._freed: dict[int, list[Page]] = {}
         self._open: dict[int, set[str]] = {}
@@ -62,6 +65,7 @@ class Tensors:
                 self.pools.grow(event.pages)
             elif isinstance(event, Preempted | Aborted | Finished):
                 self._orphans |= {(step, event.r) for step, running in self._open.items() if event.r in running}
+                self._tables.forget(event.r)
             elif isinstance(event, Version) and not event.adapter:
                 self.version, self.weights = event.weights, self.model.version(event.weights)
 
@@ -121,19 +125,19 @@ class Tensors:
         space = self._space.get(pool)
         return (self._shelves[pool], number) if space is None else (self.pools, space[number])
 
-    def tables(self, run: Run) -> list[list[int]]:
+    def tables(self, run: Run) -> list[array[int]]:
         """Return the tables of a run in the device's space."""
-        return self._moved(run.tables)
+        return self._tables.of(run.r, run.tables)
 
-    def _moved(self, tables: Sequence[Sequence[int]]) -> list[list[int]]:
-        moved = zip(tables, self._of_group, strict=True)
-        return [[space[page] if page >= 0 else NULL for page in row] for row, space in moved]
+    def _scratch(self, run: Run) -> list[list[int]]:
+        pages = zip(run.scratch, self._of_group, strict=True)
+        return [[space[page] if page >= 0 else NULL for page in row] for row, space in pages]
 
     def _chunk(self, run: Run, tokens: Sequence[int]) -> Chunk:
         known = list(tokens[run.start : run.stop])
         known += [UNKNOWN] * (run.stop - run.start - len(known))
         outputs = len(known) if self.every_position else len(run.drafts) + 1
-        scratch = self._moved(run.scratch) if run.scratch else []
+        scratch = self._scratch(run) if run.scratch else []
         return Chunk(known, run.start, self.tables(run), len(run.drafts), scratch, outputs)
 
 
