@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from reference_impl.toy_model.kernels import PLAIN, FlatKernels, Kernels, named
 from reference_impl.toy_model.paged import Chunk, PagedGroup, Pools, step
 from suites.support.dispatched import Dispatched, HostReads, meta
 from suites.support.paged_by_hand import LAYERS, WITHOUT_MAMBA, Hand
+from suites.support.random_checkpoint import random_checkpoint
+from suites.support.toy_questions import asks
 
 pytestmark = pytest.mark.toy
 OPERATIONS_MAX = 80
@@ -81,6 +84,44 @@ def test_tokens_and_margins_reach_the_host_in_one_read() -> None:
         found = _choices(logits)
     assert reads.names == ["tolist"]
     assert found["a"] == [(1, 0.5)] and found["b"][0] == (0, 2.0) and found["b"][1].margin == 1e9
+
+
+@pytest.mark.parametrize(("options", "beside"), [({}, 0), ({"drafts": 2}, 0), ({"tier_pages": 600}, 1)])
+def test_a_service_reads_once_a_step(options: dict[str, Any], beside: int, tmp_path: Path, monkeypatch: Any) -> None:
+    """On the meta device, where every token that is read is the first of the vocabulary. A second tier is read into besides."""
+    from harness.engines.toy import service
+
+    monkeypatch.setattr(service, "check", lambda dtype, device: None)
+    monkeypatch.setattr(service, "check_kernels", lambda *_: None)
+    folder = random_checkpoint(tmp_path, layers=WITHOUT_MAMBA)
+    opened = service.ToyService(folder, pages=600, batch=3, device="meta", kernels="triton", **options)
+    steps, execute = list[int](), opened.engine.tensors.execute
+
+    def counted(begin: Any, *args: Any) -> Any:
+        steps.append(len(begin.runs))
+        return execute(begin, *args)
+
+    monkeypatch.setattr(opened.engine.tensors, "execute", counted)
+    with HostReads("meta") as reads:
+        for _ in range(2):
+            answers = opened.answer(asks(max_tokens=3))
+    assert [len(answer.tokens) for answer in answers] == [3] * len(answers) and answers[0].restored[""] > 0
+    assert steps.count(0) == 0 and max(steps) == 3
+    assert reads.names.count("tolist") == len(steps)
+    assert bool(len(reads.names) - len(steps)) == bool(beside)
+
+
+def test_every_way_to_read_counts() -> None:
+    one = torch.ones(1)
+    with HostReads() as reads:
+        one.to("cpu")
+        one.to(device=torch.device("cpu"))
+        one.to(torch.float64)
+        one.to("meta")
+        one.cpu()
+        bool(one)
+        one.item()
+    assert reads.names == ["to", "to", "cpu", "__bool__", "item"]
 
 
 def test_planning_calls_little_and_dispatches_nothing() -> None:

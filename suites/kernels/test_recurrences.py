@@ -36,17 +36,27 @@ def alike(mixed: Tensor) -> Tensor:
     return mixed
 
 
-@pytest.mark.parametrize("repeats", [False, True])
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@pytest.mark.parametrize(
+    ("dtype", "bound", "repeats"),
+    [
+        (torch.float64, 1e-12, False),
+        (torch.float64, 1e-12, True),
+        (torch.float32, 1e-5, False),
+        (torch.float32, 1e-5, True),
+        (torch.bfloat16, 1e-2, False),
+    ],
+)
 def test_delta_rule_over_segments_equals_the_rule_token_by_token(dtype: torch.dtype, bound: float, repeats: bool) -> None:
+    """Gates and memories of a bfloat16 model are float32, as in the plain kernels."""
+    wide = torch.promote_types(dtype, torch.float32)
     mixed = noise(41, 2 * SHARED * K + H * V, dtype=dtype)
     mixed = alike(mixed) if repeats else mixed
-    g, beta = (
-        -F.softplus(noise(41, H, seed=2, dtype=dtype)) * 0.3,
-        torch.sigmoid(noise(41, H, seed=3, dtype=dtype) + 2 * repeats),
-    )
-    states, pages = noise(2, 3, H, K, V, seed=4, dtype=dtype), torch.full((2, 8, H, K, V), NAN, dtype=dtype)
+    g = -F.softplus(noise(41, H, seed=2, dtype=wide)) * 0.3
+    beta = torch.sigmoid(noise(41, H, seed=3, dtype=wide) + 2 * repeats)
+    states, pages = noise(2, 3, H, K, V, seed=4, dtype=wide), torch.full((2, 8, H, K, V), NAN, dtype=wide)
+    states[0] = NAN
     out = in_triton.gated_delta(mixed, g, beta, states, pages, 1, firsts(LENGTHS), SEGMENTS, STOPS, SAVES, max(LENGTHS))
+    assert out.dtype == dtype
     begin = 0
     for row, (m, log, strength, ours) in enumerate(zip(*map(rows, (mixed, g, beta, out)), strict=True)):
         exact, _ = gated_delta.recurrent(*heads(m), log, strength, states[1, row : row + 1])
@@ -80,14 +90,21 @@ def test_gates_are_accurate_where_memories_fade_slowly(dtype: torch.dtype) -> No
     assert far(g / exact, 1.0) <= (1e-12 if dtype == torch.float64 else 4e-6) and far(beta, torch.sigmoid(b)) <= 1e-6
 
 
-def test_convolution_equals_the_plain_one_and_keeps_its_last_inputs() -> None:
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-13), (torch.bfloat16, 1e-2)])
+def test_convolution_equals_the_plain_one_and_keeps_its_last_inputs(dtype: torch.dtype, bound: float) -> None:
+    """In bfloat16 the output is rounded once; the plain kernel, which rounds on its way, is asked in float32."""
     channels, width = 70, 4
-    x, weight, states = noise(41, channels), noise(channels, 1, width, seed=2), noise(2, 3, width - 1, channels, seed=3)
-    pages = torch.full((2, 8, width - 1, channels), NAN, dtype=x.dtype)
+    x, weight = noise(41, channels, dtype=dtype), noise(channels, 1, width, seed=2, dtype=dtype) / 4
+    states = noise(2, 3, width - 1, channels, seed=3, dtype=dtype)
+    states[0] = NAN
+    pages = torch.full((2, 8, width - 1, channels), NAN, dtype=dtype)
     out = convolution.causal_conv(x, weight, states, 1, firsts(LENGTHS), max(LENGTHS))
     convolution.keep_inputs(x, states, pages, 1, firsts(LENGTHS), OWNERS, STOPS, SAVES)
+    assert out.dtype == dtype
+    wide = torch.promote_types(dtype, torch.float32)
     for row, (own, ours) in enumerate(zip(rows(x), rows(out), strict=True)):
-        assert far(ours, causal_conv.causal_conv(own, weight, states[1, row : row + 1])) <= 1e-13
+        exact = causal_conv.causal_conv(*(given.to(wide) for given in (own, weight, states[1, row : row + 1])))
+        assert far(ours, exact) <= bound
     for owner, stop, page in zip(OWNERS, STOPS, SAVES, strict=True):
         own = x[None, int(firsts(LENGTHS)[owner]) : int(stop)]
         assert page < 0 or far(pages[1, page], causal_conv.conv_state_after(own, states[1, owner][None])[0]) == 0.0
@@ -96,7 +113,7 @@ def test_convolution_equals_the_plain_one_and_keeps_its_last_inputs() -> None:
 
 def test_states_are_gathered_for_all_layers_and_are_zero_before_the_first_token() -> None:
     pool = noise(2, 6, 3, 500)
-    pool[:, 0] = NAN
+    pool[:, [0, 1, 3, 5]] = NAN
     found = state.gather_states(pool, numbers(4, -1, 2, 9, 0))
     assert torch.equal(found[:, [0, 2]], pool[:, [4, 2]]) and far(found[:, 1], 0.0) == 0.0
     assert found[:, 3:].isnan().all()

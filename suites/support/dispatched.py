@@ -52,12 +52,17 @@ class Dispatched(TorchDispatchMode):
 
 
 class HostReads:
-    """Counts how often values of tensors are read on the host: where a GPU would make the host wait."""
+    """Counts how often values of tensors are read on the host: where a GPU would make the host wait.
 
-    NAMES = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero")
+    What is read of a tensor on the meta device, which has no values, is zeros.
+    """
 
-    def __init__(self) -> None:
+    NAMES = ("item", "tolist", "cpu", "to", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero")
+
+    def __init__(self, device: str = "") -> None:
         self.names: list[str] = []
+        self._device = device
+        """The only device whose tensors count; empty: any."""
 
     def __enter__(self) -> HostReads:
         self._original = {name: getattr(Tensor, name) for name in self.NAMES}
@@ -71,10 +76,18 @@ class HostReads:
 
     def _counting(self, name: str, method: Any) -> Any:
         def counting(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            self.names.append(name)
+            if self._device in ("", tensor.device.type) and (name != "to" or _to_the_host(args, kwargs)):
+                self.names.append(name)
+                tensor = torch.zeros(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor
             return method(tensor, *args, **kwargs)
 
         return counting
+
+
+def _to_the_host(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of `Tensor.to` names the CPU, or a tensor that lies there."""
+    given = [other.device if isinstance(other, Tensor) else other for other in (*args, *kwargs.values())]
+    return any(isinstance(other, str | torch.device) and torch.device(other).type == "cpu" for other in given)
 
 
 def meta(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -132,12 +132,26 @@ def test_choice_between_logits_that_are_no_numbers_is_no_near_tie() -> None:
     assert poisoned.margin == overflown.margin == NO_TIE > NEAR_TIE
 
 
-def test_batch_is_an_option_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("batch", [2, 4])
+def test_so_many_requests_run_at_a_time_as_the_option_batch_says(folder: Path, batch: int) -> None:
     from harness.engines.answers import Opening
     from harness.engines.toy.kind import open_service
 
-    monkeypatch.setattr("harness.engines.toy.service.ToyService", lambda folder, **options: options)
-    opened: Any = open_service({"batch": "2", "kernels": "triton"}, Opening())
-    assert (opened["batch"], opened["kernels"]) == (2, "triton")
+    opened: Any = open_service({"batch": f"{batch}", "dtype": "float64"}, Opening(checkpoint=f"{folder}"))
+    running, execute = list[int](), opened.engine.tensors.execute
+
+    def counted(begin: Any, *args: Any) -> Any:
+        running.append(len(begin.runs))
+        return execute(begin, *args)
+
+    opened.engine.tensors.execute = counted
+    opened.answer(asks())
+    assert max(running) == batch < len(ENDS)
+
+
+def test_batch_that_is_no_number_is_refused() -> None:
+    from harness.engines.answers import Opening
+    from harness.engines.toy.kind import open_service
+
     with pytest.raises(UsageError, match="batch '0' is not a whole number, at least 1"):
         open_service({"batch": "0"}, Opening())
