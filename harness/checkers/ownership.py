@@ -82,6 +82,8 @@ class Ownership(Checker):
                 continue
             others_hold = len(record.holders) > (times > 0)
             self.opportunities += others_hold or times > 1
+            if (event.pool, page) in ledger.contents.filling:
+                return (_filled_meanwhile(event, page, record),)
             if not times and (event.step, r) not in ledger.requests.ended_in_flight:
                 return (_unheld_write(event, page, record),)
             doubled = times > 1 and _stands_twice(ledger, event, page)
@@ -192,6 +194,15 @@ def _still_filled(event: Take, page: int) -> Finding:
         f"contradiction."
     )
     return Finding(anomaly="aliased-write", r=event.holder, sentence=sentence)
+
+
+def _filled_meanwhile(event: Write, page: int, record: PageRecord) -> Finding:
+    holders = ", ".join(record.holders) or "nobody"
+    sentence = (
+        f"Let a copy that has begun and not ended fill page {page} for {holders}; however {event.r} wrote into it in step "
+        f"{event.step} (group {event.group}), and nothing says which of the two comes last: a contradiction."
+    )
+    return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
 
 
 def _unheld_write(event: Write, page: int, record: PageRecord) -> Finding:

@@ -105,7 +105,8 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     The tier serves prefixes of whole `chunk`s, in tokens. With `together`, all groups of a chunk are one object. With `fenced`,
     copies do not hold their pages: who is given a page that a copy reads lets the copy end before anything is written. With
     `gives_up`, a request whose load from there fails is given up. What adds fewer than `least` tokens to what the device has
-    is not loaded.
+    is not loaded. With `unordered`, a load that lasts several steps begins when its step is scheduled, and waits for none of
+    the steps in flight.
     """
 
     chunk: int
@@ -113,6 +114,7 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     fenced: bool = False
     gives_up: bool = False
     least: int = 0
+    unordered: bool = False
 
 
 class Captures(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -5,7 +5,8 @@ touches a page, and steps in flight execute in the order in which they were sche
 real forward pass:
 
 1. copies that somebody waits for end; pages are zeroed, then copied (one simultaneous permutation); copies from another tier
-   that last several steps begin; the copies are made that were not known before the step ran (one more permutation);
+   that last several steps begin (where they are `unordered`, when the step is scheduled); the copies are made that were not
+   known before the step ran (one more permutation);
 2. every recurrent group reads the state that its chunk continues from, before any group writes one: a state written in the
    same step is not there yet;
 3. all groups write the tokens of the chunk;
@@ -43,13 +44,21 @@ class Worker:
         self._copies = 0
         self._local = {pool.id for pool in header.pools if pool.tier == "local"}
         self._under_way: dict[int, Copy] = {}
+        self._unordered = header.rules.tier is not None and header.rules.tier.unordered
 
     def extend(self, events: Iterable[Event]) -> list[Event]:
-        """Return the engine's events with each step's execution before the end of the step."""
+        """Return the engine's events with each step's execution before the end of the step.
+
+        Loads that wait for no step in flight begin where their own step is scheduled.
+        """
         out: list[Event] = []
         for event in events:
             if type(event) is StepBegin:
                 self._begun[event.step] = event
+                if self._unordered and event.begun:
+                    out.append(event)
+                    self._begin(_loads(event.begun, self._local), event.step, out)
+                    continue
             elif type(event) is Settled:
                 self._settled[event.step] = event
             elif type(event) is StepEnd:
@@ -72,7 +81,7 @@ class Worker:
         for pool, pages in begun.zeros:
             out.append(Zero(pool=pool, pages=pages, step=step))
         self._copy(begun.copies, step, out)
-        self._begin([entry for entry in later if entry[1].src_pool not in self._local], step, out)
+        self._begin(_loads(later, self._local), step, out)
         self._copy(settled.before, step, out)
         for run in runs:
             for group in self._recurrent:
@@ -96,6 +105,8 @@ class Worker:
 
     def _begin(self, entries: list[tuple[int, Move]], step: int, out: list[Event]) -> None:
         for number, move in entries:
+            if number in self._under_way:
+                continue
             self._copies += 1
             self._under_way[number] = Copy(id=self._copies, moves=[move], phase="begin", step=step)
             out.append(self._under_way[number])
@@ -109,6 +120,11 @@ class Worker:
         if moves:
             self._copies += 1
             out.append(Copy(id=self._copies, moves=moves, step=step))
+
+
+def _loads(begun: list[tuple[int, Move]], local: set[int]) -> list[tuple[int, Move]]:
+    """Return those of the copies that begin with a step which are from another tier."""
+    return [entry for entry in begun if entry[1].src_pool not in local]
 
 
 def _pages(table: list[int], first: int, last: int) -> list[int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from harness.history.events import Aborted, TierRules
+from harness.history.events import Aborted, Copy, History, Read, TierRules, Write
 from harness.history.notation import parse
+from harness.history.worker import Worker
 from harness.run.execute import check
 
 STORED = """
@@ -89,3 +90,34 @@ def test_who_waits_for_a_load_that_fails_may_be_given_up_if_the_engine_says_so(
     rules = replace(history.header.rules, tier=TierRules(chunk=16, gives_up=gives_up))
     judged = check(replace(history, header=replace(history.header, rules=rules)))
     assert [finding.anomaly for finding in judged.findings] == anomalies
+
+
+ABORTED = """
+submit r2 b:5
+take r2 | 9
+begin 2: r2 0..4 | 9
+{before}
+abort r2
+drop r2
+take copy:1 | 9
+begin 3: begun 1 1/0>0/9
+{after}
+end 3
+step 4: ended 1
+"""
+
+
+def carried_out(text: str, tier: TierRules) -> list[str]:
+    """Have a device with such a tier carry out what happens, and return the anomalies."""
+    history = parse(STORED.format(drop=0) + text)
+    header = replace(history.header, rules=replace(history.header.rules, tier=tier))
+    told = [event for event in history.events if not isinstance(event, Copy | Read | Write)]
+    return [finding.anomaly for finding in check(History(header, Worker(header).extend(told))).findings]
+
+
+def test_a_load_that_waits_for_no_step_has_its_page_to_itself() -> None:
+    """One that waits, or is asked for when the step has ended, may have the page of a request that was aborted in flight."""
+    in_flight, ended = ABORTED.format(before="", after="end 2"), ABORTED.format(before="end 2", after="")
+    assert carried_out(in_flight, TierRules(chunk=4, unordered=True)) == ["aliased-write"]
+    assert carried_out(ended, TierRules(chunk=4, unordered=True)) == []
+    assert carried_out(in_flight, TierRules(chunk=4)) == []

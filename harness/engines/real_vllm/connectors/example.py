@@ -121,7 +121,7 @@ class Forward:
 class Example:
     """The connector, both sides. Its folder goes with it."""
 
-    fenced = False
+    fenced = unordered = False
     forward: Forward
     null: Sequence[int] = ()
 

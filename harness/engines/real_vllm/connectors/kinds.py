@@ -39,6 +39,8 @@ class Side(Memory, Protocol):
 
     fenced: bool
     """Its copies do not hold the device's blocks: a step that has such a block anew waits for them."""
+    unordered: bool
+    """Its loads wait for no step in flight."""
     null: Sequence[int]
     """Pages of its memory that nobody owns."""
 
@@ -66,7 +68,7 @@ class Connector:
         self._runner, self._sides, self.names, self._each = runner, sides, names, pages
         self.chunk, self.least = chunk, least
         self.pages = pages * len(sides)
-        self.fenced = any(side.fenced for side in sides)
+        self.fenced, self.unordered = any(side.fenced for side in sides), all(side.unordered for side in sides)
         self.null = [first + page for first, side in self._placed() for page in side.null]
 
     def _placed(self) -> list[tuple[int, Side]]:

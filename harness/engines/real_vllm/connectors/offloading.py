@@ -104,6 +104,7 @@ class Offloading:
     """The connector, both sides."""
 
     fenced = True
+    unordered = False
     forward = None
     null: Sequence[int] = ()
 

@@ -59,6 +59,7 @@ class SimpleOffload:
     """The connector, both sides."""
 
     fenced = False
+    unordered = True
     forward = None
 
     def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
