@@ -86,7 +86,7 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
     printf '\n== %s over real tensors\n' "${releases[-1]}"
     "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source,tensors=float64" --suite scheduler-random --quiet \
         --layout full-swa-mamba --layout full-mamba --seconds 40 || status=$((status ? status : $?))
-    for connector in simple simple-lazy offloading offloading-chunks offloading-sync multi; do
+    for connector in simple simple-lazy offloading offloading-chunks offloading-outputs offloading-sync multi; do
         printf '\n== %s with connector %s\n' "${releases[-1]}" "$connector"
         "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source,connector=$connector" --suite scheduler-random --quiet \
             --layout full --layout full-swa-mamba --option tier_pages=48 --option tier_delay=2 \

@@ -30,7 +30,7 @@ pytestmark = REAL
 
 SEEDS = 3
 CONNECTORS = ["simple", "offloading", "multi"]
-VARIANTS = ["simple-lazy", "offloading-chunks", "offloading-sync"]
+VARIANTS = ["simple-lazy", "offloading-chunks", "offloading-outputs", "offloading-sync"]
 
 
 def tell(connector: str, ops: list[Op], layout: str = "full", pages: int = 40, **options: Any) -> Result:
@@ -232,7 +232,7 @@ def test_a_failed_load_reserves_against_itself() -> None:
 @pytest.mark.parametrize(
     ("connector", "message"),
     [
-        ("nixl", "vllm has no connector 'nixl'; known are example, offloading, offloading-chunks, offloading-sync, simple, "),
+        ("nixl", "vllm has no connector 'nixl'; known are example, offloading, offloading-chunks, offloading-outputs, "),
         ("simple,load_failure=retry", "vllm has no load_failure 'retry'; known are recompute, fail"),
     ],
 )

@@ -178,6 +178,33 @@ ON_OFFLOADING: tuple[Mutant, ...] = (
     ),
 )
 
+ON_OUTPUTS: tuple[Mutant, ...] = (
+    fault(
+        Edit(OFFLOADING, OFFLOADS, "get_num_new_matched_tokens", "if req_status.transfer_jobs:", "if False:"),
+        name="vllm-offload-looked-up-while-storing",
+        what="A preempted request is to be loaded while its own stores are under way.",
+        mirrors="vllm-project/vllm#46231",
+        anomaly="died",
+        checker="engine",
+        group="K",
+    ),
+    fault(
+        Edit(
+            OFFLOADING,
+            OFFLOADS,
+            "_build_store_jobs",
+            "if bid in self._current_batch_allocated_block_ids: self._current_batch_jobs_to_flush.add(job_id)",
+            "pass",
+        ),
+        name="vllm-offload-last-store-not-fenced",
+        what="The last block of a finished request is stored after the step in which somebody else got it.",
+        mirrors="vllm-project/vllm#48596",
+        anomaly="partial-commit",
+        checker="commit-order",
+        group="K",
+    ),
+)
+
 ON_SIMPLE: tuple[Mutant, ...] = (
     fault(
         Edit(OFFLOADER, OFFLOADED, "__init__", "use_eagle=use_eagle_block_drop", "use_eagle=False"),
@@ -189,11 +216,27 @@ ON_SIMPLE: tuple[Mutant, ...] = (
         group="K",
         built=True,
     ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_request_blocks_can_be_freed",
+            "return not self.defer_block_free or ( request.last_sched_seq <= self.processed_step_seq )",
+            "return True",
+        ),
+        name="vllm-freed-under-a-step-in-flight",
+        what="Blocks that a step in flight still writes are given to a load, which waits for no step.",
+        mirrors="vllm-project/vllm#45357",
+        anomaly="aliased-write",
+        checker="ownership",
+        group="K",
+    ),
 )
 
-SHIPPED_CONNECTED = ON_OFFLOADING + ON_SIMPLE
+SHIPPED_CONNECTED = ON_OFFLOADING + ON_OUTPUTS + ON_SIMPLE
 SHIPPED_CONNECTOR_OF: Mapping[str, str] = {
     **{fault.name: "offloading" for fault in ON_OFFLOADING},
+    **{fault.name: "offloading-outputs" for fault in ON_OUTPUTS},
     **{fault.name: "simple" for fault in ON_SIMPLE},
 }
 """The connector on which each is shown."""

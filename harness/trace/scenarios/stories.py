@@ -14,6 +14,7 @@ from harness.trace.scenarios.shape import Script, Shape, image
 from harness.trace.scenarios.tiers import (
     cold_then_from_tier,
     engines_share_a_tier,
+    last_block_is_taken,
     loads_fill_the_pool,
     loads_take_time,
     reset_while_one_waits,
@@ -35,9 +36,12 @@ class Scenario:
     slow: bool = False
     needs: tuple[str, ...] = ()
     engines: int = 1
+    drafts: bool = False
 
     def applies(self, shape: Shape) -> bool:
-        """Whether the layout has the kinds of groups, the height and the second tier, slow or shared, that it is about."""
+        """Whether the layout has the kinds of groups and the height, drafts and the second tier, that it is about."""
+        if self.drafts and not shape.options.get("num_speculative_tokens"):
+            return False
         if (self.tiered and not shape.tier_pages) or (self.slow and not shape.tier_delay) or self.engines > shape.engines:
             return False
         return shape.height in self.heights and all(shape.has(kind) for kind in self.kinds)
@@ -351,6 +355,15 @@ SCENARIOS: tuple[Scenario, ...] = (
         reset_while_one_waits,
         heights=("scheduler",),
         tiered=True,
+    ),
+    Scenario(
+        "last-block-is-taken",
+        "drafts complete a block of a request that ends, and its pages are others' in the next step",
+        "vllm-project/vllm#48596",
+        last_block_is_taken,
+        heights=("scheduler",),
+        tiered=True,
+        drafts=True,
     ),
     Scenario(
         "engines-share-a-tier",

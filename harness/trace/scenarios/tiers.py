@@ -101,6 +101,24 @@ def loads_take_time(s: Script, shape: Shape) -> int:
     return shape.pages(5 * u + 9) * 2
 
 
+def last_block_is_taken(s: Script, shape: Shape) -> int:
+    """End a request whose last drafts complete a block, and have all of its pages taken in the next step; then ask on."""
+    u = shape.unit
+    for index in range(1, 4):
+        first, other, asks_on = f"a{index}", f"b{index}", f"c{index}"
+        s.submit(first, f"{first}:{2 * u - 1 - index}")
+        s.step((first, 2 * u))
+        s.submit(other, f"{other}:{5 * u}")
+        s.decode(1, first)
+        s.finish(first)
+        s.step((other, 5 * u))
+        s.decode(2, other)
+        s.finish(other)
+        s.reset(running=True, tier="local")
+        s.serve(asks_on, f"{first}:{2 * u - 1 - index} @{first}:9", chunk=4 * u)
+    return shape.pages(5 * u + 1)
+
+
 def loads_fill_the_pool(s: Script, shape: Shape) -> int:
     """Load three prefixes of which each fits; what the first still lacks is then held by the other two."""
     u = shape.unit

@@ -87,6 +87,7 @@ KINDS: Mapping[str, Kind] = {
     "example": Kind("ExampleConnector", pages=PAGES),
     "offloading": Kind("OffloadingConnector"),
     "offloading-chunks": Kind("OffloadingConnector", blocks=2),
+    "offloading-outputs": Kind("OffloadingConnector", extra={"offload_prompt_only": False}),
     "offloading-sync": Kind("OffloadingConnector", extra={"sync_load_budget_bytes": 1 << 40}),
     "simple": Kind("SimpleCPUOffloadConnector"),
     "simple-lazy": Kind("SimpleCPUOffloadConnector", extra={"lazy_offload": True}),
@@ -160,6 +161,12 @@ def connected_header(header: Header, connector: Connector, delay: int, *, gives_
     tiered = with_tier(header, connector.pages, None)
     pools = [structs.replace(pool, null=[*connector.null]) if pool.id == TIER else pool for pool in tiered.pools]
     waits = tiered.rules.progress_steps + WAIT_STEPS + delay
-    tier = TierRules(chunk=connector.chunk, fenced=connector.fenced, gives_up=gives_up, least=connector.least)
+    tier = TierRules(
+        chunk=connector.chunk,
+        fenced=connector.fenced,
+        gives_up=gives_up,
+        least=connector.least,
+        unordered=connector.unordered,
+    )
     rules = structs.replace(tiered.rules, tier=tier, progress_steps=waits)
     return structs.replace(tiered, pools=pools, rules=rules)

@@ -150,12 +150,12 @@ class ConnectedScheduler(RealScheduler):
     # --- the whole cache ----------------------------------------------------------------------------------------------
 
     def resets_at_once(self) -> bool:
-        """No: vLLM raises where somebody has blocks who does not run, so the steps in flight and the copies end first.
+        """Whether vLLM can: it raises where somebody has blocks who does not run, so then steps in flight and copies end first.
 
-        Who waits for a load has some, a store holds what it reads, and who is preempted under a step in flight gives its
-        blocks back when that is over (`defer_block_free`).
+        Who waits for a load has some, `SimpleCPUOffloadConnector` holds what it stores, and who is preempted under a step in
+        flight gives its blocks back when that is over (`defer_block_free`). Stores of `OffloadingConnector` hold nothing.
         """
-        return False
+        return not self._outputs and self.who_runs_has_all()
 
     def reset(self, tier: str, *, running: bool) -> Iterable[tuple[str, bool]]:
         """Forget every key of the device, of the connector's memory, or of both."""
