@@ -1,6 +1,6 @@
 """Faults in a real vLLM's own code against this harness: what kills each, and after how much work.
 
-The workloads are those of every engine, in turn: the scenarios and random traces on every configuration, and what the fuzzer
+The workloads are those of every engine, in turn: random traces and scenarios on every configuration, and what the fuzzer
 draws. A kill is the anomaly that the fault names in advance, raised by the checker that it names, on a trace that the same vLLM
 passes without the fault. Seconds are CPU seconds of this process from the first operation to the kill, and leave out the import
 of vLLM.
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, product
 
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
@@ -47,25 +47,44 @@ class Hunt:
 def workloads(height: Height, seed: int = 0) -> Iterator[Trace]:
     """Yield traces without end, none of which withdraws a request.
 
-    First a scenario on every configuration, then a random trace on every one, and so on; after each what the fuzzer draws.
+    A random trace on every configuration, and so again; then a scenario on every one, and so on; after each trace what the
+    fuzzer draws.
     """
-    shapes = [configuration.shape(height) for configuration in _configurations(height)]
-    numbers = iter(range(seed * ROUNDS, (seed + 1) * ROUNDS))
+    shapes = [configuration.shape(height) for configuration in early(_configurations(height))]
     drawn = _drawn(height, seed)
+    for number in range(seed * ROUNDS, (seed + 1) * ROUNDS):
+        yield from _in_turn((random_trace(shape, number, withdraw=False) for shape in shapes), drawn)
     for story in SCENARIOS:
-        told = [story.trace(shape) for shape in shapes if story.applies(shape) and not story.needs]
-        number = next(numbers, None)
-        yield from _in_turn(told, drawn)
-        if number is not None:
-            yield from _in_turn([random_trace(shape, number, withdraw=False) for shape in shapes], drawn)
+        yield from _in_turn((story.trace(shape) for shape in shapes if story.applies(shape) and not story.needs), drawn)
     yield from drawn
 
 
+def early(configurations: Iterable[Configuration]) -> list[Configuration]:
+    """Return configurations in an order in which each option, and each two together, come early: what is newest is next."""
+    left, seen = [*configurations], set[frozenset[str]]()
+    ordered: list[Configuration] = []
+    while left:
+        following = max(left, key=lambda configuration: len(_traits(configuration) - seen))
+        left.remove(following)
+        seen |= _traits(following)
+        ordered.append(following)
+    return ordered
+
+
+def _traits(configuration: Configuration) -> set[frozenset[str]]:
+    """Return the layout and the options of a configuration, and every two of them."""
+    said = [configuration.layout.name, *configuration.options]
+    return {frozenset(pair) for pair in product(said, said)}
+
+
 def behind_a_connector(seed: int = 0) -> Iterator[Trace]:
-    """Yield random traces without end on configurations with a second tier, one after the other."""
-    shapes = [configuration.shape("scheduler") for configuration in connector_configurations()]
-    for number in count(seed * ROUNDS):
-        yield from (random_trace(shape, number, withdraw=False) for shape in shapes)
+    """Yield traces without end on configurations with a second tier: scenarios about one, after each a random trace."""
+    shapes = [configuration.shape("scheduler") for configuration in early(connector_configurations())]
+    drawn = (random_trace(shape, number, withdraw=False) for number in count(seed * ROUNDS) for shape in shapes)
+    for story in SCENARIOS:
+        if story.tiered and not story.needs:
+            yield from _in_turn((story.trace(shape) for shape in shapes if story.applies(shape)), drawn)
+    yield from drawn
 
 
 def _in_turn(listed: Iterable[Trace], drawn: Iterator[Trace]) -> Iterator[Trace]:
