@@ -22,7 +22,7 @@ from benchmarks import sections, workload
 from benchmarks.throughput import clean, session
 from harness._util import pages
 from harness.engines import dirty_blocks
-from harness.engines.real_vllm import kind as adapter
+from harness.engines.real_vllm import clock
 
 OPERATIONS = 4_000
 REPEATS = 3
@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--write", metavar="FILE", type=Path, help="put the section into this page")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    adapter.perf_counter = time.process_time  # type: ignore[attr-defined]
+    clock.perf_counter = time.process_time  # type: ignore[attr-defined]
     rows: list[list[str]] = []
     usual = dirty_blocks.LOOK_EVERY
     for size in POOLS:
