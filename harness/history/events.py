@@ -23,7 +23,6 @@ from harness.trace.format import GroupKind, Height, Media
 FORMAT = "cachewitness.history"
 VERSION = 2
 
-
 Order = Literal["lru", "lru-used", "lru-leaves", "lru-restored", "lfu", "fifo", "random"]
 
 
@@ -696,7 +695,6 @@ def load(path: Path) -> History:
 
 def numbered(events: Iterable[Event]) -> list[Event]:
     """Give every event its place in the total order, and return them."""
-    out = list(events)
-    for seq, event in enumerate(out):
+    for seq, event in enumerate(out := list(events)):
         event.seq = seq
     return out
