@@ -39,6 +39,8 @@ KNOWN_TO_FUZZ = ("stale-hit", "partial-commit", "uncommitted-hit", "divergence")
 """Anomalies in vLLM 0.33 (docs/engines.md) behind which a campaign goes on, so that it lasts as long as it is to last."""
 CONNECTORS = ("simple", "simple-lazy", "offloading", "offloading-chunks", "offloading-sync", "multi")
 IN_FLIGHT = "simple-in-flight"
+MODELS = ("qwen3.5-0.8b", "gemma-3-27b", "deepseek-v4-flash", "glm-5.1", "gpt-oss-20b")
+"""These go through vLLM's own sizing, with and without a drafter."""
 LAYOUTS = ("full", "full-swa", "full-mamba", "full-swa-mamba")
 """On these connectors are run, with a memory that is short and copies that take two steps."""
 
@@ -69,10 +71,7 @@ def parts(source: Path, seconds: float, fuzzed: Path) -> dict[str, list[str]]:
     """Return the arguments of `cachewitness` by part; `fuzzed` is a file that lists what a campaign goes on behind."""
     run, engine = ["run", "--isolate", "no", "--engine"], f"vllm:source={source}"
     suites = {"scenarios": ("invariants", "scheduler"), "random": ("random", "scheduler-random", "differential")}
-    found = {
-        name: [*run, engine, *(word for suite in named for word in ("--suite", suite)), "--expected", KNOWN]
-        for name, named in suites.items()
-    }
+    found = {name: [*run, engine, *_of(*named), "--expected", KNOWN] for name, named in suites.items()}
     limit = ["--isolate", "no", "--seconds", f"{seconds:.0f}"]
     found["fuzz"] = ["fuzz", "--engine", engine, *limit, "--expected", str(fuzzed)]
     layouts = [word for layout in LAYOUTS for word in ("--layout", layout)]
@@ -81,7 +80,15 @@ def parts(source: Path, seconds: float, fuzzed: Path) -> dict[str, list[str]]:
         chosen = [f"{engine},connector={name}", "--suite", "scheduler-random", *slow]
         found[name] = [*run, *chosen, "--expected", KNOWN_OF_CONNECTORS]
     found[IN_FLIGHT] = [*found["simple"], "--option", "async_depth=1"]
+    found["hits-told"] = [*run, f"{engine},key_events=full", *_of("random", "scheduler-random"), "--layout", "full"]
+    models = [word for layout in MODELS for word in ("--layout", layout)]
+    found["sized"] = [*run, f"{engine},sized=pages", *_of("scheduler-random"), *models, "--seconds", "45"]
+    found["sized-drafts"] = [*found["sized"], "--option", "use_eagle=true"]
     return found
+
+
+def _of(*suites: str) -> list[str]:
+    return [word for suite in suites for word in ("--suite", suite)]
 
 
 def measure(given: argparse.Namespace) -> None:

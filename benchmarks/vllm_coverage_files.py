@@ -48,20 +48,22 @@ OWN = {
     "own-tests-of-offloading": ("simple_kv_offload", "kv_offload/cpu/test_manager.py"),
 }
 """vLLM's own tests of these files, under `tests/v1`, but for those that start an engine or a server."""
-_HISPARSE = "HiSparse: blocks of sparse attention that move between device and host, which no layout has"
-_CONFIGURATION = "sizes a pool or prints it when an engine starts; `sized` runs the planning (engines.md), no traffic does"
+_HISPARSE = "HiSparse: blocks of sparse attention that lie in two pools at once and move under a request while it runs"
 _ENGINE = "asked by the engine's loop, its statistics or its front end, for which the harness stands in"
 WHY: tuple[tuple[str, str], ...] = (
     (r"_?HiSparse.*|BlockPool\.(unpin_blocks|_notify_reuse)|.*take_host_cow_copies", _HISPARSE),
-    (r"CrossAttention.*", "cross-attention: models with an encoder of their own are not driven"),
-    (r"RSWA.*|CircularBuffer.*|SinkFullAttention.*", "a kind of group that no layout has"),
+    (r"CrossAttention.*", "cross-attention: its blocks hold an encoder's states, which no token names; nothing is cached"),
+    (r"RSWA.*", "R-SWA reads the prompt and a window behind it: the ledger knows one range of a group"),
+    (r"SinkFullAttention.*", "sinks: 0.33.0 raises a TypeError when it builds the manager (engines.md)"),
+    (
+        r"CircularBuffer.*",
+        "never asked: a ring has no keys, no window of its own, and no connector loads into it",
+    ),
     (r".*(Lookahead|lookahead).*", "lookahead hashes are switched off: a key would cover tokens behind its block"),
     (
         r".*(dcp|_kv_cache_device_name|get_none_hash_seed).*",
         "context parallelism, and what an engine sets up once for its workers",
     ),
-    (r".*(capacity|max_concurrency|generate_scheduler_kv_cache_config).*", _CONFIGURATION),
-    (r".*emit_cached_block_events", "told of hits by `kv_cache_report_mode=full` alone, which is not switched on"),
     (
         r".*(get_computed_blocks_for_connector|find_longest_cache_hit_per_group)",
         "for a connector that completes hits which differ by group (NIXL, between machines); none that is driven says so",
@@ -88,9 +90,7 @@ WHY: tuple[tuple[str, str], ...] = (
     ),
     (r"FreeKVCacheBlockQueue\.append", "not called by this release: blocks are given back several at a time"),
     (r"KVCacheCoordinatorNoPrefixCache\.find_longest_cache_hit", "never asked: without prefix caching nothing is looked up"),
-    (r"resolve_cache_hit_alignment_tokens", _ENGINE),
     (r".*\.evict_blocks", "not reached: a load within the step that fails and leaves blocks behind that have keys"),
-    (r"Request\.(from_engine_core_request|record_event)", _ENGINE),
     (r"Scheduler\.(get_grammar_bitmask|update_draft_token_ids_in_output)", "a grammar takes every token here: no mask is made"),
 )
 """Why functions are not entered, by a pattern of their names; the first that fits counts. Of any other it is not known."""

@@ -18,7 +18,7 @@ from functools import partial
 
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.checkers.router_view import ANYWHERE, Meant, RouterView, UntoldKeys
+from harness.checkers.router_view import ANYWHERE, Meant, RouterView, Untold, UntoldKeys
 from harness.checkers.wording import count
 from harness.history.events import (
     Header,
@@ -50,6 +50,8 @@ class KeyEventsTrue(Checker):
         self._rules = KeyEvents()
         self._groups: list[int] = []
         self._view, self._untold = RouterView(), UntoldKeys()
+        self._perhaps: set[tuple[int, int]] = set()
+        """(group, prefix) of which a page is taken for untold that perhaps never lost its key."""
         self._misled = False
         """Whether a false event was found since everything was told last: what it does to the view is not found again."""
 
@@ -82,6 +84,7 @@ class KeyEventsTrue(Checker):
         if node != UNKNOWN and event.group in self._groups:
             self._view.touch(event.group, node)
             self._untold.add(event.group, request, event.length)
+            self._perhaps.discard((event.group, node))
         return None
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
@@ -103,14 +106,33 @@ class KeyEventsTrue(Checker):
             yield _told(event, "malformed-key-event", _stored(event), problem)
         if group == NO_GROUP or event.block_size < 1:
             return
+        if self._rules.again and all(self._is_told(ledger, group, name) for name in event.hashes):
+            wrong = next(filter(None, map(partial(self._told_again, ledger, group, event), range(len(event.hashes)))), "")
+        else:
+            wrong = self._stored_anew(ledger, group, event)
+        if wrong:
+            self._misled = True
+            yield _told(event, "false-key-event", _stored(event), wrong)
+
+    def _stored_anew(self, ledger: Ledger, group: int, event: KvStored) -> str:
+        """Find the key of each block of an event, and take it into the routers' view; return what is wrong with the first."""
         behind = self._view.prefix(event.parent)
         start = ledger.trie.depth[behind] if behind >= 0 else 0
         meanings = self._untold.take(group, event, behind, start, self._view)
         for place, name in enumerate(event.hashes):
-            if wrong := self._store(group, event, place, name, next(meanings, Meant([]))):
-                self._misled = True
-                yield _told(event, "false-key-event", _stored(event), wrong)
-                return
+            meant = next(meanings, Meant([]))
+            again = self._rules.again and not meant.keys and self._view.pages(group, name)
+            wrong = self._told_again(ledger, group, event, place) if again else self._store(group, event, place, name, meant)
+            if wrong:
+                return wrong
+        return ""
+
+    def _is_told(self, ledger: Ledger, group: int, name: str) -> bool:
+        """Whether routers know of a page that has the prefix of a name, and no page with it is yet to be told."""
+        pages, node = self._view.pages(group, name), self._view.prefix(name)
+        if not pages or node < 0 or not self._untold.has(group, ledger.trie.depth[node], node):
+            return pages > 0
+        return (group, node) in self._perhaps and pages >= len(ledger.keys.published[group].get(node, ()))
 
     def _store(self, group: int, event: KvStored, place: int, name: str, meant: Meant) -> str:
         """Take into the routers' view a block that may mean any of some keys; return what is wrong with that."""
@@ -128,6 +150,16 @@ class KeyEventsTrue(Checker):
             return ""
         other = self._untold.elsewhere(group, event)
         return "the key over these tokens is behind another prefix" if other else "no key that was not told is over them"
+
+    def _told_again(self, ledger: Ledger, group: int, event: KvStored, place: int) -> str:
+        """Return what is wrong with a block that is hit and was told before: it is no page more."""
+        name, tokens = event.hashes[place], event.tokens[: (place + 1) * event.block_size]
+        for key in list(ledger.keys.published[group].get(self._view.prefix(name), {}).values())[:1]:
+            known = Untold(ledger.requests[key.r], key.length, key.node)
+            if not known.ends_with(tokens, self._view.prefix(event.parent)):
+                return f"{name!r} was told over other tokens, or behind another prefix"
+            return known.wrong_identity(event, place)
+        return ""
 
     def on_removed(self, ledger: Ledger, event: KvRemoved) -> Iterator[Finding]:
         """Take blocks out of the routers' view."""
@@ -153,11 +185,16 @@ class KeyEventsTrue(Checker):
         """Note a key that stands although it is told to be gone: in one call it may have ended and begun on the same page."""
         for key in list(ledger.keys.published[group].get(node, {}).values())[:1]:
             self._untold.add(group, ledger.requests[key.r], key.length)
+            self._perhaps.add((group, node))
 
     def on_cleared(self, ledger: Ledger, event: KvCleared) -> Found:
-        """Empty the routers' view."""
+        """Empty the routers' view: what has a key now is told behind that, be it that a hit was taken for it before."""
         self.opportunities += 1
         self._view.clear()
+        for group in self._groups if self._rules.again else ():
+            for keys in ledger.keys.published[group].values():
+                key = next(iter(keys.values()))
+                self._untold.expect(group, ledger.requests[key.r], key.length, len(keys))
         return None
 
     def _group(self, said: int) -> int:
@@ -227,6 +264,7 @@ class KeyEventsTrue(Checker):
     def _settle(self, ledger: Ledger) -> None:
         self._view.settle(ledger)
         self._untold.clear()
+        self._perhaps.clear()
         self._misled = False
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:

@@ -53,6 +53,10 @@ class RouterView:
         """Whether it cannot be said any more for which prefix a name stands."""
         return self._prefix_of.get(name, BEGINNING) < ANYWHERE
 
+    def pages(self, group: int, name: str) -> int:
+        """Return how many pages routers believe to have the prefix that a name stands for."""
+        return self._told[group, self._prefix_of[name]] if name in self._prefix_of else 0
+
     def store(self, group: int, name: str, node: int) -> None:
         """Note that one page more has a prefix."""
         self._prefix_of[name] = node
@@ -166,9 +170,20 @@ class UntoldKeys:
 
     def add(self, group: int, request: RequestRecord, length: int) -> None:
         """Note a key."""
+        self._of(group, request, length).pages += 1
+
+    def expect(self, group: int, request: RequestRecord, length: int, pages: int) -> None:
+        """Note that so many pages that have a key are yet to be told, at least."""
+        untold = self._of(group, request, length)
+        untold.pages = max(untold.pages, pages)
+
+    def _of(self, group: int, request: RequestRecord, length: int) -> Untold:
         node = request.nodes[length]
-        prefixes = self._keys.setdefault(group, {}).setdefault(length, {})
-        prefixes.setdefault(node, Untold(request, length, node)).pages += 1
+        return self._keys.setdefault(group, {}).setdefault(length, {}).setdefault(node, Untold(request, length, node))
+
+    def has(self, group: int, length: int, node: int) -> bool:
+        """Whether a page that has a key of a prefix was not told."""
+        return node in self._keys.get(group, {}).get(length, {})
 
     def take(self, group: int, event: KvStored, behind: int, start: int, view: RouterView) -> Iterator[Meant]:
         """Yield for each hash of an event the keys that it may mean; a key that is surely meant is told with that.

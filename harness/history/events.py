@@ -9,7 +9,7 @@ chunk key and a block hash are one thing here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -131,11 +131,12 @@ class KeyEvents(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an engine says of the events that it sends to routers (`kv_stored`, `kv_removed`, `kv_cleared`).
 
     `gaps`: the tokens of a `kv_stored` may be those of more blocks than it has hashes, and it does not say of which. `orphans`:
-    its parent may be a prefix that no event told.
+    its parent may be a prefix that no event told. `again`: it may tell of hits, whose keys were told before.
     """
 
     gaps: bool = False
     orphans: bool = False
+    again: bool = False
 
 
 AnswerDtype = Literal["float64", "float32", "bfloat16", "float16"]
@@ -693,8 +694,8 @@ def load(path: Path) -> History:
     return History(header, found, [-1] * len(found))
 
 
-def numbered(events: Iterable[Event]) -> list[Event]:
+def numbered(events: list[Event]) -> list[Event]:
     """Give every event its place in the total order, and return them."""
-    for seq, event in enumerate(out := list(events)):
+    for seq, event in enumerate(events):
         event.seq = seq
-    return out
+    return events

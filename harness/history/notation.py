@@ -9,6 +9,7 @@ The header comes first::
     group 2: full block 4 pool 1 of 0
     rules: alignment 4, eagle-drop 4, drafts 2, retention 0 on 1, shared-prefix-boundary, stores-logits, no-caching, progress 4
     rules: captures, reuse-distance 4, idle-resets, key-events, key-events-with-gaps, key-events-with-orphans, stats
+    rules: key-events-of-hits
 
 Events follow. Pages stand behind bars, group 0 first; what follows `#` is a comment::
 
@@ -113,6 +114,7 @@ PLAIN_RULES: dict[str, dict[str, Any]] = {
     "key-events": {"key_events": KeyEvents()},
     "key-events-with-gaps": {"key_events": KeyEvents(gaps=True)},
     "key-events-with-orphans": {"key_events": KeyEvents(orphans=True)},
+    "key-events-of-hits": {"key_events": KeyEvents(again=True)},
     "stats": {"stats": True},
 }
 

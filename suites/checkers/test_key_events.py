@@ -175,3 +175,61 @@ def test_events_of_an_engine_that_declares_none_are_refused() -> None:
 def test_the_event_of_the_format_says_nothing_that_it_was_not_given() -> None:
     event = KvStored(hashes=["h1"], tokens=[1, 2, 3, 4], block_size=4)
     assert (event.group, event.parent, event.salt, event.adapter, event.media) == (-1, "", "", "", [])
+
+
+# --- hits that are told again -----------------------------------------------------------------------------------------------
+
+AGAIN = HEADER.replace("key-events", "key-events-of-hits")
+TOLD = AGAIN + A + "step 1: a 0..9 | 1 2 3\nstored 0 h1 h2 | x:8 by 4 @1\n"
+B = "submit b x:12\nhit b 8 | 1 2\ntake b | 1 2 4\n"
+LAST = "publish 0/4 b:12\nstep 2: b 8..12 | 1 2 4\n"
+NEW = "stored 0 h3 | x[8]:4 by 4 behind h2 @2\n"
+
+
+def test_a_hit_may_be_told_again_where_that_is_declared() -> None:
+    """It is no page more: when the request is gone and its pages lose their keys, routers are right again."""
+    gone = "finish b\ndrop b\nfinish a\ndrop a\n" + "".join(f"unpublish 0/{page} reset\n" for page in (1, 2, 4)) + "reset ok\n"
+    told = "stored 0 h1 h2 | x:8 by 4 @2\n"
+    after = one_request("c", "z:5", "6 7", 5) + "step 3: c 0..5 | 6 7\ncleared @3\nstored 0 h9 | z:4 by 4 @3\n"
+    assert found(TOLD + B + LAST + told + NEW + gone + after) == []
+    assert found(TOLD.replace("-of-hits", "") + B + LAST + told + NEW) == ["false-key-event"]
+
+
+def test_what_is_told_of_a_hit_is_of_the_prefix_that_is_hit() -> None:
+    """Over other tokens, behind itself, with another salt, or of a block that no page has, it is false."""
+    lies = (
+        "stored 0 h1 h2 | y:8 by 4",
+        "stored 0 h1 h2 | x:8 by 4 behind h2",
+        "stored 0 h1 h2 | x:8 by 4 salt=s",
+        "stored 0 h1 h2 h7 | x:12 by 4",
+    )
+    for lie in lies:
+        assert found(TOLD + B + LAST + NEW + f"{lie} @2\n") == ["false-key-event"], lie
+
+
+def test_a_page_more_of_a_prefix_is_told_whether_a_hit_of_it_comes_before_or_behind() -> None:
+    """Two pages of one prefix, of which one is told and hit in the step that fills the other."""
+    more = "submit c x:5\ntake c | 5 6\npublish 0/5 c:4\n"
+    step = "publish 0/4 b:12\nstep 2: b 8..12 | 1 2 4; c 0..5 | 5 6\n"
+    hit, page = "stored 0 h1 h2 | x:8 by 4 @2\n", "stored 0 h1 | x:4 by 4 @2\n"
+    for events in (hit + page, page + hit):
+        assert found(TOLD + B + more + step + events + NEW) == []
+    assert found(TOLD + B + more + step + NEW) == ["lost-key-event"]
+
+
+def test_a_page_that_goes_leaves_another_of_the_prefix_to_be_hit() -> None:
+    """A router that was told so does not take the hit for a page more."""
+    more = "submit c x:5\ntake c | 5 6\npublish 0/5 c:4\nstep 2: c 0..5 | 5 6\nstored 0 h1 | x:4 by 4 @2\nfinish c\ndrop c\n"
+    lost = "submit d y:4\ntake d | 5\nunpublish 0/5 evict\npublish 0/5 d:4\n"
+    events = "removed 0 h1 @3\nstored 0 h1 h2 | x:8 by 4 @3\nstored 0 h8 | y:4 by 4 @3\n"
+    assert found(TOLD + more + lost + "step 3: d 0..4 | 5\n" + events) == []
+
+
+def test_a_reset_between_a_hit_and_a_key_of_its_prefix_does_not_make_the_key_false() -> None:
+    """Nothing is told before the second step ends; then a key, a hit of it, that all is gone, and the key again."""
+    before = AGAIN + A + "submit b x:12\nhit b 8 | 1 2\ntake b | 1 2 4\n"
+    reset = "finish a\nfinish b\ndrop a\ndrop b\nunpublish 0/1 reset\nunpublish 0/2 reset\nreset ok\n"
+    anew = one_request("c", "x:9", "5 6 7", 9)
+    told = "stored 0 h1 h2 | x:8 by 4 @1\n"
+    steps = f"begin 1: a 0..9 | 1 2 3; b 8..12 | 1 2 4\n{reset}{anew}begin 2: c 0..9 | 5 6 7\nend 1\n"
+    assert found(before + steps + told + told + "cleared @1\n" + told + "end 2\n") == []

@@ -68,3 +68,15 @@ def test_what_its_events_leave_open_is_reported_on_demand(layout: str) -> None:
     """vllm-project/vllm#44451; without groups that are pruned nothing is left open."""
     assert {finding.anomaly for finding in _run(",key_events=strict", layout, "manager").findings} == {"malformed-key-event"}
     assert not _run(",key_events=strict", "full", "manager").findings
+
+
+@pytest.mark.parametrize("height", [pytest.param("manager", marks=REAL), pytest.param("scheduler", marks=REAL)])
+def test_routers_are_told_of_hits_on_demand(height: Height) -> None:
+    """Full attention's are told right; of pruned groups 0.33 tells blocks that have no key (vllm-project/vllm#57358)."""
+    stored = {}
+    for engine in ("", ",key_events=full"):
+        result = _run(engine, "full", height)
+        assert not result.findings
+        stored[engine] = sum(isinstance(event, KvStored) for event in result.history.events)
+    assert stored[",key_events=full"] > stored[""]
+    assert {finding.anomaly for finding in _run(",key_events=full", "full-mamba", height).findings} == {"false-key-event"}

@@ -126,10 +126,13 @@ def test_the_example_connector_outside_of_that(first: Submit, second: Submit, op
 
 
 def test_the_example_connector_takes_back_what_the_device_has_already() -> None:
-    """A folder of 32 tokens is found where the device has 48, and what is loaded beyond that is −16 tokens."""
+    """A folder of 32 tokens is found where the device has 48, and what is loaded beyond that is −16 tokens.
+
+    So operators are told of 48 tokens that the device had, and the request goes on behind 32.
+    """
     served = [[Submit(f"r{i}", f"a:{length}"), Step(), Step(), Finish(f"r{i}"), Step()] for i, length in enumerate((33, 49))]
     result = tell("example", [op for ops in served for op in ops] + [Submit("r2", "a:49"), Step()], max_num_batched_tokens=128)
-    assert [finding.anomaly for finding in result.findings] == ["lost-hit"]
+    assert [finding.anomaly for finding in result.findings] == ["lost-hit", "false-statistics"]
 
 
 @pytest.mark.parametrize("connector", CONNECTORS)

@@ -52,10 +52,10 @@ class Assembled(NamedTuple):
     clock: Clock
 
 
-def manager_engine(header: TraceHeader, options: Options, source: Source, sized: str = "") -> Assembled:
+def manager_engine(header: TraceHeader, options: Options, source: Source, sized: str = "", *, full: bool = False) -> Assembled:
     """Return vLLM's cache manager under the harness's scheduling, `sized` by vLLM itself if it says how.
 
-    Raises UsageError for what this release cannot do.
+    `full`: key events tell of hits as well. Raises UsageError for what this release cannot do.
     """
     clock, interval = Clock(), interval_of(header, options, source)
     if sized:
@@ -69,7 +69,7 @@ def manager_engine(header: TraceHeader, options: Options, source: Source, sized:
     timed = TimedManager(core, clock)
     adapter = ManagerAdapter(
         ObservedManager(timed, source.utils.get_group_id),
-        timed.new_requests(request_maker(source, sizes[1], options)),
+        timed.new_requests(request_maker(source, sizes[1], options, full=full)),
         options.max_model_len,
         chunk_split(source, header, options, core, sizes),
         options.scheduler_reserve_full_isl,
@@ -80,11 +80,18 @@ def manager_engine(header: TraceHeader, options: Options, source: Source, sized:
 
 
 def scheduler_engine(
-    header: TraceHeader, options: Options, source: Source, connector: Asked | None = None, sized: str = ""
+    header: TraceHeader,
+    options: Options,
+    source: Source,
+    connector: Asked | None = None,
+    sized: str = "",
+    *,
+    full: bool = False,
 ) -> Assembled:
     """Return vLLM's scheduler over the cache manager that it makes, with a connector if one is asked for.
 
-    It is `sized` by vLLM itself if that says how. Raises UsageError for what this release cannot do.
+    It is `sized` by vLLM itself if that says how. `full`: key events tell of hits as well. Raises UsageError for what this
+    release cannot do.
     """
     _refuse(header, options, source, connector)
     options, special = dataclasses.replace(options, num_speculative_tokens=most_drafts(options)), request_options(header)
@@ -103,7 +110,7 @@ def scheduler_engine(
     core = scheduler.kv_cache_manager
     timed = TimedManager(core, clock)
     observed = ObservedManager(timed, source.utils.get_group_id, tiered=connector is not None, published=True)
-    new_request = timed.new_requests(request_maker(source, sizes[1], options))
+    new_request = timed.new_requests(request_maker(source, sizes[1], options, full=full))
     rules = replace(rules_of(header, options, source, core, sizes, interval), stats=True)
     rules = replace(rules, alignment=getattr(config, "cache_hit_alignment_tokens", None) or rules.alignment)
     described = _described(header, options, source, rules)

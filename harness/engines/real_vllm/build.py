@@ -206,16 +206,27 @@ def manager(source: Source, config: Any, sizes: tuple[int, int], options: Option
     return fill(source, source.manager.KVCacheManager, offered, needed)
 
 
-def request_maker(source: Source, hash_block_size: int, options: Options) -> NewRequest:
-    """Return a function that turns a submit and its tokens into vLLM's Request, as its engine does with a client's message."""
+def request_maker(source: Source, hash_block_size: int, options: Options, *, full: bool = False) -> NewRequest:
+    """Return a function that turns a submit and its tokens into vLLM's Request, as its engine does with a client's message.
+
+    `full`: of each request key events tell what it hits, as its client asks for.
+    """
     hash_function = source.part("utils.hashing", "sha256")
     source.utils.init_none_hash(hash_function)
     hasher_arguments = {"hash_block_size": hash_block_size, "caching_hash_fn": hash_function}
     hasher = fill(source, source.utils.get_request_block_hasher, hasher_arguments, hasher_arguments)
     sampling = source.part("sampling_params", "SamplingParams")
-    plain = sampling(max_tokens=options.max_model_len)
+    asks = {"extra_args": {"kv_cache_report_mode": "full"}} if full else {}
+    plain, constraint = (
+        sampling(max_tokens=options.max_model_len, **asks),
+        source.part("sampling_params", "StructuredOutputsParams"),
+    )
     sent, taken = source.part("v1.engine", "EngineCoreRequest"), source.request.Request.from_engine_core_request
     adapters: dict[str, Any] = {}
+
+    def wants(op: Submit) -> dict[str, Any]:
+        follows = {"structured_outputs": constraint(regex=".*")} if op.grammar else {}
+        return {"max_tokens": op.generate or options.max_model_len, **asks, **follows}
 
     def new_request(op: Submit, tokens: list[int]) -> Any:
         if op.adapter and op.adapter not in adapters:
@@ -223,7 +234,7 @@ def request_maker(source: Source, hash_block_size: int, options: Options) -> New
         offered = {
             "request_id": op.r,
             "prompt_token_ids": tokens,
-            "sampling_params": sampling(max_tokens=op.generate) if op.generate else plain,
+            "sampling_params": sampling(**wants(op)) if op.generate or op.grammar else plain,
             "resumable": op.session,
             "priority": op.priority,
             "pooling_params": None,

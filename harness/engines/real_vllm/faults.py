@@ -14,6 +14,8 @@ from harness.engines.real_vllm.simple_faults import SIMPLE
 from harness.engines.real_vllm.worker_faults import WORKER
 
 UNDONE = SHIPPED + SHIPPED_SCHEDULER + SHIPPED_CONNECTED
+TELL_HITS = ("vllm-hit-told-behind-itself",)
+"""Faults in what routers are told of hits."""
 FAULTS = {mutant.name: mutant for mutant in SIMPLE + UNDONE + IMITATED + SCHEDULED + REQUESTED + CONNECTED + WORKER}
 
 
@@ -36,4 +38,5 @@ def kind_of(mutant: Mutant) -> str:
 def needs(mutant: Mutant) -> str:
     """Return the options of the engine without which there is nothing to plant the fault into, as they are written."""
     connector = {**CONNECTOR_OF, **SHIPPED_CONNECTOR_OF}.get(mutant.name, "")
-    return f",connector={connector}" if connector else ""
+    hits = ",key_events=full" if mutant.name in TELL_HITS else ""
+    return f",connector={connector}" if connector else hits

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.engines.real_vllm.build import fill
 from harness.engines.real_vllm.source import Source
 
 
@@ -34,15 +33,13 @@ class Grammars:
     """The grammars that are being compiled."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
         self._waiting = source.part("v1.request", "RequestStatus")["WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"]
         self._left: dict[Any, int] = {}
 
     def compile(self, request: Any, steps: int) -> None:
-        """Let a request wait for its grammar for so many steps."""
-        made = self._source.part("v1.structured_output.request", "StructuredOutputRequest")
-        request.structured_output_request = fill(self._source, made, {"params": None}, ["params"])
-        request.status = self._waiting
+        """Let a request wait for its grammar for so many steps. Raises RuntimeError if it does not wait for one."""
+        if request.status != self._waiting:
+            raise RuntimeError(f"{request.request_id} asks for a grammar, and its status is {request.status!s}")
         self._left[request] = steps
 
     def step_begins(self) -> None:

@@ -96,13 +96,13 @@ def _computing(header: TraceHeader, options: Mapping[str, str]) -> OnTensors:
 def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     begun = perf_counter()
     source = load(options.get("source", ""))
-    asked = read_options(header, source)
+    asked, full = read_options(header, source), options.get("key_events") == "full"
     sized = options.get("sized", "")
     if header.height == "scheduler":
         connector = asked_for(options.get("connector", ""), options.get("load_failure", "recompute"), source)
-        assembled = scheduler_engine(header, asked, source, connector, sized)
+        assembled = scheduler_engine(header, asked, source, connector, sized, full=full)
     else:
-        assembled = manager_engine(header, asked, source, sized)
+        assembled = manager_engine(header, asked, source, sized, full=full)
     engine = VllmEngine(_limited(header, assembled.header, options, source), assembled.adapter, assembled.clock)
     if options.get("key_events") == "strict" and isinstance(assembled.adapter, RealScheduler):
         assembled.adapter.publisher.mixed = True
@@ -121,9 +121,10 @@ def _limited(trace: TraceHeader, header: Header, options: Mapping[str, str], sou
         limits["vectors"] = "vLLM sets blocks aside for the drafts of a draft model alone; the reference does so for all"
     if why := _out_of_step(trace, release_name(source)):
         limits["differential"] = f"{why}; this is {source.version!r}"
-    if options.get("key_events") == "strict" and header.rules.key_events is not None:
-        rules = msgspec.structs.replace(header.rules, key_events=KeyEvents())
-        header = msgspec.structs.replace(header, rules=rules)
+    told = header.rules.key_events
+    if told is not None and (events := options.get("key_events")) in ("strict", "full"):
+        told = KeyEvents() if events == "strict" else msgspec.structs.replace(told, again=True)
+        header = msgspec.structs.replace(header, rules=msgspec.structs.replace(header.rules, key_events=told))
     return msgspec.structs.replace(header, capabilities=capabilities, not_applicable=limits)
 
 
@@ -191,7 +192,8 @@ ENGINE = EngineKind(
         "connector": "at scheduler height: the KV connector that it loads from and stores to (docs/engines.md)",
         "load_failure": "with a connector: `fail` ends a request whose load fails; by default it is computed (`recompute`)",
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
-        "key_events": "`strict`: events for routers may leave nothing open, which those of sparse groups do",
+        "key_events": "events for routers: `strict`, they may leave nothing open, which those of sparse groups do; `full`, "
+        "they tell of hits as well (`kv_cache_report_mode`)",
         "tensors": "a precision: its scheduler's steps are computed on a small model's tensors, see the engine `toy`",
         "sized": "`pages`, or MiB of memory: the model of the trace's layout goes through vLLM's own sizing (docs/engines.md)",
         "withdraw": "`yes`: also run traces that withdraw a request from its step, which vLLM does not survive",

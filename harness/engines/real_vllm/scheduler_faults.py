@@ -181,6 +181,20 @@ SCHEDULED: tuple[Mutant, ...] = (
         group="G",
     ),
     fault(
+        Edit(
+            POOL,
+            "BlockPool",
+            "emit_cached_block_events",
+            "parent_block_hash: ExternalBlockHash | None = None",
+            "parent_block_hash: ExternalBlockHash | None = cached_hashes[-1]",
+        ),
+        name="vllm-hit-told-behind-itself",
+        what="The blocks of a hit are told as if they came behind the last of them.",
+        anomaly="false-key-event",
+        checker="key-events",
+        group="I",
+    ),
+    fault(
         Edit(POOL, "BlockPool", "get_usage", "self.num_gpu_blocks - 1", "self.num_gpu_blocks"),
         name="vllm-null-block-in-use",
         what="The null block, which nobody can be given, counts as a block of the pool that is in use.",
