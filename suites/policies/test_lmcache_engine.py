@@ -24,6 +24,7 @@ from harness.verdict.result import EXIT_PASS, Result
 from harness.verdict.summary import Report
 from reference_impl.lmcache.groups import KVLayerGroups, RegistrationError, create_engine_group_infos
 from reference_impl.lmcache.spec import DEFAULT_CHUNK_SIZE
+from suites.support.sampled import sampled
 
 APART = {"separate_object_groups": True}
 
@@ -63,7 +64,7 @@ def run(chosen: list[Configuration]) -> Report:
     )
 
 
-@pytest.mark.parametrize("configuration", configurations(), ids=lambda configuration: configuration.name)
+@pytest.mark.parametrize("configuration", sampled(configurations()), ids=lambda configuration: configuration.name)
 def test_every_rule_holds_on_the_configuration(configuration: Configuration) -> None:
     """And the tier served: hits to which it contributed."""
     report = run([configuration])

@@ -18,6 +18,7 @@ from harness.vectors.form import Facts, LifecycleExpected
 from harness.vectors.lifecycle import Comparison
 from suites.support.engine_kinds import only
 from suites.support.published_vectors import files
+from suites.support.sampled import sampled
 
 VLLM = store.folder() / "vllm"
 
@@ -76,7 +77,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize("mutant", sampled(MUTANTS))
 def test_a_seeded_fault_fails_a_lifecycle(mutant: str) -> None:
     """Each is killed by some trace, at the height where there is something to plant it into."""
     came = consume(files()["vllm", "lifecycle"], parse(f"reference:mutant={mutant}"))
@@ -119,7 +120,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(("policy", "mutant"), [(policy, mutant) for policy, own in OTHERS.items() for mutant in own])
+@pytest.mark.parametrize(("policy", "mutant"), [(policy, one) for policy, own in OTHERS.items() for one in sampled(own)])
 def test_a_seeded_fault_of_another_policy_fails_a_lifecycle(policy: str, mutant: str) -> None:
     came = consume(files()[policy, "lifecycle"], parse(f"reference:mutant={mutant}"))
     assert came.failures

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# The tests with every configuration and every fault: those that take some of many in ci/check.sh take all of them here.
+# Needs the `dev` extra in the Python that `python` names. Arguments go to pytest. Exits with pytest's status.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+exec </dev/null
+
+CACHEWITNESS_TESTS=all exec python -m pytest --numprocesses=auto --dist=worksteal "$@"
