@@ -3,10 +3,10 @@
     python -m benchmarks.score_rates [--runs 20000] [--write docs/score.md]
 
 A model answers each question right, wrong, or undecided; every run decides an undecided one anew with a coin, so that a share
-`noise` of the answers differs between any two runs. Where questions share prefixes, `lumps` says how noise comes: a prefix in
-twenty is read another way and loses or gains a tenth of its answers at once, in every run anew. A damaged cache makes right
-answers wrong (`lost`, of all questions) and wrong ones right (`gained`), or ruins half of one prefix (`ruined`). The cold run,
-its repetition and every arm are drawn, counted, and handed to `harness.score.decision.decide`, which is what judges a real run.
+`noise` of the answers differs between any two runs. Where questions share prefixes, `lump` says how noise comes: a prefix in
+twenty is read another way and loses or gains that share of its answers at once, in every run anew. A damaged cache makes right
+answers wrong (`lost`, of all questions) and wrong ones right (`gained`), or ruins a share of one prefix (`ruined`). The cold
+run, its repetition and every arm are drawn, counted, and handed to `harness.score.decision.decide`, which judges real runs.
 
 Needs numpy, which lm-eval brings along.
 """
@@ -30,9 +30,8 @@ TITLE = "## How often the gate errs"
 RIGHT = 0.8
 CHUNK = 500
 """Runs that are drawn at a time."""
-LUMP_CHANCE, LUMP = 0.05, 0.1
-LUMPED = LUMP_CHANCE * LUMP
-"""The share of answers in which two runs differ by lumps: half of those hit change, in either run."""
+LUMP_CHANCE = 0.05
+"""How often a prefix loses or gains a lump of its answers. Half of those hit change, in either of two runs."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +44,21 @@ class World:
     lost: float = 0.0
     gained: float = 0.0
     prefixes: int = 0
-    lumps: bool = False
-    ruined: bool = False
+    lump: float = 0.0
+    ruined: float = 0.0
     repeated: bool = True
     cold_noise: float | None = None
     margin: float = 0.01
 
 
 SOUND = [
-    *(World(n, noise) for n in (50, 200, 400, 1319) for noise in (0.002, 0.005, 0.02, 0.05)),
+    *(World(n, noise) for n in (16, 50, 200, 400, 1319, 5000) for noise in (0.002, 0.005, 0.02, 0.05)),
     *(World(n, noise, arms=5) for n in (50, 400, 1319) for noise in (0.002, 0.02, 0.05)),
     *(World(1319, noise, arms=3, repeated=False) for noise in (0.005, 0.05)),
-    *(World(1319, noise, arms=3, cold_noise=0.0) for noise in (0.005, 0.02)),
-    *(World(prefixes * 50, 0.02, arms=3, prefixes=prefixes, lumps=lumps) for prefixes in (8, 26) for lumps in (False, True)),
-    World(150, 0.02, arms=3, prefixes=3, lumps=True),
+    *(World(n, noise, arms=3, cold_noise=0.0) for n in (400, 1319, 5000) for noise in (0.005, 0.02, 0.05)),
+    *(World(prefixes * 50, 0.02, arms=3, prefixes=prefixes, lump=lump) for prefixes in (8, 26) for lump in (0.0, 0.1, 0.3)),
+    *(World(prefixes * 50, 0.05, prefixes=prefixes, lump=lump) for prefixes in (8, 26, 100) for lump in (0.0, 0.1, 0.3, 0.5)),
+    World(150, 0.02, arms=3, prefixes=3, lump=0.1),
     World(400, 0.02, margin=0.05, arms=3),
 ]
 DAMAGED = [
@@ -68,12 +68,11 @@ DAMAGED = [
     *(World(1319, noise, lost=0.05, gained=0.05) for noise in (0.0, 0.02)),
     *(World(1319, noise, lost=0.02, gained=gained, repeated=False) for noise in (0.0, 0.02) for gained in (0.0, 0.02)),
     World(1300, 0.02, lost=0.02, prefixes=26),
-    World(1300, 0.02, prefixes=26, ruined=True),
-    World(400, 0.02, prefixes=8, ruined=True),
+    *(World(prefixes * 50, 0.02, prefixes=prefixes, ruined=ruined) for prefixes in (8, 26, 100) for ruined in (0.5, 0.9)),
     World(50, 0.02, lost=0.2),
     World(50, 0.02, lost=0.06, margin=0.05),
     World(200, 0.02, lost=0.01),
-    World(400, 0.02, lost=0.01, prefixes=8, lumps=True),
+    World(400, 0.02, lost=0.01, prefixes=8, lump=0.1),
 ]
 
 
@@ -84,7 +83,7 @@ def simulate(world: World, runs: int, seed: int) -> Counter[str]:
     sizes = [world.n // world.prefixes] * world.prefixes if world.prefixes else [world.n]
     for begin in range(0, runs, CHUNK):
         count = min(CHUNK, runs - begin)
-        parts = [_part(world, size, count, draw, ruined=world.ruined and i == 0) for i, size in enumerate(sizes)]
+        parts = [_part(world, size, count, draw, ruined=world.ruined * (i == 0)) for i, size in enumerate(sizes)]
         found += _judged(world, parts, count)
     return found
 
@@ -104,9 +103,9 @@ def _counts(world: World, rows: Sequence[Any]) -> Counts:
     return Counts(whole, tuple(tallies) if world.prefixes else (), world.repeated)
 
 
-def _part(world: World, size: int, runs: int, draw: Any, *, ruined: bool) -> list[list[list[int]]]:
+def _part(world: World, size: int, runs: int, draw: Any, *, ruined: float) -> list[list[list[int]]]:
     """Return the tallies (n, right, lost, gained, alone, again) of one prefix, by arm and run."""
-    noise = world.noise - (LUMPED if world.lumps else 0)
+    noise = world.noise - LUMP_CHANCE * world.lump
     shares = np.array([RIGHT - noise, 1 - RIGHT - noise, 2 * noise])
     state = np.searchsorted(np.cumsum(shares), draw.random((runs, size), dtype=np.float32))
     cold = _answers(state, draw)
@@ -129,18 +128,18 @@ def _answers(state: Any, draw: Any) -> Any:
 
 
 def _lumped(right: Any, world: World, draw: Any) -> Any:
-    """Return answers of which a prefix in twenty has a tenth changed in one direction, either being as likely."""
-    if not world.lumps:
+    """Return answers of which a prefix in twenty has a share changed in one direction, either being as likely."""
+    if not world.lump:
         return right
     way = draw.random((len(right), 1))
-    hit = draw.random(right.shape, dtype=np.float32) < LUMP
+    hit = draw.random(right.shape, dtype=np.float32) < world.lump
     return (right & ~((way < LUMP_CHANCE / 2) & hit)) | ((way > 1 - LUMP_CHANCE / 2) & hit)
 
 
-def _damaged(right: Any, world: World, draw: Any, *, ruined: bool) -> Any:
+def _damaged(right: Any, world: World, draw: Any, *, ruined: float) -> Any:
     chance = draw.random(right.shape, dtype=np.float32)
     if ruined:
-        return right & (chance < 0.5)
+        return right & (chance >= ruined)
     if not (world.lost or world.gained):
         return right
     return (right & (chance >= world.lost / RIGHT)) | (~right & (chance < world.gained / (1 - RIGHT)))
@@ -177,8 +176,8 @@ def told(world: World) -> str:
         f"{100 * world.lost:g} lost" if world.lost else "",
         f"{100 * world.gained:g} gained" if world.gained else "",
         f"{world.prefixes} prefixes" if world.prefixes else "",
-        "noise in lumps" if world.lumps else "",
-        "half of one prefix ruined" if world.ruined else "",
+        f"noise in lumps of {100 * world.lump:g} %" if world.lump else "",
+        f"{100 * world.ruined:g} % of one prefix ruined" if world.ruined else "",
         "" if world.repeated else "no `off-again`",
         "cold runs always agree" if world.cold_noise == 0.0 else "",
         f"margin {100 * world.margin:g}" if world != replace(world, margin=0.01) else "",

@@ -141,7 +141,7 @@ def score(**options: Any) -> int:
     from harness.engines.answers import BackendError, Opening
     from harness.score import arms, offline
     from harness.score.gate import Rules
-    from harness.score.pairs import Unpaired
+    from harness.score.pairs import Unpaired, near_tie_of
     from harness.verdict.result import EXIT_UNKNOWN
 
     tiered = policies.get(options["policy"]).tiered
@@ -153,7 +153,7 @@ def score(**options: Any) -> int:
     rules = Rules(
         tiered=tiered,
         tokens=_tokens(options, engine.bit_exact),
-        near_tie=_near_tie(options),
+        near_tie=near_tie_of(engine.dtype),
         margin=options["margin"] / 100,
         min_share=options["min_share"] / 100,
         floor=task.floor(server=engine.lm is not None) if options["floor"] is None else options["floor"] / 100,
@@ -201,12 +201,16 @@ def _debug(error: Exception) -> None:
 
 
 class _Engine(NamedTuple):
-    """The engine's name, how it is opened for an arm, and lm-eval's model for it if that is not the in-process one."""
+    """The engine's name, how it is opened for an arm, and lm-eval's model for it if that is not the in-process one.
+
+    `dtype` is what it computes in, empty if nobody said: most servers compute in bfloat16.
+    """
 
     name: str
     open: Open
     lm: Callable[[Asking], Any] | None = None
     bit_exact: bool = False
+    dtype: str = ""
 
 
 def _engine(options: dict[str, Any]) -> _Engine:
@@ -221,12 +225,13 @@ def _engine(options: dict[str, Any]) -> _Engine:
             raise UsageError("--release: a server has the release that it is; leave it out beside --base-url")
         chosen = {key: options[key] for key in ("model", "concurrent", "timeout")}
         server = Server(options["base_url"], options["cold_url"] or "", **chosen)
-        return _Engine(server.name, server.open, server.lm)
+        return _Engine(server.name, server.open, server.lm, dtype=options["dtype"] or "bfloat16")
     if options["cold_url"] or options["model"]:
         raise UsageError("--cold-url, --model: these belong to a server; give --base-url")
     spec, answerer = answerer_of(options["engine"], options["policy"], options["release"])
-    exact = spec.kind.bit_exact and options["device"] == "cpu"
-    return _Engine(spec.text, partial(answerer, dict(spec.options)), bit_exact=exact)
+    chosen = {key: options[key] for key in ("dtype", "device") if options[key]} | spec.options
+    exact = spec.kind.bit_exact is not None and spec.kind.bit_exact(chosen)
+    return _Engine(spec.text, partial(answerer, dict(spec.options)), bit_exact=exact, dtype=chosen.get("dtype", ""))
 
 
 def _tokens(options: dict[str, Any], exact: bool) -> Tokens:
@@ -238,13 +243,6 @@ def _tokens(options: dict[str, Any], exact: bool) -> Tokens:
     if options["tokens"] != "auto":
         return "strict" if options["tokens"] == "strict" else "reported"
     return "declared" if options["bit_exact"] or exact else "reported"
-
-
-def _near_tie(options: dict[str, Any]) -> float:
-    """Return the margin of a near-tie; most servers compute in bfloat16."""
-    from harness.score.pairs import near_tie_of
-
-    return near_tie_of(options["dtype"] or ("bfloat16" if options["base_url"] else ""))
 
 
 def _task(options: dict[str, Any]) -> Task:

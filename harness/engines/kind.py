@@ -90,8 +90,9 @@ class EngineKind:
     is_reference: bool = False
     """What it decides is a reference's own doing, so that without a fault the reference would be compared with itself."""
     answerer: Answerer | None = None
-    bit_exact: bool = False
-    """It declares that its answers on a CPU do not depend on chance, on a batch, or on what was cached, but for near-ties."""
+    bit_exact: Callable[[Mapping[str, str]], bool] | None = None
+    """Tells with which options, `dtype` and `device` among them, it declares that its answers do not depend on chance, on a
+    batch, or on what was cached, but for near-ties. None: with none."""
     computes: bool = False
     answers: Answers | None = None
     faults: Callable[[], Mapping[str, Mutant]] = dict

@@ -65,10 +65,11 @@ class Context:
 
     def _check(self, ask: Ask) -> None:
         length = len(self._tokens.get(ask.prompt, ()))
-        if self.limit and length >= self.limit:
+        if self.limit and length and length + ask.max_tokens > self.limit:
             raise UsageError(
-                f"question {ask.id}: its prompt has {length:,} tokens, and the server's context is {self.limit:,} long "
-                "(max_model_len in /v1/models), which leaves none for an answer; give fewer --shots, or it a longer context"
+                f"question {ask.id}: its prompt has {length:,} tokens and its answer may have {ask.max_tokens:,}, and the "
+                f"server's context is {self.limit:,} long (max_model_len in /v1/models); give fewer --shots or --max-tokens, "
+                "or it a longer context"
             )
 
 

@@ -5,14 +5,18 @@ with the cold run repeated: `alone` were lost by the arm and not by the repetiti
 look for a loss, each with its share of the error rate; Holm's correction is over the arms.
 
 * **net**: losing prevails over gaining. Flips the sign of each prefix; without prefixes that is McNemar's exact test.
-* **noise**: the arm loses more than the repetition, even if as many losses are forgiven as a true rate of one margin costs by
-  chance. Gains do not count, so an arm that ruins as many answers as it happens to mend is found.
-* **share**: of one prefix more right answers are lost than noise ever takes, a tenth, or three times what the repetition loses.
-  It finds the one bad prefix, of which the other two, for which a prefix is one observation, know nothing.
+* **noise**: the arm loses more than the repetition, even if as many losses are forgiven as a true rate of one margin, or of a
+  fortieth, costs by chance. A fortieth is what is lost where one answer in twenty differs, which a cached run may have of
+  rounding at other places even where two cold runs never differ. Gains do not count, so an arm that ruins as many answers as it
+  happens to mend is found.
+* **share**: of one prefix more than half of the right answers are lost, or more than three times the share that the repetition
+  loses; where no prefixes are shared, more than a tenth of all. It finds the one bad prefix, of which the other two, for which
+  a prefix is one observation, know nothing.
 
 An arm passes if two bounds, each with its full error rate, exclude a loss of the margin: that of the net change, and that of
 what is lost beyond the repetition. Where there is no repetition, all that is lost must be less than the margin. So gains buy
-nothing. Where prefixes are shared, the bounds must hold with prefixes for observations as well.
+nothing. Where prefixes are shared, the bounds must hold with prefixes for observations as well, and none of them may have lost
+significantly more than a tenth: what chance moves together is one observation, which proves no loss and allows no pass.
 """
 
 from __future__ import annotations
@@ -28,10 +32,14 @@ from harness.score.statistics import ALPHA, clustered_lower, holm, mcnemar, n_fo
 Test = Literal["net", "noise", "share"]
 WEIGHTS: dict[Test, float] = {"net": 0.6, "noise": 0.3, "share": 0.1}
 """How the error rate of an arm is divided; without a repetition `net` has that of `noise` too."""
+CHANCE_LOSS = 0.025
+"""What chance alone costs where one answer in twenty differs between two runs, as a share of the questions."""
 FORGIVEN_BETA = 0.001
-"""How often a rate of one margin costs more answers than are forgiven."""
+"""How often such a rate, or that of one margin if it is larger, costs more answers than are forgiven."""
 NOISE_SHARE = 0.1
-"""The share of the right answers of one prefix that noise may take."""
+"""Independent noise takes no larger share of the right answers of one prefix, or of all questions."""
+LUMP_SHARE = 0.5
+"""So large a share of one prefix may be lost by chance at once, because its questions were read another way together."""
 NOISE_TIMES = 3
 """Or so many times the share that the repetition of the cold run loses."""
 NOISE_MAX = 0.1
@@ -89,14 +97,15 @@ def decide(arms: Sequence[Counts], risk: Risk) -> list[Decision]:
 def _decision(arm: Counts, p: float, test: Test, p_adjusted: float, risk: Risk) -> Decision:
     lower = lower_bound(arm, risk)
     enough = arm.whole.n >= MIN_QUESTIONS and (not arm.prefixes or len(arm.prefixes) >= MIN_PREFIXES)
-    kept = enough and lower > -risk.margin
+    kept = enough and lower > -risk.margin and not suspect(arm, risk)
     outcome: Literal["lost", "kept", "open"] = "lost" if p_adjusted < risk.alpha else "kept" if kept else "open"
     return Decision(outcome=outcome, test=test, p=p, p_adjusted=p_adjusted, lower=lower)
 
 
 def smallest(arm: Counts, risk: Risk) -> tuple[float, Test]:
     """Return the smallest p value of the three tests, each divided by its share of the error rate, and which it is."""
-    found: list[tuple[float, Test]] = [(_share(arm) / WEIGHTS["share"], "share")]
+    share = _share(arm, LUMP_SHARE if arm.prefixes else NOISE_SHARE)
+    found: list[tuple[float, Test]] = [(share / WEIGHTS["share"], "share")]
     if arm.repeated:
         found += [(_net(arm) / WEIGHTS["net"], "net"), (_noise(arm, risk) / WEIGHTS["noise"], "noise")]
     else:
@@ -112,7 +121,7 @@ def _net(arm: Counts) -> float:
 
 
 def _noise(arm: Counts, risk: Risk) -> float:
-    forgiven = binomial_most(arm.whole.n, risk.margin, FORGIVEN_BETA)
+    forgiven = binomial_most(arm.whole.n, max(risk.margin, CHANCE_LOSS), FORGIVEN_BETA)
     if not arm.prefixes:
         return mcnemar(max(0, arm.whole.alone - forgiven), arm.whole.again) + FORGIVEN_BETA
     return sign_flips(_forgive([tally.alone - tally.again for tally in arm.prefixes], forgiven)) + FORGIVEN_BETA
@@ -128,10 +137,16 @@ def _forgive(losses: list[int], forgiven: int) -> list[int]:
     return losses
 
 
-def _share(arm: Counts) -> float:
+def suspect(arm: Counts, risk: Risk) -> bool:
+    """Return whether one prefix lost more than independent noise takes, which keeps an arm from passing."""
+    return bool(arm.prefixes) and _share(arm, NOISE_SHARE) < risk.alpha
+
+
+def _share(arm: Counts, share: float) -> float:
+    """Return the p value of the worst prefix, if chance takes such a share, or three times what the repetition loses."""
     whole = arm.whole
     repeated = (whole.lost - whole.alone + whole.again) / max(1, whole.right) if arm.repeated else 0.0
-    most = min(1.0, max(NOISE_SHARE, NOISE_TIMES * repeated))
+    most = min(1.0, max(share, NOISE_TIMES * repeated))
     tallies = arm.prefixes or (whole,)
     return min(1.0, len(tallies) * min(binomial_tail(tally.lost, tally.right, most) for tally in tallies))
 

@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from harness.score.counting import counted
-from harness.score.decision import MIN_PREFIXES, MIN_QUESTIONS, NOISE_MAX, Counts, Decision, Risk, decide, decides_at
+from harness.score.decision import MIN_PREFIXES, MIN_QUESTIONS, NOISE_MAX, Counts, Decision, Risk, decide, decides_at, suspect
 from harness.score.distributions import binomial_upper
 from harness.score.groups import GroupScore, group_scores, suspects
 from harness.score.pairs import NEAR_TIE, Divergence, Pair, Scores, counts, divergences, pair_up, right_in_both
@@ -278,15 +278,23 @@ def _lost(found: Counts, decided: Decision) -> str:
     if decided.test == "noise":
         told = f"{whole.lost:,} answers lost, {whole.alone:,} of which a second run without a cache keeps"
         return f"{told}, while it loses {whole.again:,} others: {p}"
-    worst = max(found.prefixes or (whole,), key=lambda tally: tally.lost / max(1, tally.right))
+    return f"{_worst(found)}, more than noise takes: {p}"
+
+
+def _worst(found: Counts) -> str:
+    """Return the largest loss behind one prefix, in words."""
+    worst = max(found.prefixes or (found.whole,), key=lambda tally: tally.lost / max(1, tally.right))
     where = "behind one shared prefix " if found.prefixes else ""
-    return f"{where}{worst.lost:,} of {worst.right:,} right answers are lost, more than noise takes: {p}"
+    return f"{where}{worst.lost:,} of {worst.right:,} right answers are lost"
 
 
 def _by_score(found: Counts, decided: Decision, rules: Rules) -> tuple[Verdict, list[str]]:
     worst = f"{-100 * decided.lower:.2f} points"
     if decided.outcome == "kept":
         return "pass", [f"at most {worst} are lost, less than the margin of {100 * rules.margin:g}"]
+    if suspect(found, rules):
+        told = "which chance may do to one prefix, and a bad block does; ask behind that prefix again"
+        return "unknown", [f"{_worst(found)}, {told}"]
     if found.prefixes and len(found.prefixes) < MIN_PREFIXES and decided.lower > -rules.margin:
         few = f"the questions share {len(found.prefixes)} prefixes, which is too few to judge a score by"
         return "unknown", [f"{few}; ask behind {MIN_PREFIXES} or more"]

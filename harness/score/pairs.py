@@ -21,8 +21,8 @@ from harness.engines.answers import Answer
 
 NEAR_TIE = 1e-3
 """The margin, in logits, up to which two tokens are all but equal, in float32."""
-_NEAR_TIES = {"bfloat16": 0.25, "float16": 0.03125}
-"""The same where logits are rounded: twice the step from one number to the next between 16 and 32."""
+_NEAR_TIES = {"bfloat16": 0.25, "bf16-state": 0.25, "float16": 0.03125}
+"""The same where logits, or the memories that they are read from, are rounded: twice the step between numbers from 16 to 32."""
 
 
 class Unpaired(RuntimeError):

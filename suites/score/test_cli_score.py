@@ -50,8 +50,16 @@ def _open(options: Mapping[str, str], opening: Opening) -> Backend:
 @pytest.fixture(autouse=True)
 def _stub_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    options = {"fault": "a group of problems, or `weak`", "dies": "after so many answers"}
-    stub = EngineKind(name="stub", summary="", heights=(), open=REFERENCE.open, options=options, answerer=_open, bit_exact=True)
+    options = {"fault": "a group of problems, or `weak`", "dies": "after so many answers", "dtype": "float32 or bfloat16"}
+    stub = EngineKind(
+        name="stub",
+        summary="",
+        heights=(),
+        open=REFERENCE.open,
+        options=options,
+        answerer=_open,
+        bit_exact=lambda options: options.get("dtype", "float32") == "float32",
+    )
     only(monkeypatch, stub, REFERENCE)
 
 
@@ -68,6 +76,15 @@ def test_a_clean_engine_passes_and_the_table_says_why(capsys: pytest.CaptureFixt
     assert out.index("smallest loss that 48 questions show") < out.index("noise floor 0 of 48") < out.index("verdict: pass")
     assert "group recurrent" in out and "48/48" in out
     assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("words", [("--engine", "stub:dtype=bfloat16"), ("--dtype", "bfloat16")])
+def test_a_narrow_dtype_is_not_bit_exact(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Wherever it was named. Tokens are reported then, and a near-tie is as wide as the dtype makes it."""
+    for more, tokens, near_tie in ((), "declared", 0.001), (words, "reported", 0.25):
+        _, out, _ = _run(capsys, *QUICK, *more, "--json")
+        rules = json.loads(out)["rules"]
+        assert (rules["tokens"], rules["near_tie"]) == (tokens, near_tie)
 
 
 def test_a_fault_fails_names_its_group_and_shows_both_transcripts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -196,6 +196,16 @@ def test_one_hard_divergence_fails_where_tokens_decide_and_nowhere_else() -> Non
     assert one(COLD, other, NOISY, tokens="strict").verdict == "fail", "as was asked for"
 
 
+def test_strict_fails_a_weak_model_too() -> None:
+    """Of which the score could say nothing."""
+    weak, again, same, changed = (
+        scores(arm, lambda doc: doc < 3, restored=restored, token=lambda doc, other=other: other if doc == 5 else 1)  # type: ignore[misc]
+        for arm, restored, other in (("off", 0, 1), ("off-again", 0, 1), ("hit", 90, 1), ("hit", 90, 7))
+    )
+    assert one(weak, same, again, tokens="strict").verdict == "nothing checked"
+    assert one(weak, changed, again, tokens="strict").verdict == "fail"
+
+
 def test_an_engine_that_is_declared_bit_exact_and_is_not_does_not_pass() -> None:
     same, lost = scores("hit", always, restored=90), scores("hit", lambda doc: doc > 60, restored=90)
     judged = one(COLD, same, NOISY, tokens="declared")

@@ -35,9 +35,10 @@ def test_a_loss_of_the_margin_passes_in_at_most_five_of_a_hundred_runs(noise: fl
 
 
 @pytest.mark.parametrize("prefixes", [8, 26])
-def test_half_of_one_prefix_ruined_does_not_pass(prefixes: int) -> None:
-    found = simulate(World(50 * prefixes, 0.02, prefixes=prefixes, ruined=True), RUNS, 4)
-    assert not found["kept"] and found["lost"] > 0.9 * RUNS
+def test_one_prefix_of_which_half_is_ruined_does_not_pass_and_one_that_is_ruined_fails(prefixes: int) -> None:
+    half, most = (simulate(World(50 * prefixes, 0.02, prefixes=prefixes, ruined=share), RUNS, 4) for share in (0.5, 0.9))
+    assert not half["kept"] and not most["kept"]
+    assert most["lost"] > 0.9 * RUNS
 
 
 def test_a_correct_cache_on_a_calm_engine_passes() -> None:

@@ -313,12 +313,13 @@ class Tokenizer:
         return {"count": 1, "tokens": [len(word) for word in body["prompt"].split()]}
 
 
-def test_a_prompt_that_fills_the_context_is_refused_before_the_run() -> None:
-    context = Context(Tokenizer(), "toy", 4, 2)
-    context.prepare([Ask("0", "a bb ccc")])
+def test_a_prompt_that_leaves_no_room_for_its_answer_is_refused_before_the_run() -> None:
+    """As vLLM refuses it: the tokens that an answer may have count."""
+    context = Context(Tokenizer(), "toy", 8, 2)
+    context.prepare([Ask("0", "a bb ccc", max_tokens=5)])
     assert context.prompt(Ask("0", "a bb ccc")) == [1, 2, 3]
-    with pytest.raises(UsageError, match=r"question 1: its prompt has 4 tokens, and the server's context is 4 long"):
-        context.prepare([Ask("1", "a bb ccc d")])
+    with pytest.raises(UsageError, match=r"question 1: its prompt has 4 tokens and its answer may have 5, .* is 8 long"):
+        context.prepare([Ask("1", "a bb ccc d", max_tokens=5)])
 
 
 def test_a_server_that_does_not_tokenize_gets_texts() -> None:
@@ -326,3 +327,46 @@ def test_a_server_that_does_not_tokenize_gets_texts() -> None:
     context = Context(post, "toy", 1, 2)
     context.prepare([Ask(str(i), f"{i} b") for i in range(5)])
     assert context.prompt(Ask("0", "0 b")) == "0 b" and post.asked == 1
+
+
+def tokenizing(monkeypatch: pytest.MonkeyPatch, limit: int) -> list[Any]:
+    """Let the server tell its context and the tokens of a text, one for each character; return the prompts that are sent."""
+    plain_answer, plain_json = server_module._Handler._answered, server_module._Handler._json
+    plain_completion, sent_prompts = LocalServer.completion, list[Any]()
+
+    def answered(handler: Any) -> dict[str, Any]:
+        if handler.path == "/tokenize":
+            return {"tokens": [ord(character) for character in json.loads(handler._content())["prompt"]]}
+        return plain_answer(handler)
+
+    def told(handler: Any, status: int, content: Any) -> None:
+        if handler.path == "/v1/models":
+            content["data"][0]["max_model_len"] = limit
+        plain_json(handler, status, content)
+
+    def completion(server: LocalServer, content: bytes) -> dict[str, Any]:
+        body = json.loads(content)
+        sent_prompts.append(body["prompt"])
+        text = body["prompt"] if isinstance(body["prompt"], str) else "".join(map(chr, body["prompt"]))
+        return plain_completion(server, json.dumps(body | {"prompt": text}).encode())
+
+    monkeypatch.setattr(server_module._Handler, "_answered", answered)
+    monkeypatch.setattr(server_module._Handler, "_json", told)
+    monkeypatch.setattr(LocalServer, "completion", completion)
+    return sent_prompts
+
+
+def test_a_server_that_tokenizes_is_sent_ids(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    came = tokenizing(monkeypatch, limit=100_000)
+    code, _, err = score(capsys)
+    assert (code, err) == (0, "")
+    assert sum(not isinstance(prompt, str) for prompt in came) == 2 * 24, "prefixes that are asked first, uncounted, are texts"
+
+
+def test_a_context_that_is_too_short_is_one_line_before_the_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came = tokenizing(monkeypatch, limit=100)
+    code, out, err = score(capsys)
+    assert code == 4 and err.count("\n") == 1 and "the server's context is 100 long" in err and "verdict" not in out
+    assert came == []
