@@ -15,6 +15,7 @@ from harness.mutants import kernels as catalogue
 from harness.run.execute import drive
 from reference_impl.toy_model.kernels import FlatKernels, named
 from suites.support.paged_by_hand import WITHOUT_MAMBA, Hand, far
+from suites.support.sampled import sampled
 from suites.support.toy_runs import DENSE, story
 
 pytestmark = pytest.mark.toy
@@ -46,7 +47,7 @@ OF_AN_ENGINE = {"state-restored-in-bf16", "rotary-positions-restart-at-a-hit"}
 """Faults that begin at a hit."""
 
 
-@pytest.mark.parametrize("name", sorted(CATALOGUED.keys() - OF_AN_ENGINE))
+@pytest.mark.parametrize("name", sampled(sorted(CATALOGUED.keys() - OF_AN_ENGINE), 2))
 def test_catalogued_fault_is_felt(name: str) -> None:
     assert largest(CATALOGUED[name].plant) > FELT
 
@@ -126,7 +127,7 @@ def test_planted_fault_is_felt(fault: Callable[[FlatKernels], None]) -> None:
     assert largest(lambda engine: fault(engine.tensors.kernels)) > FELT
 
 
-@pytest.mark.parametrize("name", sorted(OF_AN_ENGINE))
+@pytest.mark.parametrize("name", sampled(sorted(OF_AN_ENGINE), 2))
 def test_fault_that_begins_at_a_hit_is_found_by_the_engines_comparison(name: str) -> None:
     trace = story("full-swa-mamba", DENSE, "preempt-and-resume")
     result = drive(trace, parse(f"toy:kernels=triton,mutant={name}").open(trace.header))
