@@ -685,10 +685,7 @@ def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
 
 
 def load(path: Path) -> History:
-    """Read a history, all of it.
-
-    Raises UsageError naming the file, the line and the field if anything does not fit the format.
-    """
+    """Read a history, all of it. Raises UsageError naming the file, the line and the field where it does not fit the format."""
     header, events = read(path)
     found = [event for _, event in events]
     return History(header, found, [-1] * len(found))
