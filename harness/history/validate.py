@@ -19,6 +19,9 @@ from harness.history.nonsense import PAGES_MAX, Nonsense, media_problem, name_pr
 from harness.trace import format as trace
 from harness.trace.format import Abort, Extend, Finish, Height, Op, Preempt, Step, Submit, Trace, length_of
 
+LAYERS_MAX, PAGES = 1 << 16, "_pages"
+"""The most layers of a group, and how options end that are numbers of pages: memory is taken for each of them."""
+
 
 def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
     """Return the header of a history that makes sense, and its events with their lines, read as they are asked for.
@@ -67,10 +70,15 @@ def load_trace(path: Path) -> Trace:
     for group in asked.header.layout.groups:
         if problem := spans_problem(group, "at `$.layout.groups`"):
             raise UsageError(f"{path}:1: {problem}")
+        if not 1 <= group.layers <= LAYERS_MAX:
+            raise UsageError(f"{path}:1: {group.layers} layers - at `$.layout.groups`; a group has 1 to {LAYERS_MAX}")
     if not 2 <= asked.header.pages <= PAGES_MAX:
         raise UsageError(
             f"{path}:1: {asked.header.pages} - at `$.pages`; a pool has the null block and another, at most {PAGES_MAX}"
         )
+    for name, value in asked.header.options.items():
+        if name.endswith(PAGES) and isinstance(value, int) and value > PAGES_MAX:
+            raise UsageError(f"{path}:1: too many pages - at `$.options.{name}`; at most {PAGES_MAX}")
     known: set[str] = set()
     for number, op in zip(entries, asked.ops, strict=True):
         if problem := _op_problem(op) or _height_problem(op, asked.header.height) or _stranger(op, known):

@@ -37,6 +37,7 @@ COMMANDS = {"replay": TRACE, "check": HISTORY}
 SUBMIT = {"op": "submit", "r": "a", "prompt": "x:20"}
 SUBMITTED = {"e": "submit", "r": "a", "tokens": [1, 2, 3, 4]}
 Lines = list[dict[str, Any]]
+FULL = {"kind": "full", "block_size": 4}
 
 TRACES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "an unknown operation": ({}, [SUBMIT, {"op": "fly", "r": "a"}], 3, "`$.op`"),
@@ -65,6 +66,8 @@ TRACES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "another format": ({"format": "csv"}, [SUBMIT], 1, "format 'csv'"),
     "a pool of nothing": ({"pages": -1}, [SUBMIT], 1, "`$.pages`"),
     "a pool beyond all": ({"pages": 10**15}, [SUBMIT], 1, "`$.pages`"),
+    "a tier beyond all": ({"policy": "lmcache", "options": {"tier_pages": 10**15}}, [SUBMIT], 1, "`$.options.tier_pages`"),
+    "layers beyond all": ({"layout": {"name": "l", "groups": [{**FULL, "layers": 10**9}]}}, [], 1, "layers"),
     "an unknown kind of group": ({"layout": {"name": "l", "groups": [{"kind": "x", "block_size": 4}]}}, [], 1, "kind`"),
     "a block of nothing": ({"layout": {"name": "l", "groups": [{"kind": "full", "block_size": 0}]}}, [], 1, "block_size 0"),
     "no group": ({"layout": {"name": "l", "groups": []}}, [], 1, "$.layout.groups"),
