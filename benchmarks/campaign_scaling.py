@@ -132,6 +132,14 @@ def rate(database: str, clients: int, outcome: bytes, units: int) -> Rate:
     return Rate(done / SECONDS, entered)
 
 
+def kind(database: str) -> str:
+    """Return what a server is, and whether it waits for its disk."""
+    server = Database(database)
+    ((fsync,),), ((waits,),) = server.rows("SHOW fsync"), server.rows("SHOW synchronous_commit")
+    server.close()
+    return "PostgreSQL" + ("" if "off" not in (fsync, waits) else " that does not wait for its disk")
+
+
 def added(made: Planned, outcomes: list[bytes]) -> float:
     """Return how many outcomes a driver adds up in a second."""
     began, totals = time.perf_counter(), Totals(made)
@@ -161,13 +169,14 @@ def main() -> int:
         clients = [count for count in CLIENTS if args.database or count <= 2]
         rates = {count: rate(args.database or state, count, outcome, args.units) for count in clients}
         driver = added(made, outcomes)
+        database = kind(args.database) if args.database else "SQLite"
     usual, most = seconds * USUAL / PER_UNIT, max(one.done for one in rates.values())
     text = pages.render(
         "campaign-scaling",
         release=__version__,
         today=date.today().isoformat(),
         load=os.getloadavg()[1],
-        database="PostgreSQL" if args.database else "SQLite",
+        database=database,
         best=best,
         units=len(made.units),
         statements={kind: count / len(made.units) for kind, count in counted.items()},
