@@ -12,7 +12,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from harness._util.data import fixtures
 from harness._util.errors import UsageError
+from harness.engines.toy.problems import __main__ as problems
 from harness.engines.toy.problems.contexts import Size
 from harness.engines.toy.train import __main__ as command
 from harness.engines.toy.train import loop
@@ -81,8 +83,22 @@ def test_command_prints_as_it_goes_and_overwrites_only_when_asked_to(tiny: Recip
     assert len(re.findall(r"step +\d+  loss", done.output)) == STEPS // 2 and "recurrent zeroed" in done.output
     assert not (tmp_path / "made.training").exists() and checkpoint.load(tmp_path / "made").config == CONFIG
     again = CliRunner().invoke(command.main, ["tiny", folder])
-    assert again.exit_code == 1 and "holds a checkpoint already" in again.output
+    assert again.exit_code == 1 and "holds files already" in again.output
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("mine")
+    assert CliRunner().invoke(command.main, ["tiny", str(tmp_path / "notes")]).exit_code == 1
     assert CliRunner().invoke(command.main, ["tiny", folder, "--overwrite"]).exit_code == 0
+
+
+def test_problems_are_written_and_overwritten_only_when_asked_to(tmp_path: Path) -> None:
+    asked = [str(tmp_path / "made")]
+    assert CliRunner().invoke(problems.main, asked).exit_code == 0
+    for file in (fixtures() / "gsm8k_format").glob("*.jsonl"):
+        assert (tmp_path / "made" / file.name).read_bytes() == file.read_bytes()
+    again = CliRunner().invoke(problems.main, asked)
+    assert again.exit_code == 1 and "holds files already" in again.output
+    assert CliRunner().invoke(problems.main, [*asked, "--overwrite"]).exit_code == 0
+    assert CliRunner().invoke(problems.main, []).exit_code == 1
 
 
 def test_every_path_but_its_own_is_cut_and_a_layer_is_cut_with_its_path() -> None:

@@ -1,9 +1,27 @@
-"""Writes the frozen problems into the fixtures of this checkout."""
+"""Writes the frozen problems: `python -m harness.engines.toy.problems [FOLDER]`, by default the fixtures of this checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
 
 from harness._util.data import fixtures
 from harness.engines.toy.problems.fixture import write
 
-if __name__ == "__main__":
-    folder = fixtures() / "gsm8k_format"
-    folder.mkdir(exist_ok=True)
+
+@click.command()
+@click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--overwrite", is_flag=True, help="Write into FOLDER though it holds files.")
+def main(folder: Path | None, overwrite: bool) -> None:
+    """Write the frozen problems into FOLDER."""
+    folder = folder or fixtures() / "gsm8k_format"
+    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+        raise click.ClickException(f"{folder}: holds files already; give another folder, or --overwrite to write over them")
+    folder.mkdir(parents=True, exist_ok=True)
     write(folder)
+    click.echo(f"written to {folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -23,15 +23,15 @@ from reference_impl.toy_model.tokenizer import as_hugging_face
 @click.command()
 @click.argument("name", type=click.Choice([*RECIPES]))
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--overwrite", is_flag=True, help="Replace the checkpoint that is in FOLDER.")
+@click.option("--overwrite", is_flag=True, help="Write into FOLDER though it holds files.")
 def main(name: str, folder: Path, overwrite: bool) -> None:
     """Train the checkpoint NAME from its seed and write it to FOLDER.
 
     What has been reached is kept in FOLDER.training, from which the same command goes on after it was killed.
     """
     recipe = RECIPES[name]
-    if (folder / checkpoint.WEIGHTS).exists() and not overwrite:
-        raise click.ClickException(f"{folder}: holds a checkpoint already; give another folder, or --overwrite to replace it")
+    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+        raise click.ClickException(f"{folder}: holds files already; give another folder, or --overwrite to write over them")
     if recipe.published and "linear_attention" in recipe.config.layer_types:
         check_blocks_fill(recipe)
     torch.set_num_threads(1)  # at these sizes a second thread costs more than it brings
