@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from harness.fleet.driver import Progress, Settings
     from harness.fleet.executors import Executor
     from harness.fleet.file import Engine, File
-    from harness.fleet.plan import Planned
+    from harness.fleet.plan import Key, Planned
     from harness.fleet.unit import Unit
+    from harness.verdict.summary import NotRun
 
 
 @click.command()
@@ -148,42 +149,72 @@ def _drive(planned: Planned, settings: Settings, executor: Executor, metrics: st
 
 def planned_of(said: File, path: Path) -> Planned:
     """Return the units of a campaign, the canary first. Raises UsageError for whatever the file names that is not known."""
-    from harness.fleet.plan import Planned, canary, canary_unit, check
+    from harness.fleet.plan import Planned, canary, canary_unit
 
     planted = canary(said.seeds[0])
     units: list[Unit] = []
     asked: dict[str, None] = {}
+    left_out: dict[Key, list[NotRun]] = {}
     for index, engine in enumerate(said.engines):
         try:
             for policy in engine.policies:
-                units += _units(said, engine, policy, asked)
+                made, without = _units(said, engine, policy, asked)
+                key = _key(engine, policy, made)
+                if key in left_out:
+                    raise UsageError(
+                        f"{key[0]} under {policy} is named twice, and both would be told as one; give it a `label`"
+                    )
+                left_out[key] = without
+                units += made
         except UsageError as error:
             raise UsageError(f"{path}: {error} - at `$.engines[{index}]`") from None
-    check(units)
-    return Planned(said.name, [canary_unit(planted, said.seeds[0]), *units], planted, said.budget.shrink, tuple(asked))
+    whole = [canary_unit(planted, said.seeds[0]), *units]
+    return Planned(said.name, whole, planted, said.budget.shrink, tuple(asked), left_out)
 
 
-def _units(said: File, engine: Engine, policy: str, asked: dict[str, None]) -> list[Unit]:
-    """Return the units of one engine under one policy, seed by seed, so that a short campaign has something of everything."""
+def _key(engine: Engine, policy: str, units: list[Unit]) -> Key:
+    """Return what the units of an engine under a policy judge. Raises UsageError if there is none."""
+    from harness.fleet.plan import key_of
+
+    if not units:
+        raise UsageError(
+            f"{engine.engine} has no unit of work under {policy}: "
+            "the file names neither a suite that its configurations can run nor a fuzz stream for it"
+        )
+    return key_of(units[0])
+
+
+def _units(said: File, engine: Engine, policy: str, asked: dict[str, None]) -> tuple[list[Unit], list[NotRun]]:
+    """Return the units of one engine under one policy, and the suites that none of its configurations can run.
+
+    They come seed by seed, so that a short campaign has something of everything.
+    """
     from harness.cli.options import exported_of
+    from harness.fleet.unit import Told
+    from harness.verdict.summary import NotRun
 
     if engine.isolate not in (None, "yes", "no"):
         raise UsageError(f'isolate is "yes" or "no", not {engine.isolate!r}')
     isolate = Isolate(engine.isolate, engine.deadline, engine.memory_gib, engine.engines_file)
     spec = engine_of(engine.engine, policy, isolate=isolate, release=engine.release)
     options = [*engine.options, *(one.setting for one in exported_of(policy, engine.options))]
-    return [
-        unit
-        for seed in said.seeds
-        for unit in [
-            *_told(said, engine, spec, policy, options, seed, asked),
-            *_fuzzed(said, engine, spec, policy, options, seed),
-        ]
+    units: list[Unit] = []
+    named: dict[str, str] = {}
+    for seed in said.seeds:
+        units += _told(said, engine, spec, policy, options, seed, named)
+        units += _fuzzed(said, engine, spec, policy, options, seed)
+    asked.update(dict.fromkeys(named))
+    has = {unit.suite for unit in units if isinstance(unit, Told)}
+    without = [
+        NotRun(f"suite {name}", f"none of the configurations runs at the {height} height")
+        for name, height in named.items()
+        if name not in has
     ]
+    return units, without
 
 
 def _told(
-    said: File, engine: Engine, spec: EngineSpec, policy: str, options: list[str], seed: int, asked: dict[str, None]
+    said: File, engine: Engine, spec: EngineSpec, policy: str, options: list[str], seed: int, named: dict[str, str]
 ) -> list[Unit]:
     from harness.cli.options import configurations_of, suites_of
     from harness.fleet.held import held, package
@@ -193,7 +224,7 @@ def _told(
     names = said.suites if engine.suites is None else engine.suites
     if not names:
         return []
-    configurations, named, _ = configurations_of(policy, engine.layouts, options, engine.release, spec.kind)
+    configurations, chosen, exact = configurations_of(policy, engine.layouts, options, engine.release, spec.kind)
     pattern = Told(
         package=package(),
         engine=held(spec, policy, engine.label),
@@ -202,10 +233,11 @@ def _told(
         seed=seed,
         first=0,
         configurations=[],
-        named=named,
+        named=chosen,
+        exact=exact,
     )
     suites = suites_of(names)
-    asked.update(dict.fromkeys(suite.name for suite in suites))
+    named.update({suite.name: suite.height for suite in suites})
     return [unit for suite in suites for unit in told(pattern, suite, configurations, said.budget.configurations)]
 
 

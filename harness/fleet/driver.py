@@ -28,6 +28,8 @@ POLL = 0.2
 """Seconds between two looks at the database, at least."""
 RESTED = 4.0
 """After a look the driver waits so many times as long as that took, so that a large campaign is not looked at all the time."""
+NOT_DONE = "not done"
+"""What stands in the digest for the outcome of a unit that was not done."""
 FRUITLESS = 10
 """So many workers may end one after another, beyond the attempts of their units, before the campaign gives up."""
 
@@ -143,7 +145,10 @@ class Driver:
         """Enter units that are not there yet, and note where they all are."""
         listed = [(unit, *entered(unit)) for unit in units]
         places = self._queue.enrol(
-            self._planned.name, _anywhere(self._settings.traces), [(key, spec) for _, key, spec in listed]
+            self._planned.name,
+            _anywhere(self._settings.traces),
+            [(key, spec) for _, key, spec in listed],
+            own=[key for unit, key, _ in listed if of_canary(unit)],
         )
         for unit, key, _ in listed:
             self._units.setdefault(places[key], unit)
@@ -153,8 +158,8 @@ class Driver:
         """Keep workers going until nothing is left to do; False if time was up before."""
         while True:
             began = time.monotonic()
-            self._look()
             counts, progress = self._queue.counts(), self._progress
+            self._look()  # behind the count: a unit that ends in between is seen
             progress.units, progress.done, progress.given_up = len(self._units), len(self._seen), counts.given_up
             progress.late, progress.seconds = self._queue.late, time.monotonic() - self._began
             progress.left = self._left()
@@ -235,6 +240,7 @@ class Driver:
         for place, unit in self._units.items():
             if place not in self._seen:
                 totals.miss(unit)
+                stamped.append((self._keys[place], Outcome(digest=NOT_DONE)))
                 continue
             outcome = outcome_of(self._queue.outcome(place))
             if isinstance(unit, Shrunk):

@@ -113,5 +113,8 @@ def _check(file: File, path: Path) -> None:
     for field, names in (("seeds", file.seeds), ("suites", file.suites), ("streams", file.streams)):
         if len(set(names)) < len(names):
             raise UsageError(f"{path}: {field} names something twice - at `$.{field}`")
+    for index, engine in enumerate(file.engines):
+        if not engine.policies:
+            raise UsageError(f"{path}: policies is empty; name at least one - at `$.engines[{index}]`")
     if not file.name.strip():
         raise UsageError(f"{path}: name is empty; it names the campaign in its database - at `$.name`")

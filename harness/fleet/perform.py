@@ -49,11 +49,15 @@ def perform(unit: Unit, store: Store) -> Outcome:
     except UsageError as error:
         outcome = Outcome(wrong=str(error))
     except Exception as error:  # ours; the campaign goes on, and says so
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        outcome = Outcome(crashed=f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})")
+        outcome = Outcome(crashed=_failed(error))
     outcome.digest = _digest(outcome)
     outcome.seconds = time.perf_counter() - began
     return outcome
+
+
+def _failed(error: Exception) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})"
 
 
 class _StoreFailed(Exception):
@@ -69,29 +73,42 @@ def _kept(store: Store, trace: Trace) -> str:
 
 def _fuzzed(unit: Fuzzed, spec: EngineSpec, store: Store) -> Outcome:
     campaign = Campaign(spec, unit.plan, beside=unit.beside, shrinks=False)
-    wrong = ""
+    wrong = crashed = ""
     try:
         campaign.only(unit.first, unit.last)
     except UsageError as error:
         wrong = str(error)
+    except Exception as error:  # ours; what was found before stays
+        crashed = _failed(error)
     outcome = _reported(campaign.report, store)
-    outcome.wrong = wrong
+    outcome.wrong, outcome.crashed = wrong, crashed
     outcome.refused, outcome.marks = campaign.refused, dict(sorted(campaign.marks.items()))
     outcome.digest = campaign.digest
     return outcome
 
 
 def _told(unit: Told, spec: EngineSpec, store: Store) -> Outcome:
+    failures: list[Failure] = []
     runner = Runner(
         spec,
         [chosen.configuration for chosen in unit.configurations],
         seed=unit.seed,
         policy=unit.policy,
         chosen_configurations=unit.named,
+        exact_configurations=unit.exact,
         alone=True,
         shrunk=0,
+        on_failure=lambda failure, final: failures.append(failure) if final else None,
     )
-    return _reported(runner.run([SUITES[unit.suite]]), store)
+    try:
+        report = runner.run([SUITES[unit.suite]])
+    except UsageError:
+        raise
+    except Exception as error:  # ours; what was found before stays
+        return Outcome(crashed=_failed(error), met=_all_met(failures, store))
+    outcome = _reported(report, store)
+    outcome.vacuous = runner.changed
+    return outcome
 
 
 def _shrunk(unit: Shrunk, spec: EngineSpec, store: Store) -> Outcome:
@@ -111,7 +128,9 @@ def _shrunk(unit: Shrunk, spec: EngineSpec, store: Store) -> Outcome:
 
 
 def _reported(report: Report, store: Store) -> Outcome:
-    """Return the outcome of a report, whose failing traces go to the store."""
+    """Return the outcome of a report, whose failing traces go to the store. A report of half the unit is none."""
+    if report.interrupted:
+        raise KeyboardInterrupt
     outcome = Outcome(not_run=report.not_run, version=report.engine_version)
     outcome.startup_seconds, outcome.engine_seconds = report.startup_seconds, report.engine_seconds
     for suite in report.suites:
@@ -145,7 +164,7 @@ def _digest(outcome: Outcome) -> str:
     met = [(one.id, _essence(one.finding), one.trace, one.count) for one in outcome.met]
     small = outcome.small and (_essence(outcome.small.finding), outcome.small.trace)
     ends = [outcome.digest, outcome.refused, outcome.version, outcome.marks, bool(outcome.wrong), bool(outcome.crashed)]
-    content = [suites, outcome.not_run, met, small, outcome.signature, ends]
+    content = [suites, outcome.not_run, met, small, outcome.signature, ends, outcome.vacuous]
     return digest_of(msgspec.json.encode(content, order="deterministic"))[:16]
 
 

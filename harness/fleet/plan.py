@@ -9,7 +9,6 @@ from hashlib import sha256
 
 from msgspec.structs import replace
 
-from harness._util.errors import UsageError
 from harness.engines.faults import fitting
 from harness.engines.mutant import Mutant
 from harness.engines.registry import parse
@@ -21,6 +20,7 @@ from harness.fuzz.trial import Plan
 from harness.run.suites import Suite
 from harness.trace.configurations import Configuration
 from harness.trace.source import Seeded
+from harness.verdict.summary import NotRun
 
 FAULTS = (
     *("block-leaked", "lookup-one-unit-short", "reset-keeps-keys"),
@@ -44,6 +44,15 @@ class Canary:
         return f"reference:mutant={self.mutant.name}"
 
 
+Key = tuple[str, str, str]
+"""What is judged by itself: the text of an engine, its label, and a policy."""
+
+
+def key_of(unit: Unit) -> Key:
+    """Return what a unit judges."""
+    return unit.engine.text, unit.engine.label, unit.policy
+
+
 @dataclass(frozen=True)
 class Planned:
     """A campaign: its name, its units, the fault of its canary. `shrink`: so many findings of each class are shrunk."""
@@ -54,6 +63,8 @@ class Planned:
     shrink: int = 3
     asked: Sequence[str] = field(default_factory=tuple)
     """The suites that the file names: each must have run on some engine."""
+    left_out: dict[Key, list[NotRun]] = field(default_factory=dict)
+    """What the file names and no configuration of an engine can run."""
 
     @cached_property
     def entries(self) -> list[tuple[str, bytes]]:
@@ -93,9 +104,3 @@ def told(pattern: Told, suite: Suite, configurations: Sequence[Configuration], s
         replace(pattern, suite=suite.name, first=first, configurations=chosen[first : first + size])
         for first in range(0, len(chosen), size)
     ]
-
-
-def check(units: Sequence[Unit]) -> None:
-    """Raise UsageError if a campaign has nothing to do, or a unit twice."""
-    if not units:
-        raise UsageError("the campaign has no unit of work: it names neither a suite that applies nor a fuzz stream")

@@ -33,7 +33,7 @@ _PLACES = "SELECT unit, place FROM units WHERE campaign = ?"
 _DONE_BEFORE = """UPDATE units SET state = 'done', worker = 'before', finished = {now}, judged = 1, outcome = other.outcome
     FROM units AS other JOIN campaigns ON campaigns.id = other.campaign
     WHERE units.campaign = ? AND units.state = 'waiting' AND other.unit = units.unit AND other.state = 'done'
-    AND other.judged = 1 AND campaigns.traces = ?"""
+    AND other.judged = 1 AND campaigns.traces = ?%s"""
 _LEASE = """UPDATE units SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = ?, expires = {now} + ?
     WHERE campaign = ? AND place = (
         SELECT place FROM units WHERE campaign = ? AND %s ORDER BY place LIMIT 1 {skip})
@@ -65,11 +65,12 @@ class Queue:
     def __init__(self, database: Database, campaign: str, attempts: int) -> None:
         self._database, self.campaign, self._attempts = database, campaign, attempts
 
-    def enrol(self, name: str, traces: str, units: Sequence[tuple[str, bytes]]) -> dict[str, int]:
+    def enrol(self, name: str, traces: str, units: Sequence[tuple[str, bytes]], own: Sequence[str] = ()) -> dict[str, int]:
         """Enter units, each a key and what to do, behind those that are there; return the places of all units by their keys.
 
         A unit that is there already stays as it is. One that another campaign of this database has done, with the same store of
-        traces, is done here too. Raises UsageError if the campaign was begun with another store.
+        traces, is done here too, but not one whose key is in `own`. Raises UsageError if the campaign was begun
+        with another store.
         """
         statements = self._tables()
         statements.append(
@@ -89,7 +90,8 @@ class Queue:
             )
             for unit, spec in units
         ]
-        statements.append((_DONE_BEFORE, (self.campaign, traces)))
+        but = f" AND units.unit NOT IN ({', '.join('?' * len(own))})" if own else ""
+        statements.append((_DONE_BEFORE % but, (self.campaign, traces, *own)))
         self._database.write(statements)
         ((begun,),) = self._database.rows("SELECT traces FROM campaigns WHERE id = ?", self.campaign)
         if begun != traces:

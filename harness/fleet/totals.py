@@ -10,7 +10,7 @@ import msgspec
 
 from harness.checkers.finding import idle, merge_tallies
 from harness.fleet.held import Held, package
-from harness.fleet.plan import Planned
+from harness.fleet.plan import Key, Planned, key_of
 from harness.fleet.unit import Fuzzed, Met, Outcome, Shrunk, Unit
 from harness.fuzz.campaign import RAN_LEAST
 from harness.fuzz.watch import Watch
@@ -68,6 +68,8 @@ class Subject(msgspec.Struct, kw_only=True):
     marks: dict[str, int] = {}
     refused: int = 0
     fuzzed: int = 0
+    streams: dict[str, int] = {}
+    changed: list[str] = []
     found: int = 0
     disagreed: int = 0
     wrong: dict[str, int] = {}
@@ -92,7 +94,10 @@ class Subject(msgspec.Struct, kw_only=True):
         self.marks = dict(Counter(self.marks) + Counter(outcome.marks))
         if isinstance(unit, Fuzzed):
             self.refused += outcome.refused
-            self.fuzzed += sum(suite.traces for suite in outcome.suites)
+            ran, name = sum(suite.traces for suite in outcome.suites), unit.plan.stream
+            self.fuzzed += ran
+            self.streams[name] = self.streams.get(name, 0) + ran
+        self.changed += outcome.vacuous
         self.found += sum(met.count for met in outcome.met)
         self.disagreed += sum(met.finding.anomaly in DISAGREEMENT_NAMES for met in outcome.met)
         for lines, line in ((self.wrong, outcome.wrong), (self.crashed, outcome.crashed)):
@@ -110,6 +115,12 @@ class Subject(msgspec.Struct, kw_only=True):
         ]
         if not any(suite.traces for suite in report.suites):
             lines.append("no trace ran")
+        left_out = {entry.what for entry in self.not_run}
+        silent = [name for name, suite in self.suites.items() if not suite.traces and f"suite {name}" not in left_out]
+        lines += [f"suite {name} ran no trace" for name in silent]
+        lines += [f"fuzz stream {name} ran no trace" for name, ran in self.streams.items() if not ran]
+        lines += [f"arm {row.arm}: {why}" for suite in report.suites for row in suite.arms for why in row.missing]
+        lines += self.changed
         if self.fuzzed < RAN_LEAST * (self.refused + self.fuzzed):
             lines.append(f"the engine refused {self.refused:,} of {self.refused + self.fuzzed:,} drawn configurations")
         return lines + list(filter(None, [report.activity.mostly_given_up]))
@@ -161,11 +172,12 @@ class Totals:
     """Everything that a campaign's summary tells. `wanted` are the units that count, whether they were done or not."""
 
     planned: Planned
-    subjects: dict[tuple[str, str, str], Subject] = field(default_factory=dict)
+    subjects: dict[Key, Subject] = field(default_factory=dict)
     found: dict[Class, Found] = field(default_factory=dict)
     distinct: dict[str, Distinct] = field(default_factory=dict)
     canary: Found | None = None
     canary_ran: bool = False
+    canary_not_shrunk: str = ""
     undone: list[str] = field(default_factory=list)
     interrupted: bool = False
     time_up: bool = False
@@ -188,7 +200,9 @@ class Totals:
     def small(self, unit: Shrunk, outcome: Outcome) -> None:
         """Add a finding that was shrunk; one that is as another one was is the same."""
         if outcome.crashed or outcome.wrong or outcome.small is None:
-            if outcome.crashed and not unit.canary:
+            if unit.canary:
+                self.canary, self.canary_not_shrunk = None, outcome.crashed or outcome.wrong or "it came to nothing"
+            elif outcome.crashed:
                 self._subject(unit).add(unit, Outcome(crashed=outcome.crashed))
             return
         if unit.canary:
@@ -202,8 +216,11 @@ class Totals:
             same.engines.append(unit.engine)
 
     def _subject(self, unit: Unit) -> Subject:
-        key = (unit.engine.text, unit.engine.label, unit.policy)
-        return self.subjects.setdefault(key, Subject(engine=key[0], label=key[1], policy=key[2]))
+        key = key_of(unit)
+        if key not in self.subjects:
+            left_out = [NotRun(one.what, one.why, one.count) for one in self.planned.left_out.get(key, [])]
+            self.subjects[key] = Subject(engine=key[0], label=key[1], policy=key[2], not_run=left_out)
+        return self.subjects[key]
 
     def _meet(self, unit: Unit, met: Met, *, canary: bool) -> None:
         named = (self.planned.canary.mutant.anomaly, self.planned.canary.mutant.checker)
@@ -226,16 +243,21 @@ class Totals:
 
     @property
     def exit_code(self) -> int:
-        """The exit code: that of the worst engine, and never a pass without the canary's finding or with a unit undone."""
+        """The exit code: that of the worst engine, and never a pass without the canary's finding or with a unit undone.
+
+        A finding fails the campaign, whether or not the canary was found. A campaign whose time was up does not pass.
+        """
         if self.interrupted:
             return EXIT_INTERRUPTED
         codes = {subject.exit_code for subject in self.subjects.values()}
         if EXIT_INTERNAL in codes:
             return EXIT_INTERNAL
+        if EXIT_FAIL in codes:
+            return EXIT_FAIL
         if self.canary is None:
             return EXIT_NOTHING_CHECKED
-        worst = next((code for code in (EXIT_FAIL, EXIT_USAGE, EXIT_UNKNOWN) if code in codes), EXIT_PASS)
-        if worst == EXIT_PASS and self.undone:
+        worst = next((code for code in (EXIT_USAGE, EXIT_UNKNOWN) if code in codes), EXIT_PASS)
+        if worst == EXIT_PASS and (self.undone or self.time_up):
             return EXIT_UNKNOWN
         if worst == EXIT_PASS and (self.vacuous or EXIT_NOTHING_CHECKED in codes):
             return EXIT_NOTHING_CHECKED
@@ -244,13 +266,21 @@ class Totals:
     @property
     def reasons(self) -> list[str]:
         """Why the exit code is not that of a pass."""
-        mutant = self.planned.canary.mutant
-        if self.canary is None:
-            missed = "was NOT found" if self.canary_ran else "was not run"
-            return [f"the canary {mutant.name} {missed}, so it is not proved that a fault would have been seen"]
+        unproved = "so it is not proved that a fault would have been seen"
+        missed = [f"{self._canary_missed}, {unproved}"] if self.canary is None else []
+        if missed and self.exit_code == EXIT_NOTHING_CHECKED:
+            return missed
         told = [f"{subject.engine}: {line}" for subject in self.subjects.values() for line in subject.reasons[:1]]
         told += ["time was up"] if self.time_up else []
-        return told + self.vacuous
+        told += [f"{_units(len(self.undone))} not done"] if self.undone and not told else []
+        return told + self.vacuous + missed
+
+    @property
+    def _canary_missed(self) -> str:
+        name = self.planned.canary.mutant.name
+        if self.canary_not_shrunk:
+            return f"the canary {name} was found, and its finding could not be shrunk ({self.canary_not_shrunk})"
+        return f"the canary {name} {'was NOT found' if self.canary_ran else 'was not run'}"
 
     @property
     def activity(self) -> Activity:

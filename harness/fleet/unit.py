@@ -58,7 +58,10 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, tag="suite"):
-    """The traces of a suite on some configurations. `named`: the user chose their layouts."""
+    """The traces of a suite on some configurations.
+
+    `named`: the user chose their layouts. `exact`: also their options, so that a refusal leaves the unit without a judgement.
+    """
 
     package: str
     engine: Held
@@ -68,6 +71,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, tag="suite"):
     first: int
     configurations: list[Chosen]
     named: bool = False
+    exact: bool = False
 
     @property
     def name(self) -> str:
@@ -111,6 +115,7 @@ class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What came of a unit. `digest` is of all but times, so it is the same wherever and however often it is done.
 
     `wrong` says why the engine could not be judged; `crashed` that the harness itself failed. `small` is the shrunk finding.
+    `vacuous` names configurations that the engine ran at first and then refused.
     """
 
     digest: str = ""
@@ -125,9 +130,15 @@ class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):
     why_long: str = ""
     wrong: str = ""
     crashed: str = ""
+    vacuous: list[str] = []
     seconds: float = 0.0
     startup_seconds: float = 0.0
     engine_seconds: float | None = None
+
+    @property
+    def judged(self) -> bool:
+        """Whether the unit need not be done again: it came to an end, or to findings, which another attempt would replace."""
+        return not (self.wrong or self.crashed) or bool(self.met)
 
 
 _UNIT, _OUTCOME = msgspec.json.Decoder(Unit), msgspec.json.Decoder(Outcome)

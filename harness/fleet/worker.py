@@ -82,7 +82,7 @@ def carry_out(leased: Leased, queue: Queue, store: Store, given: Given) -> bool:
     units.check_same(unit)
     with _Heart(leased, given):
         outcome = perform(unit, store)
-    return queue.complete(leased, msgspec.json.encode(outcome), judged=not (outcome.wrong or outcome.crashed))
+    return queue.complete(leased, msgspec.json.encode(outcome), judged=outcome.judged)
 
 
 class _Heart:

@@ -88,7 +88,7 @@ class Runner:
         self._refusals: set[tuple[Height, str]] = set()
         """The configurations that the engine refused, each with the height: at another one it may take it."""
         self._shrunk: set[str] = set()
-        self._changed: list[str] = []
+        self.changed: list[str] = []
         """Configurations that the engine ran, and then refused."""
         trials = Trials({suite.name: suite for suite in suites}, self.engine)
         try:
@@ -259,7 +259,7 @@ class Runner:
         self._refusals.add((suite.height, stream.configuration.name))
         if stream.ran:
             after = f"the engine refused it after {stream.ran} of its traces had run: {refusal}"
-            self._changed.append(f"{suite.name}: configuration {stream.configuration.name}: {after}")
+            self.changed.append(f"{suite.name}: configuration {stream.configuration.name}: {after}")
 
     def _skip(self, what: str, why: str) -> None:
         entry = self._left_out.setdefault((what, why), NotRun(what, why, 0))
@@ -303,7 +303,7 @@ class Runner:
                 report.not_applicable[tally.checker] = tally.not_applicable
             elif tally.opportunities == 0 and not tally.crashed:
                 report.vacuous.append(f"checker {tally.checker} {idle(tally)}")
-        report.vacuous += self._changed
+        report.vacuous += self.changed
         left_out = {what for what, _ in self._left_out}
         arms = [row for suite in report.suites for row in suite.arms]
         report.vacuous += [f"arm {row.arm}: {why}" for row in arms for why in row.missing]

@@ -216,3 +216,15 @@ def test_a_database_that_is_none_is_one_line(tmp_path: Path) -> None:
 def test_a_password_is_not_told() -> None:
     assert told("postgresql://me:secret@host:5432/db") == "postgresql://me@host:5432/db"
     assert told("postgresql://host/db") == "postgresql://host/db"
+
+
+def test_a_canary_is_never_done_by_another_campaign(database: str) -> None:
+    """What is a campaign's own is done in it; the rest is taken over."""
+    first = queue_of(database, "first")
+    first.enrol("first", TRACES, UNITS[:2])
+    for _ in range(2):
+        leased = first.lease("a", 60)
+        assert leased is not None and first.complete(leased, b"outcome")
+    second = queue_of(database, "second")
+    second.enrol("second", TRACES, UNITS[:2], own=[UNITS[0][0]])
+    assert second.counts() == (1, 0, 1, 0) and second.outcome(1) == b"outcome"

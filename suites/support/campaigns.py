@@ -115,8 +115,7 @@ class InTurn:
         if place != "leased":
             outcome = self.call(unit, opened(given.traces))
             if place != "carried out":
-                judged = not (outcome.wrong or outcome.crashed)
-                assert queue.complete(leased, msgspec.json.encode(outcome), judged=judged)
+                assert queue.complete(leased, msgspec.json.encode(outcome), judged=outcome.judged)
         return place
 
     def stop(self, handle: str) -> None:

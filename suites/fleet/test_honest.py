@@ -1,0 +1,140 @@
+"""A campaign tells what did not happen: half a unit, a stream without traces, findings beside a crash, a canary's shrink."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.checkers.finding import Finding
+from harness.fleet.perform import perform
+from harness.fleet.plan import Planned
+from harness.fleet.store import opened
+from harness.fleet.totals import Totals
+from harness.fleet.unit import Met, Outcome, Shrunk, Told
+from harness.run import runner as runners
+from harness.verdict.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN
+from harness.verdict.summary import SuiteReport
+from suites.support.campaigns import FAULTY, planned
+
+SUITE = 'name = "a"\nsuites = ["invariants"]\n[[engines]]\nengine = "{}"\nlayouts = ["full"]\n[budget]\nconfigurations = 1\n'
+STREAMS = 'name = "a"\nstreams = ["m", "n"]\n[[engines]]\nengine = "reference"\nlayouts = ["full"]\n[budget]\ntraces = 2\n'
+
+
+def met(made: Planned, *, canary: bool = False) -> Met:
+    """Return a finding: that of the canary, or one of an engine."""
+    mutant = made.canary.mutant
+    anomaly, checker = (mutant.anomaly, mutant.checker) if canary else ("stale-hit", "safety-law")
+    return Met(
+        id="fuzz:1@l",
+        finding=Finding(anomaly=anomaly, checker=checker, sentence="…", seq=1, op=1),
+        trace="0",
+        height="manager",
+        kinds=["full"],
+    )
+
+
+def ran(name: str, traces: int = 2) -> Outcome:
+    return Outcome(suites=[SuiteReport(name=name, traces=traces)])
+
+
+def added(made: Planned, *outcomes: Outcome, canary: bool = True, time_up: bool = False) -> Totals:
+    """Return what a campaign came to whose units came to these outcomes; the canary was found if so."""
+    totals = Totals(made, time_up=time_up)
+    if canary:
+        totals.add(made.units[0], Outcome(met=[met(made, canary=True)]))
+    for unit, outcome in zip(made.units[1:], outcomes, strict=True):
+        totals.add(unit, outcome)
+    return totals
+
+
+def test_half_a_suite_is_no_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt ends the worker, so its unit is leased again."""
+    judge, left = runners.Runner._judge, iter(range(2))
+
+    def interrupted(self: runners.Runner, *asked: Any) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        judge(self, *asked)
+
+    monkeypatch.setattr(runners.Runner, "_judge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        perform(planned(SUITE.format("reference"), tmp_path).units[1], opened(str(tmp_path / "traces")))
+
+
+def test_a_crash_keeps_what_was_found_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the same command does not replace it by what another attempt comes to."""
+    unit = planned(SUITE.format(FAULTY), tmp_path).units[1]
+    judge = runners.Runner._judge
+
+    def failing(self: runners.Runner, *asked: Any) -> None:
+        if asked[-1].failures:
+            raise ValueError("ours")
+        judge(self, *asked)
+
+    monkeypatch.setattr(runners.Runner, "_judge", failing)
+    outcome = perform(unit, opened(str(tmp_path / "traces")))
+    assert len(outcome.met) == 1 and "ValueError: ours" in outcome.crashed
+    assert outcome.judged and not Outcome(crashed="x").judged and not Outcome(wrong="x").judged
+
+
+def test_a_suite_that_fits_no_configuration_of_an_engine_is_told(tmp_path: Path) -> None:
+    """Beside what the engine is judged by: it is not as if the file did not name the suite."""
+    made = planned(STREAMS.replace("streams", 'suites = ["invariants", "answers"]\nstreams', 1), tmp_path)
+    assert [unit.suite for unit in made.units if isinstance(unit, Told)] == ["invariants"]
+    totals = Totals(made)
+    totals.add(made.units[1], ran("invariants"))
+    (subject,) = totals.subjects.values()
+    assert [(one.what, one.why) for one in subject.not_run] == [
+        ("suite answers", "none of the configurations runs at the answers height")
+    ]
+
+
+def test_a_stream_without_a_trace_is_no_pass(tmp_path: Path) -> None:
+    """Though a suite ran, or another stream; the policy may have refused every draw."""
+    made = planned(STREAMS, tmp_path)
+    totals = added(made, ran("fuzz-manager"), Outcome())
+    assert totals.exit_code == EXIT_NOTHING_CHECKED and totals.reasons == ["reference: fuzz stream n ran no trace"]
+    assert added(made, ran("fuzz-manager"), ran("fuzz-manager")).exit_code == EXIT_PASS
+
+
+def test_time_that_was_up_is_unknown(tmp_path: Path) -> None:
+    made = planned(STREAMS, tmp_path)
+    totals = added(made, ran("fuzz-manager"), ran("fuzz-manager"), time_up=True)
+    assert totals.exit_code == EXIT_UNKNOWN and totals.reasons == ["time was up"]
+
+
+def test_findings_are_told_without_the_canary(tmp_path: Path) -> None:
+    made = planned(STREAMS, tmp_path)
+    found = msgspec.structs.replace(ran("fuzz-manager"), met=[met(made)])
+    totals = added(made, found, ran("fuzz-manager"), canary=False)
+    assert totals.exit_code == EXIT_FAIL
+    first, second = totals.reasons
+    assert first == "reference: 1 findings" and "was not run" in second
+
+
+def test_a_configuration_that_was_refused_later_is_no_pass(tmp_path: Path) -> None:
+    made = planned(STREAMS, tmp_path)
+    changed = msgspec.structs.replace(ran("fuzz-manager"), vacuous=["it refused it after 2 traces"])
+    totals = added(made, changed, ran("fuzz-manager"))
+    assert totals.exit_code == EXIT_NOTHING_CHECKED and totals.reasons == ["reference: it refused it after 2 traces"]
+
+
+@pytest.mark.parametrize("outcome", [Outcome(crashed="it raised"), Outcome(wrong="it raised")])
+def test_a_canary_that_cannot_be_shrunk_is_not_found(outcome: Outcome, tmp_path: Path) -> None:
+    made = planned(STREAMS, tmp_path)
+    totals = added(made, ran("fuzz-manager"), ran("fuzz-manager"))
+    canary = made.units[0]
+    small = Shrunk(
+        package=canary.package,
+        engine=canary.engine,
+        policy=canary.policy,
+        suite="",
+        trace="0",
+        finding=met(made, canary=True).finding,
+        canary=True,
+    )
+    totals.small(small, outcome)
+    assert totals.exit_code == EXIT_NOTHING_CHECKED and "could not be shrunk (it raised)" in totals.reasons[0]
