@@ -108,7 +108,7 @@ def _join(planned: Planned, settings: Settings) -> int:
 
     given = Given(
         database=settings.database,
-        traces=settings.traces,
+        traces="",
         campaign=planned.id,
         worker=f"{socket.gethostname()}-{os.getpid()}",
         lease=settings.lease,

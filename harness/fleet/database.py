@@ -8,6 +8,7 @@ All times are those of the database, so clocks of machines need not agree.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +23,7 @@ SERVERS = ("postgresql://", "postgres://")
 """How the name of a database begins that is no file."""
 _ALIVE = {"keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
 """A connection whose other end went away without a word ends within a minute; the last in milliseconds."""
+_SECRET = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
 LOCK = 1_702_195_311
 """The number of the lock of a server under which tables are made and units entered."""
 BUSY = 60.0
@@ -130,9 +132,9 @@ class Database:
 
 def told(name: str) -> str:
     """Return the name of a database without its password."""
-    scheme, there, rest = name.partition("://")
+    scheme, there, rest = _SECRET.sub(r"\1…", name).partition("://")
     who, at, where = rest.rpartition("@")
-    return f"{scheme}://{who.partition(':')[0]}@{where}" if there and at else name
+    return f"{scheme}://{who.partition(':')[0]}@{where}" if there and at else scheme + there + rest
 
 
 def _line(error: Exception) -> str:

@@ -1,18 +1,21 @@
 """The engine of a unit: how it is opened on whichever machine, and a digest of what it is made of.
 
 A unit that was done counts as done while package and engine stay what they were. The package is told by its files. An engine of
-somebody else is told by its name and options, the files that these name, the package that registers it, and every distribution
-that is installed for the Python that it runs in. A server behind a URL is told by its URL alone; `label` is for the rest.
+somebody else is told by its name and options, the files that these name, the modules and packages beside a script, the package
+that registers it, and the Python that it runs in with every distribution that is installed for it. A server behind a URL is
+told by its URL alone; `label` is for the rest.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from errno import ENAMETOOLONG
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import EntryPoint, distributions
@@ -30,7 +33,15 @@ from harness.engines.policy import GROUP as POLICIES
 from harness.engines.registry import GROUP, EngineSpec, parse
 
 ASKED_SECONDS = 60
-_LIST = "import importlib.metadata as m, json; print(json.dumps(sorted(f'{d.name} {d.version}' for d in m.distributions())))"
+_LIST = (
+    "import importlib.metadata as m, json, sys; "
+    "print(json.dumps([sys.version, *sorted(f'{d.name} {d.version}' for d in m.distributions())]))"
+)
+SCRIPT = ".py"
+CODE = (SCRIPT, ".so", ".pyd")
+"""How the files end that a script may import from its folder."""
+NOT_READ = {"__pycache__", ".git", ".venv", ".cachewitness", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+"""Folders that are no part of an engine, whatever is in them."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,15 +71,36 @@ def held(spec: EngineSpec, policy: str, label: str) -> Held:
 
 
 def made_of(spec: EngineSpec, policy: str, label: str) -> str:
-    """Return a digest of what an engine is made of, and of the policy if that comes from another package."""
+    """Return a digest of what an engine is made of, and of the policy if that comes from another package.
+
+    Raises UsageError if a file of the engine cannot be read, or its Python does not say what it has.
+    """
+    try:
+        parts = _parts(spec, policy, label)
+    except OSError as error:
+        why = f"{error.filename} cannot be read ({error.strerror})"
+        raise UsageError(f"engine {spec.text}: {why}, so it is not known what the engine is made of") from None
+    return sha256(msgspec.json.encode(parts)).hexdigest()[:16]
+
+
+def _parts(spec: EngineSpec, policy: str, label: str) -> list[object]:
     parts: list[object] = [spec.text, label, spec.isolation, _package(plugins.registered(POLICIES)[policy])]
-    for value in spec.options.values():
-        parts += [_content(word) for word in {value, *_words(value)}]
+    for name, value in spec.options.items():
+        words = _words(value)
+        if words and name == spec.kind.command:
+            words[0] = shutil.which(words[0]) or words[0]
+        parts += [_content(word) for word in dict.fromkeys([value, *words])]
     if spec.foreign or spec.others:
         entry = plugins.registered(GROUP)[spec.kind.name]
         python = spec.isolation.python if spec.isolation else ""
         parts += [entry.value, _package(entry), _installed(python)]
-    return sha256(msgspec.json.encode(parts)).hexdigest()[:16]
+    return parts
+
+
+def forget() -> None:
+    """Have files and installed distributions be looked at again."""
+    for remembered in (package, _package, _installed):
+        remembered.cache_clear()
 
 
 @cache
@@ -87,14 +119,20 @@ def _words(value: str) -> list[str]:
 
 
 def _content(word: str) -> str:
-    """Return a digest of the file or the folder that a word names; empty if it names none."""
+    """Return a digest of the file or the folder that a word names, and of the code beside a script; empty if it names none."""
     try:
         path = Path(word).expanduser()
-        if path.is_file():
-            return sha256(path.read_bytes()).hexdigest()
-        return sha256(_tree(path)).hexdigest() if word and path.is_dir() else ""
-    except (OSError, ValueError):
+        is_file, is_folder = path.is_file(), bool(word) and path.is_dir()
+    except (ValueError, RuntimeError):  # no name of a file
         return ""
+    except OSError as error:
+        if error.errno == ENAMETOOLONG:
+            return ""
+        raise
+    if is_file:
+        beside = _digest(path.parent, _beside(path.parent)) if path.suffix == SCRIPT else b""
+        return sha256(path.read_bytes() + beside).hexdigest()
+    return sha256(_tree(path)).hexdigest() if is_folder else ""
 
 
 @cache
@@ -111,9 +149,9 @@ def _package(entry: EntryPoint) -> str:
 
 @cache
 def _installed(python: str) -> list[str]:
-    """Return the distributions that a Python has, each with its version; of the one that runs here without another."""
+    """Return the version of a Python and the distributions that it has, each with its version; without one, of that here."""
     if not python or python == sys.executable:
-        return sorted(f"{one.name} {one.version}" for one in distributions())
+        return [sys.version, *sorted(f"{one.name} {one.version}" for one in distributions())]
     asked = [python, "-P", "-c", _LIST]
     try:
         said = subprocess.run(asked, capture_output=True, text=True, timeout=ASKED_SECONDS, check=True).stdout
@@ -125,18 +163,34 @@ def _installed(python: str) -> list[str]:
 
 def _tree(folder: Path) -> bytes:
     """Return a digest of the files below a folder, by their names and content."""
+    return _digest(folder, _files(folder))
+
+
+def _digest(folder: Path, files: Iterable[Path]) -> bytes:
     digest = sha256()
-    for path in sorted(_files(folder)):
+    for path in sorted(files):
         digest.update(f"{path.relative_to(folder)}\0".encode())
         digest.update(sha256(path.read_bytes()).digest())
     return digest.digest()
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _files(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Yield the files below a folder, also those behind links; a link to a folder that it lies in is not followed."""
+    above = above | {folder.resolve()}
     for path in folder.iterdir():
-        if path.name.startswith(".") or path.name == "__pycache__":
+        if path.name in NOT_READ:
             continue
-        if path.is_dir() and not path.is_symlink():
-            yield from _files(path)
+        if path.is_dir():
+            if path.resolve() not in above:
+                yield from _files(path, above)
         elif path.is_file():
             yield path
+
+
+def _beside(folder: Path) -> Iterator[Path]:
+    """Yield the modules in the folder of a script, and the files of the packages in it."""
+    for path in folder.iterdir():
+        if path.is_file() and path.suffix in CODE:
+            yield path
+        elif path.name not in NOT_READ and (path / "__init__.py").is_file():
+            yield from _files(path)

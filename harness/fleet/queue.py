@@ -177,6 +177,12 @@ class Queue:
         self._database.changed("UPDATE campaigns SET state = 'over' WHERE id = ?", self.campaign)
 
     @property
+    def traces(self) -> str | None:
+        """Where the campaign keeps its traces; None if nobody has entered it yet."""
+        rows = self._database.rows("SELECT traces FROM campaigns WHERE id = ?", self.campaign)
+        return str(rows[0][0]) if rows else None
+
+    @property
     def over(self) -> bool:
         """Whether there will be no more; not if nobody has entered the campaign yet."""
         rows = self._database.rows("SELECT state FROM campaigns WHERE id = ?", self.campaign)

@@ -14,7 +14,7 @@ import msgspec
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
 from harness.engines import policy as policies
-from harness.fleet.held import Held, made_of, package
+from harness.fleet.held import Held, forget, made_of, package
 from harness.fuzz.trial import Plan
 from harness.trace.configurations import Configuration
 from harness.trace.format import Layout
@@ -167,8 +167,13 @@ def outcome_of(stored: bytes) -> Outcome:
         raise UsageError(f"the outcome of a unit cannot be read ({error}); another version of cachewitness wrote it") from None
 
 
-def check_same(unit: Unit) -> None:
-    """Raise UsageError if this machine has another package, or another engine, than the campaign was planned with."""
+def check_same(unit: Unit, *, afresh: bool = False) -> None:
+    """Raise UsageError if this machine has another package, or another engine, than the campaign was planned with.
+
+    `afresh`: what was looked at before is looked at again.
+    """
+    if afresh:
+        forget()
     if unit.package != package():
         raise UsageError(f"this machine has cachewitness {package()}; the campaign was planned with {unit.package}")
     if made_of(unit.engine.named(), unit.policy, unit.engine.label) != unit.engine.made_of:

@@ -26,6 +26,8 @@ BEATS = 3
 """So many times a lease is renewed before it would run out."""
 IDLE_MIN, IDLE_MAX = 0.05, 1.0
 """Seconds between two questions for a unit while there is none."""
+MISSED = 10.0
+"""Seconds after which a worker says that nobody drives its campaign."""
 LET_GO = 1.0
 """Seconds in which a heart that beats last is waited for."""
 EXIT_REFUSED = 4
@@ -36,7 +38,8 @@ EXIT_TOO_LONG = 75
 class Given(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker has to know. `parent`: the process without which it ends; 0: none.
 
-    `lease` is in seconds; a unit that takes longer than `deadline` seconds ends its worker.
+    `traces` is empty where the campaign's own store is taken, as its driver entered it. `lease` is in seconds; a unit that
+    takes longer than `deadline` seconds ends its worker.
     """
 
     database: str
@@ -54,15 +57,30 @@ def serve(given: Given) -> int:
 
     Raises UsageError if the database or the store of traces cannot be used, or this machine has another package or engine.
     """
-    store, database = opened(given.traces), Database(given.database)
+    database = Database(given.database)
     try:
-        return _worked_off(Queue(database, given.campaign, given.attempts), store, given)
+        queue = Queue(database, given.campaign, given.attempts)
+        queue.wait()
+        store = opened(given.traces or _traces_of(queue, database))
+        return _worked_off(queue, store, given)
     finally:
         database.close()
 
 
+def _traces_of(queue: Queue, database: Database) -> str:
+    """Return where the campaign keeps its traces, once somebody drives it; say so if nobody does."""
+    began, said = time.monotonic(), False
+    while (traces := queue.traces) is None:
+        if not said and time.monotonic() >= began + MISSED:
+            said = True
+            line = f"campaign {queue.campaign} is not in database {database.told}, and this worker waits for it"
+            remedy = "is it driven, by the same file, package and engines?"
+            print(f"cachewitness: {line}; {remedy}", file=sys.stderr, flush=True)
+        time.sleep(IDLE_MAX)
+    return traces
+
+
 def _worked_off(queue: Queue, store: Store, given: Given) -> int:
-    queue.wait()
     entered, idle = 0, IDLE_MIN
     while True:
         leased = queue.lease(given.worker, given.lease)
@@ -82,6 +100,7 @@ def carry_out(leased: Leased, queue: Queue, store: Store, given: Given) -> bool:
     units.check_same(unit)
     with _Heart(leased, given):
         outcome = perform(unit, store)
+        units.check_same(unit, afresh=True)
     return queue.complete(leased, msgspec.json.encode(outcome), judged=outcome.judged)
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from harness.cli import invoke
 from harness.fleet import driver as drivers
+from harness.fleet import worker as serving
 from harness.fleet.database import Database
 from harness.fleet.driver import Progress
 from harness.fleet.metrics import text, told_by
@@ -178,19 +179,26 @@ def test_metrics_in_a_file_and_on_a_port(tmp_path: Path) -> None:
             assert answer.read().decode() == text(progress, "a")
 
 
-def test_a_worker_joins_before_the_driver_and_ends_with_the_campaign(tmp_path: Path) -> None:
-    """One that was started by hand waits for units, does what there is, and says how many it did."""
+def test_a_worker_joins_before_the_driver_and_ends_with_the_campaign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that was started by hand says that nobody drives, takes the store that the driver names, and does what there is."""
+    monkeypatch.setattr(serving, "MISSED", 0.0)
+    stores: list[str] = []
+    monkeypatch.setattr(serving, "opened", lambda name: stores.append(name) or opened(name))
     made, kept = planned(TINY.replace(FAULTY, "reference") + BUDGET, tmp_path), settings(tmp_path)
-    given = Given(database=kept.database, traces=kept.traces, campaign=made.id, worker="w", lease=9.0, deadline=9.0, attempts=3)
+    given = Given(database=kept.database, traces="", campaign=made.id, worker="w", lease=9.0, deadline=9.0, attempts=3)
     did: list[int] = []
     worker = threading.Thread(target=lambda: did.append(serve(given)))
     worker.start()
+    said: list[str] = []
+    _wait(lambda: said.append(capsys.readouterr().err) or f"campaign {made.id} is not in database" in said[-1])
     queue = Queue(Database(kept.database), made.id, 3)
     queue.enrol(made.name, kept.traces, made.entries[1:3])
     _wait(lambda: queue.counts().done == 2)
     queue.end()
     worker.join(30)
-    assert did == [2]
+    assert did == [2] and stores == [kept.traces]
 
 
 def _started(folder: Path, *options: str) -> subprocess.Popen[str]:

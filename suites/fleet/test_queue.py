@@ -216,6 +216,9 @@ def test_a_database_that_is_none_is_one_line(tmp_path: Path) -> None:
 def test_a_password_is_not_told() -> None:
     assert told("postgresql://me:secret@host:5432/db") == "postgresql://me@host:5432/db"
     assert told("postgresql://host/db") == "postgresql://host/db"
+    assert (
+        told("postgresql://me@host/db?password=se@cret&sslmode=require") == "postgresql://me@host/db?password=…&sslmode=require"
+    )
 
 
 def test_a_canary_is_never_done_by_another_campaign(database: str) -> None:

@@ -1,0 +1,86 @@
+"""What an engine is made of: a change of it is another engine, before a unit and while it lasts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness._util.errors import UsageError
+from harness.engines.registry import parse
+from harness.fleet import worker as serving
+from harness.fleet.database import Database
+from harness.fleet.held import made_of
+from harness.fleet.queue import Queue
+from harness.fleet.store import opened
+from harness.fleet.unit import Outcome
+from harness.fleet.worker import Given
+from suites.support.campaigns import planned, settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_what_an_engine_is_made_of(tmp_path: Path) -> None:
+    """Code beside a script, files behind links and hidden ones count; a link in a circle ends; other files do not count."""
+    program, source, elsewhere = tmp_path / "driver.py", tmp_path / "source", tmp_path / "elsewhere"
+    source.mkdir(), elsewhere.mkdir()
+    program.write_text("")
+    (source / "linked").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(source)
+    spec = parse(f"jsonl:command='{sys.executable}' {program} {source}")
+    seen = [made_of(spec, "vllm", "")]
+    for name in ("helper.py", "source/.hidden", "elsewhere/config.json"):
+        (tmp_path / name).write_text("changed")
+        seen.append(made_of(spec, "vllm", ""))
+    (tmp_path / "progress.log").write_text("no part of the engine")
+    assert len({*seen}) == 4 and made_of(spec, "vllm", "") == seen[-1]
+    assert made_of(parse(f"jsonl:command=sh {'x' * 5000}"), "vllm", "")  # no name of a file
+
+
+def test_the_program_that_a_command_finds_is_part_of_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "my-engine"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    seen = set()
+    for content in ("#!/bin/sh\n", "#!/bin/sh\nexit 1\n"):
+        program.write_text(content)
+        program.chmod(0o755)
+        seen.add(made_of(parse("jsonl:command=my-engine"), "vllm", ""))
+    assert len(seen) == 2
+
+
+def test_a_file_of_an_engine_that_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not as if there were no such file."""
+    program = tmp_path / "driver.py"
+    program.write_text("")
+
+    def refused(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(UsageError, match=r"driver\.py cannot be read \(Permission denied\), so it is not known"):
+        made_of(parse(f"jsonl:command={program}"), "vllm", "")
+
+
+def test_an_engine_that_changes_while_a_unit_lasts_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came of it is of neither."""
+    program = tmp_path / "driver.py"
+    program.write_text((ROOT / "docs/samples/jsonl_engine.py").read_text())
+    engine = f"jsonl:command='{sys.executable}' {program}"
+    made = planned(f'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "{engine}"\n', tmp_path)
+    kept = settings(tmp_path)
+    queue = Queue(Database(kept.database), made.id, 3)
+    queue.enrol(made.name, kept.traces, made.entries[1:])
+    leased = queue.lease("w", 60)
+    given = Given(database=kept.database, traces="", campaign=made.id, worker="w", lease=9.0, deadline=9.0, attempts=3)
+
+    def changed(unit: object, store: object) -> Outcome:
+        program.write_text("changed")
+        return Outcome()
+
+    monkeypatch.setattr(serving, "perform", changed)
+    assert leased is not None
+    with pytest.raises(UsageError, match="is another one here than where the campaign was planned"):
+        serving.carry_out(leased, queue, opened(kept.traces), given)
+    assert queue.counts().done == 0
