@@ -279,7 +279,7 @@ class Totals:
     def _canary_missed(self) -> str:
         name = self.planned.canary.mutant.name
         if self.canary_not_shrunk:
-            return f"the canary {name} was found, and its finding could not be shrunk ({self.canary_not_shrunk})"
+            return f"the canary {name} was NOT found as it must be: its finding could not be shrunk ({self.canary_not_shrunk})"
         return f"the canary {name} {'was NOT found' if self.canary_ran else 'was not run'}"
 
     @property

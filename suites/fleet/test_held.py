@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -84,3 +85,23 @@ def test_an_engine_that_changes_while_a_unit_lasts_is_not_counted(tmp_path: Path
     with pytest.raises(UsageError, match="is another one here than where the campaign was planned"):
         serving.carry_out(leased, queue, opened(kept.traces), given)
     assert queue.counts().done == 0
+
+
+def test_the_key_of_a_unit_is_the_same_in_every_process() -> None:
+    """Names are digested in the order in which they stand, which no hash decides."""
+    code = (
+        "import sys; from harness.engines.registry import parse; from harness.fleet.held import made_of\n"
+        "print(made_of(parse(f\"jsonl:command='{sys.executable}' docs/samples/jsonl_engine.py\"), 'vllm', ''))"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "123"
+    }
+    assert len(said) == 1

@@ -11,13 +11,14 @@ import pytest
 from harness.checkers.finding import Finding
 from harness.fleet.perform import perform
 from harness.fleet.plan import Planned
+from harness.fleet.queue import Counts, Queue
 from harness.fleet.store import opened
 from harness.fleet.totals import Totals
 from harness.fleet.unit import Met, Outcome, Shrunk, Told
 from harness.run import runner as runners
 from harness.verdict.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN
 from harness.verdict.summary import SuiteReport
-from suites.support.campaigns import FAULTY, planned
+from suites.support.campaigns import FAULTY, driven, planned, settings
 
 SUITE = 'name = "a"\nsuites = ["invariants"]\n[[engines]]\nengine = "{}"\nlayouts = ["full"]\n[budget]\nconfigurations = 1\n'
 STREAMS = 'name = "a"\nstreams = ["m", "n"]\n[[engines]]\nengine = "reference"\nlayouts = ["full"]\n[budget]\ntraces = 2\n'
@@ -120,6 +121,21 @@ def test_a_configuration_that_was_refused_later_is_no_pass(tmp_path: Path) -> No
     changed = msgspec.structs.replace(ran("fuzz-manager"), vacuous=["it refused it after 2 traces"])
     totals = added(made, changed, ran("fuzz-manager"))
     assert totals.exit_code == EXIT_NOTHING_CHECKED and totals.reasons == ["reference: it refused it after 2 traces"]
+
+
+def test_a_unit_that_ends_while_the_driver_looks_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of another machine enters the last outcomes just before the driver counts that nothing is left to do."""
+    made, kept, count = planned(STREAMS, tmp_path), settings(tmp_path), Queue.counts
+
+    def worked_off(queue: Queue) -> Counts:
+        while (leased := queue.lease("elsewhere", 60)) is not None:
+            outcome = Outcome(met=[] if leased.place else [met(made, canary=True)])
+            assert queue.complete(leased, msgspec.json.encode(outcome))
+        return count(queue)
+
+    monkeypatch.setattr(Queue, "counts", worked_off)
+    result = driven(made, kept._replace(workers=0), None)
+    assert result.totals.undone == [] and result.progress.done == len(made.units) + 1  # the canary's finding was shrunk, too
 
 
 @pytest.mark.parametrize("outcome", [Outcome(crashed="it raised"), Outcome(wrong="it raised")])
