@@ -21,8 +21,19 @@ from typing import Literal
 import msgspec
 
 from harness.score.counting import counted
-from harness.score.decision import MIN_PREFIXES, MIN_QUESTIONS, NOISE_MAX, Counts, Decision, Risk, decide, decides_at, suspect
-from harness.score.distributions import binomial_upper
+from harness.score.decision import (
+    MIN_PREFIXES,
+    MIN_QUESTIONS,
+    NOISE_MAX,
+    NOISE_SHARE,
+    Counts,
+    Decision,
+    Risk,
+    decide,
+    decides_at,
+    suspect,
+)
+from harness.score.distributions import binomial_tail, binomial_upper
 from harness.score.groups import GroupScore, group_scores, suspects
 from harness.score.pairs import NEAR_TIE, Divergence, Pair, Scores, counts, divergences, pair_up, right_in_both
 from harness.score.restored import MIN_SHARE, Need, Restored, measure, shortfalls
@@ -282,8 +293,8 @@ def _lost(found: Counts, decided: Decision) -> str:
 
 
 def _worst(found: Counts) -> str:
-    """Return the largest loss behind one prefix, in words."""
-    worst = max(found.prefixes or (found.whole,), key=lambda tally: tally.lost / max(1, tally.right))
+    """Return the loss behind one prefix that chance explains least, in words."""
+    worst = min(found.prefixes or (found.whole,), key=lambda tally: binomial_tail(tally.lost, tally.right, NOISE_SHARE))
     where = "behind one shared prefix " if found.prefixes else ""
     return f"{where}{worst.lost:,} of {worst.right:,} right answers are lost"
 

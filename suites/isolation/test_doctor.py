@@ -115,7 +115,7 @@ def test_openvino_genai_is_opened_where_it_is(python: Path, capsys: pytest.Captu
         "[elsewhere]\ninterpreter = 'python3'": '[elsewhere] has one field, python = "PATH"',
         "[elsewhere]\npython = 3.12": '[elsewhere] has one field, python = "PATH"',
         "[elsewhere]\npython = '/no/such/python'": "/no/such/python is no program that can be started",
-        "[elsewhere\n": "engines.toml: Expected",
+        "[elsewhere\n": "engines.toml: not TOML: Expected",
         "[jsonl]\npython = 'python3'": "[jsonl] is started by its command",
     }.items(),
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
@@ -44,16 +47,17 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Recipe:
     return recipe
 
 
-class Killed(Exception):
-    """Stands for the end of a process."""
+def killed_at(step: int, recipe: Recipe, kept: Path) -> None:
+    """Train in a process of its own that is ended by SIGKILL when it reports a step."""
 
-
-def killed_at(step: int) -> loop.Report:
     def report(now: int, *_: object) -> None:
         if now == step:
-            raise Killed
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    return report
+    child = get_context("fork").Process(target=train, args=(recipe, kept, report))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
 
 
 def quiet(*_: object) -> None: ...
@@ -61,8 +65,7 @@ def quiet(*_: object) -> None: ...
 
 def test_training_that_was_killed_goes_on_to_the_same_parameters(tiny: Recipe, tmp_path: Path) -> None:
     through, _ = train(tiny, tmp_path / "through", quiet)
-    with pytest.raises(Killed):
-        train(tiny, tmp_path / "kept", killed_at(4))
+    killed_at(4, tiny, tmp_path / "kept")
     steps: list[int] = []
     resumed, _ = train(tiny, tmp_path / "kept", lambda step, *_: steps.append(step))
     assert steps == [6]
@@ -70,8 +73,7 @@ def test_training_that_was_killed_goes_on_to_the_same_parameters(tiny: Recipe, t
 
 
 def test_what_was_kept_of_another_recipe_is_refused(tiny: Recipe, tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        train(tiny, tmp_path / "kept", killed_at(4))
+    killed_at(4, tiny, tmp_path / "kept")
     with pytest.raises(UsageError, match="of another recipe than tiny is now"):
         train(replace(tiny, seed=2), tmp_path / "kept", quiet)
 
