@@ -65,12 +65,12 @@ def test_every_rule_holds_under_the_engine_s_own_scheduler(suite: str) -> None:
     kind = parse(ENGINE).kind
     assert "scheduler" in kind.heights or kind.name != "reference"
     if "scheduler" in kind.heights:
-        report = run(sampled(default_configurations(), 4, 1), suite)
+        report = run(sampled(default_configurations(), 6, 1), suite)
         assert [failure.finding.sentence for entry in report.suites for failure in entry.failures] == []
         assert report.suites[0].activity.preemptions > 0
 
 
-@pytest.mark.parametrize("configuration", sampled(scheduler_configurations(), 2), ids=lambda configuration: configuration.name)
+@pytest.mark.parametrize("configuration", sampled(scheduler_configurations(), 4), ids=lambda configuration: configuration.name)
 def test_every_rule_holds_with_drafts_steps_in_flight_and_a_second_tier(configuration: Configuration) -> None:
     """What the options ask for happens: drafts stand and fall, a step begins before the last has ended, copies come back."""
     if "scheduler" not in parse(ENGINE).kind.heights:
