@@ -95,7 +95,7 @@ def compared(trace: Trace, engine: str) -> Compared:
     return judged(trace, spec.open(trace.header), spec, keep=False)
 
 
-@pytest.mark.parametrize("mutant", sampled([*FELT], 2))
+@pytest.mark.parametrize("mutant", sampled([*FELT], 3))
 def test_fault_is_felt_and_the_trace_is_clean_without_it(mutant: str) -> None:
     for trace in traces(FELT[mutant]):
         try:

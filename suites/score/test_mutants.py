@@ -61,7 +61,7 @@ def test_engine_without_a_fault_passes_every_arm(capsys: pytest.CaptureFixture[s
     assert all(arm["right_cold"] >= 0.9 * LIMIT for arm in whole["judged"])
 
 
-@pytest.mark.parametrize(("fault", "arm"), sampled([*FAILS.items()], 2))
+@pytest.mark.parametrize(("fault", "arm"), sampled([*FAILS.items()], 4))
 def test_fault_fails_the_gate(fault: str, arm: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, whole, err = score(capsys, f"toy:mutant={fault}", arm)
     assert code == 1, (whole.get("judged"), err)
