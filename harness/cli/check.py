@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.lines import printable
-from harness.cli.json_option import json_option
+from harness.cli.json_option import json_option, print_json
 from harness.cli.options import expectations_of, expected_options
 
 if TYPE_CHECKING:
@@ -56,21 +56,18 @@ def check(file: Path, expected: Path | None, strict_expected: bool, quiet: bool,
 def _print(file: Path, header: Header, result: Result, code: int, told: list[str], entry: Entry | None) -> None:
     from harness.cli import documents
 
-    click.echo(
-        documents.told(
-            documents.Judged(
-                file=str(file),
-                engine=header.engine,
-                engine_version=header.engine_version,
-                exit_code=code,
-                reasons=told,
-                findings=result.findings,
-                checkers=result.tallies,
-                activity=result.activity,
-                expected=entry.reason if entry else "",
-            )
-        ),
-        nl=False,
+    print_json(
+        documents.Judged(
+            file=str(file),
+            engine=header.engine,
+            engine_version=header.engine_version,
+            exit_code=code,
+            reasons=told,
+            findings=result.findings,
+            checkers=result.tallies,
+            activity=result.activity,
+            expected=entry.reason if entry else "",
+        )
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.json_option import json_option
+from harness.cli.json_option import json_option, print_json
 from harness.cli.options import engine_of, engine_option, release_option
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def consume(vectors: tuple[Path, ...], engine: str, release: str | None, quiet: 
     if as_json:
         from harness.cli import documents
 
-        click.echo(documents.told(documents.Consumed(engine=spec.text, exit_code=code, files=entries)), nl=False)
+        print_json(documents.Consumed(engine=spec.text, exit_code=code, files=entries))
         return code
     told = ", ".join(f"{passed[name]} {name}" for name in ("valid", "acceptable", "invalid"))
     _say(f"passed: {told}; failed: {failed}" + (f"; unknown: {unknown}" if unknown else "") + f"; asked: {asked}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.json_option import json_option
+from harness.cli.json_option import json_option, print_json
 from harness.cli.options import deadline_option, engines_option, interpreter_of
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ def doctor(engine: tuple[str, ...], engines: str, deadline: float, as_json: bool
 
     ENGINE, with its options: these alone. Exit code 4 if one that is named does not run; without names 0, whatever runs.
     """
-    import msgspec
-
     from harness.engines.doctor import document, examine
     from harness.engines.interpreters import file_of
     from harness.engines.registry import EngineSpec, kinds, parse
@@ -35,7 +33,7 @@ def doctor(engine: tuple[str, ...], engines: str, deadline: float, as_json: bool
     asked = [parse(text) for text in dict.fromkeys(engine)] or [EngineSpec(kind, {}, name) for name, kind in kinds().items()]
     found = document([examine(spec, interpreter_of(spec.kind, engines), deadline) for spec in asked], file_of(engines))
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
+        print_json(found)
     else:
         click.echo("\n".join(_shown(found)))
     ill = [one.name for one in found.engines if one.state not in ("runs", "program")]

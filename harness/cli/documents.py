@@ -214,8 +214,3 @@ KINDS: dict[str, tuple[str, Any]] = {
     "listed": ("what there is of a kind", list[Listed]),
 }
 """By the name of its schema: what a document is, and its type."""
-
-
-def told(document: msgspec.Struct) -> bytes:
-    """Return a document as indented JSON, with a newline at its end."""
-    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"

@@ -10,7 +10,7 @@ import click
 
 from harness._util.errors import UsageError
 from harness.cli import completion
-from harness.cli.json_option import json_option
+from harness.cli.json_option import json_option, print_json
 from harness.cli.options import engine_of, engine_option, isolation_options
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def explain(what: str, engine: str, isolate: Isolate, as_json: bool) -> int:
     told.anomaly, told.picture = told.finding.anomaly if told.finding else told.anomaly, lines
     known = BY_NAME.get(told.anomaly)
     told.invariant, told.implies = (known.invariant, known.implies) if known else ("", "")
-    click.echo(documents.told(told), nl=False)
+    print_json(told)
     return 0
 
 

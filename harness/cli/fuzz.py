@@ -8,7 +8,7 @@ import click
 
 from harness._util.errors import UsageError
 from harness.cli import completion
-from harness.cli.json_option import json_option
+from harness.cli.json_option import json_option, print_json
 from harness.cli.options import (
     Finite,
     configurations_of,
@@ -153,7 +153,7 @@ def _print_campaign(campaign: Campaign, canary: CanaryResult | None, stored: Map
         again=again,
         digest=campaign.digest,
     )
-    click.echo(documents.told(fuzzed), nl=False)
+    print_json(fuzzed)
 
 
 def plan_of(
@@ -256,7 +256,7 @@ def _print_search(
         failure=jsonreport.entry(failure, stored.get(failure.id)) if failure else None,
         seconds=coverage.seconds,
     )
-    click.echo(documents.told(search), nl=False)
+    print_json(search)
 
 
 class _Progress:

@@ -12,3 +12,10 @@ def json_option(kind: str) -> Callable[[Any], Any]:
     """Return the option, for a command that then prints a document of a kind of which there is a schema."""
     what = f"Print a JSON document (`schema {kind}`), and nothing else, on standard output."
     return click.option("--json", "as_json", is_flag=True, help=what)
+
+
+def print_json(document: object) -> None:
+    """Print a document on standard output."""
+    from harness._util.indented import indented
+
+    click.echo(indented(document), nl=False)

@@ -8,7 +8,7 @@ import click
 
 from harness._util.errors import UsageError
 from harness.cli import completion
-from harness.cli.json_option import json_option
+from harness.cli.json_option import json_option, print_json
 from harness.cli.options import Finite
 from harness.cli.table_option import ready, table_option
 
@@ -101,7 +101,7 @@ def mutants(
         hunt = documents.Hunt(
             rows=made.rows, survivors=survivors, figures=made.figures, interrupted=made.interrupted, exit_code=code
         )
-        click.echo(documents.told(hunt), nl=False)
+        print_json(hunt)
     else:
         page.print_matrix(made, terminal.console())
     if made.interrupted:

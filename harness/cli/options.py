@@ -14,6 +14,7 @@ import click
 from harness._util.errors import UsageError
 from harness._util.lines import one_line, printable
 from harness.cli import completion
+from harness.cli.json_option import print_json
 
 if TYPE_CHECKING:
     from harness.engines.environment import Exported
@@ -431,7 +432,7 @@ def say_written(paths: Sequence[Path], *, as_json: bool, **more: Any) -> None:
     if as_json:
         from harness.cli import documents
 
-        click.echo(documents.told(documents.Written(files=[str(path) for path in paths], **more)), nl=False)
+        print_json(documents.Written(files=[str(path) for path in paths], **more))
         return
     for path in paths:
         click.echo(printable(f"written: {path}"))

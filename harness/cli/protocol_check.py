@@ -9,7 +9,7 @@ import click
 
 from harness._util.errors import UsageError
 from harness._util.lines import shortened
-from harness.cli.json_option import json_option
+from harness.cli.json_option import json_option, print_json
 from harness.cli.options import deadline_option
 
 if TYPE_CHECKING:
@@ -55,18 +55,15 @@ def _print(command: tuple[str, ...], told: Rehearsal, code: int) -> None:
     from harness.cli import documents
 
     problems = [documents.Problem(**problem._asdict()) for problem in told.problems]
-    click.echo(
-        documents.told(
-            documents.Rehearsed(
-                command=list(command),
-                exit_code=code,
-                answers=told.messages,
-                problems=problems,
-                not_asked=told.not_asked,
-                heights=list(told.heights),
-            )
-        ),
-        nl=False,
+    print_json(
+        documents.Rehearsed(
+            command=list(command),
+            exit_code=code,
+            answers=told.messages,
+            problems=problems,
+            not_asked=told.not_asked,
+            heights=list(told.heights),
+        )
     )
 
 

@@ -10,7 +10,7 @@ import click
 
 from harness._util.errors import UsageError
 from harness._util.lines import one_line
-from harness.cli.json_option import json_option
+from harness.cli.json_option import json_option, print_json
 from harness.cli.options import engine_of, engine_option, isolation_options, release_option
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _print(told: _Told, *, exit_code: int, not_run: str = "") -> None:
         judged.reasons, judged.findings, judged.checkers = reasons(result), result.findings, result.tallies
         judged.activity, judged.bad_events, judged.replay = result.activity, told.bad, told.command
         judged.export = list(told.test)
-    click.echo(documents.told(judged), nl=False)
+    print_json(judged)
 
 
 def reasons(result: Result) -> list[str]:

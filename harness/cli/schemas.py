@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from harness._util.errors import UsageError
+from harness._util.indented import indented
 from harness.cli import documents
 from harness.engines import doctor
 from harness.fleet import summary as campaign
@@ -92,7 +93,7 @@ def schema(kind: str) -> bytes:
 
     if kind not in KINDS:
         raise UsageError(f"there is no schema of {kind!r}{nearest(kind, KINDS)}")
-    return msgspec.json.format(msgspec.json.encode(KINDS[kind]()), indent=2) + b"\n"
+    return indented(KINDS[kind]())
 
 
 def title(kind: str) -> str:

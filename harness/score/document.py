@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from harness._util.indented import indented
 from harness.score.arms import AGAIN, OFF
 from harness.score.gate import Judged, Noise, Rules, overall
 from harness.score.pairs import Scores, pair_up
@@ -109,7 +110,7 @@ _COPIED = ("doc", "row", "group", "tenant", "prompt_hash", "question", "target")
 
 def render(whole: Document) -> bytes:
     """Return a document as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n"
+    return indented(whole)
 
 
 def _entry(name: str, scores: Scores, outcome: Outcome) -> ArmEntry:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from harness._util.indented import indented
 from harness.verdict.report.terminal import MEANINGS
 from harness.verdict.summary import Report
 
@@ -21,4 +20,4 @@ def render(report: Report) -> bytes:
         "color": COLOURS.get(code, "orange"),
         "isError": code not in COLOURS,
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+    return indented(document, 1)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from harness._util.indented import indented
 from harness.checkers.anomalies import BY_NAME
 from harness.checkers.finding import Tally
 from harness.verdict.arm_row import ArmRow
@@ -141,7 +142,7 @@ def document(report: Report, stored: Mapping[str, Stored], configurations: Seque
 
 def render(whole: Document) -> bytes:
     """Return the document as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n"
+    return indented(whole)
 
 
 def entry(failure: Failure, stored: Stored | None) -> FailureEntry:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from harness import __version__
+from harness._util.indented import indented
 from harness.checkers.anomalies import BY_NAME
 from harness.trace.format import Trace
 from harness.verdict.summary import Failure, Report, Stored
@@ -45,7 +46,7 @@ def render(report: Report, stored: Mapping[str, Stored]) -> bytes:
         "results": [_result(failure, stored.get(failure.id)) for failure in failures],
     }
     document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
-    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+    return indented(document, 1)
 
 
 def _invocation(report: Report) -> dict[str, Any]:
