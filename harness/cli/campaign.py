@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness._util.errors import UsageError
-from harness.cli.json_option import json_option
+from harness.cli.json_option import json_option, print_json
 from harness.cli.options import Isolate, engine_of
 
 if TYPE_CHECKING:
@@ -101,20 +101,10 @@ def _workers(planned: Planned, wanted: int | None, executor: Executor, file: Pat
 
 
 def _join(planned: Planned, settings: Settings) -> int:
-    import os
-    import socket
+    from harness.fleet.driver import process_name
+    from harness.fleet.worker import serve
 
-    from harness.fleet.worker import Given, serve
-
-    given = Given(
-        database=settings.database,
-        traces="",
-        campaign=planned.id,
-        worker=f"{socket.gethostname()}-{os.getpid()}",
-        lease=settings.lease,
-        deadline=settings.deadline,
-        attempts=settings.attempts,
-    )
+    given = settings.given(planned.id, process_name(), traces="")
     done = serve(given)
     click.echo(f"campaign {planned.name}: this worker did {done:,} unit{'s' * (done != 1)}")
     return 0
@@ -139,7 +129,7 @@ def _drive(planned: Planned, settings: Settings, executor: Executor, metrics: st
             shown.clear()
     document = summary.document(result, settings)
     if as_json:
-        click.echo(summary.render(document), nl=False)
+        print_json(document)
     else:
         from harness.cli.campaign_told import print_summary
 

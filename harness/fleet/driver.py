@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -45,6 +45,18 @@ class Settings(NamedTuple):
     attempts: int = 5
     seconds: float = 0.0
 
+    def given(self, campaign: str, worker: str, traces: str) -> Given:
+        """Return what a worker of a campaign has to know; `traces` is empty where it takes the store from the database."""
+        return Given(
+            database=_anywhere(self.database),
+            traces=traces and _anywhere(traces),
+            campaign=campaign,
+            worker=worker,
+            lease=self.lease,
+            deadline=self.deadline,
+            attempts=self.attempts,
+        )
+
 
 @dataclass
 class Progress:
@@ -76,7 +88,7 @@ class Progress:
         self.marks |= outcome.marks.keys()
         for met in outcome.met:
             self.findings += met.count
-            self.classes.add((met.finding.anomaly, met.finding.checker, met.height, *met.kinds))
+            self.classes.add(met.of_class)
 
 
 class Result(NamedTuple):
@@ -90,6 +102,11 @@ class Result(NamedTuple):
 def _anywhere(name: str) -> str:
     """Return the name of a file or folder so that a worker with another current folder finds it; a URL as it is."""
     return name if "://" in name else str(Path(name).absolute())
+
+
+def process_name() -> str:
+    """Return what names this process among those of all machines."""
+    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 class Driver:
@@ -126,12 +143,13 @@ class Driver:
         """
         interrupted = time_up = False
         try:
-            self._enter(self._planned.units)
+            self._enter(self._planned.units, self._planned.entries)
             self._queue.forgive()
             self._progress.before = len(self._look())
             time_up = not self._work_off()
             if not time_up:
-                self._enter(to_shrink(self._planned, self._done()))
+                found = to_shrink(self._planned, self._done())
+                self._enter(found, [entered(unit) for unit in found])
                 time_up = not self._work_off()
         except KeyboardInterrupt:
             interrupted = True
@@ -141,16 +159,12 @@ class Driver:
             self._queue.end()
         return self._added_up(interrupted=interrupted, time_up=time_up)
 
-    def _enter(self, units: Iterable[Unit]) -> None:
-        """Enter units that are not there yet, and note where they all are."""
-        listed = [(unit, *entered(unit)) for unit in units]
-        places = self._queue.enrol(
-            self._planned.name,
-            _anywhere(self._settings.traces),
-            [(key, spec) for _, key, spec in listed],
-            own=[key for unit, key, _ in listed if of_canary(unit)],
-        )
-        for unit, key, _ in listed:
+    def _enter(self, units: Sequence[Unit], entries: Sequence[tuple[str, bytes]]) -> None:
+        """Enter units that are not there yet, each with its key and what is stored of it, and note where they all are."""
+        keyed = [(unit, key) for unit, (key, _) in zip(units, entries, strict=True)]
+        own = [key for unit, key in keyed if of_canary(unit)]
+        places = self._queue.enrol(self._planned.name, _anywhere(self._settings.traces), entries, own=own)
+        for unit, key in keyed:
             self._units.setdefault(places[key], unit)
             self._keys[places[key]] = key
 
@@ -206,21 +220,9 @@ class Driver:
             if self._fruitless > most:
                 raise UsageError(f"no worker can go on; the last one said: {ended.why}")
         while len(self._crew) < min(self._settings.workers, wanted):
-            name = f"{socket.gethostname()}-{os.getpid()}-{next(self._numbers)}"
-            self._crew[name] = self._executor.start(self._given(name))
+            name = f"{process_name()}-{next(self._numbers)}"
+            self._crew[name] = self._executor.start(self._settings.given(self._planned.id, name, self._settings.traces))
         self._progress.workers = len(self._crew)
-
-    def _given(self, name: str) -> Given:
-        s = self._settings
-        return Given(
-            database=_anywhere(s.database),
-            traces=_anywhere(s.traces),
-            campaign=self._planned.id,
-            worker=name,
-            lease=s.lease,
-            deadline=s.deadline,
-            attempts=s.attempts,
-        )
 
     def _stop(self) -> None:
         for name, handle in self._crew.items():
@@ -236,16 +238,16 @@ class Driver:
 
     def _added_up(self, *, interrupted: bool, time_up: bool) -> Result:
         totals = Totals(self._planned, interrupted=interrupted, time_up=time_up)
-        stamped: list[tuple[str, Outcome]] = []
+        stamped: list[tuple[str, str]] = []
         for place, unit in self._units.items():
             if place not in self._seen:
                 totals.miss(unit)
-                stamped.append((self._keys[place], Outcome(digest=NOT_DONE)))
+                stamped.append((self._keys[place], NOT_DONE))
                 continue
             outcome = outcome_of(self._queue.outcome(place))
             if isinstance(unit, Shrunk):
                 totals.small(unit, outcome)
             else:
                 totals.add(unit, outcome)
-            stamped.append((self._keys[place], Outcome(digest=outcome.digest)))
+            stamped.append((self._keys[place], outcome.digest))
         return Result(totals, self._progress, stamp(stamped))

@@ -15,7 +15,8 @@ import msgspec
 from harness._util import workers
 from harness._util.errors import EngineMissing, UsageError
 from harness.fleet import worker
-from harness.fleet.worker import EXIT_REFUSED, EXIT_TOO_LONG, Given
+from harness.fleet.worker import EXIT_TOO_LONG, Given
+from harness.verdict.result import EXIT_USAGE
 
 _MAIN = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from harness.fleet.worker import main; sys.exit(main())"
 TOLD = 400
@@ -79,7 +80,7 @@ class Processes:
         if code is None:
             return None
         last = _last_line(handle.said)
-        if code == EXIT_REFUSED:
+        if code == EXIT_USAGE:
             return Ended(last or "it was refused", refused=True)
         if code == EXIT_TOO_LONG:
             return Ended("its unit took too long")

@@ -8,6 +8,7 @@ twenty layouts, is one finding. Two faults that show in the same operations have
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any
 
@@ -20,6 +21,11 @@ from harness.trace.format import Extend, Op, Reset, Step, Submit, Trace, TraceHe
 def kinds_of(header: TraceHeader) -> list[str]:
     """Return the kinds of cache groups that a trace has."""
     return sorted({group.kind for group in header.layout.groups})
+
+
+def class_of(finding: Finding, height: str, kinds: Iterable[str]) -> tuple[str, ...]:
+    """Return the class of a finding: its anomaly, its checker, the height and the kinds of cache groups."""
+    return (finding.anomaly, finding.checker, height, *kinds)
 
 
 def signature(finding: Finding, small: Trace) -> str:

@@ -15,7 +15,7 @@ from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
 from harness.cold.suite import SUITE as COLD_VS_CACHED
 from harness.engines.registry import EngineSpec
-from harness.fleet.findings import kinds_of, signature
+from harness.fleet.findings import class_of, kinds_of, signature
 from harness.fleet.store import Store, digest_of
 from harness.fleet.unit import Fuzzed, Met, Outcome, Shrunk, Told, Unit
 from harness.fuzz.campaign import Campaign
@@ -145,7 +145,7 @@ def _all_met(failures: Iterable[Failure], store: Store) -> list[Met]:
     kept: dict[Any, list[Met]] = {}
     for failure in failures:
         header = failure.trace.header
-        alike = kept.setdefault((failure.finding.anomaly, failure.finding.checker, header.height, *kinds_of(header)), [])
+        alike = kept.setdefault(class_of(failure.finding, header.height, kinds_of(header)), [])
         if len(alike) < TRACES_KEPT:
             alike.append(_met(failure, failure.trace, _kept(store, failure.trace)))
         else:
@@ -177,9 +177,9 @@ def _essence(finding: Finding) -> list[Any]:
     return [finding.anomaly, finding.checker, finding.cause, finding.r, finding.seq, finding.op, finding.owed]
 
 
-def stamp(outcomes: Iterable[tuple[str, Outcome]]) -> str:
-    """Return one digest of units and what came of them, in their order."""
+def stamp(digests: Iterable[tuple[str, str]]) -> str:
+    """Return one digest of the keys of units and the digests of what came of them, in their order."""
     total = sha256()
-    for key, outcome in outcomes:
-        total.update(f"{key} {outcome.digest}\n".encode())
+    for key, digest in digests:
+        total.update(f"{key} {digest}\n".encode())
     return total.hexdigest()[:16]

@@ -149,11 +149,6 @@ def document(result: Result, settings: Settings) -> Document:
     )
 
 
-def render(document: Document) -> str:
-    """Return a summary as JSON, with a line's end."""
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
-
-
 def _subject(subject: Subject) -> SubjectRow:
     report = subject.report
     checkers = [

@@ -229,7 +229,7 @@ class Totals:
                 return
             entry = self.canary = self.canary or _found(met)
         else:
-            entry = self.found.setdefault(_class(met), _found(met))
+            entry = self.found.setdefault(met.of_class, _found(met))
         entry.met += met.count
         entry.first = entry.first or met.id
         if unit.engine.text not in entry.engines:
@@ -296,10 +296,6 @@ class Totals:
         return sum(suite.traces for subject in self.subjects.values() for suite in subject.suites.values())
 
 
-def _class(met: Met) -> Class:
-    return (met.finding.anomaly, met.finding.checker, met.height, *met.kinds)
-
-
 def _found(met: Met) -> Found:
     return Found(anomaly=met.finding.anomaly, checker=met.finding.checker, height=met.height, kinds=met.kinds)
 
@@ -318,9 +314,9 @@ def to_shrink(planned: Planned, done: Iterable[tuple[Unit, Outcome]]) -> list[Un
         for met in outcome.met:
             if planted and (met.finding.anomaly, met.finding.checker) != (mutant.anomaly, mutant.checker):
                 continue
-            seen = taken.setdefault((str(planted), unit.engine.made_of, unit.policy, *_class(met)[:3]), set())
-            if len(seen) < (1 if planted else planned.shrink) and _class(met) not in seen:
-                seen.add(_class(met))
+            seen = taken.setdefault((str(planted), unit.engine.made_of, unit.policy, *met.of_class[:3]), set())
+            if len(seen) < (1 if planted else planned.shrink) and met.of_class not in seen:
+                seen.add(met.of_class)
                 units.append(_shrunk(unit, met, canary=planted))
     return units
 

@@ -14,6 +14,7 @@ import msgspec
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
 from harness.engines import policy as policies
+from harness.fleet.findings import class_of
 from harness.fleet.held import Held, forget, made_of, package
 from harness.fuzz.trial import Plan
 from harness.trace.configurations import Configuration
@@ -109,6 +110,11 @@ class Met(msgspec.Struct, kw_only=True):
     height: str
     kinds: list[str]
     count: int = 1
+
+    @property
+    def of_class(self) -> tuple[str, ...]:
+        """The class of the finding."""
+        return class_of(self.finding, self.height, self.kinds)
 
 
 class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):

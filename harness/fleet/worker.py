@@ -21,6 +21,7 @@ from harness.fleet.database import Database
 from harness.fleet.perform import perform
 from harness.fleet.queue import Leased, Queue
 from harness.fleet.store import Store, opened
+from harness.verdict.result import EXIT_USAGE
 
 BEATS = 3
 """So many times a lease is renewed before it would run out."""
@@ -30,7 +31,6 @@ MISSED = 10.0
 """Seconds after which a worker says that nobody drives its campaign."""
 LET_GO = 1.0
 """Seconds in which a heart that beats last is waited for."""
-EXIT_REFUSED = 4
 EXIT_TOO_LONG = 75
 """The exit code of a worker whose unit took longer than the campaign allows."""
 
@@ -143,10 +143,10 @@ def main() -> int:
     if given.parent:
         die_with_the_parent()
         if os.getppid() != given.parent:
-            return EXIT_REFUSED
+            return EXIT_USAGE
     try:
         serve(given)
     except UsageError as error:
         print(error, file=sys.stderr)
-        return EXIT_REFUSED
+        return EXIT_USAGE
     return 0

@@ -10,12 +10,13 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from harness._util.indented import indented
 from harness.engines.faults import fitting
 from harness.fleet import driver as drivers
 from harness.fleet.perform import perform, stamp
 from harness.fleet.plan import FAULTS, Canary, Planned, canary_unit
 from harness.fleet.store import opened
-from harness.fleet.summary import document, render
+from harness.fleet.summary import document
 from harness.fleet.unit import Outcome, Unit
 from harness.verdict.result import EXIT_FAIL, EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN
 from suites.support.campaigns import FAULTY, SMALL, InTurn, Remembered, came_to, driven, planned, settings
@@ -88,7 +89,7 @@ def test_the_findings_are_those_of_the_faulty_engine(whole: Whole) -> None:
     assert faulty.findings == sum(one.met for one in told.classes) > len(told.findings) > 0
     assert all(one.operations <= 6 and Path(one.trace).is_file() for one in told.findings)
     assert told.canary.found and told.exit_code == EXIT_FAIL and told.done == told.units
-    assert msgspec.json.decode(render(told))["format"] == "cachewitness.campaign"
+    assert msgspec.json.decode(indented(told))["format"] == "cachewitness.campaign"
 
 
 def test_a_second_run_does_nothing_again(remembered: Remembered, whole: Whole) -> None:

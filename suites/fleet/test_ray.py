@@ -17,20 +17,10 @@ from pathlib import Path
 import pytest
 
 from harness.fleet import driver as drivers
-from suites.support.campaigns import FAULTY, InTurn, Remembered, came_to, driven, planned, settings
+from suites.support.campaigns import InTurn, Remembered, came_to, driven, faulty, planned, settings
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = f'''name = "ray"
-streams = ["main"]
-[[engines]]
-engine = "{FAULTY}"
-layouts = ["full"]
-[budget]
-traces = 60
-per_unit = 2
-shrink = 1
-lease = 3.0
-'''
+TEXT = faulty("ray", lease=3.0)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
 pytestmark = pytest.mark.skipif(
     find_spec("ray") is None, reason="needs the extra `cluster`: pip install 'cachewitness[cluster]'"

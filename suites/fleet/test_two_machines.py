@@ -16,20 +16,10 @@ import pytest
 from harness.fleet import driver as drivers
 from harness.fleet.database import Database
 from suites.support import postgresql
-from suites.support.campaigns import FAULTY, InTurn, Remembered, came_to, driven, planned, settings
+from suites.support.campaigns import InTurn, Remembered, came_to, driven, faulty, planned, settings
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = f'''name = "machines"
-streams = ["main"]
-[[engines]]
-engine = "{FAULTY}"
-layouts = ["full"]
-[budget]
-traces = 60
-per_unit = 2
-shrink = 1
-lease = 1.5
-'''
+TEXT = faulty("machines", lease=1.5)
 MACHINES = {"cwtest-a": "10.231.1", "cwtest-b": "10.231.2"}
 
 

@@ -38,6 +38,23 @@ traces = 4
 per_unit = 2
 shrink = 1
 """
+
+
+def faulty(name: str, lease: float) -> str:
+    """Return the text of a campaign of thirty units on an engine with a fault, whose leases last so many seconds."""
+    return f'''name = "{name}"
+streams = ["main"]
+[[engines]]
+engine = "{FAULTY}"
+layouts = ["full"]
+[budget]
+traces = 60
+per_unit = 2
+shrink = 1
+lease = {lease}
+'''
+
+
 Perform = Callable[[Unit, Store], Outcome]
 
 
