@@ -13,7 +13,7 @@ Sources: vLLM 0.33.0, `v1/core/sched/scheduler.py`, `make_stats`; `v1/metrics/st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from harness.checkers.finding import Finding
@@ -74,6 +74,11 @@ class StatisticsTrue(Checker):
             Hit: self.on_hit,
             Stats: self.on_stats,
         }
+
+    def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
+        """Forget requests that are over."""
+        self._back &= ledger.requests.keys()
+        self._hits = {r: hits for r, hits in self._hits.items() if r in ledger.requests}
 
     def on_submit(self, ledger: Ledger, event: Submitted | Extended) -> Found:
         """Note a request whose client has been told nothing yet."""

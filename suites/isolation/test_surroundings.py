@@ -22,7 +22,7 @@ SECRET = {
     "AZURE_CLIENT_SECRET": "c",
     "PGPASSWORD": "d",
     "db_password": "e",
-    "SSH_AUTH_SOCK": "/tmp/agent",
+    "SSH_AUTH_SOCK": "agent.sock",
     "HTTPS_PROXY": "http://user:word@proxy:3128",
     "PIP_INDEX_URL": "https://__token__:abc@index/simple",
 }

@@ -70,7 +70,7 @@ def _batch(options: Mapping[str, str]) -> int:
 
 
 def _bit_exact(options: Mapping[str, str]) -> bool:
-    """Whether numbers are wide enough, and kernels of a kind, that answers after a hit are those without one."""
+    """Whether answers after a hit are those without one: on a CPU, in numbers that are wide enough."""
     return options.get("device", "cpu") == "cpu" and options.get("dtype", "float32") in ("float32", "float64")
 
 
