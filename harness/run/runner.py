@@ -87,6 +87,8 @@ class Runner:
         self._left_out: dict[tuple[str, str], NotRun] = {}
         self._refusals: set[tuple[Height, str]] = set()
         """The configurations that the engine refused, each with the height: at another one it may take it."""
+        self._unpaired: dict[str, dict[str, str]] = {}
+        """By suite: the configurations on which the reference cannot run beside the engine, with the reasons."""
         self._shrunk: set[str] = set()
         self.changed: list[str] = []
         """Configurations that the engine ran, and then refused."""
@@ -128,6 +130,7 @@ class Runner:
                     report.arms = merge_rows(report.arms)
                     report.controls = merge_controls(report.controls)
                     report.tallies = merge_tallies(tallies)
+                    self._tell_unpaired(report)
                     report.crashed = sorted({*report.crashed, *(f"{t.checker}: {t.crashed}" for t in tallies if t.crashed)})
                     report.seconds = time.perf_counter() - started
 
@@ -140,7 +143,7 @@ class Runner:
             for stream in list(streams):
                 begun = turns.take(stream)
                 late = deadline and time.perf_counter() > deadline
-                if begun is None or (late and rounds >= (1 if report.traces else self._most)):
+                if begun is None or (late and (stream.ran or rounds >= self._most)):
                     streams.remove(stream)
                     turns.drop(stream)
                     continue
@@ -213,8 +216,13 @@ class Runner:
         return f"the engine hung in {hung} traces, and each takes its deadline" if hung >= HUNG_MAX else ""
 
     def _refused(self, suite: Suite, configuration: Configuration) -> bool:
-        of_suite = any(what == f"suite {suite.name}" for what, _ in self._left_out)
-        return of_suite or (suite.height, configuration.name) in self._refusals
+        unpaired = self._unpaired.get(suite.name, {})
+        return configuration.name in unpaired or (suite.height, configuration.name) in self._refusals
+
+    def _tell_unpaired(self, report: SuiteReport) -> None:
+        """List what the reference could not run beside the engine: the suite, if nothing else was left of it."""
+        for name, why in self._unpaired.get(report.name, {}).items():
+            self._skip(f"{report.name}: configuration {name}" if report.traces else f"suite {report.name}", why)
 
     def _refuse_if_nothing_fits(self) -> None:
         """Raise what the engine said to the last configuration if it refused all of them, and nothing else was in the way."""
@@ -243,6 +251,8 @@ class Runner:
             self._skip(f"{suite.name}: arm {_arm(trace)} on {stream.configuration.name}", trial.inapplicable)
         for what, why in trial.skipped:
             self._skip(what, why)
+        if trial.unpaired:
+            self._unpaired.setdefault(suite.name, {})[stream.configuration.name] = trial.unpaired
         report.bad_events += [trial.bad] if trial.bad else []
         if trial.engine_seconds is not None:
             self._report.engine_seconds = (self._report.engine_seconds or 0.0) + trial.engine_seconds

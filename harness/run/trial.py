@@ -36,6 +36,8 @@ class Trial:
     """What the engine said when it was to be opened."""
     inapplicable: str = ""
     """Why there is nothing in the trace that tensors could be compared in."""
+    unpaired: str = ""
+    """Why the reference cannot run beside the engine on a trace of this configuration."""
     skipped: list[tuple[str, str]] = field(default_factory=list)
     version: str = ""
     """Which release the engine says that it is."""
@@ -70,7 +72,7 @@ def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> Trial:
     header = described(engine, trace.header)
     trial = Trial(version=header.engine_version, startup_seconds=time.perf_counter() - began)
     if suite.paired and (why := header.not_applicable.get(DIFFERENTIAL) or refused(trace, header)):
-        trial.skipped.append((f"suite {suite.name}", why))
+        trial.unpaired = why
         return trial
     if suite.tensors is not None and (why := suite.tensors.inapplicable(trace, header)):
         trial.inapplicable = why

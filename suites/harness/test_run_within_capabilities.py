@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from harness.checkers.finding import idle, merge_tallies
@@ -10,11 +11,11 @@ from harness.engines.registry import EngineSpec
 from harness.engines.registry import parse as reference
 from harness.history.events import Event, Header
 from harness.history.notation import parse
-from harness.run import execute
+from harness.run import execute, trial
 from harness.run.runner import Runner
 from harness.run.suites import SUITES
 from harness.trace.configurations import Configuration
-from harness.trace.format import Op, Submit, TraceHeader
+from harness.trace.format import Op, Submit, Trace, TraceHeader
 from harness.trace.layouts import load
 
 
@@ -55,3 +56,42 @@ def test_a_rule_without_its_events_says_which() -> None:
     told = {tally.checker: idle(tally) for tally in merge_tallies([*one, *other])}
     assert told["commit-order"] == "had nothing to judge: it looks at `publish`, and none came"
     assert "`hit`" in idle(next(tally for tally in one if tally.checker == "commit-order"))
+
+
+class Steady(Modest):
+    """The reference, which takes no request back."""
+
+    def describe(self) -> Header:
+        header = self._engine.describe()
+        return replace(header, capabilities=[name for name in header.capabilities if name != "withdraw"])
+
+    def apply(self, op: Op) -> list[Event]:
+        return self._engine.apply(op)
+
+
+STEADY = EngineSpec(EngineKind("steady", "for a test", ("manager",), lambda header, options: Steady(header)), {}, "steady")
+
+
+def test_a_configuration_that_the_reference_refuses_is_left_out_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are compared as before, also where the engine cannot run some of their traces."""
+
+    def refuses(trace: Trace, engine: Header) -> str:
+        return "the reference has no such group" if trace.header.layout.name == "full" else ""
+
+    monkeypatch.setattr(trial, "refused", refuses)
+    suites = [suite for suite in SUITES if suite.name == "differential"]
+    full, window = (Configuration(load(name)) for name in ("full", "full-swa"))
+    report = Runner(STEADY, [full, window]).run(suites)
+    alone = Runner(STEADY, [window]).run(suites)
+    assert report.suites[0].traces == alone.suites[0].traces > 1 and report.exit_code == 0
+    assert [one.what for one in report.not_run if "reference" in one.why] == ["differential: configuration full"]
+    nothing = Runner(STEADY, [full]).run(suites)
+    assert [one.what for one in nothing.not_run] == ["suite differential"] and nothing.exit_code == 5
+
+
+def test_a_run_whose_time_is_over_has_run_a_trace_of_each_configuration() -> None:
+    """Also where the engine cannot run the first ones: of every stream, the first asks for a withdrawal."""
+    random = [suite for suite in SUITES if suite.name == "random"]
+    names = ["full", "full-swa", "full-mamba"]
+    report = Runner(STEADY, [Configuration(load(name)) for name in names], seconds=1e-9).run(random)
+    assert report.suites[0].traces == len(names)
