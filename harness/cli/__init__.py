@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from harness import __version__
+from harness._util import output
 from harness._util.errors import UsageError
 from harness._util.lines import one_line
 from harness.cli.completion import PROGRAM, answered
@@ -55,6 +56,7 @@ def cli(context: click.Context, debug: bool) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
+    output.own_process()
     sys.exit(invoke(sys.argv[1:] if argv is None else argv))
 
 
@@ -68,7 +70,7 @@ def invoke(argv: Sequence[str]) -> int:
         if (completed := answered(cli)) is not None:
             return completed
         code = cli.main(args=list(argv), prog_name=PROGRAM, standalone_mode=False)
-        sys.stdout.flush()
+        output.stdout().flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
@@ -127,7 +129,7 @@ def _quietly() -> int:
     """End without a word: whoever read the output has stopped reading."""
     import os
 
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output.stdout().fileno())
     return EXIT_BROKEN_PIPE
 
 

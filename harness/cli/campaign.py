@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness._util import output
 from harness._util.errors import UsageError
 from harness.cli.json_option import json_option, print_json
 from harness.cli.options import Isolate, engine_of
@@ -106,7 +107,7 @@ def _join(planned: Planned, settings: Settings) -> int:
 
     given = settings.given(planned.id, process_name(), traces="")
     done = serve(given)
-    click.echo(f"campaign {planned.name}: this worker did {done:,} unit{'s' * (done != 1)}")
+    output.echo(f"campaign {planned.name}: this worker did {done:,} unit{'s' * (done != 1)}")
     return 0
 
 

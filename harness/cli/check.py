@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness._util import output
 from harness._util.lines import printable
 from harness.cli.json_option import json_option, print_json
 from harness.cli.options import expectations_of, expected_options
@@ -44,7 +45,7 @@ def check(file: Path, expected: Path | None, strict_expected: bool, quiet: bool,
     out = terminal.console()
     if not quiet:
         version = f" ({header.engine_version})" if header.engine_version else ""
-        click.echo(printable(f"history of {header.engine}{version}, {result.activity.events:,} events") + "\n")
+        output.echo(printable(f"history of {header.engine}{version}, {result.activity.events:,} events") + "\n")
         terminal.print_activity(result.activity, out)
         terminal.print_tallies(result.tallies, out)
     if finding and not entry:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness._util import output
 from harness.cli.json_option import json_option, print_json
 from harness.cli.options import deadline_option, engines_option, interpreter_of
 
@@ -35,7 +36,7 @@ def doctor(engine: tuple[str, ...], engines: str, deadline: float, as_json: bool
     if as_json:
         print_json(found)
     else:
-        click.echo("\n".join(_shown(found)))
+        output.echo("\n".join(_shown(found)))
     ill = [one.name for one in found.engines if one.state not in ("runs", "program")]
     return EXIT_USAGE if engine and ill else 0
 

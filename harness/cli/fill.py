@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from harness._util import output
 from harness.cli.json_option import json_option
 from harness.cli.options import say_written
 
@@ -34,8 +35,8 @@ def fill(chosen: tuple[str, ...], out: Path | None, as_json: bool) -> None:
         for path, file in filling.write(policy, out or store.folder()):
             counts[path] = file.info.count
             if not as_json:
-                click.echo(f"{path}: {file.info.count} vectors")
+                output.echo(f"{path}: {file.info.count} vectors")
     if as_json:
         say_written([*counts], as_json=True, counts={str(path): count for path, count in counts.items()})
     else:
-        click.echo(f"{sum(counts.values())} vectors")
+        output.echo(f"{sum(counts.values())} vectors")

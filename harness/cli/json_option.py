@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import click
 
+from harness._util import output
+
 
 def json_option(kind: str) -> Callable[[Any], Any]:
-    """Return the option, for a command that then prints a document of a kind of which there is a schema."""
+    """Return the option, for a command that then prints a document of a kind of which there is a schema.
+
+    With it or without, what an engine prints in this process goes to standard error (`output.claim`).
+    """
     what = f"Print a JSON document (`schema {kind}`), and nothing else, on standard output."
-    return click.option("--json", "as_json", is_flag=True, help=what)
+
+    def with_option(command: Callable[..., int]) -> Any:
+        @click.option("--json", "as_json", is_flag=True, help=what)
+        @wraps(command)
+        def alone(*given: Any, **options: Any) -> int:
+            output.claim()
+            return command(*given, **options)
+
+        return alone
+
+    return with_option
 
 
 def print_json(document: object) -> None:
     """Print a document on standard output."""
     from harness._util.indented import indented
 
-    click.echo(indented(document), nl=False)
+    output.echo(indented(document), nl=False)

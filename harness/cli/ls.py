@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
+from harness._util import output
 from harness.cli.json_option import json_option
 
 Rows = list[dict[str, Any]]
@@ -132,7 +132,7 @@ def ls(kind: str, as_json: bool) -> None:
     if as_json:
         import json
 
-        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        output.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         return
     from harness.verdict.report import terminal
 
@@ -149,7 +149,7 @@ def schema(kind: str) -> None:
     """Print the JSON schema of the lines of a `trace` or a `history`, or of a `report`, a `score` or `vectors-KIND`."""
     from harness.cli.schemas import schema as schema_of
 
-    click.echo(schema_of(kind), nl=False, file=sys.stdout)
+    output.echo(schema_of(kind), nl=False)
 
 
 def _print_policies(policies: Rows, terminal: Any, out: Any) -> None:

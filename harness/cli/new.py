@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from harness._util import output
 from harness.cli.json_option import json_option
 from harness.cli.options import say_written
 
@@ -52,7 +53,7 @@ def new(what: str, folder: Path, name: str, as_json: bool) -> int:
     after = f"cd {folder} && pip install -e . && cachewitness run --engine {name} --layout full && pytest"
     say_written([folder / path for path in texts], as_json=as_json, next=after)
     if not as_json:
-        click.echo(f"next: {after}")
+        output.echo(f"next: {after}")
     return 0
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from harness._util import output
 from harness._util.errors import UsageError
 from harness._util.lines import one_line, printable
 from harness.cli import completion
@@ -435,7 +436,7 @@ def say_written(paths: Sequence[Path], *, as_json: bool, **more: Any) -> None:
         print_json(documents.Written(files=[str(path) for path in paths], **more))
         return
     for path in paths:
-        click.echo(printable(f"written: {path}"))
+        output.echo(printable(f"written: {path}"))
 
 
 def finish(code: int, files: Mapping[Path, bytes], problems: Sequence[str], *, quiet: bool = False) -> int:
@@ -450,7 +451,7 @@ def finish(code: int, files: Mapping[Path, bytes], problems: Sequence[str], *, q
         try:
             writing.write(path, [content])
             if not quiet:
-                click.echo(printable(f"written: {path}"))
+                output.echo(printable(f"written: {path}"))
         except UsageError as error:
             failed.append(str(error))
     for line in failed:

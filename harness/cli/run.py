@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness._util import output
 from harness.cli import completion
 from harness.cli.json_option import json_option
 from harness.cli.options import (
@@ -206,7 +207,7 @@ def _show(
     if as_json:
         from harness.verdict.report import jsonreport
 
-        click.echo(jsonreport.render(jsonreport.document(report, stored, configurations, policy)), nl=False)
+        output.echo(jsonreport.render(jsonreport.document(report, stored, configurations, policy)), nl=False)
     else:
         from harness.verdict.report import terminal
 

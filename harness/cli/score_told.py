@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
+from harness._util import output
 
 if TYPE_CHECKING:
     from harness.score.document import Document
@@ -67,9 +67,9 @@ class Told:
     def deliver(self, whole: Document, content: bytes, folder: Path) -> None:
         """Print the report."""
         if self._json:
-            click.echo(content, nl=False)
+            output.echo(content, nl=False)
             return
         from harness.score import terminal
 
         terminal.print_score(whole, self._out)
-        click.echo(f"kept in {folder}: report.json, answers.parquet, answers.csv")
+        output.echo(f"kept in {folder}: report.json, answers.parquet, answers.csv")

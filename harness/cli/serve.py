@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness._util import output
 from harness.cli.json_option import json_option
 from harness.cli.options import policy_option, release_option
 
@@ -78,9 +79,10 @@ def _until_ctrl_c(server: LocalServer, told: str, engine: str) -> None:
 
                 from harness.cli.documents import Serving
 
-                click.echo(msgspec.json.encode(Serving(url=server.url, engine=engine)))
+                output.echo(msgspec.json.encode(Serving(url=server.url, engine=engine)))
             else:
-                click.echo(f"serving at {server.url} ({told}); Ctrl-C ends it")
+                output.echo(f"serving at {server.url} ({told}); Ctrl-C ends it")
             threading.Event().wait()
         except KeyboardInterrupt:
-            click.echo(f"stopped after {server.dispatcher.requests:,} requests", err=bool(engine))
+            told = f"stopped after {server.dispatcher.requests:,} requests"
+            click.echo(told, err=True) if engine else output.echo(told)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from harness._util import files
+from harness._util import files, output
 from harness._util.names import identifier
 from harness.plan import options, sources
 from harness.plan.config import read
@@ -38,7 +38,7 @@ def command(config: str, out: Path | None, name: str | None, checkpoint_alignmen
     """Write a layout file: the model of a configuration, and the groups that vLLM makes of it."""
     text = text_of(sources.config_path(config), name or "", checkpoint_alignment)
     if out is None:
-        click.echo(text, nl=False)
+        output.echo(text, nl=False)
     else:
         files.write(out, [text.encode()])
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-import click
-
+from harness._util import output
 from harness.plan.result import Plan, Value
 
 PIPE_WIDTH = 120
@@ -15,7 +14,7 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 def show(plan: Plan, *, as_json: bool) -> None:
     """Print a plan on standard output."""
     if as_json:
-        click.echo(json.dumps(plan.as_json(), indent=2, ensure_ascii=False))
+        output.echo(json.dumps(plan.as_json(), indent=2, ensure_ascii=False))
         return
     from rich.text import Text
 
@@ -26,7 +25,7 @@ def show(plan: Plan, *, as_json: bool) -> None:
     for note in plan.notes:
         out.print(Text(f"\nnote: {note}"), soft_wrap=True)
     for command in plan.commands:
-        click.echo(f"\n{command}")
+        output.echo(f"\n{command}")
 
 
 def told(name: str, value: Value) -> str:

@@ -11,6 +11,7 @@ import click
 import pytest
 from jsonschema import Draft202012Validator
 
+from harness._util import output
 from harness.cli import invoke, schemas
 from suites.support.cli_examples import ELSEWHERE, EXAMPLES, NO_JSON, commands
 
@@ -43,9 +44,12 @@ def test_what_is_printed_is_a_document_of_that_schema(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    claimed: list[str] = []
+    monkeypatch.setattr(output, "claim", lambda: claimed.append(name))
     front, back = (words[: words.index("--")], words[words.index("--") :]) if "--" in words else (words, ())
     assert invoke([*name.split(), *front, "--json", *back]) == code
     document: Any = json.loads(capsys.readouterr().out)
+    assert claimed == [name] or name.startswith("plan "), "what an engine prints would be among it"
     schema = schemas.KINDS[kind]()
     Draft202012Validator.check_schema(schema)
     Draft202012Validator(schema).validate(document)

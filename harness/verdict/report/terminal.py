@@ -15,6 +15,7 @@ from rich.control import Control
 from rich.segment import Segment
 from rich.text import Text
 
+from harness._util import output
 from harness._util.lines import printable
 from harness.checkers.finding import Measured, Tally, excused, idle, reused
 from harness.verdict.report.cold import print_arms
@@ -72,7 +73,7 @@ class _Output(Console):
 
     def __init__(self, **how: Any) -> None:
         colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
-        super().__init__(highlight=False, markup=False, emoji=False, color_system=colours, **how)
+        super().__init__(file=output.stdout(), highlight=False, markup=False, emoji=False, color_system=colours, **how)
         self.push_render_hook(_SpeltOut())
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
