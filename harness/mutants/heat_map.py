@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from harness.engines.mutant import GROUPS
 from harness.mutants.detectors import DETECTORS, NO, NOT_RUN
 
 INVARIANTS = DETECTORS[0]
-CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 30, 24, 470, 200
-WORDS_MAX = 80
-"""Letters of a mechanism beside its row."""
-LIGHTEST, DARKEST = (226, 236, 246), (16, 66, 120)
+CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 26, 24, 290, 200
+WORDS_MAX = 32
+"""Letters of a mechanism beside its row, of which a reader of small screens has room for few; the rest is shown by hovering."""
+SHADES = 8
+LIGHT, DARK = ((226, 236, 246), (16, 66, 120)), ((24, 44, 66), (126, 186, 245))
+"""Where few and where all of a mechanism's faults are seen, on a white page and on a dark one."""
 
+Colour = tuple[int, int, int]
 Faults = Mapping[str, Mapping[str, Sequence[str]]]
 """For each mechanism's letter and each detector the faults that it sees."""
 
@@ -29,8 +33,9 @@ def drawn(page: str) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'role="img" aria-label="{escape(title)}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="16" y="24" font-size="14" font-weight="bold">{escape(title)}</text>',
+        f"<style>{_style()}</style>",
+        f'<rect class="page" width="{width}" height="{height}"/>',
+        *(f'<text x="16" y="{y}" font-size="14" font-weight="bold">{escape(line)}</text>' for y, line in _headline(title)),
     ]
     for place, name in enumerate(columns):
         x = LEFT + CELL_WIDTH * place + CELL_WIDTH / 2 + 4
@@ -42,32 +47,61 @@ def drawn(page: str) -> str:
 
 
 def _row(letter: str, y: int, faults: Sequence[str], cells: Sequence[Sequence[str]], columns: Sequence[str]) -> list[str]:
-    words = f"{letter}: {GROUPS[letter]}"
-    words = words if len(words) <= WORDS_MAX else words[: words.rindex(" ", 0, WORDS_MAX)] + " …"
-    base = y + CELL_HEIGHT - 8
+    words, base = f"{letter}: {GROUPS[letter]}", y + CELL_HEIGHT - 8
     parts = [
-        f'<text x="16" y="{base}">{escape(words)}</text>',
-        f'<text x="{LEFT - 8}" y="{base}" text-anchor="end" fill="#555555">{len(faults)}</text>',
+        f'<text x="16" y="{base}">{escape(_short(words))}<title>{escape(words)}</title></text>',
+        f'<text class="soft" x="{LEFT - 8}" y="{base}" text-anchor="end">{len(faults)}</text>',
     ]
     for place, (found, name) in enumerate(zip(cells, columns, strict=True)):
         x, share = LEFT + CELL_WIDTH * place, len(found) / len(faults)
         told = f"{letter}, {name}: {len(found)} of {len(faults)}" + "".join(f"\n{fault}" for fault in found)
-        fill = "#{:02x}{:02x}{:02x}".format(*_colour(share)) if found else "#f7f7f7"
+        shade = round(share * (SHADES - 1)) if found else "none"
         parts.append(
-            f'<g><title>{escape(told)}</title><rect x="{x}" y="{y}" width="{CELL_WIDTH - 2}" height="{CELL_HEIGHT - 2}" '
-            f'fill="{fill}"/>'
+            f'<g><title>{escape(told)}</title><rect class="s{shade}" x="{x}" y="{y}" width="{CELL_WIDTH - 2}" '
+            f'height="{CELL_HEIGHT - 2}"/>'
         )
         if found:
-            ink = "#ffffff" if share > 0.5 else "#000000"
-            parts.append(
-                f'<text x="{x + CELL_WIDTH / 2 - 1:g}" y="{base}" text-anchor="middle" fill="{ink}">{len(found)}</text>'
-            )
+            middle = x + CELL_WIDTH / 2 - 1
+            parts.append(f'<text class="i{shade}" x="{middle:g}" y="{base}" text-anchor="middle">{len(found)}</text>')
         parts.append("</g>")
     return parts
 
 
-def _colour(share: float) -> tuple[int, ...]:
-    return tuple(round(light + (dark - light) * share) for light, dark in zip(LIGHTEST, DARKEST, strict=True))
+def _short(words: str) -> str:
+    """Return what a mechanism is called, without what explains it."""
+    head = re.split(r"(?<=..)[:;,] ", words[3:])[0]
+    return words[:3] + (head if len(head) <= WORDS_MAX else head[: head.rindex(" ", 0, WORDS_MAX)] + " …")
+
+
+def _headline(title: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of the headline, each with its place."""
+    first, comma, rest = title.partition(", ")
+    yield 24, first + comma.rstrip()
+    yield 42, rest
+
+
+def _style() -> str:
+    """Return the colours: of a light page, and of a dark one for who prefers that."""
+    light = _inks("#ffffff", "#1f2328", "#59636e", "#f3f4f6") + _shades(*LIGHT)
+    dark = _inks("#0d1117", "#f0f6fc", "#9198a1", "#151b23") + _shades(*DARK)
+    return f"{light}@media (prefers-color-scheme: dark) {{ {dark}}}"
+
+
+def _inks(page: str, ink: str, soft: str, empty: str) -> str:
+    return f".page {{ fill: {page}; }} text {{ fill: {ink}; }} .soft {{ fill: {soft}; }} .snone {{ fill: {empty}; }} "
+
+
+def _shades(least: Colour, most: Colour) -> str:
+    """Return the colours of cells, and of the numbers in them, which stand out from theirs."""
+    colours = [_colour(shade / (SHADES - 1), least, most) for shade in range(SHADES)]
+    inks = ["#ffffff" if sum(colour) < 360 else "#000000" for colour in colours]
+    cells = "".join(".s{} {{ fill: #{:02x}{:02x}{:02x}; }} ".format(shade, *colour) for shade, colour in enumerate(colours))
+    return cells + "".join(f".i{shade} {{ fill: {ink}; }} " for shade, ink in enumerate(inks))
+
+
+def _colour(share: float, least: Colour, most: Colour) -> Colour:
+    red, green, blue = (round(low + (high - low) * share) for low, high in zip(least, most, strict=True))
+    return red, green, blue
 
 
 def _read(page: str) -> tuple[Faults, dict[str, list[str]]]:

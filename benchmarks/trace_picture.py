@@ -1,0 +1,142 @@
+"""Draw a trace as a picture: every prompt as a bar whose colours are its texts, so that what two prompts share is seen.
+
+A line is an operation. Below a bar stand the blocks of each cache group; behind it, dashed, what the request is to generate.
+It needs no engine, so it is there for those that tell no pages as well. The colours follow the reader's light or dark scheme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import groupby
+from typing import NamedTuple
+
+from harness.trace.format import GroupSpec, Op, Step, Submit, Trace, segments
+from harness.verdict.report.counterexample import compact, describe_layout
+
+WIDTH, LEFT, RIGHT, BAR, LINE = 720, 140, 24, 18, 24
+NUMBER, WORDS, BESIDE = 20, 72, 110
+"""Where the numbers begin, where the words do, and the room for a salt or an adapter beside a bar."""
+HUES = (212, 28, 140, 280, 350, 180, 60, 320)
+"""Of the texts of a trace, in the order in which they come."""
+TICKS_MAX = 64
+"""Of more blocks than these none is marked."""
+SHOWN_MAX = 24
+"""So many lines are drawn: those up to where the finding shows, of more the last."""
+WORDS_MAX = 92
+"""Letters of an operation that has no bar."""
+STYLE = """
+svg { font: 12px system-ui, sans-serif; }
+.card { fill: #ffffff; stroke: #d1d9e0; } .ink { fill: #1f2328; } .soft { fill: #59636e; }
+.on { fill: #1f2328; } .tick { stroke: #59636e; } .make { fill: none; stroke: #59636e; stroke-dasharray: 3 2; }
+.here { fill: #ffebe9; }
+"""
+DARK = """
+.card { fill: #0d1117; stroke: #3d444d; } .ink { fill: #f0f6fc; } .soft { fill: #9198a1; }
+.tick { stroke: #9198a1; } .make { stroke: #9198a1; } .here { fill: #3c1618; }
+"""
+
+
+class Line(NamedTuple):
+    """A line of the picture: the number of its first operation, the operation, and how many of its like it stands for."""
+
+    number: int
+    op: Op
+    times: int
+
+
+def drawn(trace: Trace, shows: int) -> str:
+    """Return the SVG of a trace; `shows` is the number of the operation at which its finding shows, from 1."""
+    lines = _lines(trace.ops, shows)
+    kept = lines[-SHOWN_MAX:]
+    texts = [text for line in lines if isinstance(line.op, Submit) for text, _, _ in segments(line.op.prompt)]
+    hues = {text: HUES[place % len(HUES)] for place, text in enumerate(dict.fromkeys(texts))}
+    most = max((_length(line.op) for line in kept), default=1) or 1
+    groups, beside = trace.header.layout.groups, BESIDE * any(map(_identity, (line.op for line in kept)))
+    parts, y = [_text(NUMBER, 28, "soft", f"{describe_layout(trace.header.layout)}, {trace.header.pages} pages")], 44
+    if len(lines) > len(kept):
+        parts.append(_text(NUMBER, y + 12, "soft", f"… lines before: {len(lines) - len(kept)}"))
+        y += LINE
+    for line in kept:
+        height = LINE + (6 * len(groups) if isinstance(line.op, Submit) else 0)
+        if line.number <= shows < line.number + line.times:
+            parts.append(f'<rect class="here" x="12" y="{y - 4}" width="{WIDTH - 24}" height="{height}" rx="4"/>')
+        parts += _line(line, y, (WIDTH - LEFT - RIGHT - beside) / most, hues, groups)
+        y += height
+    shades = [(f".t{place}", hue) for place, hue in enumerate(hues.values())]
+    colours = "".join(f"{name} {{ fill: hsl({hue} 70% 78%); }} " for name, hue in shades)
+    darker = "".join(f"{name} {{ fill: hsl({hue} 55% 62%); }} " for name, hue in shades)
+    style = f"<style>{STYLE}{colours}\n@media (prefers-color-scheme: dark) {{{DARK}{darker}}}</style>"
+    opening = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 14}" width="{WIDTH}" height="{y + 14}" role="img">'
+    )
+    card = f'<rect class="card" x="1" y="1" width="{WIDTH - 2}" height="{y + 12}" rx="6"/>'
+    title = f"<title>{escape('; '.join(compact(line.op) for line in kept))}</title>"
+    return "\n".join([opening, title, style, card, *parts, "</svg>", ""])
+
+
+def _lines(ops: Sequence[Op], shows: int) -> list[Line]:
+    """Return the operations up to where the finding shows, equal ones in a row as one line."""
+    numbered = enumerate(ops[: max(shows, 1)], 1)
+    runs = [list(run) for _, run in groupby(numbered, key=lambda entry: entry[1])]
+    return [Line(run[0][0], run[0][1], len(run)) for run in runs]
+
+
+def _length(op: Op) -> int:
+    if not isinstance(op, Submit):
+        return 0
+    return sum(count for _, _, count in segments(op.prompt)) + max(op.generate, 0)
+
+
+def _line(line: Line, y: int, scale: float, hues: dict[str, int], groups: Sequence[GroupSpec]) -> Iterator[str]:
+    """Yield what one operation looks like."""
+    op, number = line.op, f"{line.number}" if line.times == 1 else f"{line.number}–{line.number + line.times - 1}"
+    yield _text(NUMBER, y + 13, "soft", number)
+    if not isinstance(op, Submit):
+        words = compact(op) if op != Step() else "step"
+        words = words if len(words) <= WORDS_MAX else words[:WORDS_MAX] + "…"
+        yield _text(WORDS, y + 13, "ink", words + (f"  ×{line.times}" if line.times > 1 else ""))
+        return
+    yield _text(WORDS, y + 13, "ink", op.r)
+    at, places = 0, {text: place for place, text in enumerate(hues)}
+    for text, start, count in segments(op.prompt):
+        yield from _bar(
+            LEFT + at * scale, y, count * scale, f"t{places[text]}", f"{text}{f'[{start}]' if start else ''}:{count}"
+        )
+        at += count
+    if op.generate > 0:
+        x, width = LEFT + at * scale, op.generate * scale
+        yield f'<rect class="make" x="{x:.1f}" y="{y}" width="{max(width, 2):.1f}" height="{BAR}" rx="2"/>'
+    for row, group in enumerate(groups):
+        yield from _blocks(group, at, y + BAR + 3 + 6 * row, scale)
+    if words := _identity(op):
+        yield _text(LEFT + _length(op) * scale + 6, y + 13, "soft", words)
+
+
+def _identity(op: Op) -> str:
+    """Return what a prompt has beside its tokens; empty for nothing."""
+    named = (("salt", op.salt), ("adapter", op.adapter)) if isinstance(op, Submit) else ()
+    return ", ".join(f"{name} {value}" for name, value in named if value)
+
+
+def _bar(x: float, y: int, width: float, style: str, words: str) -> Iterator[str]:
+    shown = f"<title>{escape(words)}</title>"
+    yield f'<g>{shown}<rect class="{style}" x="{x:.1f}" y="{y}" width="{max(width - 1, 1):.1f}" height="{BAR}" rx="2"/></g>'
+    if width > 7 * len(words):
+        yield _text(x + 4, y + 13, "on", words)
+
+
+def _blocks(group: GroupSpec, tokens: int, y: int, scale: float) -> Iterator[str]:
+    """Yield the blocks of a group below a prompt, as strokes that end where a block does."""
+    if not group.block_size or tokens / group.block_size > TICKS_MAX:
+        return
+    for start in range(0, tokens, group.block_size):
+        stop = min(start + group.block_size, tokens)
+        whole = stop - start == group.block_size
+        x, end = LEFT + start * scale + 0.5, LEFT + stop * scale - 1.5
+        dashes = "" if whole else ' stroke-dasharray="2 2"'
+        yield f'<line class="tick" x1="{x:.1f}" y1="{y}" x2="{max(end, x + 1):.1f}" y2="{y}" stroke-width="2"{dashes}/>'
+
+
+def _text(x: float, y: int, style: str, text: str) -> str:
+    return f'<text class="{style}" x="{x:.1f}" y="{y}">{escape(text)}</text>'
