@@ -11,7 +11,7 @@ exec </dev/null
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export PYTHONPYCACHEPREFIX="$work/pycache" HYPOTHESIS_STORAGE_DIRECTORY="$work/hypothesis"
-unset PYTHONPATH PYTHONHOME
+unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 ran=() failed=() missing=()
 for python in ${CACHEWITNESS_PYTHONS:-python3.11 python3.12 python3.13 python3.14}; do

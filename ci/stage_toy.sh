@@ -14,6 +14,8 @@ exec </dev/null
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 venv=${CACHEWITNESS_TOY_VENV:-$work/venv}
+export PYTHONPYCACHEPREFIX="${PYTHONPYCACHEPREFIX:-$work/pycache}" HYPOTHESIS_STORAGE_DIRECTORY="$work/hypothesis"
+unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
 
 if [[ ! -e $venv/.ready ]]; then
@@ -29,9 +31,7 @@ fi
 
 # Threads that wait for one another on a busy core are slower than one thread.
 export OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 OMP_WAIT_POLICY=PASSIVE
-export PYTHONPYCACHEPREFIX="$work/pycache" HYPOTHESIS_STORAGE_DIRECTORY="$work/hypothesis"
 export TRITON_INTERPRET=1 # kernels run on the CPU
-unset PYTHONPATH PYTHONHOME
 # Consoles that need no extra ran in ci/check.sh.
 "$venv/bin/python" -m pytest --numprocesses=auto --dist=worksteal -o cache_dir="$work/pytest" \
     suites/toy_model suites/toy suites/kernels suites/cold_vs_cached suites/score suites/docs/test_consoles.py \
