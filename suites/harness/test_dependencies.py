@@ -13,7 +13,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OURS = {"harness", "reference_impl", "suites", "ci", "benchmarks"}
-IMPORTED_AS = {"pyyaml": "yaml", "pytest-xdist": "xdist", "pytest-cov": "pytest_cov", "pre-commit": "pre_commit"}
+IMPORTED_AS = {
+    "fla-core": "fla",
+    "pyyaml": "yaml",
+    "pytest-xdist": "xdist",
+    "pytest-cov": "pytest_cov",
+    "pre-commit": "pre_commit",
+}
 """Distributions whose import name is not their own with `_` for `-`."""
 TOOLS = {
     "pytest-xdist": "--numprocesses",

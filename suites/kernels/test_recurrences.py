@@ -69,6 +69,23 @@ def test_delta_rule_over_segments_equals_the_rule_token_by_token(dtype: torch.dt
     assert pages[0].isnan().all() and pages[1, [0, 1, 2, 7]].isnan().all()
 
 
+@pytest.mark.filterwarnings("ignore:Triton is not supported on current platform")  # it takes the interpreter for none
+def test_delta_rule_equals_that_of_flash_linear_attention() -> None:
+    """A second opinion that shares no line with this repository: its recurrent kernel, in the interpreter as ours is."""
+    theirs = pytest.importorskip("fla.ops.gated_delta_rule", reason="needs flash-linear-attention (fla-core)")
+    mixed = noise(41, 2 * SHARED * K + H * V, dtype=torch.float32)
+    g = -F.softplus(noise(41, H, seed=2, dtype=torch.float32)) * 0.3
+    beta = torch.sigmoid(noise(41, H, seed=3, dtype=torch.float32))
+    states, pages = noise(1, 3, H, K, V, seed=4, dtype=torch.float32), torch.full((1, 4, H, K, V), NAN)
+    last = [numbers(0, 1, 2, 3), numbers(1, 36, 41), numbers(3, 1, 2)]
+    ours = in_triton.gated_delta(mixed, g, beta, states, pages, 0, firsts(LENGTHS), *last, max(LENGTHS))
+    options = {"initial_state": states[0], "output_final_state": True, "use_qk_l2norm_in_kernel": True}
+    begins = torch.tensor([0, 1, 36, 41])
+    gates = {"g": g[None], "beta": beta[None]}
+    out, after = theirs.fused_recurrent_gated_delta_rule(*heads(mixed[None]), **gates, **options, cu_seqlens=begins)
+    assert far(ours, out[0]) <= 1e-6 and far(pages[0, [3, 1, 2]], after) <= 1e-6
+
+
 def test_decode_step_equals_the_rule_for_one_token() -> None:
     mixed, g, beta = noise(3, 2 * SHARED * K + H * V), -noise(3, H, seed=2).abs(), torch.sigmoid(noise(3, H, seed=3))
     states, pages = noise(1, 3, H, K, V, seed=4), torch.full((1, 6, H, K, V), NAN, dtype=torch.float64)
