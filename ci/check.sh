@@ -5,6 +5,15 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
+# The tests start hundreds of processes, and each would compile the package anew: where nothing may be written beside the sources,
+# what is compiled is kept elsewhere until the end.
+if [[ -n ${PYTHONDONTWRITEBYTECODE-} ]]; then
+    compiled=$(mktemp -d)
+    trap 'rm -rf "$compiled"' EXIT
+    export PYTHONPYCACHEPREFIX=$compiled
+    unset PYTHONDONTWRITEBYTECODE
+fi
+
 failed=()
 stage() {
     local name=$1 began=$SECONDS
