@@ -41,7 +41,7 @@ CONNECTORS = ("simple", "simple-lazy", "offloading", "offloading-chunks", "offlo
 IN_FLIGHT = "simple-in-flight"
 MODELS = ("qwen3.5-0.8b", "gemma-3-27b", "deepseek-v4-flash", "glm-5.1", "gpt-oss-20b")
 """These go through vLLM's own sizing, with and without a drafter."""
-LAYOUTS = ("full", "full-swa", "full-mamba", "full-swa-mamba")
+LAYOUTS = ("full", "full-swa", "full-mamba", "full-swa-mamba", "full-mamba-unequal", "full-swa-unequal")
 """On these connectors are run, with a memory that is short and copies that take two steps."""
 
 
@@ -79,6 +79,9 @@ def parts(source: Path, seconds: float, fuzzed: Path) -> dict[str, list[str]]:
     for name in CONNECTORS:
         chosen = [f"{engine},connector={name}", "--suite", "scheduler-random", *slow]
         found[name] = [*run, *chosen, "--expected", KNOWN_OF_CONNECTORS]
+    tier = ["--layout", "full-mamba-unequal", "--option", "tier_pages=96", "--option", "tier_delay=2"]
+    told = [f"{engine},connector=offloading", *_of("scheduler"), *tier, "--expected", KNOWN_OF_CONNECTORS]
+    found["tier-scenarios"] = [*run, *told]
     found[IN_FLIGHT] = [*found["simple"], "--option", "async_depth=1"]
     found["hits-told"] = [*run, f"{engine},key_events=full", *_of("random", "scheduler-random"), "--layout", "full"]
     models = [word for layout in MODELS for word in ("--layout", layout)]

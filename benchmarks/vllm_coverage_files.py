@@ -69,12 +69,9 @@ WHY: tuple[tuple[str, str], ...] = (
         "for a connector that completes hits which differ by group (NIXL, between machines); none that is driven says so",
     ),
     (
-        r".*truncate_computed_blocks",
-        "not reached: a connector that has more than a hit of the device which ends inside a block",
-    ),
-    (
         r".*record_blocks_for_zeroing",
-        "not reached: a load that fails, into blocks that are to be zeroed before they are computed",
+        "a load that fails in part is told by block, where there is one group alone; what zeroes its blocks has two, "
+        "but for states alone, whose blocks are not zeroed, and one group of two precisions, which no layout has",
     ),
     (
         r"(KVCacheCoordinator|SingleTypeKVCacheManager)\.(find_longest_cache_hit|records_new_block_ids)|.*_unexpected_blocks_type",
@@ -90,7 +87,11 @@ WHY: tuple[tuple[str, str], ...] = (
     ),
     (r"FreeKVCacheBlockQueue\.append", "not called by this release: blocks are given back several at a time"),
     (r"KVCacheCoordinatorNoPrefixCache\.find_longest_cache_hit", "never asked: without prefix caching nothing is looked up"),
-    (r".*\.evict_blocks", "not reached: a load within the step that fails and leaves blocks behind that have keys"),
+    (
+        r".*\.evict_blocks",
+        "a load that fails within the step that waits for it: the worker computes over what did not come and the scheduler "
+        "throws that away, for which a history has no word",
+    ),
     (r"Scheduler\.(get_grammar_bitmask|update_draft_token_ids_in_output)", "a grammar takes every token here: no mask is made"),
 )
 """Why functions are not entered, by a pattern of their names; the first that fits counts. Of any other it is not known."""

@@ -36,7 +36,8 @@ class Scheduled(msgspec.Struct):
 
     `zeros` are (pool, pages) to clear, then `copies` are made, then the runs, then `stores`. The last tokens of a run are its
     `drafts`. Transfers that take steps have a number: they are `begun` with this step, and `ended` or `failed` when it has run,
-    or `flushed`, over before its runs. `fed` are the tokens that a worker feeds for those of a request that has others.
+    or `flushed`, over before its runs. `fed` are the tokens that a worker feeds for those of a request that has others,
+    `checkpoints` the states that it writes on its way through a chunk.
     `withdrawn` are requests that were scheduled and taken back before the step begins; they have no chunk.
     """
 
@@ -46,6 +47,7 @@ class Scheduled(msgspec.Struct):
     stores: list[Move] = []
     drafts: dict[str, list[int]] = {}
     fed: dict[str, list[int]] = {}
+    checkpoints: dict[str, list[tuple[int, int, int]]] = {}
     withdrawn: list[str] = []
     begun: list[tuple[int, Move]] = []
     ended: list[int] = []

@@ -312,6 +312,8 @@ class Driver:
                 self.adapter.lay_out(run)
         for run in runs if scheduled.fed else ():
             run.fed = scheduled.fed.get(run.r, [])
+        for run in runs if scheduled.checkpoints else ():
+            run.checkpoints = scheduled.checkpoints.get(run.r, [])
         return runs
 
     def tables(self, r: str) -> list[list[int]]:

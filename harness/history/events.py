@@ -424,7 +424,8 @@ class Run(msgspec.Struct, omit_defaults=True):
     The last of them may be guessed: `drafts` are their ids. A recurrent group then writes the state after the known tokens into
     its column, and the state after the i-th draft into `scratch[group][i − 1]`.
 
-    `fed` are the ids that the worker feeds for the known tokens, if they are not the request's own.
+    `fed` are the ids that the worker feeds for the known tokens, if they are not the request's own. `checkpoints`
+    are states that the worker writes on its way: (group, page, tokens that the state has seen).
     """
 
     r: str
@@ -434,6 +435,7 @@ class Run(msgspec.Struct, omit_defaults=True):
     drafts: list[int] = []
     scratch: list[list[int]] = []
     fed: list[int] = []
+    checkpoints: list[tuple[int, int, int]] = []
 
     @property
     def known(self) -> int:

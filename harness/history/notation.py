@@ -23,6 +23,7 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     step 1: r1 8..9 =y:1 | 3 4                the worker's row has another token there, and feeds that
     step 1: r1 8..9 | 3 4; store 0/4>1/0      copied to another tier after all runs
     step 1: begun 7 1/0>0/5; ended 6          copy 7 goes on beside other steps, copy 6 is over; also `failed 6`, `flushed 6`
+    step 1: r1 0..8 | 3 4 | 0 5; saves r1 1/6:4        on its way r1 leaves the state after 4 tokens in page 6 of group 1
     begin 2: r1 8..9 | 3 4 6 | 0 5 7          a step in flight, until `end 2` or `end 2 withdraw r1`
     settle 2: r1 7..8 | 3 4 | 5 ~ 6           how a run of step 2 turned out; also `before 6>5; after 6>7`: copies
     accept r1 9 @r1:1                         r1 now has 9 tokens, the last of which is new
@@ -347,12 +348,22 @@ class _Reader:
                 getattr(begin, word).extend(_numbers(words))
             elif word == "zero":
                 begin.zeros += [(pool, [page]) for pool, page in self._places(words)]
+            elif word == "saves":
+                self._saves(begin, words)
             elif word != "withdraw":
                 run = self._run(clause)
                 begin.runs.append(run)
                 begin.asked.append((run.r, run.stop - run.start))
         self.events.append(begin)
         self._step = begin.step + 1
+
+    def _saves(self, begin: StepBegin, words: str) -> None:
+        match = _matched(r"(\S+) (\d+)/(\d+):(\d+)", words, "saves r1 1/6:4")
+        group, page = self._page(int(match[2]), int(match[3]))
+        runs = [run for run in begin.runs if run.r == match[1]]
+        if not runs:
+            raise UsageError(f"{match[1]} does not run before `saves`")
+        runs[0].checkpoints = [*runs[0].checkpoints, (group, page, int(match[4]))]
 
     def _read_end(self, rest: str) -> None:
         match = _matched(r"(\d+)(?: withdraw (.+))?", rest, "end 1 withdraw r1")

@@ -236,6 +236,11 @@ class WellFormedness:
             if len(run.fed) != run.known - run.start:
                 raise Nonsense(f"{len(run.fed)} tokens fed at `$.runs`; {run.r!r} computes {run.known - run.start} known ones")
             check_tokens(run.fed)
+        for group, page, length in run.checkpoints:
+            self._check_page(page, self._pool_of(group), "runs")
+            if self._groups[group].kind != "recurrent" or not run.start < length < run.known:
+                within = f"a recurrent group's state is saved within a chunk, and {run.r!r} computes [{run.start}, {run.known})"
+                raise Nonsense(f"a checkpoint of group {group} after {length} tokens - at `$.runs`; {within}")
         self._columns(run.tables, "runs", self._followed.get(run.r, ()))
         self._followed[run.r] = run.tables
 

@@ -16,7 +16,7 @@ real forward pass:
    those that are due end or fail.
 
 A recurrent group's state lies in its block table by position: the state after n tokens is in column ⌈n / block⌉ − 1. States
-after drafts are not in the table; the run says where they go.
+after drafts are not in the table, and checkpoints, which a chunk leaves on its way, need not be: the run says where they go.
 """
 
 from __future__ import annotations
@@ -145,6 +145,9 @@ def _write_states(group: Group, run: Run, step: int) -> Iterable[Write]:
     if group.snapshots == "every-block":
         size = group.block_size
         stops = [*range((run.start // size + 1) * size, run.known, size), run.known]
+    for index, page, stop in run.checkpoints:
+        if index == group.id:
+            yield Write(pool=group.pool, group=index, pages=[page], r=run.r, start=run.start, stop=stop, step=step)
     for stop in stops:
         column = -(-stop // group.block_size) - 1
         pages = _pages(run.tables[group.id], column, column + 1)

@@ -23,6 +23,7 @@ from harness.trace.capabilities import within
 from harness.trace.configurations import Configuration
 from harness.trace.format import Abort, Finish, Op, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights, load
 from harness.trace.generate import random_trace
+from harness.trace.scenarios import SCENARIOS
 from harness.verdict.result import Activity, Result
 from suites.support.real_vllm import REAL, SOURCE
 
@@ -220,6 +221,16 @@ def test_blocks_that_others_have_are_stored_after_a_reset_of_the_connector() -> 
     assert {finding.anomaly for finding in found} == {"partial-commit", "stale-hit"}
     clean = without_resets_of_the_memory(trace)
     assert drive(clean, parse(f"vllm:source={SOURCE},connector=offloading").open(clean.header)).findings == []
+
+
+def test_a_longer_prefix_in_the_memory_takes_the_place_of_a_tail_on_the_device() -> None:
+    """Hits may end inside a block: the device has 8 tokens of the first, the memory both; no block is taken from both."""
+    options = {"retention_interval": None, "hash_block_size": 4, "tier_pages": 40, "tier_delay": 2}
+    shape = Configuration(layouts.load("full-mamba"), options).shape("scheduler")
+    trace = next(story for story in SCENARIOS if story.name == "tail-here-rest-there").trace(shape)
+    result = drive(trace, parse(f"vllm:source={SOURCE},connector=simple").open(trace.header))
+    found = {event.r: (event.tier, event.resume) for event in result.history.events if isinstance(event, Hit)}
+    assert found["b"] == ("local", 0) and found["c"] == ("cpu", 44) and result.findings == []
 
 
 def test_a_failed_load_reserves_against_itself() -> None:

@@ -147,6 +147,14 @@ def test_a_run_has_its_drafts_and_a_step_its_stores() -> None:
     assert begin.stores == [Move(1, 3, 0, 1)]
 
 
+def test_a_run_saves_states_on_its_way() -> None:
+    text = "submit r1 a:6\nbegin 1: r1 0..6 | 1 2 | 3 4; saves r1 1/5:4"
+    begin = parse(HEADER_OF_TIERS + text).events[-1]
+    assert isinstance(begin, StepBegin) and begin.runs[0].checkpoints == [(1, 5, 4)]
+    with pytest.raises(UsageError, match="r2 does not run before `saves`"):
+        parse(HEADER_OF_TIERS + text.replace("saves r1", "saves r2"))
+
+
 HEADER_OF_TIERS = """\
 pool 0: 10 pages, null 0
 pool 1: 4 pages, tier cpu

@@ -114,6 +114,16 @@ def test_the_state_after_each_draft_is_written_to_a_page_of_its_own() -> None:
     assert reads[1] == [(0, [12], 6), (1, [21, 22, 23], 9)]
 
 
+def test_a_state_that_is_saved_within_a_chunk_is_written_where_the_run_says() -> None:
+    """Beside the state at the chunk's end, and in its own group alone."""
+    groups = [Group(0, "recurrent", 4), Group(1, "recurrent", 4)]
+    header = Header("test", "scheduler", [Pool(0, 100, [0])], groups)
+    run = Run("r1", 0, 10, [[0, 12, 13], [0, 0, 23]], checkpoints=[(0, 12, 8)])
+    happened = Worker(header).extend([StepBegin(step=1, runs=[run]), StepEnd(step=1)])
+    writes = [(event.group, event.pages, event.stop) for event in happened if isinstance(event, Write)]
+    assert writes == [(0, [12], 8), (0, [13], 10), (1, [23], 10)]
+
+
 def test_a_run_that_is_settled_when_it_runs_takes_the_place_of_what_was_scheduled() -> None:
     """Two drafts before it fell, so it starts two tokens earlier; states are moved around it once that is known."""
     header = Header("test", "scheduler", [Pool(0, 100, [0])], [Group(0, "full", 4)])

@@ -28,6 +28,7 @@ from harness.engines.real_vllm.connectors.build import Asked, configure, connect
 from harness.engines.real_vllm.connectors.scheduler import ConnectedScheduler
 from harness.engines.real_vllm.declared import interval_of, rules_of
 from harness.engines.real_vllm.engine_config import build_scheduler, check_depth, engine_config, model_runner, most_drafts
+from harness.engines.real_vllm.prefill_checkpoints import PrefillCheckpoints, with_checkpoints
 from harness.engines.real_vllm.request_options import request_options
 from harness.engines.real_vllm.scheduler import RealScheduler
 from harness.engines.real_vllm.sizing import size
@@ -100,6 +101,8 @@ def scheduler_engine(
         header, options, config, whole = size(source, header, options, interval, sized)
     else:
         config, whole = cache_config(source, header, options, interval), engine_config(source, header, options)
+    if special.prefill_checkpoints:
+        config = with_checkpoints(source, config, special.prefill_checkpoints)
     if connector is not None:
         config = configure(source, whole, config, connector, pages_of(header, options, connector.kind))
     sizes = block_sizes(source, config, whole)
@@ -127,6 +130,9 @@ def scheduler_engine(
         adapter = ConnectedScheduler(*parts, driven)
         described = connected_header(described, driven, options.tier_delay, gives_up=connector.load_failure == "fail")
     adapter.worker = worker
+    if special.prefill_checkpoints:
+        adapter.checkpoints = PrefillCheckpoints(whole, config, (sizes[1], rules.alignment))
+        adapter.publisher.nets = True
     return Assembled(described, adapter, clock)
 
 

@@ -47,6 +47,8 @@ def engine_config(source: Source, header: TraceHeader, options: Options) -> Any:
     told = {"enable_kv_cache_events": tells_routers(source, options), "publisher": "null"}
     settle(source, config, {"kv_events_config": fill(source, source.part("config", "KVEventsConfig"), told, told)})
     settle(source, config.parallel_config, {"pipeline_parallel_size": max(1, options.async_depth)})
+    if request_options(header).shared_prefix_checkpoints:
+        settle(source, config.cache_config, {"enable_mamba_shared_prefix_checkpoint": True})
     if most := request_options(header).max_loras:
         adapters = fill(source, source.part("config", "LoRAConfig"), {"max_loras": most, "max_cpu_loras": most}, ["max_loras"])
         settle(source, config, {"lora_config": adapters})

@@ -54,6 +54,10 @@ def check(trace: TraceHeader, asked: Options, given: Mapping[str, str]) -> None:
         )
     if given.get("connector"):
         raise UsageError("--engine: tensors behind a connector are not computed; leave out one of the two")
+    if trace.options.get("prefill_checkpoints"):
+        raise UsageError(
+            "option 'prefill_checkpoints': the tensors' model saves no states within a chunk; leave one of the two out"
+        )
     recurrent = any(group.kind == "recurrent" for group in trace.layout.groups)
     if most_drafts(asked) and (asked.async_depth or recurrent):
         raise UsageError("--engine: tensors: drafts are computed without steps in flight and over attention alone")

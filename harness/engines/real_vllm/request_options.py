@@ -20,12 +20,17 @@ class RequestOptions:
 
     `scheduling_policy`: `fcfs` or `priority`. `max_loras`: requests of so many adapters run at a time; 0: of any number.
     `encoder_budget`: so many tokens of images are encoded in a step, or the longest image; 0: as many as the model is long.
+    `prefill_checkpoints`: the worker saves a state within the last chunk of a prompt, a multiple of so many tokens behind
+    the chunk's start; 0: at the ends of chunks alone. `shared_prefix_checkpoints`: with EAGLE and hits inside a block
+    vLLM also ends a chunk where a prefix parts that others had (`enable_mamba_shared_prefix_checkpoint`).
     `structured_output`: some requests have a grammar, `sessions`: some are sessions; only the generator of traces reads these.
     """
 
     scheduling_policy: str = "fcfs"
     max_loras: int = 0
     encoder_budget: int = 0
+    prefill_checkpoints: int = 0
+    shared_prefix_checkpoints: bool = False
     structured_output: bool = False
     sessions: bool = False
 
@@ -40,6 +45,8 @@ _FITS: Mapping[str, Any] = {
     "scheduling_policy": lambda value: value in ("fcfs", "priority"),
     "max_loras": lambda value: type(value) is int and value >= 0,
     "encoder_budget": lambda value: type(value) is int and value >= 0,
+    "prefill_checkpoints": lambda value: type(value) is int and value >= 0,
+    "shared_prefix_checkpoints": lambda value: isinstance(value, bool),
     "structured_output": lambda value: isinstance(value, bool),
     "sessions": lambda value: isinstance(value, bool),
 }

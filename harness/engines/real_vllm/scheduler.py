@@ -31,6 +31,7 @@ from harness.engines.real_vllm.clock import Clock, late
 from harness.engines.real_vllm.drafts import NO_TOKEN, Flight, Flights
 from harness.engines.real_vllm.engine_config import most_drafts
 from harness.engines.real_vllm.grammars import Grammars
+from harness.engines.real_vllm.prefill_checkpoints import PrefillCheckpoints, net
 from harness.engines.real_vllm.sessions import Sessions
 from harness.engines.real_vllm.source import Source
 from harness.engines.real_vllm.states import WorkerStates
@@ -61,11 +62,10 @@ class RealScheduler(Driven):
         self._status = source.part("v1.request", "RequestStatus")
         self.worker = WorkerTables()
         """What follows the scheduler's outputs; `worker_of` has vLLM's own."""
+        self.checkpoints: PrefillCheckpoints | None = None
         self._counts_admissions = counts_admissions(manager.manager)
         self._grammars = Grammars(source)
         self._sessions = Sessions(source, self.max_model_len)
-        self._came = 0
-        """How many requests came: their time of arrival, so that a run is the same every time."""
         self._outputs: deque[Any] = deque()
         self._flights = Flights()
         self._answer: dict[str, list[int]] = {}
@@ -99,8 +99,7 @@ class RealScheduler(Driven):
             append(token)
 
         request.append_output_token_ids = noted
-        request.priority, request.arrival_time = submit.priority, float(self._came)
-        self._came += 1
+        request.priority, request.arrival_time = submit.priority, float(self.manager.step)
         if submit.grammar:
             self._grammars.compile(request, submit.grammar)
         longest = max((item.length for item in submit.media), default=0)
@@ -194,8 +193,17 @@ class RealScheduler(Driven):
         )
         self._check(scheduled)
         scheduled.fed = self.worker.fed(output.scheduled_spec_decode_tokens, scheduler.requests)
+        if self.checkpoints is not None:
+            self._save_states(scheduled, self.checkpoints)
         self._outputs.append(output)
         return scheduled
+
+    def _save_states(self, scheduled: Scheduled, checkpoints: PrefillCheckpoints) -> None:
+        """Note which states the worker saves within chunks; what verifies drafts saves none."""
+        null = self.manager.block_pool.null_block.block_id
+        for r, chunk in scheduled.chunks.items():
+            if r not in scheduled.drafts and (saved := [*checkpoints.of(chunk, self.worker_tables(r), null)]):
+                scheduled.checkpoints[r] = saved
 
     def _check(self, scheduled: Scheduled) -> None:
         """Raise EngineFailure if a request is to compute tokens that it has not and that no step in flight may give it."""
@@ -308,8 +316,10 @@ class Publisher:
     """In place of the publisher of vLLM's key events: what the scheduler has published is what routers are told.
 
     Events of a connector's pool are published with those of the device, and `AllBlocksCleared` does not say of which it is.
-    Unless they are `mixed`, only what the cache manager gave is read.
+    Unless they are `mixed`, only what the cache manager gave is read; if it `nets` them, only what a whole batch leaves.
     """
+
+    nets = False
 
     def __init__(self, manager: ObservedManager, clock: Clock) -> None:
         self.mixed = False
@@ -322,7 +332,8 @@ class Publisher:
         return events
 
     def _publish(self, batch: Any) -> None:
-        self._manager.tell([event for event in batch.events if self.mixed or id(event) in self._given])
+        events = [event for event in batch.events if self.mixed or id(event) in self._given]
+        self._manager.tell(net(events) if self.nets else events)
 
 
 class ReportingManager:

@@ -1,4 +1,4 @@
-"""Faults in what vLLM's own scheduler does with requests of special kinds: with drafts, with a grammar, of many adapters.
+"""Faults in what vLLM's own scheduler does with requests of special kinds: drafts, grammars, adapters, states within a chunk.
 
 Each is the source of vLLM 0.33.0 with one piece changed, as in `scheduler_faults`.
 """
@@ -39,6 +39,20 @@ REQUESTED: tuple[Mutant, ...] = (
         anomaly="double-free",
         checker="ownership",
         group="H",
+    ),
+    fault(
+        Edit(
+            SINGLE,
+            "MambaManager",
+            "get_num_blocks_to_allocate",
+            "checkpoint_idx = cdiv(num_tokens, self.block_size) - 2",
+            "checkpoint_idx = cdiv(num_tokens, self.block_size) - 1",
+        ),
+        name="vllm-checkpoint-keyed-at-the-last-block",
+        what="The key of a state that is saved within a chunk names the block of the state at the chunk's end.",
+        anomaly="fabricated-snapshot",
+        checker="no-fabricated-snapshots",
+        group="A",
     ),
     fault(
         Edit(SCHEDULER, OWNER, "schedule", "self.waiting.prepend_requests(step_skipped_waiting)", "pass"),

@@ -182,4 +182,18 @@ WORKER: tuple[Mutant, ...] = (
         checker="ownership",
         group="M",
     ),
+    fault(
+        Edit(
+            "model_executor.layers.mamba.checkpoint",
+            "",
+            "compute_mamba_prefill_checkpoints",
+            "cols.append(cdiv(seq_len, mamba_block_size) - 2 if valid else -1)",
+            "cols.append(cdiv(seq_len, mamba_block_size) - 1 if valid else -1)",
+        ),
+        name="vllm-worker-checkpoint-in-the-last-column",
+        what="The state that is saved within a chunk goes to the column of the chunk's end, where it is written over.",
+        anomaly="fabricated-snapshot",
+        checker="no-fabricated-snapshots",
+        group="A",
+    ),
 )

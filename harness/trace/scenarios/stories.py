@@ -19,6 +19,7 @@ from harness.trace.scenarios.tiers import (
     loads_take_time,
     reset_while_one_waits,
     second_tier,
+    tail_here_rest_there,
 )
 
 
@@ -345,6 +346,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         "the same questions cold, and again from the second tier after a reset of the device's cache alone",
         "LMCache documentation, Hybrid Attention Models, Verifying Correctness",
         cold_then_from_tier,
+        heights=("scheduler",),
+        tiered=True,
+    ),
+    Scenario(
+        "tail-here-rest-there",
+        "the device has a tail inside a block, and the second tier a longer prefix; both together are not a prefix",
+        "vllm-project/vllm#46384",
+        tail_here_rest_there,
         heights=("scheduler",),
         tiered=True,
     ),

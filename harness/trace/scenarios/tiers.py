@@ -40,6 +40,19 @@ def cold_then_from_tier(s: Script, shape: Shape) -> int:
     return shape.pages(4 * u) * 2
 
 
+def tail_here_rest_there(s: Script, shape: Shape) -> int:
+    """Ask for a long prefix that the second tier has, of which the device has a tail inside the first block."""
+    u = shape.unit
+    s.serve("a", f"doc:{3 * u - 3}", chunk=2 * u)
+    for _ in range(shape.tier_delay + 2):
+        s.step()
+    s.reset(tier="local")
+    s.serve("b", f"doc:{u // 2 + 1}", chunk=u)
+    s.serve("c", f"doc:{3 * u - 3}", chunk=2 * u, decode=2)
+    s.serve("d", f"doc:{2 * u + 1} d:{u}", chunk=2 * u)
+    return shape.pages(4 * u) * 2
+
+
 def reset_while_one_waits(s: Script, shape: Shape) -> int:
     """Forget the second tier while a request waits for room that was told what it could load from there."""
     u = shape.unit
