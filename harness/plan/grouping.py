@@ -13,6 +13,9 @@ from reference_impl.vllm.sizing import block_alignment, deal_layers, unified_blo
 
 DEFAULT_BLOCK = 16
 """Tokens in a block of a model without recurrent layers, and the least block of one that has them."""
+LATENT_BLOCK = 64
+"""The same where attention keeps latent vectors alone: what the kernels take that vLLM chooses on Hopper (FlashMLA,
+v1/attention/backends/mla/flashmla.py). Other kernels take 16 (Triton), 32 (FlashInfer) or 128 (CUTLASS)."""
 
 
 def layout_of(model: Model, named: str, name: str = "") -> Layout:
@@ -33,6 +36,8 @@ def _hybrid_block(model: Model, named: str) -> int:
 
 
 def _block(model: Model, named: str) -> int:
+    if len(model.caches) == 1 and isinstance(model.caches[0], Latent) and not model.caches[0].window:
+        return LATENT_BLOCK
     pages = {cache.token_bytes for cache in model.caches if isinstance(cache, Full | Sliding)}
     if len(pages) != 1 or not all(isinstance(cache, Full | Sliding) for cache in model.caches):
         raise UsageError(f"{named}: model.caches: groups are worked out for attention layers whose tokens weigh the same")

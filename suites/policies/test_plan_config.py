@@ -15,7 +15,7 @@ from harness.plan.config.families import FAMILIES
 from harness.plan.sources import layout
 from harness.policies.vllm.plan import Request, plan
 from harness.trace import layouts
-from harness.trace.model import Full, Model, Recurrent
+from harness.trace.model import Full, Latent, Model, Recurrent, Sliding
 from suites.support.model_configs import PUBLISHED, written
 
 WITH_LAYOUT = [name for name in PUBLISHED if name in layouts.names()]
@@ -58,6 +58,39 @@ def test_states_and_heads_of_the_other_families(name: str, tmp_path: Path) -> No
     assert (full.layers, full.kv_heads, full.head_dim) == (attention, heads, size)
     assert plan(Request(str(path))).value("unified_block_tokens") == block
     assert (state.state_bytes > 0) is bool(shape)
+
+
+def test_a_window_is_the_files_or_the_class_s_unless_it_says_none(tmp_path: Path) -> None:
+    """Mistral's class has a window, which version 0.1 has too and 0.2 takes away; 0 is none, as vLLM reads it."""
+
+    def caches(name: str, without: str = "", **changed: Any) -> list[Any]:
+        raw = {field: value for field, value in (PUBLISHED[name] | changed).items() if field != without}
+        return read.model(written(tmp_path, raw)).caches
+
+    (windowed,) = caches("mistral-7b-v0.1")
+    assert isinstance(windowed, Sliding) and (windowed.layers, windowed.window, windowed.head_dim) == (32, 4096, 128)
+    assert caches("mistral-7b-v0.2", without="sliding_window") == [windowed]
+    for whole in (caches("mistral-7b-v0.2"), caches("mistral-7b-v0.1", sliding_window=0), caches("mixtral-8x7b-v0.1")):
+        assert [type(cache) for cache in whole] == [Full]
+    (qwen,) = caches("qwen2.5-7b")
+    assert isinstance(qwen, Full) and (qwen.layers, qwen.kv_heads, qwen.head_dim) == (28, 4, 128)
+    words = ["sliding_attention", *["full_attention"] * 31]
+    assert {type(cache): cache.layers for cache in caches("llama-3.1-8b", layer_types=words, sliding_window=8)} == {
+        Sliding: 1,
+        Full: 31,
+    }
+
+
+@pytest.mark.parametrize(("name", "layers"), [("deepseek-v3", 61), ("deepseek-v2-lite", 27)])
+def test_latent_attention_alone(name: str, layers: int, tmp_path: Path) -> None:
+    """A token weighs 576 numbers of 2 bytes in a layer, on every rank, and a block has 64 of them."""
+    path = written(tmp_path, PUBLISHED[name])
+    (cache,) = read.model(path).caches
+    assert isinstance(cache, Latent) and (cache.layers, cache.entry_bytes) == (layers, (512 + 64) * 2)
+    for ranks in (1, 8):
+        answer = plan(Request(str(path), memory=1 << 34, tensor_parallel_size=ranks))
+        assert answer.value("pool_block_bytes") == 64 * 576 * 2 * layers
+    assert any("others take 16 to 128" in note for note in read.model(path).unverified)
 
 
 def test_every_family_has_a_published_configuration_here() -> None:
@@ -115,7 +148,11 @@ def test_a_plan_of_a_configuration_is_that_of_the_layout(
 
 NEXT, GEMMA, KIMI = "qwen3-next-80b-a3b", "gemma-3-27b", "kimi-linear-48b-a3b"
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "a type that is not known": (NEXT, {"model_type": "mystery"}, "model_type: 'mystery' is not known here; known: falcon_h1"),
+    "a type that is not known": (
+        NEXT,
+        {"model_type": "mystery"},
+        "model_type: 'mystery' is not known here; known: deepseek_v2",
+    ),
     "a type that is nearly known": (NEXT, {"model_type": "jambo"}, "did you mean 'jamba'? known: "),
     "no type": (NEXT, {"model_type": None}, "model_type: missing, or no text"),
     "a type that is no text": (NEXT, {"model_type": ["jamba"]}, "model_type: missing, or no text"),
@@ -135,6 +172,14 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a kind that is no text": (NEXT, {"layer_types": [["x"]] * 48}, "layer_types[0]: ['x'] is none of"),
     "an unknown type": (NEXT, {"torch_dtype": "int3"}, "torch_dtype: 'int3' is none of bfloat16, float16, float32"),
     "a text part that is none": (GEMMA, {"text_config": "here"}, "text_config: no table"),
+    "a window of some layers of Qwen": ("qwen2.5-7b", {"use_sliding_window": True}, "use_sliding_window: which layers vLLM"),
+    "a window below none": ("mistral-7b-v0.1", {"sliding_window": -1}, "sliding_window: -1 is not from 0 to"),
+    "a window in words": ("mistral-7b-v0.1", {"sliding_window": "all"}, "sliding_window: 'all' is no whole number"),
+    "windows of Qwen by name": (
+        "qwen3-4b",
+        {"layer_types": ["sliding_attention"] * 36},
+        "layer_types[0]: 'sliding_attention' is",
+    ),
     "no window": (
         GEMMA,
         {"text_config": PUBLISHED[GEMMA]["text_config"] | {"sliding_window": None}},

@@ -175,7 +175,7 @@ def test_what_is_no_memory_is_refused(given: str, capsys: pytest.CaptureFixture[
         (Request(NEXT, shared_prefix=100), "--shared-prefix: says nothing without --memory"),
         (Request(NEXT, prompt_tokens=100, memory=GIB, shared_prefix=100), "--shared-prefix: 100 tokens are not fewer"),
         (Request(NEXT, block_size=128, memory=GIB), "--block-size: a snapshot takes several blocks"),
-        (Request("deepseek-v4-flash", memory=GIB), "what a page weighs is worked out for keys and values in heads alone"),
+        (Request("deepseek-v4-flash", memory=GIB), "what a page weighs is worked out for heads, or for latent vectors alone"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(request_: Request, says: str) -> None:

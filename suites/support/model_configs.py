@@ -4,7 +4,9 @@ Where the published values were read: the layouts of the same models name it (`f
 Mini in onnx-diagnostic's copy of its config.json; Nemotron-H-8B-Base-8K in a public trimmed quotation of it (52 letters, heads
 and sizes); Nemotron 3 Nano 4B in a public test of its metadata (`attention_head_dim`); Granite-4.0-H-Small in a public document
 that quotes it (36 Mamba-2 layers and 4 of attention; heads and groups are the defaults of the class); LFM2-8B-A1B in a public
-test of its fields (24 layers, 6 of attention, kernel 3, 2 048 channels).
+test of its fields (24 layers, 6 of attention, kernel 3, 2 048 channels). Mistral 0.1, Mixtral, Qwen2.5-7B, Qwen3-30B-A3B and
+DeepSeek-V2-Lite and -V3 were not read in a file of their own: their sizes are what is commonly quoted of them, and nothing here
+depends on them being right.
 """
 
 from __future__ import annotations
@@ -178,6 +180,111 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "conv_dim": 2048,
         "conv_L_cache": 3,
         "max_position_embeddings": 128000,
+    },
+    "llama-3.1-8b": {
+        "_name_or_path": "meta-llama/Llama-3.1-8B-Instruct",
+        "model_type": "llama",
+        "torch_dtype": "bfloat16",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+    },
+    "mistral-7b-v0.2": {
+        "model_type": "mistral",
+        "torch_dtype": "bfloat16",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "sliding_window": None,
+        "max_position_embeddings": 32768,
+    },
+    "mistral-7b-v0.1": {
+        "model_type": "mistral",
+        "torch_dtype": "bfloat16",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+        "max_position_embeddings": 32768,
+    },
+    "mixtral-8x7b-v0.1": {
+        "model_type": "mixtral",
+        "torch_dtype": "bfloat16",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "sliding_window": None,
+        "max_position_embeddings": 32768,
+    },
+    "qwen2.5-7b": {
+        "model_type": "qwen2",
+        "torch_dtype": "bfloat16",
+        "num_hidden_layers": 28,
+        "hidden_size": 3584,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "use_sliding_window": False,
+        "sliding_window": 131072,
+        "max_window_layers": 28,
+        "max_position_embeddings": 32768,
+    },
+    "qwen3-4b": {
+        "model_type": "qwen3",
+        "torch_dtype": "bfloat16",
+        "num_hidden_layers": 36,
+        "hidden_size": 2560,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "use_sliding_window": False,
+        "sliding_window": None,
+        "max_position_embeddings": 40960,
+    },
+    "qwen3-30b-a3b": {
+        "model_type": "qwen3_moe",
+        "torch_dtype": "bfloat16",
+        "num_hidden_layers": 48,
+        "hidden_size": 2048,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "use_sliding_window": False,
+        "max_position_embeddings": 40960,
+    },
+    "gemma-2-9b": {
+        "model_type": "gemma2",
+        "torch_dtype": "bfloat16",
+        "num_hidden_layers": 42,
+        "hidden_size": 3584,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 256,
+        "sliding_window": 4096,
+        "max_position_embeddings": 8192,
+    },
+    "deepseek-v2-lite": {
+        "model_type": "deepseek_v2",
+        "torch_dtype": "bfloat16",
+        "num_hidden_layers": 27,
+        "num_attention_heads": 16,
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "max_position_embeddings": 163840,
+    },
+    "deepseek-v3": {
+        "model_type": "deepseek_v3",
+        "torch_dtype": "bfloat16",
+        "num_hidden_layers": 61,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "max_position_embeddings": 163840,
     },
 }
 

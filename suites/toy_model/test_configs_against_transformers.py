@@ -50,11 +50,30 @@ _KIMI = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
 }
+_MLA = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+    "q_lora_rank": None,
+}
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_routed_experts": 4, "n_group": 1, "topk_group": 1}
+_DENSE: dict[str, dict[str, Any]] = {
+    "deepseek_v2": _MLA | _EXPERTS,
+    "deepseek_v3": _MLA | _EXPERTS,
+    "gemma2": {"head_dim": 24, "sliding_window": 16, "num_hidden_layers": 3},
+    "mixtral": {"num_local_experts": 4},
+    "qwen2": {},
+    "qwen3": {"head_dim": 24},
+    "qwen3_moe": {"head_dim": 24, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+}
 BUILT: dict[str, dict[str, Any]] = {
     architecture.model_type: {**COMMON, **architecture.options, **ODD.get(name, {})}
     for name, architecture in ARCHITECTURES.items()
     if architecture.model_type in FAMILIES and "small-steps" not in name
 } | {"qwen3_5_moe_text": {**COMMON, **_MOE, **_DELTA}, "kimi_linear": {**COMMON, **_KIMI}}
+BUILT |= {name: {**COMMON, **options} for name, options in _DENSE.items()}
 
 
 LAYERS = {
@@ -131,13 +150,13 @@ def test_every_family_is_built() -> None:
     assert {*BUILT, "gemma3", "qwen3_5", "qwen3_5_moe"} == set(FAMILIES)
 
 
-def test_the_width_of_a_latent_vector_is_that_of_the_projections() -> None:
+@pytest.mark.parametrize("model_type", [name for name, family in FAMILIES.items() if family.latent])
+def test_the_width_of_a_latent_vector_is_that_of_the_projections(model_type: str) -> None:
     """The library keeps the expanded heads; what vLLM keeps is the input of the projection that expands them."""
-    config = AutoConfig.for_model("kimi_linear", **BUILT["kimi_linear"])
-    compressed = [
-        weight.shape[0] for name, weight in AutoModel.from_config(config).named_parameters() if "kv_a_proj_with_mqa" in name
-    ]
-    assert compressed == [24 + 8]
+    config = AutoConfig.for_model(model_type, **BUILT[model_type])
+    named = AutoModel.from_config(config).named_parameters()
+    compressed = {weight.shape[0] for name, weight in named if "kv_a_proj_with_mqa.weight" in name}
+    assert compressed == {24 + 8}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,10 @@ class Family:
     def caches(self, fields: Fields, dtype: str) -> list[Row]:
         """Return the rows of `[[model.caches]]`, in the order in which the layers come. Raises UsageError naming the field."""
         found = self.kinds(fields)
+        if self.latent and STATE not in found:
+            fields.notes.append(
+                "tokens in a block: 64, as vLLM's kernels for latent vectors take on Hopper; others take 16 to 128"
+            )
         rows = []
         for kind in dict.fromkeys(found):
             if kind == NOTHING:
@@ -95,9 +99,12 @@ _QWEN_3_5 = Family(_counts(32, 16, 4, 32768, **_DELTA), _QWEN, states.gated_delt
 _QWEN_3_5_MOE = Family(_counts(40, 16, 2, 32768, **_DELTA), _QWEN, states.gated_delta("mamba_ssm_dtype"))
 
 FAMILIES: dict[str, Family] = {
+    "deepseek_v2": Family(_counts(32, 32, None, 2048, kv_lora_rank=512, qk_rope_head_dim=64), kinds.alike, latent=True),
+    "deepseek_v3": Family(_counts(61, 128, None, 4096, kv_lora_rank=512, qk_rope_head_dim=64), kinds.alike, latent=True),
     "falcon_h1": Family(
         _counts(32, 32, 8, 8192, hidden_size=4096, mamba_d_ssm=1024, **_MAMBA2), kinds.side_by_side, states.mamba2
     ),
+    "gemma2": Family(_counts(26, 8, 4, 8192, head_dim=256, sliding_window=4096), kinds.every(2, SLIDING, FULL, WINDOWS)),
     "gemma3": Family(_GEMMA_3, kinds.gemma),
     "gemma3_text": Family(_GEMMA_3, kinds.gemma),
     "gpt_oss": Family(_counts(36, 64, 8, 131072, head_dim=64, sliding_window=128), kinds.every(2, SLIDING, FULL, WINDOWS)),
@@ -106,11 +113,17 @@ FAMILIES: dict[str, Family] = {
     "kimi_linear": Family(_KIMI, kinds.kimi, states.kda, latent=True, length="model_max_length"),
     "lfm2": Family(_counts(32, 32, 8, 128000, hidden_size=2560, conv_L_cache=3), kinds.lfm2, states.short_conv),
     "lfm2_moe": Family(_counts(32, 32, 8, 128000, hidden_size=2048, conv_L_cache=3), kinds.lfm2, states.short_conv),
+    "llama": Family(_counts(32, 32, None, 2048, hidden_size=4096), kinds.alike),
+    "mistral": Family(_counts(32, 32, 8, 131072, hidden_size=4096, sliding_window=4096), kinds.alike),
+    "mixtral": Family(_counts(32, 32, 8, 131072, hidden_size=4096), kinds.alike),
     "nemotron_h": Family(_NEMOTRON_H, kinds.nemotron, states.nemotron),
+    "qwen2": Family(_counts(32, 32, 32, 32768, hidden_size=4096), kinds.qwen),
+    "qwen3": Family(_counts(32, 32, 32, 32768, head_dim=128), kinds.qwen),
     "qwen3_5": _QWEN_3_5,
     "qwen3_5_text": _QWEN_3_5,
     "qwen3_5_moe": _QWEN_3_5_MOE,
     "qwen3_5_moe_text": _QWEN_3_5_MOE,
+    "qwen3_moe": Family(_counts(24, 32, 4, 32768, hidden_size=2048), kinds.qwen),
     "qwen3_next": Family(_counts(48, 16, 2, 32768, **_DELTA), _QWEN, states.gated_delta("")),
 }
 """By `model_type`, that of a file or of its `text_config`."""

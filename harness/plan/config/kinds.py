@@ -32,6 +32,23 @@ def every(period: str | int, among: str, last: str, known: Mapping[str, str]) ->
     return kinds
 
 
+def alike(fields: Fields) -> list[str]:
+    """Return the kinds of a model whose layers are alike: with windows if the file, or its class, names one that is not 0."""
+    layers = fields.layers()
+    if fields.says("layer_types"):
+        return fields.kinds("layer_types", WINDOWS, layers)
+    windowed = fields.settles("sliding_window") and fields.count("sliding_window", least=0) > 0
+    return [SLIDING if windowed else FULL] * layers
+
+
+def qwen(fields: Fields) -> list[str]:
+    """Return the kinds of Qwen2 and Qwen3: full attention; a window counts only if `use_sliding_window` says so."""
+    if fields.true("use_sliding_window"):
+        raise fields.refused("use_sliding_window", "which layers vLLM gives the window is not worked out here")
+    layers = fields.layers()
+    return fields.kinds("layer_types", ATTENTION, layers) if fields.says("layer_types") else [FULL] * layers
+
+
 def side_by_side(fields: Fields) -> list[str]:
     """Return the kinds of Falcon-H1: every layer has attention and Mamba-2 side by side."""
     return [FULL, STATE] * fields.layers()

@@ -17,7 +17,7 @@ from harness.plan.hybrid import rank_token_bytes
 from harness.plan.lost import lost_tokens
 from harness.plan.result import Plan, Table, Value
 from harness.trace.format import GroupSpec
-from harness.trace.model import Full, Model, Sliding
+from harness.trace.model import Full, Latent, Model, Sliding
 from reference_impl.vllm import pool
 from reference_impl.vllm.pool import Group, Kept
 from reference_impl.vllm.sizing import SequenceLengths
@@ -79,12 +79,15 @@ def group_of(spec: GroupSpec, where: str) -> Group:
 def page_bytes(model: Model, groups: Sequence[Group], ranks: int, where: str) -> int:
     """Return the bytes of one layer's block of a model of attention alone, on one of so many ranks.
 
-    Raises UsageError for layers that keep something else than heads.
+    Latent vectors have one head, which every rank holds. Raises UsageError for layers that keep something else, or latent
+    vectors beside other layers.
     """
+    if len(model.caches) == 1 and isinstance(alone := model.caches[0], Latent) and not alone.window:
+        return groups[0].block_size // alone.tokens_per_entry * alone.entry_bytes
     weights = {}
     for cache in model.caches:
         if not isinstance(cache, Full | Sliding):
-            raise UsageError(f"{where}: model.caches: what a page weighs is worked out for keys and values in heads alone")
+            raise UsageError(f"{where}: model.caches: what a page weighs is worked out for heads, or for latent vectors alone")
         weights["full" if isinstance(cache, Full) else "sliding", getattr(cache, "window", 0)] = rank_token_bytes(cache, ranks)
     return max(group.block_size * weights[group.kind, group.window] for group in groups)
 
