@@ -40,6 +40,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     return rewritten(markdown, page.file.src_uri, config["repo_url"])
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """Keep the theme from asking GitHub for the repository's stars: nothing is fetched from elsewhere."""
+    return output.replace(' data-md-component="source"', "")
+
+
 def rewritten(markdown: str, page: str, repository: str) -> str:
     """Return a page whose links to what is no page of the site are addresses in the repository."""
 

@@ -35,5 +35,11 @@ def test_links_out_of_the_pages_lead_into_the_repository() -> None:
     )
 
 
+def test_a_page_asks_nothing_of_github() -> None:
+    """The theme's script fetches the stars of a repository for the link that is marked so."""
+    link = '<a class="md-source" data-md-component="source" href="https://github.com/x/y">'
+    assert hooks.on_post_page(f"<p>{link}</p>") == '<p><a class="md-source" href="https://github.com/x/y"></p>'
+
+
 def test_anchors_are_those_that_github_makes() -> None:
     assert hooks.slug("What a step costs, `triton`: 3 × 2", "-") == "what-a-step-costs-triton-3--2"
