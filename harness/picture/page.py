@@ -124,14 +124,19 @@ def _show(picture: Picture, header: Header, events: list[Event], finding: Findin
 
 
 def _render(**values: object) -> bytes:
+    return rendered("page.html.j2", **values, script=_part("page.js"))
+
+
+def rendered(template: str, **values: object) -> bytes:
+    """Return a page of this folder's template, with the style of all pages; every text in it is escaped."""
     from harness import __version__
 
-    page = _template().render(**values, style=_part("page.css"), script=_part("page.js"), made_by=__version__)
+    page = _environment().get_template(template).render(**values, style=_part("page.css"), made_by=__version__)
     return str(page).encode()
 
 
 @cache
-def _template() -> jinja2.Template:
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         undefined=jinja2.StrictUndefined,
@@ -142,7 +147,7 @@ def _template() -> jinja2.Template:
     environment.filters["data"] = _data
     environment.filters["svg"] = lambda parts: Markup("\n".join(parts))  # made by `charts`, which escapes what it is given
     environment.filters["thousands"] = lambda number: f"{number:,.0f}"
-    return environment.get_template("page.html.j2")
+    return environment
 
 
 def _part(name: str) -> Markup:

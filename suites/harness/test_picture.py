@@ -273,7 +273,14 @@ def test_a_report_names_no_file_outside_its_folder(folder: Path, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "cannot be read"), ("{", "truncated"), ('{"suites": 3}', "at `$.suites`"), ("[" * 100_000, "report.json")],
+    [
+        (None, "cannot be read"),
+        ("{", "truncated"),
+        ('{"suites": 3}', "at `$.suites`"),
+        ("[" * 100_000, "report.json"),
+        ('{"format": "cachewitness.score", "settings": {}}', "missing required field"),
+        ('{"format": "cachewitness.run"}', "missing required field"),
+    ],
 )
 def test_a_report_that_cannot_be_read_is_one_line(
     content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
