@@ -82,6 +82,8 @@ def parts(source: Path, seconds: float, fuzzed: Path) -> dict[str, list[str]]:
     tier = ["--layout", "full-mamba-unequal", "--option", "tier_pages=96", "--option", "tier_delay=2"]
     told = [f"{engine},connector=offloading", *_of("scheduler"), *tier, "--expected", KNOWN_OF_CONNECTORS]
     found["tier-scenarios"] = [*run, *told]
+    failing = f"{engine},connector=offloading-sync,load_failure=fail,sync_failures=yes"
+    found["sync-failures"] = [*run, failing, *_of("scheduler-random"), "--layout", "full", *slow[len(layouts) :]]
     found[IN_FLIGHT] = [*found["simple"], "--option", "async_depth=1"]
     found["hits-told"] = [*run, f"{engine},key_events=full", *_of("random", "scheduler-random"), "--layout", "full"]
     models = [word for layout in MODELS for word in ("--layout", layout)]

@@ -50,6 +50,16 @@ def test_a_load_fails_when_its_job_is_over_and_says_which_block_is_lost() -> Non
     assert (copies.ended, copies.failed, copies.lost) == ([1, 2], [3], [6])
 
 
+def test_a_load_that_its_step_waits_for_fails_in_the_step_that_it_began_with() -> None:
+    """What arrived is there before the runs; the other copy begins and fails with the step."""
+    copies = Copies(delay=3)
+    copies.begin_step([1, 9])
+    copies.wait([copies.begin([3, 4], [5, 6], stores=False)])
+    copies.advance([1])
+    assert (len(copies.before), [number for number, _ in copies.begun]) == (1, [2])
+    assert (copies.failed, copies.lost, copies.ended, copies.flushed) == ([2], [6], [], [])
+
+
 def test_what_is_waited_for_is_over_before_the_runs_and_so_is_what_began_before_it() -> None:
     copies = Copies(delay=3)
     first, other = copies.begin([3], [5], stores=False), copies.begin([5], [3], stores=True)

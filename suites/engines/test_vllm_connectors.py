@@ -16,7 +16,7 @@ from harness.engines.real_vllm.configurations import connector_configurations
 from harness.engines.registry import parse
 from harness.fuzz.draw import Restriction
 from harness.fuzz.trial import Plan
-from harness.history.events import Copy, Drop, Hit, StepBegin, Take
+from harness.history.events import Copy, Drop, Hit, StepBegin, StepEnd, Take
 from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.capabilities import within
@@ -231,6 +231,32 @@ def test_a_longer_prefix_in_the_memory_takes_the_place_of_a_tail_on_the_device()
     result = drive(trace, parse(f"vllm:source={SOURCE},connector=simple").open(trace.header))
     found = {event.r: (event.tier, event.resume) for event in result.history.events if isinstance(event, Hit)}
     assert found["b"] == ("local", 0) and found["c"] == ("cpu", 44) and result.findings == []
+
+
+@pytest.mark.parametrize(
+    ("finding", "policy", "anomaly"),
+    [
+        ("keys-over-a-failed-load", "recompute", "uncommitted-hit"),
+        ("stored-behind-a-failed-load", "fail", "partial-commit"),
+    ],
+)
+def test_a_load_that_fails_within_its_step_leaves_something_behind(finding: str, policy: str, anomaly: str) -> None:
+    """What was found in vLLM 0.33.0. Without the failure the same traces pass."""
+    trace = load(fixtures() / "findings" / f"{finding}.jsonl")
+    engine = parse(f"vllm:source={SOURCE},connector=offloading-sync,load_failure={policy},sync_failures=yes")
+    assert drive(trace, engine.open(trace.header)).findings[0].anomaly == anomaly
+    sound = trace.with_ops(msgspec.structs.replace(op, fail=[]) if isinstance(op, Step) else op for op in trace.ops)
+    assert drive(sound, engine.open(trace.header)).findings == []
+
+
+def test_who_waits_for_a_load_that_fails_is_given_up_and_its_keys_end() -> None:
+    """Nobody else hits them; the next request loads the same from the memory."""
+    ops: list[Op] = [Submit("a", "doc:33"), Step(), Step(), Finish("a"), Step(), Step(), Reset(tier="local")]
+    ops += [Submit("b", "doc:33 b:1"), Step(fail=[0]), Submit("c", "doc:33 c:1"), Step(), Step()]
+    result = tell("offloading-sync,load_failure=fail,sync_failures=yes", ops, tier_pages=40, tier_delay=1)
+    ends = [(event.r, event.resume, event.tier) for event in result.history.events if isinstance(event, Hit)]
+    assert ends[1:] == [("b", 32, "cpu"), ("c", 32, "cpu")] and result.findings == []
+    assert [event.withdrawn for event in result.history.events if isinstance(event, StepEnd) and event.withdrawn] == [["b"]]
 
 
 def test_a_failed_load_reserves_against_itself() -> None:

@@ -99,10 +99,20 @@ CONNECTED: tuple[Mutant, ...] = (
         anomaly="partial-commit",
         checker="commit-order",
     ),
+    fault(
+        Edit(SCHEDULER, OWNER, "_handle_invalid_blocks", "self.kv_cache_manager.evict_blocks(sync_blocks_to_evict)", "pass"),
+        name="vllm-failed-load-keeps-its-keys",
+        what="Blocks that a load was to fill, within the step that failed, stay keyed when their request is given up.",
+        anomaly="uncommitted-hit",
+        checker="commit-order",
+    ),
 )
 
 OFFLOADED = ("vllm-offload-store-not-fenced",)
 """What is shown on `OffloadingConnector`; the others are on `SimpleCPUOffloadConnector`."""
 
-CONNECTOR_OF: Mapping[str, str] = {fault.name: "offloading" if fault.name in OFFLOADED else "simple" for fault in CONNECTED}
-"""The connector on which each is shown."""
+CONNECTOR_OF: Mapping[str, str] = {
+    **{fault.name: "offloading" if fault.name in OFFLOADED else "simple" for fault in CONNECTED},
+    "vllm-failed-load-keeps-its-keys": "offloading-sync,load_failure=fail,sync_failures=yes",
+}
+"""The connector on which each is shown, with the engine's options that it takes."""

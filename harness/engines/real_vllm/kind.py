@@ -27,6 +27,7 @@ from harness.engines.protocol import Engine
 from harness.engines.real_vllm.assemble import manager_engine, scheduler_engine
 from harness.engines.real_vllm.clock import Clock
 from harness.engines.real_vllm.connectors.build import asked_for
+from harness.engines.real_vllm.connectors.scheduler import ConnectedScheduler
 from harness.engines.real_vllm.declared import read_options, release_name
 from harness.engines.real_vllm.patch import ACTIVE
 from harness.engines.real_vllm.scheduler import RealScheduler
@@ -106,6 +107,8 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     engine = VllmEngine(_limited(header, assembled.header, options, source), assembled.adapter, assembled.clock)
     if options.get("key_events") == "strict" and isinstance(assembled.adapter, RealScheduler):
         assembled.adapter.publisher.mixed = True
+    if options.get("sync_failures") == "yes" and isinstance(assembled.adapter, ConnectedScheduler):
+        assembled.adapter.sync_failures = len(header.layout.groups) == 1
     engine.again = partial(_built, header, options)
     engine.startup_seconds = perf_counter() - begun
     return engine
@@ -191,6 +194,7 @@ ENGINE = EngineKind(
         "source": "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts",
         "connector": "at scheduler height: the KV connector that it loads from and stores to (docs/engines.md)",
         "load_failure": "with a connector: `fail` ends a request whose load fails; by default it is computed (`recompute`)",
+        "sync_failures": "`yes`: with a connector and one group, loads fail too that a step waits for (docs/engines.md)",
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
         "key_events": "events for routers: `strict`, they may leave nothing open, which those of sparse groups do; `full`, "
         "they tell of hits as well (`kv_cache_report_mode`)",

@@ -264,7 +264,7 @@ class RealScheduler(Driven):
             if r not in self.scheduler.requests:
                 del self.requests[r]
                 self._sessions.end(r)
-                self.engine.over(r, scheduled.step, finished=True)
+                self.engine.over(r, scheduled.step, finished=request.status != self._status["FINISHED_ERROR"])
             elif self._sessions.paused(r, request):
                 self._flights.leave(r)
                 self.engine.paused(r, scheduled.step)

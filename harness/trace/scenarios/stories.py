@@ -15,6 +15,7 @@ from harness.trace.scenarios.tiers import (
     cold_then_from_tier,
     engines_share_a_tier,
     last_block_is_taken,
+    load_fails_at_once,
     loads_fill_the_pool,
     loads_take_time,
     reset_while_one_waits,
@@ -356,6 +357,15 @@ SCENARIOS: tuple[Scenario, ...] = (
         tail_here_rest_there,
         heights=("scheduler",),
         tiered=True,
+    ),
+    Scenario(
+        "load-fails-at-once",
+        "a load fails in the step that asks for it, and the same prefix is asked for again",
+        "vllm-project/vllm#26813",
+        load_fails_at_once,
+        heights=("scheduler",),
+        tiered=True,
+        slow=True,
     ),
     Scenario(
         "reset-while-one-waits",

@@ -53,6 +53,20 @@ def tail_here_rest_there(s: Script, shape: Shape) -> int:
     return shape.pages(4 * u) * 2
 
 
+def load_fails_at_once(s: Script, shape: Shape) -> int:
+    """Let a load fail in the step that asks for it; then ask for the same prefix again."""
+    u = shape.unit
+    s.serve("a", f"doc:{3 * u + 1}", chunk=4 * u)
+    for _ in range(shape.tier_delay + 2):
+        s.step()
+    s.reset(tier="local")
+    s.submit("b", f"doc:{3 * u + 1}")
+    s.step(("b", 4 * u), fail=[0])
+    s.serve("c", f"doc:{3 * u + 1} c:1", chunk=4 * u, decode=2)
+    s.abort("b")
+    return shape.pages(4 * u) * 3
+
+
 def reset_while_one_waits(s: Script, shape: Shape) -> int:
     """Forget the second tier while a request waits for room that was told what it could load from there."""
     u = shape.unit

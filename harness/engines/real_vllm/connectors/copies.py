@@ -11,7 +11,7 @@ Source: vLLM 0.33.0, `v1/worker/kv_connector_model_runner_mixin.py`; `v1/simple_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from harness.engines.observe_pins import POOL
 from harness.engines.observe_tier import TIER
@@ -48,8 +48,9 @@ class Copies:
         self._count = 0
         self.begin_step()
 
-    def begin_step(self) -> None:
-        """Forget what the last step was told."""
+    def begin_step(self, failing: Sequence[int] = ()) -> None:
+        """Forget what the last step was told. `failing`: see `advance`, of loads that are over before the runs."""
+        self._failing = failing
         self.before: list[Move] = []
         """Loads that begin and are over before the runs."""
         self.begun: list[tuple[int, Move]] = []
@@ -85,12 +86,16 @@ class Copies:
                 self._over_before_the_runs(other)
 
     def _over_before_the_runs(self, job: Job) -> None:
-        job.over = True
-        self.under_way.remove(job)
         now = not {number for number, _ in self.begun}.isdisjoint(job.numbers)
         if now and not job.stores:
-            self.before += job.moves
-            self.begun = [entry for entry in self.begun if entry[0] not in job.numbers]
+            self._fail(self._failing, [job])
+        job.over = True
+        self.under_way.remove(job)
+        if now and not job.stores:
+            came = [entry for entry in zip(job.numbers, job.moves, strict=True) if entry[0] not in job.failed]
+            self.before += [move for _, move in came]
+            self.begun = [entry for entry in self.begun if entry not in came]
+            self._lose(job)
         else:
             self.flushed += [number for number in job.numbers if number not in job.failed]
             self._lose(job)
@@ -101,9 +106,7 @@ class Copies:
         `failing` are places of copies among the loads under way, in the order in which they began; those will have failed when
         their job is over. A store does not fail: vLLM's connectors have no way to say so.
         """
-        places = [(job, number) for job in self.under_way if not job.stores for number in job.numbers]
-        for job, number in [places[place] for place in failing if place < len(places)]:
-            job.failed.add(number)
+        self._fail(failing, self.under_way)
         for job in [job for job in self.under_way if job.begun]:
             job.steps_left -= 1
             if job.steps_left <= 0:
@@ -111,6 +114,13 @@ class Copies:
                 self.under_way.remove(job)
                 self.ended += [number for number in job.numbers if number not in job.failed]
                 self._lose(job)
+
+    def _fail(self, failing: Sequence[int], jobs: Collection[Job]) -> None:
+        """Mark the copies of some jobs that are at the failing places among all loads under way."""
+        places = [(job, number) for job in self.under_way if not job.stores for number in job.numbers]
+        for job, number in [places[place] for place in failing if place < len(places)]:
+            if job in jobs:
+                job.failed.add(number)
 
     def _lose(self, job: Job) -> None:
         """Let the copies of a job that is over have failed which are marked so."""

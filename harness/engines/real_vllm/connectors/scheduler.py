@@ -38,6 +38,9 @@ from reference_impl.vllm_extended.config import Options
 class ConnectedScheduler(RealScheduler):
     """Has vLLM's scheduler decide over an observed manager and an observed connector."""
 
+    sync_failures = False
+    """Whether loads fail too that are over before the runs of their step: what the worker then computes is thrown away."""
+
     def __init__(
         self,
         source: Source,
@@ -66,7 +69,7 @@ class ConnectedScheduler(RealScheduler):
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
         """Have vLLM schedule a step, then have the worker begin, and perhaps end, what its connector is told to copy."""
-        self._copies.begin_step()
+        self._copies.begin_step(step.fail if self.sync_failures else ())
         with self._paused("PAUSED_ALL" if self._copies.under_way else "PAUSED_NEW") if asked is not None else _running():
             scheduled = super().schedule(None, step)
         output = self._outputs[-1]
@@ -78,6 +81,9 @@ class ConnectedScheduler(RealScheduler):
         scheduled.copies += copies.before
         scheduled.begun, scheduled.ended, scheduled.failed = copies.begun, copies.ended, copies.failed
         scheduled.flushed = copies.flushed
+        if self.sync_failures:
+            lacking = self.held.who_has(copies.lost)
+            scheduled.withdrawn = [r for r in scheduled.chunks if r in lacking]
         self._report_hits()
         self._look("evict")
         return scheduled
