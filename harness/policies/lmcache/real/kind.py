@@ -20,13 +20,13 @@ from harness.engines.kind import EngineKind, WrittenFor
 from harness.engines.mutant import Mutant
 from harness.engines.observe_tier import TIER
 from harness.engines.protocol import Engine
+from harness.engines.real_lmcache.modules import part
 from harness.history.events import Header
 from harness.policies.lmcache.engine import assemble
 from harness.policies.lmcache.options import configure
 from harness.policies.lmcache.real.faults import FAULTS, NAME, PATCHES
 from harness.policies.lmcache.real.pages import Pages
 from harness.policies.lmcache.real.server import RealServer
-from harness.policies.lmcache.real.store import part
 from harness.trace.format import TraceHeader
 from reference_impl.lmcache import spec
 from reference_impl.vllm_extended.config import options_of

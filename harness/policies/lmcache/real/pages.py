@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from harness._util.errors import UsageError
+from harness.engines.real_lmcache.modules import PAGE_BYTES
 from harness.history.events import StepBegin
-from harness.policies.lmcache.real.store import PAGE_BYTES, Group
+from harness.policies.lmcache.real.store import Group
 from harness.trace.format import GroupSpec
 
 LAYERS = 2
