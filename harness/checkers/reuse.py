@@ -8,9 +8,9 @@ from collections.abc import Collection
 from harness.checkers.finding import Finding, Reuse
 from harness.checkers.lookup import Lookup
 from harness.checkers.protocol import Checker, Found, Handler
-from harness.checkers.tier_floor import longest_apart
+from harness.checkers.tier_floor import ANY_TIME, NO_TIME, longest_apart
 from harness.checkers.wording import count
-from harness.history.events import Aborted, Finished, Header, Hit, Preempted, StepBegin
+from harness.history.events import Aborted, Copy, Finished, Header, Hit, Preempted, StepBegin, Submitted
 from harness.ledger.ledger import Ledger
 
 
@@ -30,15 +30,21 @@ class ReuseFloor(Checker):
         self.reuse: Reuse = Reuse()
         self._computed: set[int] = set()
         """Prefixes that were computed at some time, and with each of them all that it begins with."""
+        self._came: dict[str, int] = {}
+        """Where a request is looked up in the tier once: in which operation it came, or lost its pages."""
+        self._failed: set[str] = set()
+        """Whose load failed since it was looked up last: it is not looked up in the tier then."""
 
     def not_applicable(self, header: Header) -> str:
         return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
 
     def handlers(self) -> dict[type, Handler]:
         return {
+            Submitted: self.on_come,
             Hit: self.on_hit,
             StepBegin: self.on_step_begin,
-            Preempted: self.on_end,
+            Copy: self.on_copy,
+            Preempted: self.on_preempted,
             Aborted: self.on_end,
             Finished: self.on_end,
         }
@@ -50,14 +56,36 @@ class ReuseFloor(Checker):
                 self._note(ledger, run.r, run.start)
         return None
 
+    def on_come(self, ledger: Ledger, event: Submitted | Preempted) -> Found:
+        """Note when a request came that is looked up in the tier once."""
+        tier = ledger.header.rules.tier
+        if tier is not None and tier.once:
+            self._came[event.r] = ledger.holdings.operation
+        return None
+
+    def on_copy(self, ledger: Ledger, event: Copy) -> Found:
+        """Note whose load failed: it is not looked up in the tier before it has pages."""
+        for move in event.moves if event.phase == "fail" else ():
+            self._failed.update(r for r in ledger.records[move.dst_pool][move.dst].holders if r in self._came)
+        return None
+
+    def on_preempted(self, ledger: Ledger, event: Preempted) -> Found:
+        """Note what was computed of a request that starts again, and that it is looked up again."""
+        self.on_come(ledger, event)
+        return self.on_end(ledger, event)
+
     def on_end(self, ledger: Ledger, event: Preempted | Aborted | Finished) -> Found:
         """Note what was computed of a request that ends or starts again."""
+        if not isinstance(event, Preempted):
+            self._came.pop(event.r, None)
+            self._failed.discard(event.r)
         self._note(ledger, event.r, ledger.requests[event.r].computed)
         return None
 
     def _acceptable(self, ledger: Ledger, event: Hit) -> bool:
         request, tier = ledger.requests[event.r], ledger.header.rules.tier
-        if tier is not None and event.resume >= longest_apart(ledger, request, tier):
+        before = NO_TIME if event.r in self._failed else self._came.get(event.r, ANY_TIME)
+        if tier is not None and event.resume >= longest_apart(ledger, request, tier, before):
             return True
         return event.resume >= Lookup(ledger, request, last_block=True).longest_common()
 
@@ -84,6 +112,7 @@ class ReuseFloor(Checker):
         floor, distance = Lookup(ledger, ledger.requests[event.r]).longest_common(), ledger.header.rules.reuse_distance
         short = event.resume + distance < floor
         acceptable = short and self._acceptable(ledger, event)
+        self._failed.discard(event.r)
         self._count(ledger, event, event.resume if acceptable else floor)
         if event.resume < floor and not short:
             self.excused[f"reuse_distance {distance}"] += 1

@@ -105,7 +105,8 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     copies do not hold their pages: who is given a page that a copy reads lets the copy end before anything is written. With
     `gives_up`, a request whose load from there fails is given up. What adds fewer than `least` tokens to what the device has
     is not loaded. With `unordered`, a load that lasts several steps begins when its step is scheduled, and waits for none of
-    the steps in flight.
+    the steps in flight. With `once`, a request is looked up there once until it has pages: what is stored meanwhile does not
+    count, and behind a load that failed it is not looked up there.
     """
 
     chunk: int
@@ -114,6 +115,7 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     gives_up: bool = False
     least: int = 0
     unordered: bool = False
+    once: bool = False
 
 
 class Captures(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -121,3 +121,29 @@ def test_a_load_that_waits_for_no_step_has_its_page_to_itself() -> None:
     assert carried_out(in_flight, TierRules(chunk=4, unordered=True)) == ["aliased-write"]
     assert carried_out(ended, TierRules(chunk=4, unordered=True)) == []
     assert carried_out(in_flight, TierRules(chunk=4)) == []
+
+
+BEHIND = STORED.format(drop=0).replace("publish 1/2 r1:12 @1\n", "")
+"""The tier has the first 8 tokens."""
+LATE = """submit r3 a:13
+take r3 | 12 13 14 15
+publish 0/14 r3:12
+step 2: r3 0..13 | 12 13 14 15; store 0/14>1/2
+publish 1/2 r3:12 @2
+"""
+"""Somebody computes the prompt again, and its third block is stored."""
+
+
+@pytest.mark.parametrize(("once", "anomalies"), [(True, []), (False, ["lost-hit"])])
+def test_what_is_stored_while_a_request_waits_is_not_owed_if_it_is_looked_up_once(once: bool, anomalies: list[str]) -> None:
+    """r2 comes when the tier has 8 tokens and is admitted when it has 12."""
+    gone = "finish r3\ndrop r3\nunpublish 0/14 reset\nreset ok\n"
+    told = resumed(8).removeprefix("submit r2 a:13\n").replace("step 2:", "step 3:")
+    assert found(f"submit r2 a:13\n{LATE}{gone}{told}", TierRules(chunk=4, once=once), BEHIND) == anomalies
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_nothing_is_owed_behind_a_load_that_failed_if_a_request_is_looked_up_once(once: bool) -> None:
+    loading = "submit r2 a:13\nhit r2 4 tier cpu | 5 | 0\ntake r2 | 5 6 7 8\nstep 2: begun 7 1/0>0/5\nstep 3: failed 7\n"
+    again = "preempt r2\ndrop r2\nhit r2 0 | |\ntake r2 | 5 6 7 8\nstep 4: r2 0..13 | 5 6 7 8\n"
+    assert ("lost-hit" in found(loading + again, TierRules(chunk=4, once=once))) == (not once)
