@@ -120,6 +120,8 @@ class EngineKind:
     exact_batches: bool = True
     """At answers height: an answer must not depend on who shares the batch. Otherwise what differs without the cache too is
     the batch's doing, and leaves the verdict unknown."""
+    loads_by: str = ""
+    """The option that gives it a second tier: a run with it that loads nothing from there has not checked what it should."""
     shrinking: int = ATTEMPTS
     """So many traces are tried in search of a smaller one that fails; fewer where an engine takes long to open."""
     written_for: WrittenFor | None = None
