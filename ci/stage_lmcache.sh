@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Run the suites on the installed LMCache, as the second tier of vLLM's reference; then the tests that need it, faults patched into
-# it among them. No GPU. Arguments go to `cachewitness run`. Exits with the first status that is not 0.
+# Run the suites on the installed LMCache, as the second tier of vLLM's reference; then random workloads on a real vLLM's own
+# scheduler with LMCache's own connector; then the tests that need both, faults patched into LMCache among them. No GPU. Arguments
+# go to the first `cachewitness run`. Exits with the first status that is not 0.
 #
+#   CACHEWITNESS_VLLM_SOURCE    a folder that holds `vllm`; vllm==0.33.0 is fetched if unset
 #   CACHEWITNESS_LMCACHE_CACHE  where the virtual environment is kept between runs (~1.5 GB)
 #   CACHEWITNESS_TORCH_INDEX    index of CPU builds of torch; empty for none but the configured ones
 #   PYTHON                      the Python that makes the environment (3.11 or later)
@@ -27,5 +29,14 @@ fi
 
 status=0
 "$venv/bin/python" -m harness.cli run --engine real-lmcache --policy lmcache --expected fixtures/expected/lmcache-0.5.txt "$@" || status=$?
-"$venv/bin/python" -m pytest -m lmcache suites/policies/test_real_lmcache.py || status=$((status ? status : $?))
+source=${CACHEWITNESS_VLLM_SOURCE:-$(ci/unpack_vllm.sh "$venv/bin/python" "$cache/src" vllm==0.33.0)}
+for connector in lmcache lmcache-outputs; do
+    printf '\n== vLLM with connector %s\n' "$connector"
+    "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source,connector=$connector" --suite scheduler-random --quiet \
+        --layout full --layout full-swa --layout full-mamba --layout full-swa-mamba --option tier_pages=48 \
+        --expected fixtures/expected/vllm-0.33-lmcache.txt || status=$((status ? status : $?))
+done
+printf '\n== tests\n'
+CACHEWITNESS_VLLM_SOURCE=$source "$venv/bin/python" -m pytest -m lmcache suites/policies/test_real_lmcache.py \
+    suites/engines/test_vllm_lmcache.py || status=$((status ? status : $?))
 exit "$status"

@@ -32,26 +32,6 @@ make_venv() {
     touch "$venv/.ready"
 }
 
-# Unpack a wheel, given as name==version, without its libraries; print the folder that holds `vllm`.
-unpack() {
-    local tree=$cache/src/${1/==/-} part
-    if [[ ! -d $tree ]]; then
-        mkdir -p "$cache/src"
-        part=$(mktemp -d "$cache/src/.part.XXXXXX")
-        "$venv/bin/python" -m pip download --quiet --no-deps --only-binary :all: --dest "$part/wheel" "$1" >&2
-        "$venv/bin/python" - "$part" <<'PYTHON'
-import pathlib, sys, zipfile
-
-part = pathlib.Path(sys.argv[1])
-with zipfile.ZipFile(next((part / "wheel").glob("*.whl"))) as wheel:
-    wheel.extractall(part / "tree", [name for name in wheel.namelist() if ".so" not in pathlib.PurePath(name).suffixes])
-PYTHON
-        mv "$part/tree" "$tree"
-        rm -rf "$part"
-    fi
-    printf '%s\n' "$tree"
-}
-
 # Unpack the tests of a release, which are in its source distribution alone; print their folder. pip unpacks the distribution and
 # then gives up, because vLLM cannot be built here: what it has unpacked is kept, and its exit status says nothing.
 unpack_tests() {
@@ -74,7 +54,7 @@ unpack_tests() {
 make_venv
 status=0
 for release in "${releases[@]}"; do
-    source=$(unpack "$release")
+    source=$(ci/unpack_vllm.sh "$venv/bin/python" "$cache/src" "$release")
     printf '\n== %s\n' "$release"
     expected=(--expected fixtures/expected/vllm-0.33.txt)
     [[ $release == *==0.2[0-9].* ]] && expected=(--expected fixtures/expected/vllm-before-0.30.txt)

@@ -102,11 +102,9 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the engine says of a second tier that it asks for itself, rather than key by key wherever a page is.
 
     The tier serves prefixes of whole `chunk`s, in tokens. With `together`, all groups of a chunk are one object. With `fenced`,
-    copies do not hold their pages: who is given a page that a copy reads lets the copy end before anything is written. With
-    `gives_up`, a request whose load from there fails is given up. What adds fewer than `least` tokens to what the device has
-    is not loaded. With `unordered`, a load that lasts several steps begins when its step is scheduled, and waits for none of
-    the steps in flight. With `once`, a request is looked up there once until it has pages: what is stored meanwhile does not
-    count, and behind a load that failed it is not looked up there.
+    copies do not hold their pages: who is given one that a copy reads lets it end before it is written. With `gives_up`, a
+    request whose load fails is given up. Fewer than `least` tokens beyond the device's hit are not loaded. With `unordered`, a
+    load of several steps waits for none in flight. With `once`, a request is looked up once until it has pages (formats.md).
     """
 
     chunk: int

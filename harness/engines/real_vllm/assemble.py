@@ -24,7 +24,7 @@ from harness.engines.real_vllm.build import (
     tell_sizes,
 )
 from harness.engines.real_vllm.clock import Clock, TimedManager
-from harness.engines.real_vllm.connectors.build import Asked, configure, connected_header, connector_of, pages_of
+from harness.engines.real_vllm.connectors.build import LMCACHE, Asked, configure, connected_header, connector_of, pages_of
 from harness.engines.real_vllm.connectors.scheduler import ConnectedScheduler
 from harness.engines.real_vllm.declared import interval_of, rules_of
 from harness.engines.real_vllm.engine_config import build_scheduler, check_depth, engine_config, model_runner, most_drafts
@@ -95,6 +95,8 @@ def scheduler_engine(
     release cannot do.
     """
     _refuse(header, options, source, connector)
+    if sized and connector is not None and connector.kind.name == LMCACHE:
+        raise UsageError("--engine: LMCache's connector is not driven with blocks that vLLM sizes; leave 'sized' out")
     options, special = dataclasses.replace(options, num_speculative_tokens=most_drafts(options)), request_options(header)
     clock, interval = Clock(), interval_of(header, options, source)
     if sized:

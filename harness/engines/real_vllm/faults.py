@@ -1,10 +1,11 @@
-"""Every fault that is planted into a real vLLM's own classes, and nowhere else."""
+"""Every fault that is planted into a real vLLM's own classes, and nowhere else; and those in LMCache's connector for it."""
 
 from __future__ import annotations
 
 from harness.engines.mutant import Mutant
 from harness.engines.real_vllm.connector_faults import CONNECTED, CONNECTOR_OF
 from harness.engines.real_vllm.imitated_faults import IMITATED
+from harness.engines.real_vllm.lmcache_faults import FAULTS as LMCACHE_FAULTS
 from harness.engines.real_vllm.scheduler_faults import SCHEDULED
 from harness.engines.real_vllm.scheduler_request_faults import REQUESTED
 from harness.engines.real_vllm.shipped_connector_faults import SHIPPED_CONNECTED, SHIPPED_CONNECTOR_OF
@@ -17,6 +18,9 @@ UNDONE = SHIPPED + SHIPPED_SCHEDULER + SHIPPED_CONNECTED
 TELL_HITS = ("vllm-hit-told-behind-itself",)
 """Faults in what routers are told of hits."""
 FAULTS = {mutant.name: mutant for mutant in SIMPLE + UNDONE + IMITATED + SCHEDULED + REQUESTED + CONNECTED + WORKER}
+IN_LMCACHE = {mutant.name: mutant for mutant in LMCACHE_FAULTS}
+"""Faults in LMCache's connector, which vLLM takes from the installed LMCache."""
+LMCACHE_CONNECTOR_OF = dict.fromkeys(IN_LMCACHE, "lmcache")
 
 
 def kind_of(mutant: Mutant) -> str:
@@ -37,6 +41,6 @@ def kind_of(mutant: Mutant) -> str:
 
 def needs(mutant: Mutant) -> str:
     """Return the options of the engine without which there is nothing to plant the fault into, as they are written."""
-    connector = {**CONNECTOR_OF, **SHIPPED_CONNECTOR_OF}.get(mutant.name, "")
+    connector = {**CONNECTOR_OF, **SHIPPED_CONNECTOR_OF, **LMCACHE_CONNECTOR_OF}.get(mutant.name, "")
     hits = ",key_events=full" if mutant.name in TELL_HITS else ""
     return f",connector={connector}" if connector else hits

@@ -29,6 +29,7 @@ from harness.engines.real_vllm.clock import Clock
 from harness.engines.real_vllm.connectors.build import asked_for
 from harness.engines.real_vllm.connectors.scheduler import ConnectedScheduler
 from harness.engines.real_vllm.declared import read_options, release_name
+from harness.engines.real_vllm.lmcache_faults import LMCACHE
 from harness.engines.real_vllm.patch import ACTIVE
 from harness.engines.real_vllm.scheduler import RealScheduler
 from harness.engines.real_vllm.source import FIRST, KNOWN, LAST, Source, load
@@ -57,6 +58,12 @@ class VllmEngine(Driver):
         super().__init__(header, adapter)
         self._clock = clock
 
+    def close(self) -> None:
+        """Let go of what a connector keeps."""
+        super().close()
+        if isinstance(self.adapter, ConnectedScheduler):
+            self.adapter.connector.close()
+
     def rebuild(self) -> None:
         """Become what vLLM builds now: its code was changed where it is built."""
         vars(self).update(vars(self.again()))
@@ -82,6 +89,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     if unknown := sorted(set(options) - set(ENGINE.options)):
         raise UsageError(f"--engine: vllm has no option {unknown[0]!r}; known are {', '.join(ENGINE.options)}")
     ACTIVE.undo()
+    LMCACHE.undo()
     return _computing(header, options) if "tensors" in options else _built(header, options)
 
 
@@ -168,9 +176,9 @@ def _as_test(trace: Trace, history: History, failed: Failed, options: Mapping[st
 
 
 def _faults() -> Mapping[str, Mutant]:
-    from harness.engines.real_vllm.faults import FAULTS
+    from harness.engines.real_vllm.faults import FAULTS, IN_LMCACHE
 
-    return FAULTS
+    return {**FAULTS, **IN_LMCACHE}
 
 
 def _configurations() -> list[Configuration]:
@@ -187,6 +195,7 @@ ENGINE = EngineKind(
     answers=answer_vectors,
     faults=_faults,
     configurations=_configurations,
+    loads_by="connector",
     isolated=True,
     as_test=_as_test,
     written_for=WrittenFor("vLLM", "vllm", FIRST, LAST),

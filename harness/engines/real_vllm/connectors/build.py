@@ -5,6 +5,7 @@ Source of the names: vLLM 0.33.0, `config/kv_transfer.py`, `v1/kv_cache_interfac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from tempfile import mkdtemp
@@ -17,6 +18,7 @@ from harness.engines.observe_tier import TIER
 from harness.engines.real_vllm.build import fill, settle
 from harness.engines.real_vllm.connectors.example import PAGES, Example
 from harness.engines.real_vllm.connectors.kinds import Connector, Side
+from harness.engines.real_vllm.connectors.lmcache import LAYOUT, LMCache, fitted, prepare
 from harness.engines.real_vllm.connectors.model_runner import ModelRunner
 from harness.engines.real_vllm.connectors.offloading import CHUNK_BYTES, Offloading
 from harness.engines.real_vllm.connectors.simple import SimpleOffload
@@ -47,7 +49,8 @@ NEVER = 1 << 30
 class Kind(NamedTuple):
     """A connector: its name in vLLM, the names of its children if it has some, and what its configuration says beside that.
 
-    `blocks`: so many blocks make a chunk of `OffloadingConnector`'s. `pages` is the size of a memory that nobody limits.
+    `blocks`: so many blocks make a chunk of its memory's. `pages` is the size of a memory that nobody limits. `patient`: aborts
+    of requests for which something is loaded wait for that, and a reset that leaves something was refused.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Kind(NamedTuple):
     extra: Mapping[str, Any] = {}
     blocks: int = 1
     pages: int = 0
+    patient: bool = False
 
 
 class Asked(NamedTuple):
@@ -64,24 +68,34 @@ class Asked(NamedTuple):
     load_failure: str = "recompute"
 
 
-def _offloading(pages: int, blocks: int) -> dict[str, Any]:
+def _offloading(pages: int, blocks: int, unit: int) -> dict[str, Any]:
     return {"cpu_bytes_to_use": pages // blocks * CHUNK_BYTES, "blocks_per_chunk": blocks}
 
 
-def _simple(pages: int, blocks: int) -> dict[str, Any]:
+def _simple(pages: int, blocks: int, unit: int) -> dict[str, Any]:
     return {"cpu_bytes_to_use": pages * PAGE_BYTES, "num_cpu_blocks": pages}
 
 
-def _example(pages: int, blocks: int) -> dict[str, Any]:
+def _example(pages: int, blocks: int, unit: int) -> dict[str, Any]:
     return {"shared_storage_path": mkdtemp(prefix="cachewitness-")}
 
 
-SIDES: Mapping[str, tuple[Callable[[int, int], dict[str, Any]], Callable[[Source, Any, Any, KeyNames], Side]]] = {
+def _lmcache(pages: int, blocks: int, unit: int) -> dict[str, Any]:
+    return prepare(pages, unit * blocks)
+
+
+LMCACHE = "LMCacheMPConnector"
+
+SIDES: Mapping[str, tuple[Callable[[int, int, int], dict[str, Any]], Callable[[Source, Any, Any, KeyNames], Side]]] = {
     "OffloadingConnector": (_offloading, Offloading),
     "SimpleCPUOffloadConnector": (_simple, SimpleOffload),
     "ExampleConnector": (_example, Example),
+    LMCACHE: (_lmcache, LMCache),
 }
-"""By name in vLLM: how a connector is told how many pages its memory has, of chunks of so many, and what drives it."""
+"""By name in vLLM: how a connector is told how many pages its memory has, of chunks of so many blocks, and what drives it.
+
+The third number is the least common multiple of the groups' blocks, in tokens.
+"""
 
 KINDS: Mapping[str, Kind] = {
     "example": Kind("ExampleConnector", pages=PAGES),
@@ -91,6 +105,10 @@ KINDS: Mapping[str, Kind] = {
     "offloading-sync": Kind("OffloadingConnector", extra={"sync_load_budget_bytes": 1 << 40}),
     "simple": Kind("SimpleCPUOffloadConnector"),
     "simple-lazy": Kind("SimpleCPUOffloadConnector", extra={"lazy_offload": True}),
+    "lmcache": Kind(LMCACHE, patient=True),
+    "lmcache-strict": Kind(LMCACHE),
+    "lmcache-chunks": Kind(LMCACHE, blocks=2, patient=True),
+    "lmcache-outputs": Kind(LMCACHE, extra={"lmcache.mp.save_decode_cache": True}, patient=True),
     "multi": Kind("MultiConnector", ("SimpleCPUOffloadConnector", "OffloadingConnector")),
 }
 """The connectors that can be named in the engine's option `connector`."""
@@ -125,8 +143,12 @@ def pages_of(header: TraceHeader, options: Options, kind: Kind) -> int:
 def configure(source: Source, config: Any, kv_cache_config: Any, asked: Asked, pages: int) -> Any:
     """Name the connector in vLLM's configuration; return the cache's, which says where its pages lie."""
     kind = asked.kind
-    children = {"connectors": [_named(name, pages) for name in kind.children]}
-    extra = {**(children if kind.children else SIDES[kind.name][0](pages, kind.blocks)), **kind.extra}
+    if kind.name == LMCACHE:
+        kv_cache_config = fitted(kv_cache_config)
+        settle(source, config.cache_config, {"kv_cache_layout": LAYOUT})
+    unit = math.lcm(*(group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups))
+    children = {"connectors": [_named(name, pages, unit) for name in kind.children]}
+    extra = {**(children if kind.children else SIDES[kind.name][0](pages, kind.blocks, unit)), **kind.extra}
     transfer: dict[str, Any] = {"kv_connector": kind.name, "kv_role": "kv_both", "kv_connector_extra_config": extra}
     transfer["kv_load_failure_policy"] = asked.load_failure
     settings = fill(source, source.part("config", "KVTransferConfig"), transfer, ["kv_load_failure_policy"])
@@ -138,8 +160,8 @@ def configure(source: Source, config: Any, kv_cache_config: Any, asked: Asked, p
     return replace(kv_cache_config, kv_cache_tensors=[fill(source, source.interface.KVCacheTensor, placed, placed)])
 
 
-def _named(name: str, pages: int) -> dict[str, Any]:
-    return {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": SIDES[name][0](pages, 1)}
+def _named(name: str, pages: int, unit: int) -> dict[str, Any]:
+    return {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": SIDES[name][0](pages, 1, unit)}
 
 
 def connector_of(
@@ -150,7 +172,9 @@ def connector_of(
     mine, workers = ([*getattr(whole, "_connectors", (whole,))] for whole in (scheduler.connector, runner.worker))
     sides = [SIDES[type(one).__name__][1](source, one, worker, names) for one, worker in zip(mine, workers, strict=True)]
     chunk = NEVER if kind.children or kind.pages else sizes[0] * kind.blocks
-    return Connector(runner, sides, names, pages, chunk, chunk if kind.blocks > 1 else 0)
+    connector = Connector(runner, sides, names, pages, chunk, chunk if kind.blocks > 1 else 0)
+    connector.patient = kind.patient
+    return connector
 
 
 def connected_header(header: Header, connector: Connector, delay: int, *, gives_up: bool) -> Header:
@@ -166,7 +190,9 @@ def connected_header(header: Header, connector: Connector, delay: int, *, gives_
         fenced=connector.fenced,
         gives_up=gives_up,
         least=connector.least,
+        once=connector.once,
         unordered=connector.unordered,
     )
     rules = structs.replace(tiered.rules, tier=tier, progress_steps=waits)
-    return structs.replace(tiered, pools=pools, rules=rules)
+    able = [name for name in tiered.capabilities if name not in connector.lacks]
+    return structs.replace(tiered, pools=pools, rules=rules, capabilities=able)

@@ -20,7 +20,7 @@ from typing import Any
 from harness.engines.cache_state import Claim, KeyId
 from harness.engines.failure import EngineFailure
 from harness.engines.real_vllm.connectors.copies import Job
-from harness.engines.real_vllm.connectors.kinds import CopiesOf
+from harness.engines.real_vllm.connectors.kinds import CopiesOf, VllmSide
 from harness.engines.real_vllm.connectors.tier import Books, KeyNames
 from harness.engines.real_vllm.source import Source
 
@@ -118,7 +118,7 @@ class Forward:
         return self._files.caches.items()
 
 
-class Example:
+class Example(VllmSide):
     """The connector, both sides. Its folder goes with it."""
 
     fenced = unordered = False

@@ -41,6 +41,12 @@ class Side(Memory, Protocol):
     """Its copies do not hold the device's blocks: a step that has such a block anew waits for them."""
     unordered: bool
     """Its loads wait for no step in flight."""
+    tells_failures: bool
+    """Its own worker says which loads have failed."""
+    once: bool
+    """A request is looked up there once, until it has blocks."""
+    lacks: Sequence[str]
+    """What a trace may need and its keys do not know."""
     null: Sequence[int]
     """Pages of its memory that nobody owns."""
 
@@ -57,6 +63,19 @@ class Side(Memory, Protocol):
     def tell(self, meta: Any) -> None:
         """Take note of what its worker is told with a step."""
 
+    def close(self) -> Any:
+        """Let go of what it keeps beside this process's objects."""
+
+
+class VllmSide:
+    """What holds of each connector that vLLM ships: its keys know what vLLM's know, and the harness says which loads fail."""
+
+    tells_failures = once = False
+    lacks: Sequence[str] = ()
+
+    def close(self) -> None:
+        """Nothing is held outside this process."""
+
 
 class Connector:
     """The connector that a scheduler has. `sides` are its children, or itself; each memory has so many `pages`.
@@ -64,11 +83,17 @@ class Connector:
     `chunk`: it serves prefixes of whole chunks of so many tokens. It loads `least` tokens at least.
     """
 
+    patient = False
+    """Who is aborted while something is loaded for it is aborted when that is there; a reset that left keys was refused."""
+
     def __init__(self, runner: ModelRunner, sides: Sequence[Side], names: KeyNames, pages: int, chunk: int, least: int) -> None:
         self._runner, self._sides, self.names, self._each = runner, sides, names, pages
         self.chunk, self.least = chunk, least
         self.pages = pages * len(sides)
         self.fenced, self.unordered = any(side.fenced for side in sides), all(side.unordered for side in sides)
+        self.tells_failures = all(side.tells_failures for side in sides)
+        self.once = any(side.once for side in sides)
+        self.lacks = {name for side in sides for name in side.lacks}
         self.null = [first + page for first, side in self._placed() for page in side.null]
 
     def _placed(self) -> list[tuple[int, Side]]:
@@ -86,6 +111,11 @@ class Connector:
         """Let no memory begin stores of its own accord while it is held back: where each store makes room, they never end."""
         for side in self._sides:
             side.hold_back(held=held)
+
+    def close(self) -> None:
+        """Let go of every memory."""
+        for side in self._sides:
+            side.close()
 
     def work(self, output: Any, failing: Sequence[int]) -> Any:
         """Have the worker do a step of the scheduler's; return what it tells the scheduler (`KVConnectorOutput`)."""

@@ -23,7 +23,7 @@ from typing import Any
 from harness.engines.cache_state import Claim, KeyId
 from harness.engines.failure import EngineFailure
 from harness.engines.real_vllm.connectors.copies import Job
-from harness.engines.real_vllm.connectors.kinds import CopiesOf
+from harness.engines.real_vllm.connectors.kinds import CopiesOf, VllmSide
 from harness.engines.real_vllm.connectors.tier import Books, KeyNames
 from harness.engines.real_vllm.source import Source
 
@@ -100,7 +100,7 @@ class CopyWorker:
         """Nothing runs beside the harness."""
 
 
-class Offloading:
+class Offloading(VllmSide):
     """The connector, both sides."""
 
     fenced = True

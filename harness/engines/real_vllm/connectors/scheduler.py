@@ -61,6 +61,8 @@ class ConnectedScheduler(RealScheduler):
         self._work = clock.inside(late(connector, "work"))
         self._reset_connector_cache = clock.inside(late(scheduler, "reset_connector_cache"))
         self._pauses = source.part("v1.core.sched.interface", "PauseState")
+        self._leaving: dict[str, Any] = {}
+        """Who was aborted while something is loaded for it, where the connector does not survive that."""
         self._group_of: dict[int, int] = {}
         """For which of the device's groups a page of the connector's memory is filled."""
         connector.attach(self.held.pool, self._copies)
@@ -105,6 +107,8 @@ class ConnectedScheduler(RealScheduler):
 
     def _tell_what_failed(self, answer: Any) -> None:
         """Have the worker say which loads failed: by block where there is one group, else by request, as vLLM asks for it."""
+        if self.connector.tells_failures:
+            return
         if self._groups == 1:
             answer.invalid_block_ids.update(self._copies.lost)
         else:
@@ -118,6 +122,7 @@ class ConnectedScheduler(RealScheduler):
         there = [*self.requests.values()]
         super().complete(scheduled)
         self.connector.names.learn(there)
+        self._end_who_left()
         for r in [r for r, request in self.requests.items() if request.status == self._status["FINISHED_ERROR"]]:
             del self.requests[r]
             self.engine.over(r, scheduled.step, finished=False)
@@ -143,10 +148,24 @@ class ConnectedScheduler(RealScheduler):
         those that have stopped, connectors store what they have tokens for.
         """
         request = self.requests[r]
+        if self.connector.patient and self._is_loading(request):
+            self._leaving[r] = self.requests.pop(r)
+            self.held.let_linger(self.requests, self.scheduler.requests)
+            return
         runs = any(request is other for other in self.scheduler.running)
         super().end(r, finished=finished and runs and request.num_computed_tokens >= request.num_tokens - 1)
         self.held.let_linger(self.requests, self.scheduler.requests)
         self._look("evict")
+
+    def _is_loading(self, request: Any) -> bool:
+        waits = request.status == self._status["WAITING_FOR_REMOTE_KVS"]
+        return waits and request.request_id not in self.scheduler.finished_recving_kv_req_ids
+
+    def _end_who_left(self) -> None:
+        """Abort requests, now that what was loaded for them is there."""
+        for r in [r for r, request in self._leaving.items() if not self._is_loading(request)]:
+            del self._leaving[r]
+            self._finish_requests(r, self._status["FINISHED_ABORTED"])
 
     def preempt(self, r: str) -> None:
         """Preempt a request, and take note of what its connector does with that."""
@@ -171,6 +190,8 @@ class ConnectedScheduler(RealScheduler):
 
     def renew(self) -> bool:
         """End everything that was computed with the old weights, in both tiers."""
+        if self.connector.patient and self.connector.books().references:
+            return False
         done = super().renew() and self._forget_memory("version")
         self.connector.names.forget()
         return done
@@ -178,6 +199,8 @@ class ConnectedScheduler(RealScheduler):
     def _forget_memory(self, reason: UnpublishReason) -> bool:
         """Have the connector forget; of several, one may do so and another not: then nothing was asked for that was done."""
         done = bool(self._reset_connector_cache())
+        if self.connector.patient:
+            done = done and not self.connector.books().keys
         self._look(reason if done else "evict")
         return done
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.engines.cache_state import Claim, KeyId
 from harness.engines.real_vllm.connectors.copies import Job
-from harness.engines.real_vllm.connectors.kinds import CopiesOf
+from harness.engines.real_vllm.connectors.kinds import CopiesOf, VllmSide
 from harness.engines.real_vllm.connectors.tier import Books, KeyNames
 from harness.engines.real_vllm.source import Source
 
@@ -55,7 +55,7 @@ class _Event:
         self._copies.wait([self._job])
 
 
-class SimpleOffload:
+class SimpleOffload(VllmSide):
     """The connector, both sides."""
 
     fenced = False
