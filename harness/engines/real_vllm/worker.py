@@ -193,11 +193,18 @@ def _alone_on_the_host(source: Source) -> None:
         module: Any = importlib.import_module(f"vllm.{name}")
         if hasattr(module, "PIN_MEMORY"):
             module.PIN_MEMORY = False
+        if hasattr(module, "is_pin_memory_available"):
+            module.is_pin_memory_available = _unavailable
 
 
 def _group_of_one() -> SimpleNamespace:
     """Return the group of a worker that is alone."""
     return SimpleNamespace(is_first_rank=True, is_last_rank=True, world_size=1, rank_in_group=0)
+
+
+def _unavailable() -> bool:
+    """Say that there is no device for which memory could be pinned (a function until 0.32, `PIN_MEMORY` since)."""
+    return False
 
 
 def _nothing(*_: Any) -> None:
