@@ -150,8 +150,12 @@ def _sqlite(name: str) -> _Dialect:
         except OSError as error:
             raise UsageError(f"database {path}: its folder cannot be made ({error.strerror})") from None
         connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+        except sqlite3.Error:
+            connection.close()
+            raise
         return connection
 
     now = "((julianday('now') - 2440587.5) * 86400.0)"

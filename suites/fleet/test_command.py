@@ -13,6 +13,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -180,7 +181,7 @@ def test_metrics_in_a_file_and_on_a_port(tmp_path: Path) -> None:
 
 
 def test_a_worker_joins_before_the_driver_and_ends_with_the_campaign(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
     """One that was started by hand says that nobody drives, takes the store that the driver names, and does what there is."""
     monkeypatch.setattr(serving, "MISSED", 0.0)
@@ -193,7 +194,9 @@ def test_a_worker_joins_before_the_driver_and_ends_with_the_campaign(
     worker.start()
     said: list[str] = []
     _wait(lambda: said.append(capsys.readouterr().err) or f"campaign {made.id} is not in database" in said[-1])
-    queue = Queue(Database(kept.database), made.id, 3)
+    database = Database(kept.database)
+    request.addfinalizer(database.close)
+    queue = Queue(database, made.id, 3)
     queue.enrol(made.name, kept.traces, made.entries[1:3])
     _wait(lambda: queue.counts().done == 2)
     queue.end()
@@ -240,7 +243,7 @@ def test_kill_9_of_a_worker_and_of_the_driver(tmp_path: Path, monkeypatch: pytes
 
     def done() -> int:
         try:
-            with sqlite3.connect(state) as database:
+            with closing(sqlite3.connect(state)) as database:
                 return int(database.execute("SELECT count(*) FROM units WHERE state = 'done'").fetchone()[0])
         except sqlite3.Error:
             return 0

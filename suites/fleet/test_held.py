@@ -64,14 +64,18 @@ def test_a_file_of_an_engine_that_cannot_be_read_is_one_line(tmp_path: Path, mon
         made_of(parse(f"jsonl:command={program}"), "vllm", "")
 
 
-def test_an_engine_that_changes_while_a_unit_lasts_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_changes_while_a_unit_lasts_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """What came of it is of neither."""
     program = tmp_path / "driver.py"
     program.write_text((ROOT / "docs/samples/jsonl_engine.py").read_text())
     engine = f"jsonl:command='{sys.executable}' {program}"
     made = planned(f'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "{engine}"\n', tmp_path)
     kept = settings(tmp_path)
-    queue = Queue(Database(kept.database), made.id, 3)
+    database = Database(kept.database)
+    request.addfinalizer(database.close)
+    queue = Queue(database, made.id, 3)
     queue.enrol(made.name, kept.traces, made.entries[1:])
     leased = queue.lease("w", 60)
     given = Given(database=kept.database, traces="", campaign=made.id, worker="w", lease=9.0, deadline=9.0, attempts=3)

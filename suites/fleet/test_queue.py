@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -168,10 +169,11 @@ def test_many_workers_at_once_lease_every_unit_once(database: str) -> None:
     taken: list[int] = []
 
     def work() -> None:
-        queue = queue_of(database)
-        while (leased := queue.lease("w", 60)) is not None:
-            taken.append(leased.place)
-            assert queue.complete(leased, b"")
+        with closing(Database(database)) as own:
+            queue = Queue(own, "one", ATTEMPTS)
+            while (leased := queue.lease("w", 60)) is not None:
+                taken.append(leased.place)
+                assert queue.complete(leased, b"")
 
     workers = [threading.Thread(target=work) for _ in range(4)]
     for worker in workers:
