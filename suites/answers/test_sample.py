@@ -17,7 +17,7 @@ from harness.run.execute import check
 from harness.run.runner import Runner
 from harness.run.smaller import smallest
 from harness.run.suites import SUITES
-from harness.run.twins import twin_of
+from harness.run.twins import BOUNDS, twin_of
 from harness.trace import format as traces
 from harness.trace.answer_random import random_answers
 from harness.trace.answer_stories import STORIES, write
@@ -92,6 +92,14 @@ def test_rounding_that_grows_with_the_batch_is_tolerated_up_to_a_ceiling() -> No
     measured = next(tally for tally in quiet.tallies() if tally.checker == "answers").measured[0]
     assert quiet.exit_code == 0 and 1e-9 < measured.floor < measured.tolerance <= measured.ceiling
     assert loud.exit_code == 2 and "would exceed its ceiling" in str(loud.suites[0].crashed)
+
+
+@pytest.mark.parametrize(("dtype", "fraction_bits"), [("float16", 10), ("bfloat16", 7)])
+def test_one_logit_that_rounds_the_other_way_is_tolerated_in_half_precision(dtype: str, fraction_bits: int) -> None:
+    """Logits lie between 16 and 32 here, where neighbours are 2^(4 - bits) apart, and a wrong answer moves them by several."""
+    step = 2.0 ** (4 - fraction_bits)
+    least, ceiling = BOUNDS[dtype]
+    assert step <= least < 2 * step < ceiling
 
 
 def test_an_engine_that_restores_nothing_has_checked_nothing() -> None:
