@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path as File
+
 import pytest
 
 from harness._util.errors import UsageError
@@ -10,9 +13,12 @@ from harness.engines.registry import parse
 from harness.fuzz.exhaustive import bound_of, search
 from harness.fuzz.explore import Path, explore, reached
 from harness.fuzz.scope import CONFIGURATIONS, Bound, Scope
-from harness.trace.format import Step, Submit
+from harness.history.events import StepBegin
+from harness.run.execute import drive
+from harness.trace.format import Step, Submit, Trace
 from harness.verdict.result import EXIT_FAIL, EXIT_PASS, EXIT_UNKNOWN, EXIT_USAGE
 
+PAGE = (File(__file__).resolve().parents[2] / "docs" / "fuzz.md").read_text(encoding="utf-8")
 SMALL = Bound(requests=1, blocks=1, pages=4, generated=2)
 HYBRID = Scope(CONFIGURATIONS[4], "manager", Bound(requests=1, blocks=2, pages=7, generated=2))
 
@@ -78,6 +84,27 @@ def test_a_page_that_was_merely_looked_at_does_not_make_another_state() -> None:
     for page in range(records.pages):
         assert records[page] is not None
     assert position.fingerprint() == before
+
+
+@pytest.mark.parametrize("name", ["small-full at scheduler height", "small-unequal[retention_interval=0] at scheduler height"])
+def test_the_page_has_what_the_default_bound_covers(name: str) -> None:
+    """A change that makes the bound smaller, so that less is covered under the same name, is seen here."""
+    (row,) = re.findall(rf"^{re.escape(name)} +(\S+) +(\S+) +(\S+)  complete$", PAGE.split("generated=2")[0], re.MULTILINE)
+    scope = next(scope for scope in (Scope(each, "scheduler", Bound()) for each in CONFIGURATIONS) if scope.name == name)
+    found = [explore(parse("reference"), scope, (first,)) for first in scope.first()]
+    states = set().union(*(one.states for one in found))
+    numbers = [len(states), sum(one.transitions for one in found), max(one.depth for one in found)]
+    assert [f"{number:,}" for number in numbers] == list(row)
+
+
+def test_a_request_computes_what_it_generated_if_it_may_generate_two() -> None:
+    """It ends with its last token, which nobody computes: within the default bound no step decodes."""
+    runs = [Step(run=[("r1", tokens)]) for tokens in (2, 1, 1)]
+    for generated, decodes in ((1, 0), (2, 1)):
+        header = Scope(CONFIGURATIONS[0], "manager", Bound(generated=generated)).header()
+        history = drive(Trace(header, [Submit("r1", "A:2"), *runs]), parse("reference").open(header)).history
+        steps = [event for event in history.events if isinstance(event, StepBegin) and event.runs]
+        assert len(steps) == 1 + decodes
 
 
 def test_a_path_can_be_walked_without_meeting_the_end_of_time() -> None:
