@@ -46,14 +46,18 @@ class EventReader:
         return events
 
     def _read(self, answer: list[Any] | tuple[Any, ...]) -> list[Event]:
-        for number, event in enumerate(answer):
-            if type(event) is StepBegin and any(map(_is_long, event.runs)):
-                runs = [replace(run, tables=list(map(_if_short, run.tables))) for run in event.runs]
-                rest = [*answer[:number], replace(event, runs=runs), *answer[number + 1 :]]
-                events = self._read(rest)
-                self._put_back(event.runs, events[number])
-                return events
-        return _EVENTS.decode(_ENCODER.encode(answer))
+        told = {
+            at: event.runs for at, event in enumerate(answer) if type(event) is StepBegin and any(map(_is_long, event.runs))
+        }
+        if not told:
+            return _EVENTS.decode(_ENCODER.encode(answer))
+        short = list(answer)
+        for at, runs in told.items():
+            short[at] = replace(answer[at], runs=[replace(run, tables=list(map(_if_short, run.tables))) for run in runs])
+        events = _EVENTS.decode(_ENCODER.encode(short))
+        for at, runs in told.items():
+            self._put_back(runs, events[at])
+        return events
 
     def _put_back(self, told: list[Run], event: Event) -> None:
         assert isinstance(event, StepBegin)

@@ -51,6 +51,12 @@ def test_what_is_read_is_what_was_told(script: list[tuple[str, int, int, bool]])
         assert reader.read(told) == _whole(told)
 
 
+def test_an_answer_may_have_thousands_of_steps() -> None:
+    """A reset that waits for loads runs many steps in one operation."""
+    told: list[Event] = [_step(number, list(range(LONG))) for number in range(1, 3_001)]
+    assert EventReader().read(told) == _whole(told)
+
+
 def test_nothing_is_shared_with_the_engine() -> None:
     """An engine that goes on writing into its own table changes nothing of what was read."""
     reader, row = EventReader(), list(range(2 * LONG))
