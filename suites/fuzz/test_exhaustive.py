@@ -98,7 +98,7 @@ def test_the_page_has_what_the_default_bound_covers(name: str) -> None:
 
 
 def test_a_request_computes_what_it_generated_if_it_may_generate_two() -> None:
-    """It ends with its last token, which nobody computes: within the default bound no step decodes."""
+    """It ends with its last token, which nobody computes: within the default bound no step decodes behind a whole block."""
     runs = [Step(run=[("r1", tokens)]) for tokens in (2, 1, 1)]
     for generated, decodes in ((1, 0), (2, 1)):
         header = Scope(CONFIGURATIONS[0], "manager", Bound(generated=generated)).header()
