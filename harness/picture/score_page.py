@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from harness.picture.page import rendered
+from harness.score.groups import GroupScore
 from harness.verdict.report import terminal
 
 FORMAT, VERSION = "cachewitness.score", 1
@@ -26,18 +27,6 @@ class Arm(msgspec.Struct, kw_only=True):
     right: Mapping[str, int]
 
 
-class Group(msgspec.Struct, kw_only=True):
-    """The questions that need one kind of cache."""
-
-    group: str
-    n: int
-    right_cold: int
-    right: int
-    lost: int
-    gained: int
-    p: float
-
-
 class Judged(msgspec.Struct, kw_only=True):
     """An arm beside the cold one."""
 
@@ -50,7 +39,7 @@ class Judged(msgspec.Struct, kw_only=True):
     gained: int
     restored: Mapping[str, Any]
     reasons: list[str] = []
-    groups: list[Group] = []
+    groups: list[GroupScore] = []
 
     @property
     def share(self) -> str:
