@@ -24,6 +24,8 @@ if [[ ! -e $venv/.ready ]]; then
     [[ -n $torch_index ]] && index=(--extra-index-url "$torch_index")
     "$venv/bin/python" -m pip install --quiet "${index[@]}" torch --constraint ci/constraints.txt
     "$venv/bin/python" -m pip install --quiet --editable '.[dev,toy,triton,score,dev-toy,dev-score]' --constraint ci/constraints.txt
+    # transformers takes kernels of flash-linear-attention where it finds them, and they need a GPU: apart, for one test.
+    "$venv/bin/python" -m pip install --quiet --no-deps --target "$venv/fla" fla-core einops --constraint ci/constraints.txt
     touch "$venv/.ready"
 fi
 
@@ -32,7 +34,11 @@ fi
 # Threads that wait for one another on a busy core are slower than one thread.
 export OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 OMP_WAIT_POLICY=PASSIVE
 export TRITON_INTERPRET=1 # kernels run on the CPU
+status=0
+PYTHONPATH="$venv/fla" "$venv/bin/python" -m pytest -q -o cache_dir="$work/pytest" suites/kernels/test_recurrences.py \
+    -k flash_linear_attention || status=$?
 # Consoles that need no extra, or a compiler, ran in ci/check.sh.
 "$venv/bin/python" -m pytest --numprocesses=auto --dist=worksteal -o cache_dir="$work/pytest" \
     suites/toy_model suites/toy suites/kernels suites/cold_vs_cached suites/score suites/docs/test_consoles.py \
-    -k "not (shows_what_is_printed and (plain or cpp))" "$@"
+    -k "not (shows_what_is_printed and (plain or cpp))" "$@" || status=$?
+exit "$status"

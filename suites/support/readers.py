@@ -19,7 +19,7 @@ import msgspec
 from harness._util import data
 from harness._util.errors import UsageError
 from harness.cli import invoke
-from harness.cli.report import _document
+from harness.cli.report import _page_of
 from harness.engines import interpreters
 from harness.engines.answers import BackendError
 from harness.engines.openai_server.completion import Said, Unreadable, part_of
@@ -28,7 +28,7 @@ from harness.engines.server_words import WORDS_MAX, said
 from harness.engines.toy.problems import fixture
 from harness.fleet import file as fleet
 from harness.history import validate
-from harness.picture import page
+from harness.picture import page, score_page
 from harness.plan.config import read as config
 from harness.policies.lmcache import log
 from harness.run import store as folders
@@ -36,6 +36,7 @@ from harness.run.answers import runs
 from harness.run.execute import attempt, judge
 from harness.score import completion, tasks
 from harness.score.answer_store import AnswerStore
+from harness.score.groups import GroupScore
 from harness.trace import layouts
 from harness.vectors import store as vectors
 from harness.verdict import expected
@@ -107,7 +108,7 @@ def _engines(path: Path) -> None:
 
 
 def _reported(path: Path) -> None:
-    inert(page.of_run(_document(path), path.parent / folders.FAILURES))
+    inert(_page_of(path.parent))
 
 
 def _layout(path: Path) -> None:
@@ -211,7 +212,18 @@ def _reports() -> list[bytes]:
     ]
     with TemporaryDirectory() as folder, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         assert invoke([*command, "--jobs", "1", "--report", folder]) == 1
-        return [(Path(folder) / folders.REPORT).read_bytes()]
+        return [(Path(folder) / folders.REPORT).read_bytes(), msgspec.json.encode(_scored())]
+
+
+def _scored() -> score_page.Score:
+    group = GroupScore(group="full", n=2, right_cold=2, right=1, lost=1, gained=0, p=0.5)
+    told: Any = {"arm": "hit", "n": 2, "right_cold": 2, "right": 1, "lost": 1, "gained": 0}
+    judged = score_page.Judged(**told, verdict="fail", restored={"tokens": 9, "prompt_tokens": 12}, groups=[group])
+    answers: Any = {"question": "What is 3 + 4?", "target": "7", "cold": "It is 7", "other": "It is 8"}
+    changed = score_page.Changed(arm="hit", change="lost", row=1, group="full", **answers, restored={"": 9})
+    arms = [score_page.Arm(arm=arm, questions=2, right={"strict-match": 2}) for arm in ("off", "hit")]
+    kind: Any = {"format": score_page.FORMAT, "version": score_page.VERSION}
+    return score_page.Score(engine="toy", exit_code=1, verdict="fail", arms=arms, judged=[judged], changed=[changed], **kind)
 
 
 def _checkpoint(path: Path) -> None:
