@@ -32,8 +32,9 @@ CONFIGURATIONS = [
     Configuration(layouts.load("full-swa"), {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 3}),
     Configuration(layouts.load("full-swa-mamba"), {"retention_interval": None, "async_depth": 1}),
     Configuration(layouts.load("full-swa-mamba"), {"retention_interval": 0, "async_depth": 2}),
-    *further_configurations(),
+    *(known for known in further_configurations() if "hash_block_size" not in known.options),
 ]
+"""Without hits inside a block, in which 0.33.0 has known findings (fixtures/expected/vllm-0.33.txt)."""
 SEEDS = 8
 
 

@@ -15,7 +15,7 @@ from harness.engines.registry import parse
 from harness.history.events import Preempted, StepBegin
 from harness.run.execute import drive
 from harness.trace import layouts
-from harness.trace.format import Finish, Height, Media, Op, Step, Submit, Trace, TraceHeader, load
+from harness.trace.format import Height, Media, Op, Step, Submit, Trace, TraceHeader, load
 from harness.verdict.result import Result
 from suites.support.real_vllm import REAL, SOURCE
 
@@ -42,25 +42,6 @@ def test_who_has_the_smaller_priority_is_admitted_first_and_preempted_last() -> 
         result = tell("full", ops, pages=6, scheduling_policy=policy)
         assert next(event.r for event in result.history.events if isinstance(event, Preempted)) == victim
         assert result.findings == []
-
-
-def test_of_requests_that_come_together_the_names_decide() -> None:
-    """As of the prompts of one call to a server, which have one time of arrival; who came a step earlier is first."""
-    ops: list[Op] = [Submit("b", "b:30"), Submit("a", "a:30"), Step(), Step()]
-    together = tell("full", ops, max_num_seqs=1, scheduling_policy="priority")
-    assert list(runs(together)[0]) == ["a"] and together.findings == []
-    later: list[Op] = [
-        Submit("first", "c:9"),
-        Step(),
-        Submit("b", "b:30"),
-        Step(),
-        Submit("a", "a:30"),
-        Step(),
-        Finish("first"),
-        Step(),
-    ]
-    apart = tell("full", later, max_num_seqs=1, scheduling_policy="priority")
-    assert list(runs(apart)[-1]) == ["b"] and apart.findings == []
 
 
 def test_a_request_whose_grammar_is_compiled_waits_and_is_overtaken() -> None:

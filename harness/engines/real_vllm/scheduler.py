@@ -66,6 +66,8 @@ class RealScheduler(Driven):
         self._counts_admissions = counts_admissions(manager.manager)
         self._grammars = Grammars(source)
         self._sessions = Sessions(source, self.max_model_len)
+        self._came = 0
+        """How many requests came: their time of arrival, so that a run is the same every time."""
         self._outputs: deque[Any] = deque()
         self._flights = Flights()
         self._answer: dict[str, list[int]] = {}
@@ -99,7 +101,8 @@ class RealScheduler(Driven):
             append(token)
 
         request.append_output_token_ids = noted
-        request.priority, request.arrival_time = submit.priority, float(self.manager.step)
+        request.priority, request.arrival_time = submit.priority, float(self._came)
+        self._came += 1
         if submit.grammar:
             self._grammars.compile(request, submit.grammar)
         longest = max((item.length for item in submit.media), default=0)
