@@ -69,7 +69,7 @@ def test_a_machine_that_is_cut_off_loses_and_doubles_nothing(
     driver = started(tmp_path, here, "--workers", "0", "--json")
     database = Database(here)
     deadline = time.monotonic() + 120
-    while not _holds(database, joined["cwtest-a"].pid):
+    while not _midway(database, joined["cwtest-a"].pid):
         assert time.monotonic() < deadline and driver.poll() is None
         time.sleep(0.02)
     assert ip("link", "set", "cwtest-a", "down")
@@ -87,10 +87,10 @@ def test_a_machine_that_is_cut_off_loses_and_doubles_nothing(
     assert sum(shares) == told["units"] and min(shares) > 0
 
 
-def _holds(database: Database, process: int) -> bool:
-    """Whether a worker holds a unit now; the name of one that joined ends with its process."""
+def _midway(database: Database, process: int) -> bool:
+    """Whether a worker has done a unit and holds another one now; the name of one that joined ends with its process."""
     try:
-        rows = database.rows("SELECT worker FROM units WHERE state = 'leased'")
+        rows = database.rows("SELECT worker, state FROM units WHERE state IN ('done', 'leased')")
     except Exception:  # the tables are not there yet
         return False
-    return any(worker.endswith(f"-{process}") for (worker,) in rows)
+    return {state for worker, state in rows if worker.endswith(f"-{process}")} == {"done", "leased"}
