@@ -245,3 +245,20 @@ def test_a_constructor_that_passes_everything_on_takes_what_its_base_takes() -> 
 def test_the_engine_is_registered_at_both_heights() -> None:
     """The registry knows what `vllm` is before anything of vLLM is imported."""
     assert (ENGINE.name, ENGINE.heights, "source" in ENGINE.options) == ("vllm", ("manager", "scheduler"), True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"connector": "simple", "sync_failures": "maybe"}, "sync_failures is no or yes, not 'maybe'"),
+        ({"connector": "simple", "load_failure": "retry"}, "load_failure is recompute or fail, not 'retry'"),
+        ({"key_events": "all"}, "key_events is one of open, strict, full, not 'all'"),
+        ({"withdraw": "1"}, "withdraw is no or yes, not '1'"),
+        ({"sync_failures": "yes"}, "sync_failures is for loads of a connector, and the option connector names none"),
+        ({"connector": "", "load_failure": "fail"}, "load_failure is for loads of a connector, and the option connector names"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(options: dict[str, str], message: str) -> None:
+    """No option is read as its default because its value is not known."""
+    with pytest.raises(UsageError, match=f"--engine vllm: {message}"):
+        open_engine(HEADER, options)

@@ -273,7 +273,7 @@ def test_a_failed_load_reserves_against_itself() -> None:
     ("connector", "message"),
     [
         ("nixl", "vllm has no connector 'nixl'; known are example, offloading, offloading-chunks, offloading-outputs, "),
-        ("simple,load_failure=retry", "vllm has no load_failure 'retry'; known are recompute, fail"),
+        ("simple,load_failure=retry", "load_failure is recompute or fail, not 'retry'"),
     ],
 )
 def test_what_is_not_driven_is_refused_in_one_line(connector: str, message: str) -> None:

@@ -19,6 +19,7 @@ import msgspec
 from harness._util.errors import UsageError
 from harness.engines import policy as policies
 from harness.engines.adapter import Driven
+from harness.engines.answering import chosen
 from harness.engines.drift import drift
 from harness.engines.driver import Driver
 from harness.engines.kind import Answer, EngineKind, Exported, Failed, WrittenFor
@@ -45,6 +46,16 @@ if TYPE_CHECKING:
 
 IN_STEP = ("0.26",)
 """The older releases that the reference was run beside: equal blocks of full attention and sliding windows decide alike."""
+
+
+VALUES = {
+    "load_failure": ("recompute", "fail"),
+    "sync_failures": ("no", "yes"),
+    "key_events": ("open", "strict", "full"),
+    "withdraw": ("no", "yes"),
+}
+"""What an option of the engine's name may be, its default first."""
+WITH_CONNECTOR = ("load_failure", "sync_failures")
 
 
 class VllmEngine(Driver):
@@ -88,8 +99,13 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     """
     if unknown := sorted(set(options) - set(ENGINE.options)):
         raise UsageError(f"--engine: vllm has no option {unknown[0]!r}; known are {', '.join(ENGINE.options)}")
+    for name in WITH_CONNECTOR:
+        if name in options and not options.get("connector"):
+            raise UsageError(f"--engine vllm: {name} is for loads of a connector, and the option connector names none")
+    settled = {name: chosen("vllm", options, name, known) for name, known in VALUES.items()}
     ACTIVE.undo()
     LMCACHE.undo()
+    options = {**options, **settled}
     return _computing(header, options) if "tensors" in options else _built(header, options)
 
 
@@ -105,17 +121,17 @@ def _computing(header: TraceHeader, options: Mapping[str, str]) -> OnTensors:
 def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     begun = perf_counter()
     source = load(options.get("source", ""))
-    asked, full = read_options(header, source), options.get("key_events") == "full"
+    asked, full = read_options(header, source), options["key_events"] == "full"
     sized = options.get("sized", "")
     if header.height == "scheduler":
-        connector = asked_for(options.get("connector", ""), options.get("load_failure", "recompute"), source)
+        connector = asked_for(options.get("connector", ""), options["load_failure"], source)
         assembled = scheduler_engine(header, asked, source, connector, sized, full=full)
     else:
         assembled = manager_engine(header, asked, source, sized, full=full)
     engine = VllmEngine(_limited(header, assembled.header, options, source), assembled.adapter, assembled.clock)
-    if options.get("key_events") == "strict" and isinstance(assembled.adapter, RealScheduler):
+    if options["key_events"] == "strict" and isinstance(assembled.adapter, RealScheduler):
         assembled.adapter.publisher.mixed = True
-    if options.get("sync_failures") == "yes" and isinstance(assembled.adapter, ConnectedScheduler):
+    if options["sync_failures"] == "yes" and isinstance(assembled.adapter, ConnectedScheduler):
         assembled.adapter.sync_failures = len(header.layout.groups) == 1
     engine.again = partial(_built, header, options)
     engine.startup_seconds = perf_counter() - begun
@@ -133,7 +149,7 @@ def _limited(trace: TraceHeader, header: Header, options: Mapping[str, str], sou
     if why := _out_of_step(trace, release_name(source)):
         limits["differential"] = f"{why}; this is {source.version!r}"
     told = header.rules.key_events
-    if told is not None and (events := options.get("key_events")) in ("strict", "full"):
+    if told is not None and (events := options["key_events"]) in ("strict", "full"):
         told = KeyEvents() if events == "strict" else msgspec.structs.replace(told, again=True)
         header = msgspec.structs.replace(header, rules=msgspec.structs.replace(header.rules, key_events=told))
     return msgspec.structs.replace(header, capabilities=capabilities, not_applicable=limits)
@@ -143,7 +159,7 @@ def _withdraws_not(trace: TraceHeader, options: Mapping[str, str]) -> str:
     """Return why no request is taken back out of a step; empty if some are."""
     if trace.height == "scheduler":
         return "vLLM's scheduler takes a request back by itself or not at all: it cannot be told to"
-    if options.get("withdraw", "no") == "no":
+    if options["withdraw"] == "no":
         return "vLLM keeps the keys of a withdrawn step (vllm-project/vllm#43569, #57580); vllm:withdraw=yes shows it"
     return ""
 
@@ -205,8 +221,8 @@ ENGINE = EngineKind(
         "load_failure": "with a connector: `fail` ends a request whose load fails; by default it is computed (`recompute`)",
         "sync_failures": "`yes`: with a connector and one group, loads fail too that a step waits for (docs/engines.md)",
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
-        "key_events": "events for routers: `strict`, they may leave nothing open, which those of sparse groups do; `full`, "
-        "they tell of hits as well (`kv_cache_report_mode`)",
+        "key_events": "events for routers: `strict`, they may leave nothing open, which those of sparse groups do (`open`, the "
+        "default); `full`, they tell of hits as well (`kv_cache_report_mode`)",
         "tensors": "a precision: its scheduler's steps are computed on a small model's tensors, see the engine `toy`",
         "sized": "`pages`, or MiB of memory: the model of the trace's layout goes through vLLM's own sizing (docs/engines.md)",
         "withdraw": "`yes`: also run traces that withdraw a request from its step, which vLLM does not survive",

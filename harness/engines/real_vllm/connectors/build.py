@@ -113,16 +113,12 @@ KINDS: Mapping[str, Kind] = {
 }
 """The connectors that can be named in the engine's option `connector`."""
 
-LOAD_FAILURES = ("recompute", "fail")
-
 
 def asked_for(name: str, load_failure: str, source: Source) -> Asked | None:
     """Return a connector by name, None for none.
 
-    Raises UsageError if it is unknown, this release is too old for it, or vLLM has no such policy for loads that fail.
+    Raises UsageError if it is unknown, or this release is too old for it.
     """
-    if load_failure not in LOAD_FAILURES:
-        raise UsageError(f"--engine: vllm has no load_failure {load_failure!r}; known are {', '.join(LOAD_FAILURES)}")
     if not name:
         return None
     if name not in KINDS:

@@ -89,16 +89,12 @@ class Copies:
         now = not {number for number, _ in self.begun}.isdisjoint(job.numbers)
         if now and not job.stores:
             self._fail(self._failing, [job])
-        job.over = True
-        self.under_way.remove(job)
-        if now and not job.stores:
             came = [entry for entry in zip(job.numbers, job.moves, strict=True) if entry[0] not in job.failed]
             self.before += [move for _, move in came]
             self.begun = [entry for entry in self.begun if entry not in came]
-            self._lose(job)
         else:
             self.flushed += [number for number in job.numbers if number not in job.failed]
-            self._lose(job)
+        self._end(job)
 
     def advance(self, failing: Sequence[int]) -> None:
         """Let the step pass: what has no step left is over.
@@ -110,10 +106,8 @@ class Copies:
         for job in [job for job in self.under_way if job.begun]:
             job.steps_left -= 1
             if job.steps_left <= 0:
-                job.over = True
-                self.under_way.remove(job)
                 self.ended += [number for number in job.numbers if number not in job.failed]
-                self._lose(job)
+                self._end(job)
 
     def _fail(self, failing: Sequence[int], jobs: Collection[Job]) -> None:
         """Mark the copies of some jobs that are at the failing places among all loads under way."""
@@ -122,8 +116,10 @@ class Copies:
             if job in jobs:
                 job.failed.add(number)
 
-    def _lose(self, job: Job) -> None:
-        """Let the copies of a job that is over have failed which are marked so."""
+    def _end(self, job: Job) -> None:
+        """Let a job be over, and the copies of it have failed which are marked so."""
+        job.over = True
+        self.under_way.remove(job)
         for number, move in zip(job.numbers, job.moves, strict=True):
             if number in job.failed:
                 self.failed.append(number)
