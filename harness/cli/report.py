@@ -51,6 +51,7 @@ def _page_of(folder: Path) -> bytes:
     from harness._util import jsonl, reading
     from harness.picture import page, score_page
     from harness.run import store
+    from harness.score import document
     from harness.verdict.report import jsonreport
     from harness.verdict.report.terminal import MEANINGS
 
@@ -60,17 +61,17 @@ def _page_of(folder: Path) -> bytes:
     path = folder / store.REPORT
     try:
         content = reading.whole(path, remedy="; `cachewitness run --report DIR` writes it")
-        scored = msgspec.json.decode(content, type=Kind).format == score_page.FORMAT
-        found: score_page.Score | jsonreport.Document = (
-            msgspec.json.decode(content, type=score_page.Score)
+        scored = msgspec.json.decode(content, type=Kind).format == document.FORMAT
+        found: document.Document | jsonreport.Document = (
+            msgspec.json.decode(content, type=document.Document)
             if scored
             else msgspec.json.decode(content, type=jsonreport.Document)
         )
     except jsonl.UNREADABLE as error:
         raise UsageError(f"{path}: {error}") from None
-    known = (score_page.FORMAT, score_page.VERSION) if scored else (jsonreport.FORMAT, jsonreport.VERSION)
+    known = (document.FORMAT, document.VERSION) if scored else (jsonreport.FORMAT, jsonreport.VERSION)
     if (found.format, found.version) != known:
         raise UsageError(f"{path}: is {found.format} {found.version}; this release reads {known[0]} {known[1]}")
     if found.exit_code not in MEANINGS:
         raise UsageError(f"{path}: {found.exit_code} is no exit code of a run - at `$.exit_code`")
-    return score_page.of_score(found) if isinstance(found, score_page.Score) else page.of_run(found, folder / store.FAILURES)
+    return score_page.of_score(found) if isinstance(found, document.Document) else page.of_run(found, folder / store.FAILURES)

@@ -3,77 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from harness.picture.page import rendered
-from harness.score.groups import GroupScore
+from harness.score.document import Changed, Document
 from harness.verdict.report import terminal
 
-FORMAT, VERSION = "cachewitness.score", 1
 SHOWN_MAX = 60
 """So many changed answers are shown; the others are counted."""
 LETTERS_MAX, WORDS_MAX = 4_000, 400
 """Of a longer text the beginning is shown, and of texts with more words no word is marked."""
-
-
-class Arm(msgspec.Struct, kw_only=True):
-    """What an arm answered right, by filter."""
-
-    arm: str
-    questions: int
-    right: Mapping[str, int]
-
-
-class Judged(msgspec.Struct, kw_only=True):
-    """An arm beside the cold one."""
-
-    arm: str
-    verdict: str
-    n: int
-    right_cold: int
-    right: int
-    lost: int
-    gained: int
-    restored: Mapping[str, Any]
-    reasons: list[str] = []
-    groups: list[GroupScore] = []
-
-    @property
-    def share(self) -> str:
-        """The share of its prompts that the arm restored, in percent."""
-        parts = [self.restored.get(name) for name in ("tokens", "prompt_tokens")]
-        tokens, asked = (part if isinstance(part, int) else 0 for part in parts)
-        return f"{100 * tokens / asked:.1f} %" if asked else "–"
-
-
-class Changed(msgspec.Struct, kw_only=True):
-    """A question whose score changed, and what either arm answered."""
-
-    arm: str
-    change: str
-    row: int
-    group: str
-    question: str
-    target: str
-    cold: str
-    other: str
-    restored: Mapping[str, int]
-
-
-class Score(msgspec.Struct, kw_only=True):
-    """What the page shows of the report of a score."""
-
-    engine: str
-    exit_code: int
-    verdict: str
-    arms: list[Arm]
-    judged: list[Judged]
-    changed: list[Changed]
-    format: str
-    version: int
 
 
 class Words(NamedTuple):
@@ -91,7 +30,7 @@ class Shown(NamedTuple):
     other: list[Words]
 
 
-def of_score(score: Score) -> bytes:
+def of_score(score: Document) -> bytes:
     """Return the page of a score."""
     shown = [Shown(one, *parted(one.cold, one.other)) for one in score.changed[:SHOWN_MAX]]
     word, _, _ = terminal.MEANINGS[score.exit_code]

@@ -7,37 +7,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness.cli import invoke
 from harness.picture import score_page
+from harness.score.document import Document
+from suites.support.score_reports import changed, report
 
 EVIL = '</p><script>document.title=1</script><img src=x onerror="1">'
-
-
-def changed(change: str = "lost", **fields: Any) -> dict[str, Any]:
-    told = {"question": "What is 3 + 4?", "target": "#### 7", "cold": "It is 7\n#### 7", "other": "It is 8\n#### 8"}
-    return {"arm": "hit", "change": change, "row": 1, "group": "full", "restored": {"": 512, "full": 512}, **told, **fields}
-
-
-def report(answers: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-    lost, gained = (sum(one["change"] == change for one in answers) for change in ("lost", "gained"))
-    group = {"group": "full", "n": 16, "right_cold": 16, "right": 16 - lost, "lost": lost, "gained": gained, "p": 0.5}
-    judged = {
-        "arm": "hit",
-        "verdict": "fail" if lost else "pass",
-        "n": 16,
-        "right_cold": 16,
-        "right": 16 - lost,
-        "lost": lost,
-        "gained": gained,
-        "restored": {"tokens": 90, "prompt_tokens": 120},
-        "reasons": [f"{lost} of 16 answers differ"] if lost else [],
-        "groups": [group],
-    }
-    arms = [{"arm": arm, "questions": 16, "right": {"strict-match": 16}} for arm in ("off", "hit")]
-    whole = {"engine": "toy", "verdict": judged["verdict"], "exit_code": 1 if lost else 0, "arms": arms, "judged": [judged]}
-    return whole | {"changed": answers, "format": "cachewitness.score", "version": 1} | fields
 
 
 class Shown(HTMLParser):
@@ -60,8 +38,8 @@ class Shown(HTMLParser):
 def drawn(tmp_path: Path) -> Any:
     """Return what draws a report and reads its page."""
 
-    def draw(document: dict[str, Any], code: int = 0) -> Shown:
-        (tmp_path / "report.json").write_text(json.dumps(document))
+    def draw(document: Document, code: int = 0, **fields: Any) -> Shown:
+        (tmp_path / "report.json").write_text(json.dumps(msgspec.to_builtins(document) | fields))
         assert invoke(["report", str(tmp_path)]) == code
         return Shown((tmp_path / "report.html").read_text(encoding="utf-8") if code == 0 else "")
 
@@ -111,6 +89,11 @@ def test_a_score_without_a_change_says_so(drawn: Any) -> None:
 def test_a_report_that_does_not_fit_is_one_line(
     fields: dict[str, Any], said: str, drawn: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    drawn(report([]) | fields, code=4)
+    drawn(report([]), code=4, **fields)
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
+
+
+def test_a_server_that_counts_no_prompt_tokens_has_no_share(drawn: Any) -> None:
+    page = drawn(report([], prompt_tokens=0))
+    assert "–" in page.text and " %" not in page.text

@@ -28,7 +28,7 @@ from harness.engines.server_words import WORDS_MAX, said
 from harness.engines.toy.problems import fixture
 from harness.fleet import file as fleet
 from harness.history import validate
-from harness.picture import page, score_page
+from harness.picture import page
 from harness.plan.config import read as config
 from harness.policies.lmcache import log
 from harness.run import store as folders
@@ -36,13 +36,13 @@ from harness.run.answers import runs
 from harness.run.execute import attempt, judge
 from harness.score import completion, tasks
 from harness.score.answer_store import AnswerStore
-from harness.score.groups import GroupScore
 from harness.trace import layouts
 from harness.vectors import store as vectors
 from harness.verdict import expected
 from harness.verdict.result import Result
 from reference_impl.toy_model.config import ModelError
 from reference_impl.toy_model.tokenizer import Tokenizer, as_hugging_face, vocabulary
+from suites.support import score_reports
 from suites.support.mangled import HTML
 
 REFUSED = (UsageError, Unreadable, BackendError, ModelError)
@@ -212,18 +212,10 @@ def _reports() -> list[bytes]:
     ]
     with TemporaryDirectory() as folder, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         assert invoke([*command, "--jobs", "1", "--report", folder]) == 1
-        return [(Path(folder) / folders.REPORT).read_bytes(), msgspec.json.encode(_scored())]
-
-
-def _scored() -> score_page.Score:
-    group = GroupScore(group="full", n=2, right_cold=2, right=1, lost=1, gained=0, p=0.5)
-    told: Any = {"arm": "hit", "n": 2, "right_cold": 2, "right": 1, "lost": 1, "gained": 0}
-    judged = score_page.Judged(**told, verdict="fail", restored={"tokens": 9, "prompt_tokens": 12}, groups=[group])
-    answers: Any = {"question": "What is 3 + 4?", "target": "7", "cold": "It is 7", "other": "It is 8"}
-    changed = score_page.Changed(arm="hit", change="lost", row=1, group="full", **answers, restored={"": 9})
-    arms = [score_page.Arm(arm=arm, questions=2, right={"strict-match": 2}) for arm in ("off", "hit")]
-    kind: Any = {"format": score_page.FORMAT, "version": score_page.VERSION}
-    return score_page.Score(engine="toy", exit_code=1, verdict="fail", arms=arms, judged=[judged], changed=[changed], **kind)
+        return [
+            (Path(folder) / folders.REPORT).read_bytes(),
+            msgspec.json.encode(score_reports.report([score_reports.changed()])),
+        ]
 
 
 def _checkpoint(path: Path) -> None:
