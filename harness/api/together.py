@@ -12,22 +12,24 @@ from harness.verdict.result import Activity
 
 
 class Did(msgspec.Struct):
-    """What one test did: which trace of which function it ran, of how many, what happened and what was judged."""
+    """What one test did: which trace of which function it ran, of how many, on what tier, what happened and what was judged."""
 
     function: str
     trace: str
     configuration: str
     refused: bool
     tests: int
+    tier: str
     activity: Activity
     tallies: list[Tally]
 
 
 @dataclass
 class Function:
-    """The tests of a function so far; `tests` is how many there are."""
+    """The tests of a function so far; `tests` is how many there are, `tier` what their engine was asked to load from."""
 
     tests: int
+    tier: str
     seen: set[str] = field(default_factory=set)
     """Which traces; one may be run again, or once for each parameter of the function."""
     taken: set[str] = field(default_factory=set)
@@ -56,7 +58,7 @@ class Function:
         found = [] if self.activity.hits else [f"none of {self.activity.lookups:,} look-ups hit anything"]
         idles = [tally for tally in self.tallies if not (tally.opportunities or tally.not_applicable or tally.crashed)]
         found += [f"{name}: the engine took some traces of it and refused others" for name in sorted(self.taken & self.refused)]
-        found += filter(None, [self.activity.mostly_given_up])
+        found += self.activity.shortfalls(self.tier)
         return found + [f"checker {tally.checker} {idle(tally)}" for tally in idles]
 
     def line(self, name: str) -> str:
@@ -71,7 +73,7 @@ def run(case: Case, function: str, tests: int) -> tuple[str, list[str], str]:
     report, lines = case.run()
     refused = any(one.what.startswith("configuration ") for one in report.not_run)
     place = f"configuration {case.configuration.name} at {case.suite.height} height"
-    did = Did(function, case.id, place, refused, tests, report.activity, report.tallies())
+    did = Did(function, case.id, place, refused, tests, case.engine.tier, report.activity, report.tallies())
     ran = any(suite.traces for suite in report.suites)
     why = "; ".join(f"{one.what}: {one.why}" for one in report.not_run) or "the engine ran nothing"
     return msgspec.json.encode(did).decode(), lines, "" if ran else why
@@ -82,5 +84,5 @@ def gathered(told: list[str]) -> dict[str, Function]:
     functions: dict[str, Function] = {}
     for text in told:
         did = msgspec.json.decode(text, type=Did)
-        functions.setdefault(did.function, Function(did.tests)).add(did)
+        functions.setdefault(did.function, Function(did.tests, did.tier)).add(did)
     return functions

@@ -60,6 +60,13 @@ class EngineSpec:
         return self.kind.isolated or (entry is not None and not entry.value.startswith(_OWN))
 
     @property
+    def tier(self) -> str:
+        """The option by which it is asked for a second tier, and which; empty if it is not."""
+        option = self.kind.loads_by
+        name = self.options.get(option, "") if option else ""
+        return f"{option} {name}" if name else ""
+
+    @property
     def held_apart(self) -> bool:
         """Whether it gets a process of its own if the user says nothing; tensors are compared in the harness's."""
         return self.foreign and not self.kind.computes

@@ -57,11 +57,12 @@ class Found(msgspec.Struct, kw_only=True):
 
 
 class Subject(msgspec.Struct, kw_only=True):
-    """What came of one engine under one policy."""
+    """What came of one engine under one policy. `tier` is that of its name, from which something has to be loaded."""
 
     engine: str
     label: str
     policy: str
+    tier: str = ""
     versions: list[str] = []
     suites: dict[str, SuiteReport] = {}
     not_run: list[NotRun] = []
@@ -123,7 +124,7 @@ class Subject(msgspec.Struct, kw_only=True):
         lines += self.changed
         if self.fuzzed < RAN_LEAST * (self.refused + self.fuzzed):
             lines.append(f"the engine refused {self.refused:,} of {self.refused + self.fuzzed:,} drawn configurations")
-        return lines + list(filter(None, [report.activity.mostly_given_up]))
+        return lines + report.activity.shortfalls(self.tier)
 
     @property
     def exit_code(self) -> int:
@@ -219,7 +220,9 @@ class Totals:
         key = key_of(unit)
         if key not in self.subjects:
             left_out = [NotRun(one.what, one.why, one.count) for one in self.planned.left_out.get(key, [])]
-            self.subjects[key] = Subject(engine=key[0], label=key[1], policy=key[2], not_run=left_out)
+            self.subjects[key] = Subject(
+                engine=key[0], label=key[1], policy=key[2], tier=unit.engine.named().tier, not_run=left_out
+            )
         return self.subjects[key]
 
     def _meet(self, unit: Unit, met: Met, *, canary: bool) -> None:

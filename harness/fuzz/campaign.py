@@ -201,7 +201,7 @@ class Campaign:
         if self.traces < RAN_LEAST * drawn:
             told = f"the engine refused {self.refused:,} of {drawn:,} drawn configurations, all but {self.traces}"
             report.vacuous.append(f"{told}; draw those that it is for, with --layout and --option")
-        report.vacuous += filter(None, [report.activity.mostly_given_up])
+        report.vacuous += report.activity.shortfalls(self.engine.tier)
         report.take_in(self.expected)
 
 

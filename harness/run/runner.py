@@ -31,7 +31,7 @@ from harness.verdict.arm_row import merge_rows
 from harness.verdict.compared import Compared
 from harness.verdict.control_row import ControlRow, merge_controls
 from harness.verdict.expected import Expectations
-from harness.verdict.result import Activity, Result
+from harness.verdict.result import Result
 from harness.verdict.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
 
 FAILURES_SHRUNK = 3
@@ -302,12 +302,6 @@ class Runner:
             failure.why_long = f"not shrunk, since {len(self._shrunk)} others were"
         self._tell(failure, final=True)
 
-    def _loaded_nothing(self, activity: Activity) -> str:
-        """Return that nothing was loaded from a second tier that was asked for; empty if something was, or nobody asked."""
-        option = self.engine.kind.loads_by
-        name = self.engine.options.get(option, "") if option else ""
-        return f"nothing was loaded by {option} {name}" if name and not activity.from_tier else ""
-
     def _tell(self, failure: Failure, *, final: bool) -> None:
         if self.on_failure:
             self.on_failure(failure, final)
@@ -332,7 +326,7 @@ class Runner:
             report.vacuous.append("no suite ran")
         if not self.fail_fast and (why := self._over()):
             report.vacuous.append(why)
-        report.vacuous += filter(None, [report.activity.mostly_given_up, self._loaded_nothing(report.activity)])
+        report.vacuous += report.activity.shortfalls(self.engine.tier)
         report.take_in(self.expected)
 
 

@@ -55,11 +55,14 @@ class Activity(msgspec.Struct, kw_only=True):
         for field in self.__struct_fields__:
             setattr(self, field, getattr(self, field) + getattr(other, field))
 
-    @property
-    def mostly_given_up(self) -> str:
-        """Return why a run on an engine that gave up most of its requests has checked nothing; empty if it did not."""
+    def shortfalls(self, tier: str) -> list[str]:
+        """Return why a pass would mean nothing: most requests were given up, or nothing came from a tier that was asked for.
+
+        `tier` is how the engine's name asks for one (`EngineSpec.tier`); empty if it does not.
+        """
         asked, gone = self.requests, self.given_up
-        return f"the engine gave up {gone:,} of {asked:,} requests, more than half" if 2 * gone > asked else ""
+        found = [f"the engine gave up {gone:,} of {asked:,} requests, more than half"] if 2 * gone > asked else []
+        return found + ([f"nothing was loaded by {tier}"] if tier and not self.from_tier else [])
 
 
 UNCOUNTED = "the engine's count of free pages", "there are no `counts` among its events, so only who holds each page was judged"

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import chain
@@ -18,12 +17,9 @@ from harness._util.data import fixtures
 from harness._util.errors import EngineMissing
 from harness.engines.mutant import Mutant
 from harness.engines.real_vllm.lmcache_faults import FAULTS
-from harness.engines.reference import ENGINE
-from harness.engines.registry import EngineSpec, parse
+from harness.engines.registry import parse
 from harness.history.events import Hit
 from harness.run.execute import drive
-from harness.run.runner import Runner
-from harness.run.suites import SUITES
 from harness.trace import layouts
 from harness.trace.capabilities import within
 from harness.trace.configurations import Configuration
@@ -105,20 +101,6 @@ STORED: list[Op] = [Submit("r1", "a:70"), *[Step()] * 8, Finish("r1"), *[Step()]
 def test_faults_are_in_the_connector_and_say_what_finds_them() -> None:
     assert len(FAULTS) >= 8 and all(fault.engines == ("vllm",) and fault.height == "scheduler" for fault in FAULTS)
     assert {fault.anomaly for fault in FAULTS} == NAMED
-
-
-@pytest.mark.parametrize(("tier_pages", "loads"), [(0, False), (48, True)])
-def test_a_run_that_loads_nothing_from_the_tier_that_was_asked_for_has_checked_nothing_of_it(
-    tier_pages: int, loads: bool
-) -> None:
-    """The reference stands in for an engine with a connector."""
-    spec = EngineSpec(dataclasses.replace(ENGINE, loads_by="release"), {"release": "0.33"}, "reference:release=0.33")
-    options = {"tier_pages": tier_pages} if tier_pages else {}
-    report = Runner(spec, [Configuration(layouts.load("full"), options)]).run(
-        [suite for suite in SUITES if suite.name == "scheduler-random"]
-    )
-    assert (report.activity.from_tier > 0) == loads
-    assert ("nothing was loaded by release 0.33" in report.vacuous) == (not loads)
 
 
 @pytest.mark.skipif(find_spec("lmcache") is not None, reason="LMCache is installed")
