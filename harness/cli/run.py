@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness._util import output
 from harness.cli import completion
-from harness.cli.json_option import json_option
+from harness.cli.json_option import json_option, print_json
 from harness.cli.options import (
     Finite,
     configurations_of,
@@ -207,7 +206,7 @@ def _show(
     if as_json:
         from harness.verdict.report import jsonreport
 
-        output.echo(jsonreport.render(jsonreport.document(report, stored, configurations, policy)), nl=False)
+        print_json(jsonreport.document(report, stored, configurations, policy))
     else:
         from harness.verdict.report import terminal
 

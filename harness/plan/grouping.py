@@ -36,7 +36,7 @@ def _hybrid_block(model: Model, named: str) -> int:
 
 
 def _block(model: Model, named: str) -> int:
-    if len(model.caches) == 1 and isinstance(model.caches[0], Latent) and not model.caches[0].window:
+    if model.latent_alone:
         return LATENT_BLOCK
     pages = {cache.token_bytes for cache in model.caches if isinstance(cache, Full | Sliding)}
     if len(pages) != 1 or not all(isinstance(cache, Full | Sliding) for cache in model.caches):

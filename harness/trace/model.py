@@ -161,6 +161,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     statements: list[Statement] = []
     checkpoint_alignment: int = 1
 
+    @property
+    def latent_alone(self) -> Latent | None:
+        """The latent vectors of every token, if its layers keep those and nothing else."""
+        if len(self.caches) != 1 or not isinstance(alone := self.caches[0], Latent):
+            return None
+        return None if alone.window else alone
+
 
 class _File(msgspec.Struct, frozen=True):
     model: Model

@@ -17,7 +17,7 @@ from harness.plan.hybrid import rank_token_bytes
 from harness.plan.lost import lost_tokens
 from harness.plan.result import Plan, Table, Value
 from harness.trace.format import GroupSpec
-from harness.trace.model import Full, Latent, Model, Sliding
+from harness.trace.model import Full, Model, Sliding
 from reference_impl.vllm import pool
 from reference_impl.vllm.pool import Group, Kept
 from reference_impl.vllm.sizing import SequenceLengths
@@ -82,7 +82,7 @@ def page_bytes(model: Model, groups: Sequence[Group], ranks: int, where: str) ->
     Latent vectors have one head, which every rank holds. Raises UsageError for layers that keep something else, or latent
     vectors beside other layers.
     """
-    if len(model.caches) == 1 and isinstance(alone := model.caches[0], Latent) and not alone.window:
+    if alone := model.latent_alone:
         return groups[0].block_size // alone.tokens_per_entry * alone.entry_bytes
     weights = {}
     for cache in model.caches:
