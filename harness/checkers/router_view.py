@@ -212,19 +212,20 @@ class UntoldKeys:
         """Yield the keys out of all that the blocks may have, where some are left out, or nobody knows the parent.
 
         A name that could mean several prefixes before may mean one of those again: its key may have ended and begun on the
-        same page. Then no other key is told by it.
+        same page. Then no other key is told by it, and of the names beside it nobody can say which keys are theirs.
         """
         left = self._candidates(group, event, behind, start)
         by_name = {name: key for name in event.hashes for key in left if key.node == view.prefix(name)}
         left = [key for key in left if key not in by_name.values()]
-        exact = len(left) <= len(event.hashes) - len(by_name)
+        others = [name for name in event.hashes if name not in by_name]
+        exact = len(left) <= len(others) and not any(view.is_unclear(name) for name in others)
         for name in event.hashes:
             if name in by_name:
                 yield Meant([by_name[name]])
-            elif view.is_unclear(name) or not exact:
-                yield Meant(list(left), sure=False)
-            else:
+            elif exact or not (left or view.is_unclear(name)):
                 yield Meant([left.pop(0)] if left else [])
+            else:
+                yield Meant(list(left), sure=False)
 
     def _candidates(self, group: int, event: KvStored, behind: int, start: int) -> list[Untold]:
         """Return the keys that end with a block of the event, of those that its adapter and its images allow if any do."""

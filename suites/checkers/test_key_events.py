@@ -145,6 +145,37 @@ def test_a_name_that_may_mean_two_blocks_takes_neither_from_the_other() -> None:
     assert found(text) == []
 
 
+SHARED = """pool 0: 20 pages, null 0
+group 0: full block 8
+group 1: sliding block 4 window 4
+rules: alignment 8, retention dense on 1, key-events-with-gaps
+submit a x:12 a:5
+submit b x:12 b:5
+take a | 1 2 3 | 4 5 6 7 8
+publish 0/1 a:8
+publish 0/2 a:16
+publish 1/6 a:12
+publish 1/7 a:16
+take b | 9 10 11 | 12 13 14 15 16
+publish 0/9 b:8
+publish 0/10 b:16
+publish 1/13 b:8
+publish 1/14 b:12
+publish 1/15 b:16
+stored 1 h12 a16 | x:12 a:4 by 4
+stored 0 h8 a16 | x:12 a:4 by 8
+stored 1 h8 h12 b16 | x:12 b:4 by 4
+"""
+"""Two prompts that part in their last block. What is told first may mean any two of three blocks of group 1."""
+
+
+def test_a_name_that_is_not_clear_yet_does_not_shift_the_names_behind_it() -> None:
+    """`b16` is the last block of its prompt, whatever `h12` means."""
+    steps = "step 1: a 0..17 | 1 2 3 | 4 5 6 7 8; b 0..17 | 9 10 11 | 12 13 14 15 16\n"
+    assert judged(SHARED + "stored 0 h8 b16 | x:12 b:4 by 8\n" + steps)[0] == []
+    assert found(SHARED + "stored 0 h8 a16 | x:12 b:4 by 8\n" + steps)[0] == "false-key-event"
+
+
 def test_what_the_ledger_forgets_may_still_be_told_to_be_gone() -> None:
     """A name outlives the number of its prefix: the number comes to stand for another, and the router's page stays counted."""
     view, ledger = RouterView(), Ledger(parse(HEADER + A).header)
