@@ -7,7 +7,7 @@ whether the request does not hold it, whether its key should not have been hit, 
 from __future__ import annotations
 
 from harness.checkers.difference import difference
-from harness.checkers.finding import Finding
+from harness.checkers.finding import EARLY_COPY, Finding
 from harness.checkers.wording import count
 from harness.history.events import Group, Read
 from harness.history.worker import NO_COLUMN
@@ -22,7 +22,8 @@ def diagnose(ledger: Ledger, read: Read) -> Finding | None:
     if not invalid or ledger.requests[read.r].tainted:
         return None
     case = _Case(ledger, read, invalid[0])
-    return Finding(anomaly=case.anomaly(), r=read.r, sentence=case.sentence())
+    cause = EARLY_COPY if case.record is not None and case.record.early else ""
+    return Finding(anomaly=case.anomaly(), r=read.r, sentence=case.sentence(), cause=cause)
 
 
 def span_of(group: Group, read: Read, index: int) -> tuple[int, int]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+EARLY_COPY = "early-copy"
+"""The cause of what is wrong with a page that was copied, in front of a step, from one keyed for what that step writes."""
+
 
 class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One contradiction: which anomaly, seen by which checker, at which event of the history and operation of the trace.
@@ -22,6 +25,10 @@ class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
     op: int = -1
     output: str = ""
     owed: int = 0
+
+    def alike(self, other: Finding) -> bool:
+        """Whether a smaller trace that is found by `other` fails as this one does: an early copy stands for no other cause."""
+        return self.anomaly == other.anomaly and (self.cause == EARLY_COPY) == (other.cause == EARLY_COPY)
 
 
 class Measured(msgspec.Struct, kw_only=True):

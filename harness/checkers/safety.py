@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from harness.checkers.diagnose import content_of
 from harness.checkers.difference import difference
-from harness.checkers.finding import Finding
+from harness.checkers.finding import EARLY_COPY, Finding
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.wording import count
 from harness.history.events import Header, Hit, Publish, Read, StepEnd, Submitted
@@ -224,4 +224,4 @@ def _committed(ledger: Ledger, key: Key | Publish, anomaly: str, step: int) -> F
         f"Let {key.r} have published {what} its {_first(key)} in page {key.page} of group {key.group}. "
         f"Step {step} committed it; however the ledger says that the page holds {content_of(record)}{short}: a contradiction."
     )
-    return Finding(anomaly=anomaly, r=key.r, sentence=sentence)
+    return Finding(anomaly=anomaly, r=key.r, sentence=sentence, cause=EARLY_COPY if record.early else "")

@@ -120,7 +120,7 @@ def _shrunk(unit: Shrunk, spec: EngineSpec, store: Store) -> Outcome:
     failure = Failure(id=unit.name, finding=unit.finding, trace=trace, shrunk=trace)
     if unit.suite:
         suite = SUITES[unit.suite]
-        failure.replace(*smallest(trace, spec, unit.finding, partial(again, suite, unit.finding.anomaly)))
+        failure.replace(*smallest(trace, spec, unit.finding, partial(again, suite, unit.finding)))
     else:
         shrink_fuzzed(failure, spec)
     small = _met(failure, failure.shrunk, _kept(store, failure.shrunk))

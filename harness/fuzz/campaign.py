@@ -207,12 +207,9 @@ class Campaign:
 
 def shrink(failure: Failure, engine: EngineSpec) -> None:
     """Replace the trace of a failure by the smallest one that fails alike."""
-    anomaly = failure.finding.anomaly
+    alike = failure.finding.alike
 
     def rerun(candidate: Trace, engine: EngineSpec) -> Finding | None:
-        def alike(found: Finding) -> bool:
-            return found.anomaly == anomaly
-
         run = lockstep if failure.finding.checker == DIFFERENTIAL else drive
         result, _ = attempt(lambda: run(candidate, engine.open(candidate.header), until=alike, keep=False))
         return next(filter(alike, result.findings), None)

@@ -109,8 +109,9 @@ class Contents:
                 if records.verified and not _adds(record, group, nodes, start, stop, size):
                     records.changes(record)
                 if record.group != group:
+                    early = record.early
                     record.poison()
-                    record.group = group
+                    record.group, record.early = group, early
                 self._lay(record, nodes, start, stop, size)
                 record.writer, record.step, record.tainted = event.r, event.step, record.tainted or tainted
                 written.append(record)
@@ -119,6 +120,8 @@ class Contents:
     def _lay(self, record: PageRecord, nodes: list[int], start: int, stop: int, size: int) -> None:
         """Lay a run, tokens [start, stop) of the prefix that `nodes` spells, into a page of `size` tokens of attention."""
         node = record.node
+        if start % size == 0:
+            record.early = False
         if node == NOTHING:
             record.start, record.stop, record.node, record.zeroed = start, stop, nodes[stop], False
         elif record.older or record.start // size != start // size:
@@ -183,7 +186,9 @@ class Contents:
         """
         images = [Content() for _ in event.moves]
         for move, image in zip(event.moves, images, strict=True):
-            image.copy_content(self._records[move.src_pool][move.src].readable)
+            source = self._records[move.src_pool][move.src]
+            image.copy_content(source.readable)
+            image.early |= any(key.state == "pending" and key.step == event.step for key in source.keys)
         targets = [(move.dst_pool, move.dst) for move in event.moves]
         if event.phase == "begin":
             self.copying[event.id] = images

@@ -54,7 +54,8 @@ class Content:
     """What a page holds. `node`, `start`, `stop` describe the newest run; `older` the rest, if runs disagree.
 
     `group` is the group whose layers wrote it: to another one it is noise. `state` tells a recurrent state from attention
-    content, `zeroed` marks explicit zeros, `writer` and `step` say who wrote last, and when.
+    content, `zeroed` marks explicit zeros, `writer` and `step` say who wrote last, and when. `early` marks what was copied
+    from a page that had a key for what the same step was yet to write there.
     """
 
     node: int = NOTHING
@@ -67,13 +68,14 @@ class Content:
     zeroed: bool = False
     writer: str = ""
     step: int = 0
+    early: bool = False
 
     def poison(self) -> None:
         """Forget the content."""
         self.node = self.group = NOTHING
         self.start = self.stop = 0
         self.older = ()
-        self.state = self.tainted = self.zeroed = False
+        self.state = self.tainted = self.zeroed = self.early = False
 
     def spans(self) -> list[Span]:
         """Return every run, the newest last."""
@@ -84,7 +86,7 @@ class Content:
         self.node, self.start, self.stop, self.group = other.node, other.start, other.stop, other.group
         self.older = other.older
         self.state, self.tainted, self.zeroed = other.state, other.tainted, other.zeroed
-        self.writer, self.step = other.writer, other.step
+        self.writer, self.step, self.early = other.writer, other.step, other.early
 
     def same_content(self, other: Content) -> bool:
         """Whether two pages hold the same, as far as the newest run tells."""

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from harness._util.errors import UsageError
-from harness.checkers.finding import Finding, Tally
+from harness.checkers.finding import EARLY_COPY, Finding, Tally
 from harness.engines import policy as policies
 from harness.engines.cache_state import ABSENT
 from harness.engines.protocol import Engine
@@ -108,6 +108,10 @@ def lockstep(
         stopped.result.tallies.append(tally)
         raise
     result.tallies.append(tally)
+    early = {finding.op for finding in result.findings if finding.cause == EARLY_COPY}
+    for finding in result.findings:
+        if finding.checker == NAME and finding.op in early:
+            finding.cause = EARLY_COPY  # the reference lets whoever would copy so wait a step
     return result
 
 

@@ -295,7 +295,7 @@ class Runner:
             failure.why_long = UNFINISHED
             self._tell(failure, final=False)
             cause = finding.cause
-            failure.replace(*smallest(trace, engine, finding, partial(again, suite, finding.anomaly)))
+            failure.replace(*smallest(trace, engine, finding, partial(again, suite, finding)))
             if suite.height == ANSWERS:
                 failure.finding.cause = cause  # of the whole trace, as lists of expected failures name it
         elif entry is None and len(trace.ops) > SHORT:
@@ -330,14 +330,10 @@ class Runner:
         report.take_in(self.expected)
 
 
-def again(suite: Suite, anomaly: str, trace: Trace, engine: EngineSpec) -> Finding | None:
-    """Run a trace of a suite once more; return the first finding of that anomaly, None if there is none."""
-
-    def alike(finding: Finding) -> bool:
-        return finding.anomaly == anomaly
-
-    result, _ = attempt(lambda: judged(suite, trace, engine.open(trace.header), engine, until=alike))
-    return next(filter(alike, result.findings), None)
+def again(suite: Suite, first: Finding, trace: Trace, engine: EngineSpec) -> Finding | None:
+    """Run a trace of a suite once more; return the first finding that is like one from before, None if there is none."""
+    result, _ = attempt(lambda: judged(suite, trace, engine.open(trace.header), engine, until=first.alike))
+    return next(filter(first.alike, result.findings), None)
 
 
 def _arm(trace: Trace) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 from harness._util.lines import printable
 from harness.checkers.anomalies import BY_NAME
-from harness.checkers.finding import Finding
+from harness.checkers.finding import EARLY_COPY, Finding
 from harness.history.events import Event
 from harness.trace.avoided import MEANINGS, told
 from harness.trace.format import Extend, Layout, Op, Reset, Step, Submit, Trace, UpdateWeights
@@ -95,6 +95,8 @@ def headline(finding: Finding, name: str) -> list[str]:
 
 def caused(cause: str) -> str:
     """Return a cause and what shows it; empty where it was not looked for."""
+    if cause == EARLY_COPY:
+        return f"{cause}, as the page was copied from one that had a key for what the same step was yet to write"
     return f"{cause}, as {told(cause)}" if cause.partition("+")[0] in MEANINGS else ""
 
 
