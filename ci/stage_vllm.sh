@@ -56,7 +56,7 @@ status=0
 for release in "${releases[@]}"; do
     source=$(ci/unpack_vllm.sh "$venv/bin/python" "$cache/src" "$release")
     printf '\n== %s\n' "$release"
-    expected=(--expected fixtures/expected/vllm-0.33.txt)
+    expected=(--expected "fixtures/expected/vllm-$(cut -d. -f1,2 <<<"${release#*==}").txt")
     [[ $release == *==0.2[0-9].* ]] && expected=(--expected fixtures/expected/vllm-before-0.30.txt)
     suites=()  # before 0.29 vLLM's scheduler is not driven: suites at scheduler height would run no trace
     [[ $release == *==0.2[0-8].* ]] && suites=(--suite invariants --suite random --suite differential)

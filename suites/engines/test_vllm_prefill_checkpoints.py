@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 
 from harness._util.data import fixtures
 from harness._util.errors import UsageError
-from harness.engines.real_vllm.prefill_checkpoints import net
+from harness.engines.real_vllm.prefill_checkpoints import MODULE, PrefillCheckpoints, net, with_checkpoints
 from harness.engines.registry import parse
 from harness.history.events import Hit, Run, StepBegin
 from harness.run.execute import drive
@@ -55,6 +58,73 @@ def test_what_a_batch_takes_back_before_it_tells_it_stays() -> None:
         assert net(events) == events
     other = BlockRemoved(group_idx=0, block_hashes=["a"])
     assert net([stored("a"), other]) == [stored("a"), other]
+
+
+@dataclasses.dataclass(frozen=True)
+class MambaSpec:
+    """As far as it says where states are saved."""
+
+    block_size: int = 16
+    num_prefill_checkpoint_blocks: int = 0
+    prefill_checkpoint_alignment: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups:
+    """A KVCacheConfig, or one of its groups."""
+
+    kv_cache_groups: list[Any] = dataclasses.field(default_factory=list)
+    kv_cache_spec: Any = None
+
+
+def test_a_release_whose_worker_says_it_on_the_device_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fields of `MambaSpec` are there in vLLM 0.30.0, and the module is not."""
+    source: Any = SimpleNamespace(version="0.30.0", interface=SimpleNamespace(MambaSpec=MambaSpec))
+    config = Groups([Groups(kv_cache_spec=MambaSpec())])
+    monkeypatch.setitem(sys.modules, f"vllm.{MODULE}", None)  # so it is not found
+    with pytest.raises(UsageError, match=r"'prefill_checkpoints': vLLM 0.30.0 has no vllm.model_executor.*run 0.31 or later"):
+        with_checkpoints(source, config, 1)
+    monkeypatch.setitem(sys.modules, f"vllm.{MODULE}", SimpleNamespace())
+    assert with_checkpoints(source, config, 8).kv_cache_groups[0].kv_cache_spec == MambaSpec(16, 1, 8)
+
+
+def of_031(
+    seq_lens: list[int],
+    query_lens: list[int],
+    hash_block_size: int,
+    mamba_block_size: int,
+    checkpoint_alignment: int,
+    drop_eagle_block: bool,
+) -> tuple[list[int], list[int]]:
+    """Take what vLLM 0.31.0's function takes: a hit ends where a hash block does."""
+    return of_032(seq_lens, query_lens, 0, mamba_block_size, checkpoint_alignment, drop_eagle_block, hash_block_size)
+
+
+def of_032(
+    seq_lens: list[int],
+    query_lens: list[int],
+    hash_block_size: int,
+    mamba_block_size: int,
+    checkpoint_alignment: int,
+    drop_eagle_block: bool,
+    cache_hit_alignment_tokens: int,
+) -> tuple[list[int], list[int]]:
+    """Take what the function takes since 0.32: what a hit is a multiple of is given."""
+    position = (seq_lens[0] - 1) // cache_hit_alignment_tokens * cache_hit_alignment_tokens
+    return [position - seq_lens[0] + query_lens[0]], [-(-seq_lens[0] // mamba_block_size) - 2]
+
+
+@pytest.mark.parametrize(("compute", "length"), [(of_031, 36), (of_032, 32)])
+def test_where_a_state_is_saved_is_asked_as_the_release_asks_it(
+    monkeypatch: pytest.MonkeyPatch, compute: Callable[..., Any], length: int
+) -> None:
+    monkeypatch.setitem(sys.modules, f"vllm.{MODULE}", SimpleNamespace(compute_mamba_prefill_checkpoints=compute))
+    config = SimpleNamespace(
+        speculative_config=None, num_hash_lookahead_tokens=0, cache_config=SimpleNamespace(prefix_match_unit=4)
+    )
+    groups = Groups([Groups(kv_cache_spec=MambaSpec(num_prefill_checkpoint_blocks=1))])
+    saved = PrefillCheckpoints(config, groups, (4, 16)).of((16, 40), [[5, 6, 7]], null=0)
+    assert list(saved) == [(0, 6, length)]
 
 
 def tell(ops: list[Op], layout: str = "full-mamba", **options: Any) -> Result:

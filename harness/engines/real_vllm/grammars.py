@@ -33,6 +33,7 @@ class Grammars:
     """The grammars that are being compiled."""
 
     def __init__(self, source: Source) -> None:
+        source.part("v1.structured_output.backend_types", "StructuredOutputGrammar").register(AnyOutput)  # 0.29 asserts it
         self._waiting = source.part("v1.request", "RequestStatus")["WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"]
         self._left: dict[Any, int] = {}
 
