@@ -67,8 +67,11 @@ class _Case:
         return self._foreign()
 
     def _missing(self) -> str:
+        """Return what a column without a page is called; where no group has a window, nothing is released behind one."""
+        windows = any(group.kind in ("sliding", "chunked") for group in self.ledger.groups)
+        released = "premature-release" if windows else "use-after-free"
         if not self.restored:
-            return "premature-release"
+            return released
         hit = self.request.hit
         table = hit.pages[self.group.id] if hit else []
         null = {*self.ledger.records[self.group.pool].null, NO_COLUMN}
@@ -77,7 +80,7 @@ class _Case:
         else:
             column = self.start // self.group.block_size
         if column < len(table) and table[column] not in null:
-            return "premature-release"
+            return released
         first = self.read.start // self.group.block_size
         some = any(page not in null for page in table[first:]) and self.group.kind in ("sliding", "chunked")
         return "window-hole" if some else "group-misalignment"

@@ -229,3 +229,21 @@ def test_a_page_that_changed_groups_is_needed_by_nobody_for_what_it_held() -> No
     )
     engine = registry.parse("reference").open(header)
     assert drive(Trace(header, ops), engine).findings == []
+
+
+# --- columns without a page ---------------------------------------------------------------------------------------------------
+
+
+def test_a_block_that_is_gone_is_found_where_no_group_has_a_window() -> None:
+    """The request computed the block itself; its table has the null block there, and attention reads it still."""
+    computed = FULL + "submit r1 a:5\ntake r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\naccept r1 6 @r1:1\n"
+    assert _found(computed + "step 2: r1 5..6 | 1 2\n") == []
+    assert _found(computed + "step 2: r1 5..6 | 0 2\n") == ["use-after-free"]
+
+
+def test_a_state_that_is_gone_is_found_where_no_group_has_a_window() -> None:
+    """A recurrent group that goes on from the null block."""
+    begun = HYBRID + "rules: progress 2\nsubmit r1 a:5\ntake r1 | 1 2 | 3 4\n"
+    computed = begun + "step 1: r1 0..5 | 1 2 | 3 4\naccept r1 6 @r1:1\n"
+    assert _found(computed + "step 2: r1 5..6 | 1 2 | 3 4\n") == []
+    assert "use-after-free" in _found(computed + "step 2: r1 5..6 | 1 2 | 3 0\n")
