@@ -101,6 +101,24 @@ def test_a_test_of_what_is_sound_passes(name: str, tmp_path: Path) -> None:
     assert ran.returncode == 0 and f"{len(files)} passed" in ran.stdout, ran.stdout
 
 
+def test_a_state_within_a_chunk_is_told_with_what_the_layers_save(tmp_path: Path) -> None:
+    """The control: the same test passes where no such state can be saved, in vLLM's scheduler and in the test's worker."""
+    stored = (FOUND / "test_prefill_checkpoint_behind_a_hit_inside_a_block.py").read_text()
+    assert stored.count("checkpoint_alignment=1") == 2
+    without = tmp_path / "test_without.py"
+    without.write_text(stored.replace("checkpoint_alignment=1", "checkpoint_alignment=None"))
+    ran = run_tests(without)
+    assert ran.returncode == 0 and "1 passed" in ran.stdout, ran.stdout
+
+
+def test_a_session_is_not_spelled_out() -> None:
+    trace, spec = validate.load_trace(FOUND / "session-names-a-dropped-token.jsonl"), parse(f"vllm:source={SOURCE}")
+    result = drive(trace, spec.open(trace.header))
+    assert result.trace is not None and spec.kind.as_test is not None
+    with pytest.raises(UsageError, match="a session is not spelled out in a test"):
+        spec.kind.as_test(result.trace, result.history, Failed("lost-hit", "r2", 0, 16), spec.options)
+
+
 @pytest.mark.parametrize(("name", "value"), [("max_loras", 1), ("scheduling_policy", "priority"), ("async_depth", 1)])
 def test_an_option_that_a_test_does_not_spell_out_is_refused_by_its_name(name: str, value: object) -> None:
     header = TraceHeader("t", layouts.load("full"), 10, height="scheduler", options={name: value})

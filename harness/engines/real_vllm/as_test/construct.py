@@ -15,6 +15,7 @@ from reference_impl.vllm_extended.config import Options
 
 SINCE = (0, 26)
 """The first release whose look-up answers as the exported code expects."""
+CHECKPOINTS = "prefill_checkpoints"
 _IMPORTS = {
     "full": "FullAttentionSpec",
     "sliding": "SlidingWindowSpec",
@@ -67,7 +68,7 @@ def _refuse(header: TraceHeader, options: Options, source: Source) -> None:
         "enable_caching": not options.enable_caching,
         "watermark": options.watermark,
         "tier_pages": options.tier_pages,
-        **{name: header.options.get(name) for name in NAMES},
+        **{name: header.options.get(name) for name in NAMES if name != CHECKPOINTS},
     }
     asked = [f"option {name!r}" for name, value in odd.items() if value]
     asked += [f"a group of kind {group.kind}" for group in header.layout.groups if group.kind not in (*_IMPORTS, "recurrent")]
@@ -84,7 +85,9 @@ def _refuse(header: TraceHeader, options: Options, source: Source) -> None:
 def _specs(header: TraceHeader, options: Options) -> list[str]:
     """Return the specs of the groups; heads, sizes and dtypes are of no account to the cache core."""
     states = options.mamba_cache_mode
-    specs = [_spec(group, states, options) for group in header.layout.groups]
+    aligned = header.options.get(CHECKPOINTS, 0)
+    saves = f", num_prefill_checkpoint_blocks=1, prefill_checkpoint_alignment={aligned}" if aligned else ""
+    specs = [_spec(group, states, options, saves) for group in header.layout.groups]
     whole = f"SPECS = [{', '.join(specs)}]"
     lines = [whole] if len(whole) < 120 else ["SPECS = [", *(f"    {spec}," for spec in specs), "]"]
     shape = ['SHAPE = {"num_kv_heads": 1, "head_size": 8, "dtype": torch.float32}'] if "**SHAPE" in whole else []
@@ -92,10 +95,11 @@ def _specs(header: TraceHeader, options: Options) -> list[str]:
     return [*shape, *lines, *marks]
 
 
-def _spec(group: GroupSpec, states: str, options: Options) -> str:
+def _spec(group: GroupSpec, states: str, options: Options, saves: str) -> str:
     if group.kind == "recurrent":
         size = options.max_model_len if states == "none" else group.block_size
-        return f'MambaSpec(block_size={size}, shapes=((4, 4),), dtypes=(torch.float32,), mamba_cache_mode="{states}")'
+        shapes = "shapes=((4, 4),), dtypes=(torch.float32,)"
+        return f'MambaSpec(block_size={size}, {shapes}, mamba_cache_mode="{states}"{saves})'
     window = f", sliding_window={group.window}" if group.kind == "sliding" else ""
     return f"{_IMPORTS[group.kind]}(block_size={group.block_size}{window}, **SHAPE)"
 
@@ -112,6 +116,8 @@ def _imports(header: TraceHeader) -> list[str]:
         lines.append("from vllm.v1.outputs import ModelRunnerOutput")
         lines.append("from vllm.v1.request import Request, RequestStatus")
         lines.append("from vllm.v1.structured_output import StructuredOutputManager")
+        if header.options.get(CHECKPOINTS):
+            lines.append("from vllm.model_executor.layers.mamba.checkpoint import compute_mamba_prefill_checkpoints")
         return ["from types import SimpleNamespace", "import torch", *sorted(lines)]
     lines.append("from vllm.v1.core.kv_cache_manager import KVCacheManager")
     lines.append("from vllm.v1.request import Request, RequestStatus")

@@ -63,6 +63,14 @@ STATES = """    for r, start, _, row in rows:  # group {g}, as the worker does: 
         memory[row[(stop - 1) // {size}]]["state"] = known(r, stop)
 """
 """A recurrent group in a step: each request reads the state that it goes on from, then leaves one behind its last token."""
+CHECKPOINTS = """    layers = dict(hash_block_size={unit}, mamba_block_size={size}, cache_hit_alignment_tokens={unit})
+    layers.update(checkpoint_alignment={aligned}, drop_eagle_block=False)
+    for r, start, stop, row in rows:  # what the worker's layers save on their way
+        (offset,), (at,) = compute_mamba_prefill_checkpoints([stop], [stop - start], **layers)
+        if offset:
+            memory[row[at]]["state"] = known(r, start + offset)
+"""
+"""A recurrent group whose layers save a state within the last chunk of a prompt."""
 KEYS = """    for r, start, stop, row in rows:  # group {g}, as the worker does: keys are written, then read
         for at in range(start, stop):
             memory[row[at // {size}]][at % {size}] = known(r, at + 1)

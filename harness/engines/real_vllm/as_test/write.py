@@ -18,7 +18,7 @@ from harness._util.lines import printable
 from harness._util.names import identifier
 from harness.engines.kind import Exported, Failed
 from harness.engines.real_vllm.as_test import text
-from harness.engines.real_vllm.as_test.construct import built
+from harness.engines.real_vllm.as_test.construct import CHECKPOINTS, built
 from harness.engines.real_vllm.source import load
 from harness.history.events import (
     Aborted,
@@ -49,6 +49,8 @@ READS = (
     "window-hole",
 )
 """The anomalies that show in what a request reads."""
+STATES = "fabricated-snapshot"
+"""What is found when a state is keyed, and shows in the first request behind that goes on from it."""
 HITS = ("lost-hit", "lost-replay-boundary")
 """The anomalies that show in how much a request hits."""
 SAYS = {READS: r"computed from ", HITS: r" hits \d+ tokens"}
@@ -68,7 +70,9 @@ def as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str
     if "mutant" in options:
         raise UsageError("--export pytest: the fault is patched in, so a test of vLLM alone would pass; leave out mutant=")
     source, header = load(options.get("source", "")), trace.header
-    parts, calls = built(header, source), _Calls(trace, history, failed)
+    at = next((event for event in history.events if event.seq == failed.seq), None)
+    until = failed if failed.anomaly != STATES or isinstance(at, Read) else failed._replace(seq=-1)
+    parts, calls = built(header, source), _Calls(trace, history, until)
     story = text.HEAD.format(story=_story(header, failed), anomaly=failed.anomaly, version=source.version)
     standard = ["from collections import defaultdict"] if failed.anomaly in READS else []
     content = [text.MEMORY] if failed.anomaly in READS else []
@@ -124,12 +128,18 @@ def _functions(header: TraceHeader, history: History, failed: Failed, calls: _Ca
 def _worker(header: TraceHeader, history: History, failed: Failed) -> str:
     """Return what the worker does with the group whose read failed. Raises UsageError if the failure names none."""
     group = next((event.group for event in history.events if event.seq == failed.seq and isinstance(event, Read)), None)
+    if group is None and failed.anomaly == STATES:
+        group = next(index for index, group in enumerate(header.layout.groups) if group.kind == "recurrent")
     if group is None:
         raise UsageError(f"--export pytest: {failed.anomaly} was seen before anything was read; attach the trace instead")
     spec = header.layout.groups[group]
     first = f"max(0, start + 1 - {spec.window})" if spec.window else "0"
-    lines = text.STATES if spec.kind == "recurrent" else text.KEYS
-    return (text.COPY + lines).format(g=group, size=spec.block_size, first=first).replace("range(0, stop)", "range(stop)")
+    lines, aligned = text.STATES if spec.kind == "recurrent" else text.KEYS, header.options.get(CHECKPOINTS)
+    if aligned and spec.kind == "recurrent":
+        lines += text.CHECKPOINTS
+    said = {"g": group, "size": spec.block_size, "first": first, "aligned": aligned}
+    unit = header.options.get("hash_block_size") or spec.block_size
+    return (text.COPY + lines).format(unit=unit, **said).replace("range(0, stop)", "range(stop)")
 
 
 class _Calls:
@@ -143,7 +153,8 @@ class _Calls:
         self._tokens: dict[str, list[int]] = {}
         submitted = [event for event in self._events if isinstance(event, Submitted)]
         self.identified = any(event.salt or event.adapter for event in submitted)
-        self._limit = Options.parse(trace.header.options).max_num_batched_tokens
+        own = {name: value for name, value in trace.header.options.items() if name != CHECKPOINTS}
+        self._limit = Options.parse(own).max_num_batched_tokens
         self._scheduled = trace.header.height == "scheduler"
         self.preempts = not self._scheduled and any(isinstance(event, Preempted) for event in self._events)
 
@@ -174,8 +185,9 @@ class _Calls:
                 yield f"assert {'scheduler' if self._scheduled else 'manager'}.reset_prefix_cache()"
 
     def _submit(self, event: Submitted) -> Iterable[str]:
-        if event.media:
-            raise UsageError("--export pytest: images are not spelled out in a test; attach the trace instead")
+        if event.media or event.session:
+            what = "images are" if event.media else "a session is"
+            raise UsageError(f"--export pytest: {what} not spelled out in a test; attach the trace instead")
         if not PLAIN.fullmatch(event.r):
             raise UsageError(
                 f"--export pytest: a request called {event.r!r} is not spelled out in a test; rename it in the trace"
