@@ -47,6 +47,8 @@ class ReplayBoundaryRetained(Checker):
             return reason
         if header.rules.captures is not None:
             return "prefixes are captured, not keyed: `captures` judges that"
+        if header.rules.late_keys:
+            return "a key may begin steps behind the prompt's end (`late_keys` of the engine's rules)"
         return "" if header.rules.caching else "prefix caching is off"
 
     def handlers(self) -> dict[type, Handler]:

@@ -37,7 +37,7 @@ class Scheduled(msgspec.Struct):
     `zeros` are (pool, pages) to clear, then `copies` are made, then the runs, then `stores`. The last tokens of a run are its
     `drafts`. Transfers that take steps have a number: they are `begun` with this step, and `ended` or `failed` when it has run,
     or `flushed`, over before its runs. `fed` are the tokens that a worker feeds for those of a request that has others,
-    `checkpoints` the states that it writes on its way through a chunk.
+    `checkpoints` the states that it writes on its way through a chunk, `mirrors` the tokens that it writes to a second place.
     `withdrawn` are requests that were scheduled and taken back before the step begins; they have no chunk.
     """
 
@@ -48,6 +48,7 @@ class Scheduled(msgspec.Struct):
     drafts: dict[str, list[int]] = {}
     fed: dict[str, list[int]] = {}
     checkpoints: dict[str, list[tuple[int, int, int]]] = {}
+    mirrors: dict[str, list[tuple[int, int, int, int]]] = {}
     withdrawn: list[str] = []
     begun: list[tuple[int, Move]] = []
     ended: list[int] = []

@@ -314,6 +314,8 @@ class Driver:
             run.fed = scheduled.fed.get(run.r, [])
         for run in runs if scheduled.checkpoints else ():
             run.checkpoints = scheduled.checkpoints.get(run.r, [])
+        for run in runs if scheduled.mirrors else ():
+            run.mirrors = scheduled.mirrors.get(run.r, [])
         return runs
 
     def tables(self, r: str) -> list[list[int]]:

@@ -169,6 +169,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     any number for which the pools have room. `gives_up`: where nobody can go on for want of room, requests are given up that
     would run alone. `idle_resets`: a reset is refused while a request is there, even one that waits. `key_events` is set if
     the engine tells routers of its keys, `stats` if it tells operators of its use, `answering` at answers height alone.
+    `late_keys`: a key may begin steps behind the one that wrote its page.
     """
 
     caching: bool = True
@@ -189,6 +190,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     key_events: KeyEvents | None = None
     answering: Answering | None = None
     stats: bool = False
+    late_keys: bool = False
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):
@@ -425,7 +427,8 @@ class Run(msgspec.Struct, omit_defaults=True):
     its column, and the state after the i-th draft into `scratch[group][i − 1]`.
 
     `fed` are the ids that the worker feeds for the known tokens, if they are not the request's own. `checkpoints`
-    are states that the worker writes on its way: (group, page, tokens that the state has seen).
+    are states that the worker writes on its way: (group, page, tokens that the state has seen). `mirrors` are tokens that it
+    also writes into a further page: (group, page, start, stop).
     """
 
     r: str
@@ -436,6 +439,7 @@ class Run(msgspec.Struct, omit_defaults=True):
     scratch: list[list[int]] = []
     fed: list[int] = []
     checkpoints: list[tuple[int, int, int]] = []
+    mirrors: list[tuple[int, int, int, int]] = []
 
     @property
     def known(self) -> int:
@@ -691,10 +695,3 @@ def load(path: Path) -> History:
     header, events = read(path)
     found = [event for _, event in events]
     return History(header, found, [-1] * len(found))
-
-
-def numbered(events: list[Event]) -> list[Event]:
-    """Give every event its place in the total order, and return them."""
-    for seq, event in enumerate(events):
-        event.seq = seq
-    return events

@@ -102,7 +102,6 @@ from harness.history.events import (
     Version,
     Write,
     Zero,
-    numbered,
 )
 from harness.history.worker import Worker
 from harness.trace.format import Media, Vocabulary
@@ -117,6 +116,7 @@ PLAIN_RULES: dict[str, dict[str, Any]] = {
     "key-events-with-orphans": {"key_events": KeyEvents(orphans=True)},
     "key-events-of-hits": {"key_events": KeyEvents(again=True)},
     "stats": {"stats": True},
+    "late-keys": {"late_keys": True},
 }
 
 
@@ -136,11 +136,11 @@ def parse(text: str, where: str = "history", name: str = "") -> History:
     if reader.answering is not None:
         rules = Rules(answering=reader.answering)
         header = Header("story", "answers", reader.pools, reader.groups, rules, trace=name)
-        return History(header, numbered(reader.events), [-1] * len(reader.events))
+        return History(header, _numbered(reader.events), [-1] * len(reader.events))
     if not reader.pools or not reader.groups:
         raise UsageError(f"{where}: a history starts with its pools and groups")
     header = Header("story", "manager", reader.pools, reader.groups, reader.rules, trace=name)
-    events = numbered(Worker(header).extend(reader.events))
+    events = _numbered(Worker(header).extend(reader.events))
     return History(header, events, [-1] * len(events))
 
 
@@ -549,3 +549,10 @@ class _Reader:
             source, target = self._place(int(match[1] or 0), int(match[2])), self._place(int(match[3] or 0), int(match[4]))
             moves.append(Move(src=source[1], dst=target[1], src_pool=source[0], dst_pool=target[0]))
         return moves
+
+
+def _numbered(events: list[Event]) -> list[Event]:
+    """Give every event its place in the total order, and return them."""
+    for seq, event in enumerate(events):
+        event.seq = seq
+    return events

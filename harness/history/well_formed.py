@@ -241,8 +241,19 @@ class WellFormedness:
             if self._groups[group].kind != "recurrent" or not run.start < length < run.known:
                 within = f"a recurrent group's state is saved within a chunk, and {run.r!r} computes [{run.start}, {run.known})"
                 raise Nonsense(f"a checkpoint of group {group} after {length} tokens - at `$.runs`; {within}")
+        self._check_mirrors(run)
         self._columns(run.tables, "runs", self._followed.get(run.r, ()))
         self._followed[run.r] = run.tables
+
+    def _check_mirrors(self, run: Run) -> None:
+        """Refuse tokens that the run does not compute, or that do not lie in one block, as written a second time."""
+        for group, page, start, stop in run.mirrors:
+            self._check_page(page, self._pool_of(group), "runs")
+            size = self._groups[group].block_size
+            one = self._groups[group].kind != "recurrent" and start // size == (stop - 1) // size
+            if not one or not run.start <= start < stop <= run.stop:
+                within = f"{run.r!r} computes [{run.start}, {run.stop}), and a page holds one block of attention"
+                raise Nonsense(f"tokens [{start}, {stop}) mirrored for group {group} - at `$.runs`; {within}")
 
     def _check_found(self) -> None:
         """Refuse a run that starts behind what nobody has looked up; `hit` may come after the run, in the same operation."""

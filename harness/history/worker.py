@@ -9,7 +9,7 @@ real forward pass:
    known before the step ran (one more permutation);
 2. every recurrent group reads the state that its chunk continues from, before any group writes one: a state written in the
    same step is not there yet;
-3. all groups write the tokens of the chunk;
+3. all groups write the tokens of the chunk, some of them to a second place as well;
 4. attention groups read what their queries need, the chunk included: keys and values of the same step, another request's
    among them, are there;
 5. pages are copied that were not known before, then pages to another tier; copies to a tier that last several steps begin, and
@@ -37,6 +37,7 @@ class Worker:
 
     def __init__(self, header: Header) -> None:
         local = header.local_groups()
+        self._groups = header.groups
         self._recurrent = [g for g in local if g.kind == "recurrent"]
         self._attention = [g for g in local if g.kind != "recurrent"]
         self._begun: dict[int, StepBegin] = {}
@@ -92,6 +93,7 @@ class Worker:
                 out.extend(_write_states(group, run, step))
             for group in self._attention:
                 out.append(_write_tokens(group, run, step))
+            out.extend(self._write_mirrors(run, step))
         for run in runs:
             for group in self._attention:
                 out.append(_read_tokens(group, run, step))
@@ -102,6 +104,11 @@ class Worker:
             self._end(number, "end", step, out)
         for number in begun.failed:
             self._end(number, "fail", step, out)
+
+    def _write_mirrors(self, run: Run, step: int) -> Iterable[Write]:
+        for index, page, start, stop in run.mirrors:
+            pool = self._groups[index].pool
+            yield Write(pool=pool, group=index, pages=[page], r=run.r, start=start, stop=stop, step=step)
 
     def _begin(self, entries: list[tuple[int, Move]], step: int, out: list[Event]) -> None:
         for number, move in entries:

@@ -231,6 +231,13 @@ def test_a_page_that_changed_groups_is_needed_by_nobody_for_what_it_held() -> No
     assert drive(Trace(header, ops), engine).findings == []
 
 
+def test_where_keys_are_late_none_is_owed_when_a_prompt_is_complete() -> None:
+    """The same history, without the key that a replay of the prompt needs."""
+    computed = "submit r1 a:5\ntake r1 | 1 2\nstep 1: r1 0..5 | 1 2\naccept r1 6 @r1:1\n"
+    assert _found(FULL + computed) == ["lost-replay-boundary"]
+    assert _found(FULL.replace("progress 2", "progress 2, late-keys") + computed) == []
+
+
 # --- columns without a page ---------------------------------------------------------------------------------------------------
 
 

@@ -122,6 +122,11 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     "a state saved behind its chunk": (runs(lambda run: replace(run, checkpoints=[(0, 1, 10**6)])), "at `$.runs`; a recurrent"),
     "a state saved in no group": (runs(lambda run: replace(run, checkpoints=[(9, 1, 1)])), "group 9 does not exist"),
     "a state saved in no page": (runs(lambda run: replace(run, checkpoints=[(0, 10**6, 1)])), "page 1000000 does not exist"),
+    "tokens mirrored that are not computed": (
+        runs(lambda run: replace(run, mirrors=[(0, 1, 0, 10**6)])),
+        "mirrored for group 0",
+    ),
+    "tokens mirrored in no group": (runs(lambda run: replace(run, mirrors=[(9, 1, 0, 1)])), "group 9 does not exist"),
     "drafts of nobody": (runs(lambda run: replace(run, drafts=[1] * 50)), "drafts from"),
     "a key of less than nothing": (each(Publish, with_(length=-1)), "at `$.length`"),
     "a negative length of a hit": (each(Hit, with_(resume=-1)), "less than nothing"),

@@ -124,6 +124,16 @@ def test_a_state_that_is_saved_within_a_chunk_is_written_where_the_run_says() ->
     assert writes == [(0, [12], 8), (0, [13], 10), (1, [23], 10)]
 
 
+def test_tokens_that_are_mirrored_are_written_twice_before_anybody_reads() -> None:
+    """Into the page of the table, and into a further page of the same group; what is not mirrored lies in one place alone."""
+    header = Header("test", "scheduler", [Pool(0, 100, [0])], [Group(0, "full", 4)])
+    run = Run("r1", 2, 7, [[1, 2]], mirrors=[(0, 51, 2, 4), (0, 52, 4, 6)])
+    happened = Worker(header).extend([StepBegin(step=1, runs=[run]), StepEnd(step=1)])[1:-1]
+    writes = [(event.pages, event.start, event.stop) for event in happened if isinstance(event, Write)]
+    assert writes == [([1, 2], 2, 7), ([51], 2, 4), ([52], 4, 6)]
+    assert isinstance(happened[-1], Read)
+
+
 def test_a_run_that_is_settled_when_it_runs_takes_the_place_of_what_was_scheduled() -> None:
     """Two drafts before it fell, so it starts two tokens earlier; states are moved around it once that is known."""
     header = Header("test", "scheduler", [Pool(0, 100, [0])], [Group(0, "full", 4)])
