@@ -41,6 +41,8 @@ CONNECTORS = ("simple", "simple-lazy", "offloading", "offloading-chunks", "offlo
 IN_FLIGHT = "simple-in-flight"
 MODELS = ("qwen3.5-0.8b", "gemma-3-27b", "deepseek-v4-flash", "glm-5.1", "gpt-oss-20b")
 """These go through vLLM's own sizing, with and without a drafter."""
+HISPARSE = {"eager": ["--option", "max_num_batched_tokens=32"], "lazy": ["--option", "async_depth=1"]}
+"""How rows of sparse attention go to the host, with options under which blocks are lost and wait for steps in flight."""
 LAYOUTS = ("full", "full-swa", "full-mamba", "full-swa-mamba", "full-mamba-unequal", "full-swa-unequal")
 """On these connectors are run, with a memory that is short and copies that take two steps."""
 
@@ -89,6 +91,9 @@ def parts(source: Path, seconds: float, fuzzed: Path) -> dict[str, list[str]]:
     models = [word for layout in MODELS for word in ("--layout", layout)]
     found["sized"] = [*run, f"{engine},sized=pages", *_of("scheduler-random"), *models, "--seconds", "45"]
     found["sized-drafts"] = [*found["sized"], "--option", "use_eagle=true"]
+    for way, options in HISPARSE.items():
+        chosen = [f"{engine},hisparse={way}", *_of("scheduler-random"), "--layout", "full-sparse", "--seconds", "45"]
+        found[f"hisparse-{way}"] = [*run, *chosen, *options]
     return found
 
 

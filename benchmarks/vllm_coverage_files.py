@@ -48,7 +48,7 @@ OWN = {
     "own-tests-of-offloading": ("simple_kv_offload", "kv_offload/cpu/test_manager.py"),
 }
 """vLLM's own tests of these files, under `tests/v1`, but for those that start an engine or a server."""
-_HISPARSE = "HiSparse: blocks of sparse attention that lie in two pools at once and move under a request while it runs"
+_HISPARSE = "HiSparse: an import from another machine, which takes a connector beside it, or never asked (engines.md)"
 _ENGINE = "asked by the engine's loop, its statistics or its front end, for which the harness stands in"
 WHY: tuple[tuple[str, str], ...] = (
     (r"_?HiSparse.*|BlockPool\.(unpin_blocks|_notify_reuse)|.*take_host_cow_copies", _HISPARSE),

@@ -66,6 +66,11 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
     printf '\n== %s over real tensors\n' "${releases[-1]}"
     "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source,tensors=float64" --suite scheduler-random --quiet \
         --layout full-swa-mamba --layout full-mamba --seconds 40 || status=$((status ? status : $?))
+    for way in eager lazy; do
+        printf '\n== %s with HiSparse, %s\n' "${releases[-1]}" "$way"
+        "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source,hisparse=$way" --suite scheduler-random --quiet \
+            --layout full-sparse --option max_num_batched_tokens=32 --option async_depth=1 --seconds 30 || status=$((status ? status : $?))
+    done
     for connector in simple simple-lazy offloading offloading-chunks offloading-outputs offloading-sync multi; do
         printf '\n== %s with connector %s\n' "${releases[-1]}" "$connector"
         "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source,connector=$connector" --suite scheduler-random --quiet \

@@ -8,14 +8,14 @@ Source: vLLM 0.26.0 to 0.33.0, `distributed/kv_events.py`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Any
 
 from harness.history.events import Event, KvCleared, KvRemoved, KvStored
 
 NO_GROUP = -1
-DEVICE = "GPU"
-"""What vLLM calls the medium of its own pool, whatever the device."""
+DEVICE, HOST = "GPU", "CPU"
+"""What vLLM calls the medium of its own pool, whatever the device, and that of HiSparse's on the host."""
 
 
 class KeyEventReader:
@@ -24,9 +24,12 @@ class KeyEventReader:
     def __init__(self) -> None:
         self._names: dict[Hashable, str] = {}
 
-    def read(self, told: Iterable[Any], step: int) -> list[Event]:
-        """Return the events of a history, but for those of a connector's tier. Raises RuntimeError for one of another kind."""
-        return [self._read(event, step) for event in told if getattr(event, "medium", DEVICE) == DEVICE]
+    def read(self, told: Iterable[Any], step: int, media: Collection[str] = (DEVICE,)) -> list[Event]:
+        """Return the events of a history, but for those of other `media`, as a connector's tier.
+
+        Raises RuntimeError for one of another kind.
+        """
+        return [self._read(event, step) for event in told if getattr(event, "medium", DEVICE) in media]
 
     def _read(self, event: Any, step: int) -> Event:
         kind = type(event).__name__

@@ -65,7 +65,7 @@ def manager_engine(header: TraceHeader, options: Options, source: Source, sized:
     else:
         config = cache_config(source, header, options, interval)
         sizes = block_sizes_of(source, header, config, options)
-    with _retaining(source, interval):
+    with retaining(source, interval):
         core = manager(source, config, sizes, options)
     timed = TimedManager(core, clock)
     adapter = ManagerAdapter(
@@ -76,7 +76,7 @@ def manager_engine(header: TraceHeader, options: Options, source: Source, sized:
         options.scheduler_reserve_full_isl,
     )
     return Assembled(
-        _described(header, options, source, rules_of(header, options, source, core, sizes, interval)), adapter, clock
+        described_by(header, options, source, rules_of(header, options, source, core, sizes, interval)), adapter, clock
     )
 
 
@@ -109,7 +109,7 @@ def scheduler_engine(
         config = configure(source, whole, config, connector, pages_of(header, options, connector.kind))
     sizes = block_sizes(source, config, whole)
     tell_sizes(source, config, whole, sizes)
-    with _retaining(source, interval), model_runner(options):
+    with retaining(source, interval), model_runner(options):
         scheduler = build_scheduler(source, whole, config, sizes, special.encoder_budget)
         check_depth(source, whole, options)
     core = scheduler.kv_cache_manager
@@ -118,7 +118,7 @@ def scheduler_engine(
     new_request = timed.new_requests(request_maker(source, sizes[1], options, full=full))
     rules = replace(rules_of(header, options, source, core, sizes, interval), stats=True)
     rules = replace(rules, alignment=getattr(config, "cache_hit_alignment_tokens", None) or rules.alignment)
-    described = _described(header, options, source, rules)
+    described = described_by(header, options, source, rules)
     able = [name for name in special.capabilities if connector is None or name != "session"]
     described = replace(described, capabilities=[*described.capabilities, *able])
     worker = worker_of(source, scheduler, config, options)
@@ -138,7 +138,7 @@ def scheduler_engine(
     return Assembled(described, adapter, clock)
 
 
-def _described(header: TraceHeader, options: Options, source: Source, rules: Rules) -> Header:
+def described_by(header: TraceHeader, options: Options, source: Source, rules: Rules) -> Header:
     """Return what vLLM declares; the block of a ring is as long as the model."""
     described, length = describe(header, "vllm", source.version, rules, options), options.max_model_len
     pairs = zip(described.groups, header.layout.groups, strict=True)
@@ -161,7 +161,7 @@ def _refuse(header: TraceHeader, options: Options, source: Source, connector: As
 
 
 @contextmanager
-def _retaining(source: Source, interval: int | None) -> Iterator[None]:
+def retaining(source: Source, interval: int | None) -> Iterator[None]:
     """Have a release whose retention interval is an environment variable find it there."""
     if has_retention_field(source):
         yield

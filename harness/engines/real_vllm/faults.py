@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.engines.mutant import Mutant
 from harness.engines.real_vllm.connector_faults import CONNECTED, CONNECTOR_OF
+from harness.engines.real_vllm.hisparse_faults import HISPARSE, WAY_OF
 from harness.engines.real_vllm.imitated_faults import IMITATED
 from harness.engines.real_vllm.lmcache_faults import FAULTS as LMCACHE_FAULTS
 from harness.engines.real_vllm.scheduler_faults import SCHEDULED
@@ -18,6 +19,8 @@ UNDONE = SHIPPED + SHIPPED_SCHEDULER + SHIPPED_CONNECTED
 TELL_HITS = ("vllm-hit-told-behind-itself",)
 """Faults in what routers are told of hits."""
 FAULTS = {mutant.name: mutant for mutant in SIMPLE + UNDONE + IMITATED + SCHEDULED + REQUESTED + CONNECTED + WORKER}
+IN_HISPARSE = {mutant.name: mutant for mutant in HISPARSE}
+"""Faults in HiSparse, which needs a layout of its own."""
 IN_LMCACHE = {mutant.name: mutant for mutant in LMCACHE_FAULTS}
 """Faults in LMCache's connector, which vLLM takes from the installed LMCache."""
 LMCACHE_CONNECTOR_OF = dict.fromkeys(IN_LMCACHE, "lmcache")
@@ -43,4 +46,5 @@ def needs(mutant: Mutant) -> str:
     """Return the options of the engine without which there is nothing to plant the fault into, as they are written."""
     connector = {**CONNECTOR_OF, **SHIPPED_CONNECTOR_OF, **LMCACHE_CONNECTOR_OF}.get(mutant.name, "")
     hits = ",key_events=full" if mutant.name in TELL_HITS else ""
-    return f",connector={connector}" if connector else hits
+    hisparse = f",hisparse={WAY_OF[mutant.name]}" if mutant.name in WAY_OF else ""
+    return f",connector={connector}" if connector else hisparse or hits

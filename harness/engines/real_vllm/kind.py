@@ -30,6 +30,7 @@ from harness.engines.real_vllm.clock import Clock
 from harness.engines.real_vllm.connectors.build import asked_for
 from harness.engines.real_vllm.connectors.scheduler import ConnectedScheduler
 from harness.engines.real_vllm.declared import read_options, release_name
+from harness.engines.real_vllm.hisparse.engine import WAYS, hisparse_engine
 from harness.engines.real_vllm.lmcache_faults import LMCACHE
 from harness.engines.real_vllm.patch import ACTIVE
 from harness.engines.real_vllm.scheduler import RealScheduler
@@ -56,6 +57,7 @@ VALUES = {
 }
 """What an option of the engine's name may be, its default first."""
 WITH_CONNECTOR = ("load_failure", "sync_failures")
+WITHOUT_HISPARSE = ("connector", "sized", "tensors")
 
 
 class VllmEngine(Driver):
@@ -102,6 +104,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     for name in WITH_CONNECTOR:
         if name in options and not options.get("connector"):
             raise UsageError(f"--engine vllm: {name} is for loads of a connector, and the option connector names none")
+    if "hisparse" in options and (other := next((name for name in WITHOUT_HISPARSE if name in options), "")):
+        raise UsageError(f"--engine vllm: hisparse is not driven with {other}; leave one of them out")
     settled = {name: chosen("vllm", options, name, known) for name, known in VALUES.items()}
     ACTIVE.undo()
     LMCACHE.undo()
@@ -123,7 +127,10 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     source = load(options.get("source", ""))
     asked, full = read_options(header, source), options["key_events"] == "full"
     sized = options.get("sized", "")
-    if header.height == "scheduler":
+    if "hisparse" in options:
+        eager = chosen("vllm", options, "hisparse", WAYS) == "eager"
+        assembled = hisparse_engine(header, asked, source, eager=eager, full=full)
+    elif header.height == "scheduler":
         connector = asked_for(options.get("connector", ""), options["load_failure"], source)
         assembled = scheduler_engine(header, asked, source, connector, sized, full=full)
     else:
@@ -192,9 +199,9 @@ def _as_test(trace: Trace, history: History, failed: Failed, options: Mapping[st
 
 
 def _faults() -> Mapping[str, Mutant]:
-    from harness.engines.real_vllm.faults import FAULTS, IN_LMCACHE
+    from harness.engines.real_vllm.faults import FAULTS, IN_HISPARSE, IN_LMCACHE
 
-    return {**FAULTS, **IN_LMCACHE}
+    return {**FAULTS, **IN_HISPARSE, **IN_LMCACHE}
 
 
 def _configurations() -> list[Configuration]:
@@ -225,6 +232,8 @@ ENGINE = EngineKind(
         "default); `full`, they tell of hits as well (`kv_cache_report_mode`)",
         "tensors": "a precision: its scheduler's steps are computed on a small model's tensors, see the engine `toy`",
         "sized": "`pages`, or MiB of memory: the model of the trace's layout goes through vLLM's own sizing (docs/engines.md)",
+        "hisparse": "`eager` or `lazy`: at scheduler height, sparse attention whose blocks lie on the host, copies of some on "
+        "the device (docs/engines.md); decoded rows go to the host in their step, or when their block is full",
         "withdraw": "`yes`: also run traces that withdraw a request from its step, which vLLM does not survive",
     },
 )

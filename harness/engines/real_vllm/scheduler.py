@@ -37,7 +37,7 @@ from harness.engines.real_vllm.source import Source
 from harness.engines.real_vllm.states import WorkerStates
 from harness.engines.real_vllm.statistics import counts_admissions, told
 from harness.engines.real_vllm.worker_tables import WorkerTables
-from harness.history.events import Header, Run, Settled, StepBegin, UnpublishReason
+from harness.history.events import Header, Run, Settled, Stats, StepBegin, UnpublishReason
 from harness.trace.format import Extend, Step, Submit
 from reference_impl.vllm_extended.config import Options
 
@@ -259,7 +259,7 @@ class RealScheduler(Driven):
         self._ran, sampled, self._answer = scheduled.step, self._answer, {}
         self.worker.sampled(sampled)
         outputs = self._update(self._outputs.popleft(), self._model_output(sampled))
-        self.manager.events += told(outputs, self.manager.step, admissions=self._counts_admissions)
+        self.manager.events += self.told(outputs)
         for r in sampled:
             self.report(r)
             if (request := self.requests.get(r)) is None:
@@ -274,6 +274,10 @@ class RealScheduler(Driven):
                 self._sessions.go_on(r, request, self.engine, scheduled.step)
         if self.drafts:
             self._propose([r for r, tokens in sampled.items() if tokens and r in self.requests])
+
+    def told(self, outputs: Any) -> list[Stats]:
+        """Return what operators are told with the answer to a step."""
+        return told(outputs, self.manager.step, admissions=self._counts_admissions)
 
     def report(self, r: str) -> None:
         """Report the tokens that a request was given since they were last reported."""

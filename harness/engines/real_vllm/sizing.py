@@ -60,7 +60,7 @@ def size(source: Source, header: TraceHeader, options: Options, interval: int | 
     specs = layer_specs(source, model, header.layout, options, whole)
     packed = any(isinstance(cache, Compressor) for cache in model.caches)
     try:
-        config = _configured(source, whole, specs, _mebibytes(memory) << 20, packed=packed)
+        config = configured(source, whole, specs, _mebibytes(memory) << 20, packed=packed)
     except (ValueError, AssertionError, NotImplementedError) as error:
         raise UsageError(f"vLLM {source.version} refuses {model.checkpoint}: {' '.join(str(error).split())}") from None
     settle(source, config, {"prefix_cache_retention_interval": interval})
@@ -84,7 +84,7 @@ def _mebibytes(memory: str) -> int:
     return int(memory)
 
 
-def _configured(source: Source, whole: Any, specs: dict[str, Any], memory: int, *, packed: bool) -> Any:
+def configured(source: Source, whole: Any, specs: dict[str, Any], memory: int, *, packed: bool) -> Any:
     """Return the scheduler's KVCacheConfig, made by the calls that vLLM's engine makes.
 
     `packed`: the kernels of the model take a block of all layers as one piece of memory, and nothing else.

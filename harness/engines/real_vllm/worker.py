@@ -189,7 +189,12 @@ def _alone_on_the_host(source: Source) -> None:
     if not hasattr(runner, "get_pp_group"):
         raise UsageError(f"vLLM {source.version}: its model runner has no get_pp_group, which this adapter does not know")
     runner.get_pp_group = _group_of_one  # type: ignore[attr-defined]
-    for name in ("utils.torch_utils", "v1.utils", "v1.worker.gpu_input_batch", RUNNER):
+    unpinned(RUNNER)
+
+
+def unpinned(*further: str) -> None:
+    """Let no buffer of vLLM's worker be pinned for a device; `further` are modules beside those that say so themselves."""
+    for name in ("utils.torch_utils", "v1.utils", "v1.worker.gpu_input_batch", *further):
         module: Any = importlib.import_module(f"vllm.{name}")
         if hasattr(module, "PIN_MEMORY"):
             module.PIN_MEMORY = False

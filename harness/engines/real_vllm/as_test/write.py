@@ -69,6 +69,8 @@ def as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str
         raise UsageError(f"--export pytest: {failed.anomaly} is neither a wrong read nor a lost hit; attach the trace instead")
     if "mutant" in options:
         raise UsageError("--export pytest: the fault is patched in, so a test of vLLM alone would pass; leave out mutant=")
+    if "hisparse" in options:
+        raise UsageError("--export pytest: a test with HiSparse's two pools is not written; attach the trace instead")
     source, header = load(options.get("source", "")), trace.header
     at = next((event for event in history.events if event.seq == failed.seq), None)
     until = failed if failed.anomaly != STATES or isinstance(at, Read) else failed._replace(seq=-1)
