@@ -12,8 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-RELEASES = {"qwen3-next": "4.57.6", "llama": "4.57.6", "lfm2": "5.2.0"}
-"""The release of transformers that makes each model."""
+RELEASES = {"qwen3-next": "4.57.6", "llama": "4.57.6", "lfm2": "5.2.0", "qwen3-next-wide": "4.57.6", "llama-narrow": "4.57.6"}
+"""The release of transformers that makes each model.
+
+The last two are asked for nothing but their capacity: their blocks weigh what the published vectors of `sizing` say.
+"""
 BYTES, SPECIAL = 256, ("<pad>", "<bos>", "<eos>", "<unk>")
 COMMON: dict[str, Any] = {
     "vocab_size": 272,
@@ -37,19 +40,29 @@ def model_of(name: str) -> Any:
     import torch
 
     torch.manual_seed(0)
-    made = {"qwen3-next": _qwen3_next, "lfm2": _lfm2, "llama": _llama}[name]()
-    return made.eval().float()
+    makers = {"qwen3-next": _qwen3_next, "lfm2": _lfm2, "llama": _llama}
+    makers |= {"qwen3-next-wide": _qwen3_next_wide, "llama-narrow": _llama_narrow}
+    return makers[name]().eval().float()
 
 
 def _qwen3_next() -> Any:
+    linear = {"linear_key_head_dim": 64, "linear_value_head_dim": 64, "linear_num_key_heads": 1, "linear_num_value_heads": 2}
+    return _qwen3_next_of(["linear_attention", "full_attention"] * 2, {**linear, "head_dim": 64})
+
+
+def _qwen3_next_wide() -> Any:
+    """Three layers of states to one of attention: a state weighs 102 KV blocks."""
+    linear = {"linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    return _qwen3_next_of(["linear_attention"] * 3 + ["full_attention"], {**linear, "head_dim": 32})
+
+
+def _qwen3_next_of(layers: list[str], heads: dict[str, Any]) -> Any:
     from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 
-    layers = ["linear_attention", "full_attention"] * 2
-    linear = {"linear_conv_kernel_dim": 4, "linear_key_head_dim": 64, "linear_value_head_dim": 64}
-    heads = {"linear_num_key_heads": 1, "linear_num_value_heads": 2, "head_dim": 64, "partial_rotary_factor": 0.5}
+    heads = {**heads, "linear_conv_kernel_dim": 4, "partial_rotary_factor": 0.5}
     dense = {"mlp_only_layers": list(range(4)), "num_experts": 4, "num_experts_per_tok": 2}
     experts = {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 64}
-    config = Qwen3NextConfig(num_hidden_layers=4, layer_types=layers, **linear, **heads, **dense, **experts, **COMMON)
+    config = Qwen3NextConfig(num_hidden_layers=4, layer_types=layers, **heads, **dense, **experts, **COMMON)
     return Qwen3NextForCausalLM(config)
 
 
@@ -64,6 +77,12 @@ def _llama() -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return LlamaForCausalLM(LlamaConfig(num_hidden_layers=2, head_dim=64, **COMMON))
+
+
+def _llama_narrow() -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, head_dim=32, **COMMON))
 
 
 def save_tokenizer(folder: Path) -> None:

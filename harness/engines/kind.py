@@ -19,6 +19,12 @@ Open = Callable[[TraceHeader, Mapping[str, str]], Engine]
 Answerer = Callable[[Mapping[str, str], Opening], Backend]
 Answer = Callable[[Any], Any]
 Answers = Callable[[str, Mapping[str, str]], Mapping[str, Answer]]
+Derived = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""What an engine makes of a configuration, by name. It raises UsageError for one that is refused, and `CannotAsk`."""
+
+
+class CannotAsk(Exception):
+    """A question of a vector makes no sense for an engine; the message says why. Whoever answers may raise it."""
 
 
 class Failed(NamedTuple):

@@ -8,14 +8,10 @@ from typing import Any
 
 import msgspec
 
-from harness.engines.kind import Answer
+from harness.engines.kind import Answer, CannotAsk, Derived
 from harness.engines.protocol import Engine
 from harness.trace.format import TraceHeader
 from harness.vectors.form import Flag, Kind
-
-
-class CannotAsk(Exception):
-    """The question makes no sense for an engine; the message says why. Whoever answers may raise it."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +51,8 @@ class Questions:
     answers: Callable[[Mapping[str, str]], Mapping[str, Answer]] = lambda options: {}
     answers_of: Callable[[Callable[[TraceHeader], Engine]], Mapping[str, Answer]] | None = None
     """Given how an engine of the policy's shape is opened for a trace: how that engine answers."""
+    answers_derived: Callable[[Derived], Mapping[str, Answer]] | None = None
+    """Given what an engine makes of a configuration: how that engine answers."""
 
 
 def rules_alone(

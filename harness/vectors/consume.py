@@ -19,11 +19,10 @@ import msgspec
 
 from harness._util.errors import EngineMissing, UsageError
 from harness.engines.faults import misfit
-from harness.engines.kind import Answer
+from harness.engines.kind import Answer, CannotAsk
 from harness.engines.registry import MUTANT, EngineSpec
 from harness.run.execute import drive
 from harness.trace.format import Op, Trace
-from harness.vectors.case import CannotAsk
 from harness.vectors.fill import refused_as
 from harness.vectors.form import File, LifecycleInput, LifecycleVector, LookupExpected, Vector
 from harness.vectors.lifecycle import Comparison, Recorder

@@ -6,6 +6,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,16 +14,20 @@ import pytest
 from harness._util.data import fixtures
 from harness._util.errors import EngineMissing, UsageError
 from harness.engines.child.engine import Isolation
-from harness.engines.openvino_genai.kind import MODELS, configurations, multiplier_of
+from harness.engines.openvino_genai.kind import MODELS, configurations, further
+from harness.engines.openvino_genai.settings import KV_BLOCK, multiplier_of, settings_of
 from harness.engines.registry import EngineSpec, parse
+from harness.history.events import Answer
 from harness.history.validate import load_trace
 from harness.run.answers import runs
 from harness.trace.answer_stories import write
-from harness.trace.format import GroupSpec, Layout, Trace
+from harness.trace.configurations import Configuration
+from harness.trace.format import Finish, GroupSpec, Layout, Op, Submit, Trace
 
 FINDINGS = {
     "exact-replay": "answer-differs",
     "replay-of-a-short-answer": "died",
+    "replay-of-a-short-answer-whole": "answer-differs",
     "two-behind-one-tail": "answer-differs",
     "parted-behind-a-kv-block": "answer-differs",
     "preempted": "answer-differs",
@@ -63,6 +68,28 @@ def test_attention_alone_has_two_of_them(name: str) -> None:
 
 
 @installed
+@pytest.mark.parametrize("story", ["conversations", "siblings"])
+@pytest.mark.parametrize("configuration", further(), ids=lambda configuration: configuration.name)
+def test_further_settings_restore_and_answer_right(configuration: Configuration, story: str) -> None:
+    """Prompts that are computed whole, steps of one token, an unset multiplier, pools that are set or grow."""
+    trace = write(configuration.shape("answers"), story, 0)
+    for model in ("lfm2", "llama"):
+        result = runs(trace, engine(f"model={model}"))
+        assert result.findings == [] and result.activity.hits > 0
+
+
+@installed
+def test_a_model_whose_states_are_heavy_derives_a_long_interval() -> None:
+    """With the multiplier unset a prompt resumes at 102 KV blocks, and at no multiple of 8 in front of it."""
+    header = msgspec.structs.replace(write(further()[3].shape("answers"), "idle", 0).header, pages=1024)
+    asked = {"a": f"a:{102 * KV_BLOCK + 40}", "b": "a:3200 b:30", "c": "a:3265 c:30"}
+    ops = [op for r, prompt in asked.items() for op in (Submit(r, prompt, generate=2), Finish(r))]
+    result = runs(Trace(header, list[Op](ops)), engine("model=qwen3-next-wide"))
+    restored = {event.r: event.restored for event in result.history.events if isinstance(event, Answer)}
+    assert (result.findings, restored) == ([], {"a": 0, "b": 0, "c": 102 * KV_BLOCK})
+
+
+@installed
 def test_what_it_restores_is_told_exactly() -> None:
     """Hits are found at every block of the conversations, and none without the cache."""
     trace = write(configurations()[0].shape("answers"), "conversations", 0)
@@ -83,10 +110,13 @@ def test_findings_are_stored_as_traces_of_a_layout_that_the_engine_takes(name: s
         (Layout("odd", [GroupSpec("full", 32), GroupSpec("recurrent", 33)]), "", "layout odd does not fit"),
         (configurations()[0].layout, "model=gpt", "model is one of"),
         (configurations()[0].layout, "caching=maybe", "caching is on or off"),
+        (configurations()[0].layout, "settings=all", "settings is usual or more"),
         (configurations()[0].layout, "models=nowhere", "ci/stage_openvino.sh makes them"),
     ],
 )
-def test_what_does_not_fit_is_one_line(layout: Layout, model: str, told: str, tmp_path: Path, monkeypatch) -> None:
+def test_what_does_not_fit_is_one_line(
+    layout: Layout, model: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before anything is imported."""
     (tmp_path / "qwen3-next").mkdir()
     (tmp_path / "qwen3-next" / "openvino_model.xml").touch()
@@ -97,7 +127,7 @@ def test_what_does_not_fit_is_one_line(layout: Layout, model: str, told: str, tm
         parse(f"openvino-genai:{model}").open(msgspec.structs.replace(header, layout=layout))
 
 
-def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch) -> None:
+def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an engine that is missing, not a broken one."""
     (tmp_path / "qwen3-next").mkdir()
     (tmp_path / "qwen3-next" / "openvino_model.xml").touch()
@@ -105,3 +135,34 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch
     header = write(configurations()[0].shape("answers"), "idle", 0).header
     with pytest.raises(EngineMissing, match=r"pip install 'cachewitness\[openvino\]'"):
         parse(f"openvino-genai:models={tmp_path}").open(header)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"dynamic_split_fuse": "off"}, "dynamic_split_fuse of a trace is true or false, not 'off'"),
+        ({"dynamic_split_fuse": False, "chunk": 64}, "a prompt is computed in one step; leave the option chunk"),
+        ({"cache_interval_multiplier": 8}, "cache_interval_multiplier of a trace is layout or unset, not 8"),
+        ({"pools": "large"}, "pools of a trace is fixed or dynamic, not 'large'"),
+        ({"pools": "dynamic", "num_linear_attention_blocks": 4}, "pools that grow have no number of states"),
+        ({"num_linear_attention_blocks": 0}, "num_linear_attention_blocks of a trace is a number of at least 1, not 0"),
+        ({"max_num_seqs": True}, "max_num_seqs of a trace is a number of at least 1, not True"),
+        ({"chunk": 0}, "chunk is a number of tokens, 1 or more, not 0"),
+        ({"cache_size": 1}, "not cache_size"),
+    ],
+)
+def test_an_option_of_a_trace_that_does_not_fit_is_one_line(options: dict[str, Any], told: str) -> None:
+    """Values that nothing is documented of are refused, and what would do nothing."""
+    header = write(configurations()[0].shape("answers"), "idle", 0).header
+    with pytest.raises(UsageError, match=told) as refused:
+        settings_of(msgspec.structs.replace(header, options=options))
+    assert "\n" not in str(refused.value)
+
+
+def test_what_a_trace_does_not_set_is_left_as_it_is() -> None:
+    """And what it sets reaches the pipeline's configuration."""
+    header = write(configurations()[1].shape("answers"), "idle", 0).header
+    assert settings_of(header) == (header.pages, 100, True, 2, 0, 16)
+    assert settings_of(write(further()[1].shape("answers"), "idle", 0).header)[2:] == (False, 2, 0, 2)
+    assert settings_of(write(further()[3].shape("answers"), "idle", 0).header)[1:] == (8192, True, 0, 0, 16)
+    assert settings_of(write(further()[6].shape("answers"), "idle", 0).header)[0] == 0

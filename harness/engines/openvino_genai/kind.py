@@ -6,19 +6,34 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness._util.errors import EngineMissing, UsageError
-from harness.engines.answering import chosen
-from harness.engines.kind import EngineKind, WrittenFor
+from harness._util.errors import EngineMissing
+from harness.engines import policy as policies
+from harness.engines.answering import chosen, needs
+from harness.engines.kind import Answer, EngineKind, WrittenFor
+from harness.engines.openvino_genai.capacity import derives
+from harness.engines.openvino_genai.settings import (
+    KV_BLOCK,
+    MAX_SEQUENCES,
+    MULTIPLIER,
+    NAME,
+    POOLS,
+    SPLIT_FUSE,
+    STATES,
+    settings_of,
+)
 from harness.engines.protocol import Engine
+from harness.trace.avoided import CHUNK
 from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, TraceHeader
 
-KV_BLOCK = 32
-"""Tokens of a KV block on a CPU, which no option changes."""
 MODELS = "CACHEWITNESS_OPENVINO_MODELS"
 """The environment variable that names the folder of the models."""
 INSTALL, MODELS_MADE = "pip install 'cachewitness[openvino]'", "ci/stage_openvino.sh"
 HYBRID, ATTENTION = ("qwen3-next", "lfm2"), "llama"
+SIZED = ("qwen3-next-wide", "llama-narrow")
+"""Models whose blocks weigh what the published vectors of `sizing` say: a hybrid one, and one of attention alone."""
+KNOWN, POLICY = (*HYBRID, ATTENTION, *SIZED), "openvino_genai"
+SETTINGS = ("usual", "more")
 SHRINKING = 250
 """Traces that are tried in search of a smaller one: each opens a pipeline, which takes a third of a second."""
 
@@ -28,38 +43,64 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
     Raises EngineMissing without the package or the model, UsageError for what the engine does not take.
     """
-    model = chosen("openvino-genai", options, "model", (*HYBRID, ATTENTION))
-    caching = chosen("openvino-genai", options, "caching", ("on", "off")) == "on"
-    multiplier = multiplier_of(header.layout)
+    model = chosen(NAME, options, "model", KNOWN)
+    caching = chosen(NAME, options, "caching", ("on", "off")) == "on"
+    chosen(NAME, options, "settings", SETTINGS)
+    settings = settings_of(header)
+    path = _made(model, options)
+    try:
+        from harness.engines.openvino_genai.pipeline import Pipeline
+    except ImportError as error:
+        raise EngineMissing(f"--engine {NAME}: needs openvino-genai ({error}); {INSTALL}", INSTALL) from None
+    return Pipeline(header, path, settings, caching=caching, hybrid=model not in (ATTENTION, *SIZED[1:]))
+
+
+def _made(model: str, options: Mapping[str, str]) -> Path:
+    """Return where a model lies. Raises EngineMissing if it is not there."""
     folder = options.get("models") or os.environ.get(MODELS, "")
     path = Path(folder) / model
     if not folder or not (path / "openvino_model.xml").is_file():
         where = f"{path} has none" if folder else f"name their folder, models=DIR or {MODELS}"
-        raise EngineMissing(f"--engine openvino-genai: needs the model {model}: {where}; {MODELS_MADE} makes them", MODELS_MADE)
-    try:
-        from harness.engines.openvino_genai.pipeline import Pipeline
-    except ImportError as error:
-        raise EngineMissing(f"--engine openvino-genai: needs openvino-genai ({error}); {INSTALL}", INSTALL) from None
-    return Pipeline(header, path, caching=caching, multiplier=multiplier)
+        raise EngineMissing(f"--engine {NAME}: needs the model {model}: {where}; {MODELS_MADE} makes them", MODELS_MADE)
+    return path
 
 
-def multiplier_of(layout: Layout) -> int:
-    """Return how many KV blocks lie between two snapshots. Raises UsageError for a layout that OpenVINO GenAI cannot have."""
-    blocks = {group.kind: group.block_size for group in layout.groups}
-    snapshots = blocks.get("recurrent", 0)
-    if blocks.get("full") != KV_BLOCK or len(layout.groups) != 2 or not snapshots or snapshots % KV_BLOCK:
-        needs = f"a full group of {KV_BLOCK} tokens and a recurrent group of a multiple of that"
-        raise UsageError(f"--engine openvino-genai: layout {layout.name} does not fit: it needs {needs}")
-    return snapshots // KV_BLOCK
+def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answer]:
+    """Return how the engine answers vectors: by what a pipeline derives from a configuration. Raises EngineMissing."""
+    asked = policies.get(policy).questions
+    if policy != POLICY or asked is None:
+        return {}
+    path = _made(chosen(NAME, options, "model", KNOWN), options)
+    needs(NAME, ["openvino_genai"], INSTALL)
+    answers: Mapping[str, Answer] = asked().answers_derived(derives(path))
+    return answers
 
 
 def configurations() -> list[Configuration]:
-    """Return what a run takes: snapshots at every block, prompts cut into chunks, and longer intervals."""
+    """Return what a run usually takes: snapshots at every block, prompts cut into chunks, and longer intervals."""
     return [
         Configuration(_layout(1), {}, ""),
-        Configuration(_layout(2), {"chunk": 100}, ""),
-        Configuration(_layout(4), {"chunk": 256}, ""),
+        Configuration(_layout(2), {CHUNK: 100}, ""),
+        Configuration(_layout(4), {CHUNK: 256}, ""),
     ]
+
+
+def further() -> list[Configuration]:
+    """Return what the option `settings=more` takes: what OpenVINO GenAI can be set to beside that, each in turn."""
+    return [
+        Configuration(_layout(1), {SPLIT_FUSE: False}, ""),
+        Configuration(_layout(2), {SPLIT_FUSE: False, MAX_SEQUENCES: 2}, ""),
+        Configuration(_layout(2), {CHUNK: 1}, ""),
+        Configuration(_layout(8), {MULTIPLIER: "unset", CHUNK: 8192}, ""),
+        Configuration(_layout(8), {}, ""),
+        Configuration(_layout(1), {STATES: 24}, ""),
+        Configuration(_layout(2), {POOLS: "dynamic"}, ""),
+    ]
+
+
+def chosen_configurations(options: Mapping[str, str]) -> list[Configuration]:
+    """Return what a run takes by the option `settings` of the engine's name."""
+    return further() if options.get("settings") == SETTINGS[1] else configurations()
 
 
 def _layout(multiplier: int) -> Layout:
@@ -69,18 +110,21 @@ def _layout(multiplier: int) -> Layout:
 
 
 ENGINE = EngineKind(
-    name="openvino-genai",
+    name=NAME,
     summary="the installed OpenVINO GenAI's continuous batching on tiny hybrid models",
     heights=("answers",),
     open=open_engine,
     options={
-        "model": f"{', '.join(HYBRID)} (default: the first), or {ATTENTION}: attention alone",
+        "model": f"{', '.join(HYBRID)} (default: the first), {ATTENTION}: attention alone; for vectors {' or '.join(SIZED)}",
         "models": f"the folder of the models; default: {MODELS}",
         "caching": "on (default), or off: the uncached twin",
+        "settings": "usual (default), or more: a run takes the further configurations of docs/engines.md instead",
     },
     policies=None,
     replays=False,
+    answers=answer_vectors,
     configurations=configurations,
+    configured=chosen_configurations,
     cold={"caching": "off"},
     controls={"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}},
     shrinking=SHRINKING,

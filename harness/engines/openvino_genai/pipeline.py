@@ -14,21 +14,19 @@ import numpy as np
 import openvino
 import openvino_genai as genai
 
-from harness.engines.answering import chunk_of, declared, takes
+from harness.engines.answering import declared
 from harness.engines.failure import native
+from harness.engines.openvino_genai.settings import NAME, Settings
 from harness.history.events import Answer, Answering, Ended, Event, Header, Rules
 from harness.trace.format import Abort, Finish, Op, Step, Submit, TraceHeader
 
 VOCABULARY = 256
 """Ids below the special ones."""
 FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-UNSPLIT = 1 << 16
-"""Tokens of a step if a trace does not limit them."""
-SEQUENCES = 16
 
 
 @dataclass
-class _Asked:
+class Asked:
     """A request under way: its handle, the length of its prompt, and what was read from the handle so far."""
 
     handle: Any
@@ -63,20 +61,22 @@ class _Asked:
 class Pipeline:
     """The pipeline as an engine at answers height. `pages` of a trace are KV blocks, from which OpenVINO sizes the states."""
 
-    def __init__(self, header: TraceHeader, model: Path, *, caching: bool, multiplier: int) -> None:
-        takes("openvino-genai", header, ("chunk",))
+    def __init__(self, header: TraceHeader, model: Path, settings: Settings, *, caching: bool, hybrid: bool) -> None:
         config = genai.SchedulerConfig()
-        config.num_kv_blocks = header.pages
-        config.max_num_batched_tokens = chunk_of("openvino-genai", header, UNSPLIT)
-        config.max_num_seqs = SEQUENCES
+        config.num_kv_blocks = settings.kv_blocks
+        config.max_num_batched_tokens = settings.chunk
+        config.max_num_seqs = settings.sequences
+        config.dynamic_split_fuse = settings.split_fuse
         config.enable_prefix_caching = caching
-        if caching:
-            config.cache_interval_multiplier = multiplier
+        if caching and settings.multiplier:
+            config.cache_interval_multiplier = settings.multiplier
+        if caching and hybrid:
+            config.num_linear_attention_blocks = settings.states
         self._pipeline = genai.ContinuousBatchingPipeline(str(model), config, "CPU", FLOAT32)
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, Asked] = {}
         self._count = 0
         rules = Rules(caching=caching, answering=Answering("float32", VOCABULARY))
-        self._header = declared("openvino-genai", header, rules, version=genai.__version__)
+        self._header = declared(NAME, header, rules, version=genai.__version__)
 
     def describe(self) -> Header:
         """Return what the engine declares."""
@@ -115,7 +115,7 @@ class Pipeline:
         asked.logprobs, asked.echo = 1, True
         self._count += 1
         ids = openvino.Tensor(np.asarray([op.tokens], dtype=np.int64))
-        self._asked[op.r] = _Asked(self._pipeline.add_request(self._count, ids, asked), len(op.tokens))
+        self._asked[op.r] = Asked(self._pipeline.add_request(self._count, ids, asked), len(op.tokens))
 
     def _step(self) -> bool:
         """Let the pipeline make a step; return whether there was anything to do."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness._util.errors import UsageError
-from harness.engines.kind import Answer
+from harness.engines.kind import Answer, Derived
 from harness.policies.openvino_genai.vectors import cases
 from harness.vectors.case import Questions, rules_alone
 from harness.vectors.form import LookupExpected, LookupInput, SizingExpected, SizingInput, SplitExpected, SplitInput
@@ -81,6 +81,15 @@ def answers(options: Mapping[str, str]) -> Mapping[str, Answer]:
     return rules_alone(known, options, by_release=("sizing",))
 
 
+def answers_derived(derived: Derived) -> Mapping[str, Answer]:
+    """Return who answers for an engine that says what it derives from a configuration."""
+
+    def answered(question: SizingInput) -> SizingExpected:
+        return SizingExpected(dict(derived(question.config)))
+
+    return {"sizing": answered}
+
+
 QUESTIONS = Questions(
     cases={
         "sizing": cases.sizing_cases,
@@ -90,4 +99,5 @@ QUESTIONS = Questions(
     },
     flags=cases.FLAGS,
     answers=answers,
+    answers_derived=answers_derived,
 )

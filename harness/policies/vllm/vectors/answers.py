@@ -16,13 +16,13 @@ from harness._util.errors import UsageError
 from harness.engines.drift import takes
 from harness.engines.driver import Driver
 from harness.engines.fault_tools import adapter, core
-from harness.engines.kind import Answer
+from harness.engines.kind import Answer, CannotAsk
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec, kinds
 from harness.policies.vllm.vectors import cases
 from harness.policies.vllm.vectors.lookup_cases import lookup_cases
 from harness.trace.format import GroupSpec, Layout, Submit, TraceHeader
-from harness.vectors.case import CannotAsk, Questions
+from harness.vectors.case import Questions
 from harness.vectors.form import (
     LookupExpected,
     LookupInput,
