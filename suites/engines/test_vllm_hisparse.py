@@ -35,6 +35,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"max_num_batched_tokens": 32},
     {"async_depth": 1},
     {"tier_pages": 16, "tier_delay": 2, "scheduling_policy": "priority"},
+    {"hash_block_size": 2},
 ]
 SEEDS, LONGEST = 12, 120
 """A trace of more operations is left out: it takes as long as all others."""

@@ -138,7 +138,11 @@ class Books:
 
 
 def _keyed(pool: Any) -> Iterator[tuple[int, Hashable]]:
-    return ((block.block_id, block.block_hash) for block in pool.blocks if block.block_hash is not None)
+    """Yield the blocks of a pool that have keys, with each: a block that is keyed in parts has further ones."""
+    for block in pool.blocks:
+        if block.block_hash is not None:
+            yield block.block_id, block.block_hash
+            yield from ((block.block_id, key) for key in pool.cached_block_hashes_by_block.get(block.block_id, ()))
 
 
 def _count(pool: Any, read: Iterable[int]) -> Count:
