@@ -107,9 +107,8 @@ def fuzz(
             raise UsageError("--exhaustive: nothing is drawn; leave out " + ("--operations" if operations else "--seed"))
         if expected:
             raise UsageError("--expected: an exhaustive search has no list; it ends at its first failure")
-        if isolate.asked == "yes":
-            raise UsageError("--isolate yes: --exhaustive reads states off an engine in its own process; leave one of them out")
-        return _exhaustive(engine_of(engine, policy, release=release), policy, layouts, options, bound, seconds, jobs, as_json)
+        spec = engine_of(engine, policy, isolate=isolate, release=release)
+        return _exhaustive(spec, policy, layouts, options, bound, seconds, jobs, as_json)
     if bound:
         raise UsageError("--bound: belongs to --exhaustive")
     from harness.fuzz import terminal as told
@@ -201,10 +200,9 @@ def _exhaustive(
 
     chosen = options_of(options)
     configurations = [Configuration(load(name), chosen) for name in dict.fromkeys(layouts)]
-    configurations = configurations or [
-        Configuration(configuration.layout, configuration.options | chosen) for configuration in CONFIGURATIONS
-    ]
+    configurations = configurations or [Configuration(one.layout, one.options | chosen) for one in CONFIGURATIONS if chosen]
     check(spec, policy, configurations)
+    configurations = configurations or list(CONFIGURATIONS)
     limits, canary = bound_of(bound), sought()
     progress = _Progress()
     try:

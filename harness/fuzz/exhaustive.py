@@ -2,7 +2,7 @@
 
 A task is a configuration, a height and the first prompt; what a task finds does not depend on the others, so the result is the
 same however many processes share the work. States must be comparable, which `fingerprint` defines for the reference of `vllm`
-alone.
+alone: another engine of that policy has the reference beside it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.synchronize import Event
 
-from harness._util.errors import UsageError
+from harness._util.errors import EngineBroken, UsageError
 from harness._util.names import nearest
 from harness._util.workers import workers
+from harness.engines.child.engine import Isolation
 from harness.engines.registry import EngineSpec, parse
 from harness.fuzz.campaign import shrink
 from harness.fuzz.explore import Found, explore
 from harness.fuzz.scope import CONFIGURATIONS, Bound, Scope
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Submit
-from harness.verdict.summary import Failure
+from harness.verdict.summary import Failure, NotRun
 
 POLICY = "vllm"
 PROCESSES = 2
-UNTOLD = ("async_depth", "tier_pages", "tier_delay")
+ASKED = {"manager": ("preempt", "reset", "withdraw"), "scheduler": ("abort", "preempt", "reset", "withdraw")}
+"""What a search asks for that an engine need not be able to do."""
+UNTOLD = ("tier_delay",)
 """Options whose state the fingerprint does not read."""
 Progress = Callable[[int, int], None]
 
@@ -43,6 +46,7 @@ class Covered:
     states: set[bytes] = field(default_factory=set)
     transitions: int = 0
     operations: int = 0
+    hits: int = 0
     depth: int = 0
     complete: bool = True
 
@@ -51,6 +55,7 @@ class Covered:
         self.states |= found.states
         self.transitions += found.transitions
         self.operations += found.operations
+        self.hits += found.hits
         self.depth = max(self.depth, found.depth)
         self.complete &= found.complete
 
@@ -64,11 +69,18 @@ class Coverage:
     failure: Failure | None = None
     interrupted: bool = False
     seconds: float = 0.0
+    not_run: list[NotRun] = field(default_factory=list)
+    """What the engine cannot be asked, and why."""
 
     @property
     def complete(self) -> bool:
         """Whether nothing within the bound was left out."""
         return self.failure is None and not self.interrupted and all(one.complete for one in self.covered)
+
+    @property
+    def hits(self) -> int:
+        """How many look-ups of the engine hit something."""
+        return sum(one.hits for one in self.covered)
 
 
 BOUND_MAX = 64
@@ -93,16 +105,43 @@ def bound_of(text: str) -> Bound:
 
 
 def check(engine: EngineSpec, policy: str, configurations: Sequence[Configuration]) -> None:
-    """Raise UsageError for what cannot be searched exhaustively."""
-    if engine.kind.name != "reference" or policy != POLICY:
-        raise UsageError(
-            f"--exhaustive: states are read off the reference of {POLICY} alone, not off {engine.kind.name}, {policy}"
-        )
+    """Raise UsageError for what cannot be searched exhaustively, and if the engine refuses every one of the configurations."""
+    if policy != POLICY or not engine.kind.follows(POLICY) or "manager" not in engine.kind.heights:
+        raise UsageError(f"--exhaustive: states are those of the reference of {POLICY}, not of {engine.kind.name}, {policy}")
+    refusals = []
+    height: Height = "scheduler" if "scheduler" in engine.kind.heights else "manager"
     for configuration in configurations:
         for name in UNTOLD:
             if configuration.options.get(name):
                 raise UsageError(f"--exhaustive: option {name!r} is not searched exhaustively; fuzz without --exhaustive")
-        engine.open(Scope(configuration, "scheduler", Bound()).header()).close()
+        try:
+            engine.open(Scope(configuration, height, Bound()).header()).close()
+        except EngineBroken:
+            raise
+        except UsageError as error:
+            refusals.append(error)
+    if configurations and len(refusals) == len(configurations):
+        raise refusals[0]
+
+
+def _asked(engine: EngineSpec, scopes: Sequence[Scope]) -> tuple[list[Scope], list[NotRun]]:
+    """Return the scopes that the engine takes, and what is not run: scopes that it refuses, and what it cannot be asked."""
+    taken, told = [], Counter[tuple[str, str]]()
+    for scope in scopes:
+        try:
+            opened = engine.open(scope.header())
+        except EngineBroken:
+            raise
+        except UsageError as error:
+            told[f"configuration {scope.name}", str(error)] += 1
+            continue
+        header = opened.describe()
+        opened.close()
+        taken.append(scope)
+        for name in ASKED[scope.height]:
+            if name not in header.capabilities:
+                told[name, header.not_applicable.get(name, "the engine cannot")] += 1
+    return taken, [NotRun(what, why, count) for (what, why), count in told.items()]
 
 
 def search(
@@ -121,9 +160,9 @@ def search(
     """
     started = time.monotonic()
     deadline = started + seconds if seconds else 0.0
-    coverage = Coverage(
-        bound, [Covered(Scope(configuration, height, bound)) for configuration in configurations for height in heights]
-    )
+    scopes = [Scope(one, height, bound) for one in configurations for height in heights if one.runs_at(height)]
+    scopes, not_run = _asked(engine, [scope for scope in scopes if scope.height in engine.kind.heights])
+    coverage = Coverage(bound, [Covered(scope) for scope in scopes], not_run=not_run)
     left = Counter({id(covered): len(list(covered.scope.first())) for covered in coverage.covered})
     try:
         _search(engine, coverage, left, deadline, told, processes)
@@ -144,7 +183,9 @@ def _search(
     enough = multiprocessing.Event()
     tasks = [(covered, first) for covered in coverage.covered for first in covered.scope.first()]
     with workers(processes, _begin, enough) as pool:
-        futures = [pool.submit(_task, engine.text, covered.scope, first, deadline) for covered, first in tasks]
+        futures = [
+            pool.submit(_task, engine.text, engine.isolation, covered.scope, first, deadline) for covered, first in tasks
+        ]
         for done, ((covered, _), future) in enumerate(zip(tasks, futures, strict=True), start=1):
             found = future.result()
             covered.add(found)
@@ -165,8 +206,8 @@ def _begin(enough: Event) -> None:
     _enough = enough
 
 
-def _task(engine: str, scope: Scope, first: Submit, deadline: float) -> Found:
+def _task(engine: str, isolation: Isolation | None, scope: Scope, first: Submit, deadline: float) -> Found:
     def stop() -> bool:
         return bool(deadline and time.monotonic() > deadline) or (_enough is not None and _enough.is_set())
 
-    return explore(parse(engine), scope, (first,), stop=stop)
+    return explore(replace(parse(engine), isolation=isolation), scope, (first,), stop=stop)

@@ -2,6 +2,9 @@
 
 The search returns to a state by running its trace again on a fresh engine. That works for engines with a planted fault, whose
 patches a copy would not have, and it is faster than copying the whole engine.
+
+Any engine that can be rebuilt from a trace is searched this way: the reference goes beside it and says which states there are,
+and everything that can be asked in each of them is asked of the engine. What the engine alone keeps in mind is not seen.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ from dataclasses import dataclass, field
 
 from harness.checkers import OF_PAGES
 from harness.checkers.finding import Finding
-from harness.engines.registry import EngineSpec
+from harness.engines.protocol import Engine
+from harness.engines.registry import EngineSpec, parse
 from harness.fuzz.fingerprint import fingerprint
 from harness.fuzz.scope import Scope
 from harness.history.worker import Worker
+from harness.ledger.ledger import Ledger
 from harness.run.execute import Applicable, Observer, applied
+from harness.trace.capabilities import lacking
 from harness.trace.format import Op, Trace
 
 Path = tuple[Op, ...]
@@ -28,53 +34,103 @@ WALK_MAX, WAY_MAX, NEAR_MAX = 24, 4, 120
 class Found:
     """What a search came to: states met, operations tried from them, the longest shortest way to a state.
 
-    `states` are the fingerprints, so that those of several searches can be counted once. `complete`: nothing was left.
+    `states` are the fingerprints, so that those of several searches can be counted once. `hits` are those of the engine.
+    `complete`: nothing was left.
     """
 
     states: set[bytes] = field(default_factory=set)
     transitions: int = 0
     operations: int = 0
+    hits: int = 0
     depth: int = 0
     complete: bool = False
     failure: tuple[Trace, Finding] | None = None
 
 
-class Position:
-    """An engine in some state of a scope, and those who watch it."""
+class Watched:
+    """An engine in some state of a scope, and those who judge it."""
 
-    def __init__(self, spec: EngineSpec, scope: Scope) -> None:
-        self.engine = spec.open(scope.header())
-        header = self.engine.describe()
-        vocabulary = self.engine._vocabulary  # type: ignore[attr-defined]
-        for text in scope.texts():
-            vocabulary.token(text, 0)
+    def __init__(self, engine: Engine) -> None:
+        self.engine, header = engine, engine.describe()
         self._worker, self._applicable = Worker(header), Applicable()
-        self._checkers = [kind() for kind in OF_PAGES]
-        self._observer = Observer(header, self._checkers, keep=False)
-        self._scope, self._count = scope, 0
+        self.checkers = [kind() for kind in OF_PAGES]
+        self._observer = Observer(header, self.checkers, keep=False)
+        self._count = 0
 
-    def take(self, op: Op) -> list[Finding]:
-        """Carry out one operation; return what was found so far."""
+    @property
+    def ledger(self) -> Ledger:
+        """What is known of its pages and requests."""
+        return self._observer.panel.ledger
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found so far."""
+        return self._observer.findings
+
+    @property
+    def hits(self) -> int:
+        """How many look-ups hit something so far."""
+        return self._observer.activity.hits
+
+    def take(self, op: Op) -> None:
+        """Carry out one operation."""
         asked = self._applicable.filter(op)
         if asked is not None:
             events = applied(self.engine, asked, self._count, self._observer)
             if events is not None:
                 self._observer.see(self._worker.extend(events), self._count)
         self._count += 1
-        return self._observer.findings
 
     def crashed(self) -> str:
         """Return what a checker crashed with; empty if none did."""
         return next((tally.crashed for tally in self._observer.panel.tallies.values() if tally.crashed), "")
 
+
+class Position:
+    """An engine in some state of a scope. The state is that of the reference, which another engine has beside it."""
+
+    def __init__(self, spec: EngineSpec, scope: Scope) -> None:
+        self._scope, header = scope, scope.header()
+        self._judged = Watched(spec.open(header))
+        self._named = self._judged if read_off(spec) else Watched(parse("reference").open(header))
+        self._capabilities = self._judged.engine.describe().capabilities
+        vocabulary = self._named.engine._vocabulary  # type: ignore[attr-defined]
+        for text in scope.texts():
+            vocabulary.token(text, 0)
+
+    def take(self, op: Op) -> list[Finding]:
+        """Carry out one operation; return what was found so far."""
+        for one in (self._judged,) if self._named is self._judged else (self._judged, self._named):
+            one.take(op)
+        return self._judged.findings
+
+    def crashed(self) -> str:
+        """Return what a checker crashed with; empty if none did."""
+        return self._judged.crashed()
+
+    def hits(self) -> int:
+        """Return how many look-ups of the engine hit something on the way here."""
+        return self._judged.hits
+
     def offered(self) -> list[Op]:
-        """Return what can be asked next."""
-        return self._scope.operations(self._observer.panel.ledger)
+        """Return what can be asked next of an engine with these capabilities."""
+        header = self._scope.header()
+        ops = self._scope.operations(self._named.ledger)
+        return [op for op in ops if not lacking(Trace(header, [op]), self._capabilities)]
 
     def fingerprint(self) -> bytes:
         """Return the name of the state."""
-        ledger = self._observer.panel.ledger
-        return fingerprint(self.engine, ledger, self._checkers, last=self._scope.last(ledger))
+        named = self._named
+        return fingerprint(named.engine, named.ledger, named.checkers, last=self._scope.last(named.ledger))
+
+    def close(self) -> None:
+        """Let go of the engine."""
+        self._judged.engine.close()
+
+
+def read_off(spec: EngineSpec) -> bool:
+    """Whether states are read off the engine itself: off the reference, in this process. Others have it beside them."""
+    return spec.kind.is_reference and spec.isolation is None
 
 
 def reached(spec: EngineSpec, scope: Scope, path: Path) -> Position:
@@ -141,6 +197,7 @@ def explore(
     found, walk = Found(), _Walk()
     position = reached(spec, scope, start)
     walk.meet(position.fingerprint(), start, position)
+    position.close()
     while (name := walk.next()) is not None and not found.failure:
         if stop():
             break
@@ -158,6 +215,22 @@ def _walk(
     path = walk.paths[name]
     position = reached(spec, scope, path)
     found.operations += len(path)
+    try:
+        _onward(position, walk, found, scope, name, on_merge)
+    finally:
+        position.close()
+    found.hits += position.hits()
+
+
+def _onward(
+    position: Position,
+    walk: _Walk,
+    found: Found,
+    scope: Scope,
+    name: bytes,
+    on_merge: Callable[[Path, Path], None] | None,
+) -> None:
+    path = walk.paths[name]
     while len(path) < len(walk.paths[name]) + WALK_MAX and (way := walk.onward(name)) is not None:
         for op in way:
             position.take(op)

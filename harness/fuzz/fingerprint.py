@@ -25,9 +25,12 @@ from harness.checkers.ownership import Ownership
 from harness.checkers.progress import Progress
 from harness.checkers.protocol import Checker
 from harness.checkers.retention import IntervalSparsity, ReplayBoundaryRetained, replay_needs
+from harness.engines.observe_tier import TIER
+from harness.history.events import StepBegin
 from harness.ledger.ledger import Ledger
 from harness.ledger.records import NOTHING, PageRecord
 from harness.ledger.requests import RequestRecord
+from reference_impl.vllm.scheduler import SchedulerOutput
 
 _FORGOTTEN_BY_A_STEP = {"cached_blocks_this_step", "new_block_ids"}
 _OF_A_REQUEST_ELSEWHERE = {"block_hashes", "num_preemptions"}
@@ -58,6 +61,7 @@ class _View:
         self._pool = self._manager.block_pool
         self._singles = self._manager.coordinator.single_type_managers
         self._names: dict[int, int] = {self._pool.null_block.block_id: 0}
+        self._places: dict[int, int] = {}
         self._nodes: dict[int, bytes] = {}
 
     def _name(self, page: int) -> int:
@@ -82,6 +86,7 @@ class _View:
     def engine(self) -> Any:
         """Return what the policy keeps."""
         requests, queues = self._requests()
+        in_flight = self._in_flight()
         tables = [self._single(single) for single in self._singles]
         queue = [self._name(page) for page in self._pool.free_block_queue]
         index = self._pool.cached_block_hash_to_block
@@ -97,7 +102,49 @@ class _View:
             for block in (self._pool.blocks[page],)
             for companions in (getattr(block, "companions", ()),)
         ]
-        return requests, queues, tables, queue, found, blocks, self._rendered(self._manager._adopted_from)
+        return (
+            requests,
+            queues,
+            in_flight,
+            tables,
+            queue,
+            found,
+            blocks,
+            self._rendered(self._manager._adopted_from),
+            self._tier(),
+        )
+
+    def _tier(self) -> Any:
+        """Return what a second tier keeps, in the order in which its places are given away, and what is due to be stored."""
+        tier = getattr(self._manager, "tier", None)
+        if tier is None:
+            return ()
+        cached = [(key, place.block_id, place.num_copies) for key, place in tier._cached.items()]
+        for page in (*(page for _, page, _ in cached), *(place.block_id for place in reversed(tier._free))):
+            self._places.setdefault(page, len(self._places))
+        due = [(r, self._name(block.block_id), key) for r, block, key in self._manager.tiered_pool.keys_to_store]
+        return [(key, copies) for key, _, copies in cached], due
+
+    def _in_flight(self) -> Any:
+        """Return the steps that were scheduled and have not run, the oldest first: the worker's part and the scheduler's."""
+        outputs = getattr(self._engine.adapter, "_outputs", ())
+        return [self._step(step.begin, output) for step, output in zip(self._engine.in_flight, outputs, strict=True)]
+
+    def _step(self, begin: StepBegin, output: SchedulerOutput) -> Any:
+        runs = [(run.r, run.start, run.stop, [self._names_of(table) for table in run.tables]) for run in begin.runs]
+        copies = [(self._name(move.src), self._name(move.dst)) for move in begin.copies]
+        zeros = [self._names_of(pages) for _, pages in begin.zeros]
+        stale = [r for r, count in output.num_preemptions.items() if self._preemptions(r) != count]
+        held = self._rendered(output.retained_blocks)
+        return runs, copies, zeros, stale, held, list(output.num_scheduled_tokens.items()), sorted(output.generating)
+
+    def _names_of(self, pages: Iterable[int]) -> list[int]:
+        return [self._name(page) if page >= 0 else page for page in pages]
+
+    def _preemptions(self, r: str) -> int:
+        """Return how often a request was preempted; −1 if it has ended, so that nothing of a step in flight is its own."""
+        request = self._engine.adapter.scheduler.requests.get(r)
+        return -1 if request is None else request.num_preemptions
 
     def _key(self, block: Any) -> Any:
         return block.block_hash if self._live is None or self._matters(block.block_id) else block.block_hash is not None
@@ -138,8 +185,21 @@ class _View:
         """Return what is known of pages and of requests that live."""
         ledger = self._ledger
         records = [(name, self._page(self._record(page))) for page, name in self._names.items()]
+        records += [(-1 - name, self._page(self._record(page, TIER))) for page, name in self._places.items()]
         requests = [(request.r, self._known(request)) for request in ledger.requests.values() if request.live]
-        return records, requests, self._lost(), len(ledger.requests)
+        outlived = sorted((r, self._ago(step)) for step, r in ledger.requests.ended_in_flight)
+        left = sorted(self._name(page) for _, page in ledger.holdings._left)
+        return records, requests, self._lost(), len(ledger.requests), outlived, left, self._said()
+
+    def _said(self) -> Any:
+        """Return what requests said that have ended: whoever is submitted may continue it."""
+        if self._live is not None:
+            return ()
+        return [(request.prompt_tokens, request.tokens) for request in self._ledger.requests.values() if not request.live]
+
+    def _ago(self, step: int) -> int:
+        """Return which of the steps in flight a step is, 1 for the oldest; 0 if it has ended."""
+        return max(step - self._ledger.requests.last_step_ended, 0)
 
     def _lost(self) -> Any:
         """Return the keys whose end is forgiven, and to whom: those of a replay, and states at shared-prefix boundaries."""
@@ -161,17 +221,17 @@ class _View:
                     lost.append((group, self._node(node), by))
         return sorted(lost)
 
-    def _record(self, page: int) -> PageRecord:
+    def _record(self, page: int, pool: int = 0) -> PageRecord:
         """Return the record of a page; one that nobody touched is as every page was at first."""
-        return self._ledger.records[0].get(page, _UNTOUCHED)
+        return self._ledger.records[pool].get(page, _UNTOUCHED)
 
     def _page(self, record: PageRecord) -> Any:
         if not record.holders and not any(map(self._comparable, (record.node, *(key.node for key in record.keys)))):
             return len(record.keys)
         older = [(span.start, span.stop, self._node(span.node)) for span in record.older]
-        keys = sorted((key.group, self._node(key.node), key.length, key.state) for key in record.keys)
+        keys = sorted((key.group, self._node(key.node), key.length, key.state, self._ago(key.step)) for key in record.keys)
         content = (self._node(record.node), record.start, record.stop, record.group, record.state, record.tainted)
-        return content, older, keys, sorted(record.holders.items())
+        return content, older, keys, sorted(record.holders.items()), self._ago(record.used_in)
 
     def _known(self, request: RequestRecord) -> Any:
         states = sorted((group, sorted(lengths)) for group, lengths in request.states.items())

@@ -35,8 +35,8 @@ class Bound:
 
     @property
     def longest(self) -> int:
-        """The longest prompt, in tokens."""
-        return self.blocks * BLOCK
+        """The longest prompt, in tokens: one behind a boundary, so that all of the blocks before it can be hit."""
+        return self.blocks * BLOCK + 1
 
     @property
     def model_len(self) -> int:
@@ -96,6 +96,8 @@ class Scope:
             if ledger.holdings.pages_of.get(r):
                 ops.append(Preempt(r))
         ops.append(Reset())
+        if self.configuration.options.get("tier_pages"):
+            ops += [Reset(tier="local"), Reset(tier="cpu")]
         if any(ledger.holdings.pages_of.get(r) for r in live):
             ops.append(Reset(running=True))
         return ops
@@ -152,5 +154,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     Configuration(
         _layout("small-unequal", _FULL, GroupSpec(kind="recurrent", block_size=2 * BLOCK)), {"retention_interval": 0}
     ),
+    Configuration(_layout("small-full", _FULL), {"tier_pages": 3}),
+    Configuration(_layout("small-state", _FULL, _STATE), {"retention_interval": 0, "tier_pages": 3}),
 )
 """The configurations of a search in which the user chose none."""

@@ -63,7 +63,8 @@ def print_coverage(
 ) -> None:
     """Print what an exhaustive search covered, the witness if something failed, and the verdict."""
     b = coverage.bound
-    limits = f"{b.requests} requests, prompts of up to {b.longest} tokens, {b.model_len} tokens in all, {b.pages} pages"
+    asked = f"{b.requests} request{'s' * (b.requests > 1)}"
+    limits = f"{asked}, prompts of up to {b.longest} tokens, {b.model_len} tokens in all, {b.pages} pages"
     _say(f"engine {engine.text}, every trace of {limits}; blocks of {BLOCK} tokens unless said otherwise", out, "bold")
     _say(f"canary: {canary_line(canary)}", out)
     table = new_table(out, ["configuration", "states", "transitions", "depth", ""])
@@ -71,9 +72,10 @@ def print_coverage(
         counts = (f"{len(one.states):,}", f"{one.transitions:,}", str(one.depth))
         table.add_row(Text(one.scope.name), *counts, "complete" if one.complete else "not complete")
     print_table(table, out)
-    states, transitions = (sum(n) for n in zip(*((len(c.states), c.transitions) for c in coverage.covered), strict=True))
+    states, transitions = sum(len(one.states) for one in coverage.covered), sum(one.transitions for one in coverage.covered)
     _say("", out)
     _say(f"{states:,} states, {transitions:,} transitions in {coverage.seconds:.1f} s", out)
+    _print_list("not run", [f"{one.what}: {one.why}" for one in coverage.not_run], out)
     if coverage.failure:
         terminal.print_witness(coverage.failure, stored.get(coverage.failure.id), out)
     code, reasons = judged(coverage, canary)
@@ -89,7 +91,9 @@ def judged(coverage: Coverage, canary: CanaryResult) -> tuple[int, list[str]]:
         return EXIT_INTERRUPTED, found
     if found:
         return EXIT_FAIL, found
-    return (EXIT_PASS, []) if coverage.complete else (EXIT_UNKNOWN, ["time was up before everything within the bound was seen"])
+    if not coverage.complete:
+        return EXIT_UNKNOWN, ["time was up before everything within the bound was seen"]
+    return (EXIT_PASS, []) if coverage.hits else (EXIT_NOTHING_CHECKED, ["no look-up of the engine hit anything"])
 
 
 def exit_code(campaign: Campaign, canary: CanaryResult | None) -> int:

@@ -78,7 +78,7 @@ def test_a_blind_harness_fails_loudly(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_a_blind_search_fails_loudly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The fault of an exhaustive search is reported; if nobody recognises it, the search cannot be complete: exit 3."""
-    words = ["fuzz", "--exhaustive", "--bound", "requests=1,blocks=1,pages=2"]
+    words = ["fuzz", "--exhaustive", "--bound", "requests=1,pages=4"]
     assert invoke(words) == EXIT_PASS
     assert f"canary: {SOUGHT}, planted in the reference, was reported as stale-hit" in capsys.readouterr().out
     monkeypatch.setattr(canary, "_named", lambda found, name: False)

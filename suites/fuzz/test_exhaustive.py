@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path as File
 
 import pytest
 
 from harness._util.errors import UsageError
 from harness.cli import invoke
-from harness.engines.registry import parse
+from harness.engines.child.engine import Isolation
+from harness.engines.registry import EngineSpec, parse
 from harness.fuzz.exhaustive import bound_of, search
 from harness.fuzz.explore import Path, explore, reached
 from harness.fuzz.scope import CONFIGURATIONS, Bound, Scope
 from harness.history.events import StepBegin
 from harness.run.execute import drive
-from harness.trace.format import Step, Submit, Trace
-from harness.verdict.result import EXIT_FAIL, EXIT_PASS, EXIT_UNKNOWN, EXIT_USAGE
+from harness.trace.configurations import Configuration
+from harness.trace.format import Finish, Height, Op, Step, Submit, Trace
+from harness.verdict.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN, EXIT_USAGE
 
 PAGE = (File(__file__).resolve().parents[2] / "docs" / "fuzz.md").read_text(encoding="utf-8")
-SMALL = Bound(requests=1, blocks=1, pages=4, generated=2)
-HYBRID = Scope(CONFIGURATIONS[4], "manager", Bound(requests=1, blocks=2, pages=7, generated=2))
+SMALL = Bound(requests=1, blocks=1, pages=4)
+HYBRID = Scope(CONFIGURATIONS[4], "manager", Bound(requests=1, blocks=2, pages=7))
+
+
+def with_options(configuration: int, **options: int) -> Configuration:
+    chosen = CONFIGURATIONS[configuration]
+    return replace(chosen, options={**chosen.options, **options})
+
+
+def apart(engine: str) -> EngineSpec:
+    """Return an engine in a process of its own, as somebody else's is: the reference goes beside it."""
+    return replace(parse(engine), isolation=Isolation())
 
 
 def test_the_clean_reference_is_complete_within_a_bound() -> None:
@@ -31,10 +44,48 @@ def test_the_clean_reference_is_complete_within_a_bound() -> None:
     assert all(len(covered.states) >= 10 for covered in two.covered)
 
 
+def test_another_engine_is_led_through_the_states_of_the_reference() -> None:
+    """The same states and operations, and what it hits is its own; a fault in it is found, and the reference has none."""
+    inside, beside = (
+        search(spec, SMALL, CONFIGURATIONS[:1], ["manager"], processes=1) for spec in (parse("reference"), apart("reference"))
+    )
+    assert beside.complete and beside.hits == inside.hits > 0
+    assert [(c.states, c.transitions) for c in beside.covered] == [(c.states, c.transitions) for c in inside.covered]
+    faulty = search(apart("reference:mutant=tail-published-early"), SMALL, CONFIGURATIONS[:1], ["manager"], processes=1)
+    assert faulty.failure is not None and faulty.failure.finding.anomaly == "partial-commit"
+
+
+def test_what_an_engine_cannot_be_asked_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is not asked of the reference beside it either, so both are in the same state."""
+    from harness.engines import vllm_header
+
+    every = search(parse("reference"), SMALL, CONFIGURATIONS[:1], ["manager"], processes=1)
+    less = [name for name in vllm_header.CAPABILITIES if name != "preempt"]
+    monkeypatch.setattr(vllm_header, "CAPABILITIES", less)
+    some = search(parse("reference"), SMALL, CONFIGURATIONS[:1], ["manager"], processes=1)
+    assert every.not_run == [] and [one.what for one in some.not_run] == ["preempt"]
+    assert some.complete and sum(c.transitions for c in some.covered) < sum(c.transitions for c in every.covered)
+
+
+def test_a_search_in_which_nothing_is_hit_has_checked_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--bound", "requests=1,pages=4", "--option", "enable_caching=false"]
+    assert invoke(["fuzz", "--exhaustive", *words]) == EXIT_NOTHING_CHECKED
+    assert "no look-up of the engine hit anything" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("options", "more"), [({"async_depth": 1}, 10), ({"tier_pages": 3}, 1.5)])
+def test_steps_in_flight_and_a_second_tier_are_states_of_their_own(options: dict[str, int], more: float) -> None:
+    """There are at least so many times as many states."""
+    plain, other = (
+        search(parse("reference"), SMALL, [with_options(0, **chosen)], ["scheduler"], processes=1) for chosen in ({}, options)
+    )
+    assert other.complete and len(other.covered[0].states) >= more * len(plain.covered[0].states)
+
+
 def test_longer_prompts_have_more_states() -> None:
     """A bound is not a name for the same search."""
     one, two = (
-        search(parse("reference"), Bound(1, n, 4, 2), CONFIGURATIONS[:1], ["scheduler"], processes=1).covered[0] for n in (1, 2)
+        search(parse("reference"), Bound(1, n, 4), CONFIGURATIONS[:1], ["scheduler"], processes=1).covered[0] for n in (1, 2)
     )
     assert one.complete and two.complete and len(two.states) > 2 * len(one.states)
 
@@ -58,12 +109,19 @@ def test_planted_fault_is_found(mutant: str, anomaly: str, configuration: int) -
 
 
 @pytest.mark.parametrize(
-    ("configuration", "height", "bound"),
-    [(0, "manager", SMALL), (2, "scheduler", SMALL), (4, "manager", SMALL), (5, "scheduler", SMALL)],
+    ("configuration", "height", "options"),
+    [
+        (0, "manager", {}),
+        (2, "scheduler", {}),
+        (4, "manager", {}),
+        (5, "scheduler", {}),
+        (4, "scheduler", {"async_depth": 1}),
+        (0, "scheduler", {"tier_pages": 3}),
+    ],
 )
-def test_states_taken_to_be_one_behave_alike(configuration: int, height: str, bound: Bound) -> None:
+def test_states_taken_to_be_one_behave_alike(configuration: int, height: Height, options: dict[str, int]) -> None:
     """Whatever is asked next of either of two such states, the same is offered and the same state comes of it."""
-    scope, spec = Scope(CONFIGURATIONS[configuration], height, bound), parse("reference")  # type: ignore[arg-type]
+    scope, spec = Scope(with_options(configuration, **options), height, SMALL), parse("reference")
     merged: list[tuple[Path, Path]] = []
     found = explore(spec, scope, on_merge=lambda one, other: merged.append((one, other)))
     assert found.complete and merged
@@ -79,17 +137,17 @@ def test_a_page_that_was_merely_looked_at_does_not_make_another_state() -> None:
     """The record of a page that nobody touched is that of a page to which nothing happened."""
     scope, spec = Scope(CONFIGURATIONS[4], "manager", SMALL), parse("reference")
     position = reached(spec, scope, (Submit("r1", "A:2"), Step(run=[("r1", 2)])))
-    before, records = position.fingerprint(), position._observer.panel.ledger.records[0]
+    before, records = position.fingerprint(), position._named.ledger.records[0]
     assert len(records) < records.pages
     for page in range(records.pages):
         assert records[page] is not None
     assert position.fingerprint() == before
 
 
-@pytest.mark.parametrize("name", ["small-full at scheduler height", "small-unequal[retention_interval=0] at scheduler height"])
+@pytest.mark.parametrize("name", ["small-window[retention_interval=None] at scheduler height"])
 def test_the_page_has_what_the_default_bound_covers(name: str) -> None:
     """A change that makes the bound smaller, so that less is covered under the same name, is seen here."""
-    (row,) = re.findall(rf"^{re.escape(name)} +(\S+) +(\S+) +(\S+)  complete$", PAGE.split("generated=2")[0], re.MULTILINE)
+    (row,) = re.findall(rf"^{re.escape(name)} +(\S+) +(\S+) +(\S+)  complete$", PAGE, re.MULTILINE)
     scope = next(scope for scope in (Scope(each, "scheduler", Bound()) for each in CONFIGURATIONS) if scope.name == name)
     found = [explore(parse("reference"), scope, (first,)) for first in scope.first()]
     states = set().union(*(one.states for one in found))
@@ -98,13 +156,27 @@ def test_the_page_has_what_the_default_bound_covers(name: str) -> None:
 
 
 def test_a_request_computes_what_it_generated_if_it_may_generate_two() -> None:
-    """It ends with its last token, which nobody computes: within the default bound no step decodes behind a whole block."""
-    runs = [Step(run=[("r1", tokens)]) for tokens in (2, 1, 1)]
+    """It ends with its last token, which nobody computes: behind the longest prompt no step decodes in the default bound."""
+    runs = [Step(run=[("r1", tokens)]) for tokens in (3, 1, 1)]
     for generated, decodes in ((1, 0), (2, 1)):
         header = Scope(CONFIGURATIONS[0], "manager", Bound(generated=generated)).header()
-        history = drive(Trace(header, [Submit("r1", "A:2"), *runs]), parse("reference").open(header)).history
+        history = drive(Trace(header, [Submit("r1", "A:3"), *runs]), parse("reference").open(header)).history
         steps = [event for event in history.events if isinstance(event, StepBegin) and event.runs]
         assert len(steps) == 1 + decodes
+
+
+def test_within_the_default_bound_a_block_is_hit() -> None:
+    """Its last token has to be computed, so a prompt has one more than what can be hit, in every group at once."""
+    for configuration in CONFIGURATIONS[:6]:
+        header = Scope(configuration, "manager", Bound()).header()
+        ops: list[Op] = [
+            Submit("r1", "A:3"),
+            *[Step(run=[("r1", tokens)]) for tokens in (2, 1)],
+            Finish("r1"),
+            Submit("r2", "A:3"),
+        ]
+        activity = drive(Trace(header, [*ops, Step(run=[("r2", 1)])]), parse("reference").open(header)).activity
+        assert activity.hits == (configuration.layout.name != "small-unequal")
 
 
 def test_a_path_can_be_walked_without_meeting_the_end_of_time() -> None:
@@ -123,7 +195,7 @@ def test_bound_is_read_and_refused() -> None:
 
 def test_command_says_that_it_was_complete(capsys: pytest.CaptureFixture[str]) -> None:
     """And how many states there were."""
-    assert invoke(["fuzz", "--exhaustive", "--bound", "requests=1,blocks=1,pages=4,generated=2"]) == EXIT_PASS
+    assert invoke(["fuzz", "--exhaustive", "--bound", "requests=1,blocks=1,pages=4"]) == EXIT_PASS
     output = capsys.readouterr().out
     assert "complete: nothing within the bound contradicts a rule" in output and "states" in output
     assert invoke(["fuzz", "--exhaustive", "--seconds", "0.01"]) == EXIT_UNKNOWN
@@ -135,7 +207,7 @@ def test_command_says_that_it_was_complete(capsys: pytest.CaptureFixture[str]) -
         ["--exhaustive", "--seed", "3"],
         ["--exhaustive", "--operations", "3"],
         ["--exhaustive", "--bound", "cats=3"],
-        ["--exhaustive", "--option", "tier_pages=4"],
+        ["--exhaustive", "--option", "tier_pages=4", "--option", "tier_delay=1"],
         ["--exhaustive", "--policy", "furiosa"],
         ["--bound", "pages=4"],
         ["--engine", "nothing"],
@@ -149,7 +221,7 @@ def test_what_does_not_go_together_is_refused(words: list[str], capsys: pytest.C
 
 def test_command_fails_on_a_planted_fault(capsys: pytest.CaptureFixture[str]) -> None:
     """With a witness and a command that replays it."""
-    words = ["--engine", "reference:mutant=resumed-request-refused", "--bound", "requests=1,blocks=1,pages=4,generated=2"]
+    words = ["--engine", "reference:mutant=resumed-request-refused", "--bound", "requests=1,blocks=1,pages=4"]
     assert invoke(["fuzz", "--exhaustive", *words]) == EXIT_FAIL
     output = capsys.readouterr().out
     assert "FAIL  stuck" in output and "replay: cachewitness replay" in output

@@ -25,7 +25,7 @@ EXAMPLES: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     ],
     "fuzz": [
         (("--operations", "50", "--jobs", "1"), 5, "fuzz"),
-        (("--exhaustive", "--bound", "requests=1,blocks=1,generated=1", "--layout", "full", "--jobs", "1"), 0, "search"),
+        (("--exhaustive", "--bound", "requests=1,pages=4", "--jobs", "1"), 0, "search"),
     ],
     "replay": [
         ((str(TRACES / f"{FAULT}.jsonl"), "--engine", engine), code, "judged")
