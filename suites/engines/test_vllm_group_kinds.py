@@ -12,8 +12,10 @@ import sys
 import pytest
 
 from harness._util.data import fixtures
+from harness._util.errors import UsageError
 from harness.engines.real_vllm.build import is_ring
 from harness.engines.real_vllm.configurations import CHUNKED, RING, further_configurations
+from harness.engines.real_vllm.source import load
 from harness.engines.registry import parse
 from harness.history.events import Hit, Publish, Take
 from harness.run.execute import drive
@@ -43,6 +45,16 @@ def test_a_ring_is_one_block_that_nobody_hits(height: Height) -> None:
         assert taken and all(len(event.pages) == 1 for event in taken)
         hits += sum(event.resume > 0 for event in events if isinstance(event, Hit))
     assert hits > 0
+
+
+@pytest.mark.parametrize("height", [pytest.param("manager", marks=REAL)])
+def test_a_release_without_rings_is_told_in_one_line(height: Height, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration is left out there, and the others run."""
+    monkeypatch.delattr(load(SOURCE).interface, "CircularBufferSpec")
+    configuration = next(one for one in further_configurations() if one.name.startswith("full-ring"))
+    trace = random_trace(configuration.shape(height), 0, withdraw=False)
+    with pytest.raises(UsageError, match=r"vllm\.v1\.kv_cache_interface has no CircularBufferSpec"):
+        parse(f"vllm:source={SOURCE}").open(trace.header)
 
 
 @pytest.mark.parametrize("script", [pytest.param(SINK, marks=REAL, id="sink")])

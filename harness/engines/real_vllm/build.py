@@ -87,7 +87,8 @@ def group_spec(source: Source, group: GroupSpec, options: Options) -> Any:
     if group.kind == "sliding":
         return fill(source, interface.SlidingWindowSpec, {**offered, "sliding_window": group.window}, ["sliding_window"])
     if is_ring(group):
-        return fill(source, interface.CircularBufferSpec, {**offered, "block_size": RING_CHUNKS * group.chunk})
+        ring = source.part("v1.kv_cache_interface", "CircularBufferSpec")
+        return fill(source, ring, {**offered, "block_size": RING_CHUNKS * group.chunk})
     if group.kind == "chunked":
         chunk = {"attention_chunk_size": group.chunk}
         return fill(source, interface.ChunkedLocalAttentionSpec, {**offered, **chunk}, chunk)
