@@ -14,6 +14,7 @@ from harness.fuzz.canary import CanaryResult
 from harness.mutants.matrix import Row
 from harness.verdict.report import jsonreport
 from harness.verdict.result import Activity
+from harness.verdict.summary import NotRun
 
 
 class Judged(msgspec.Struct, kw_only=True):
@@ -69,7 +70,10 @@ class Searched(msgspec.Struct, kw_only=True):
 
 
 class Search(msgspec.Struct, kw_only=True):
-    """An exhaustive search; `failure` is null if nothing within the bound contradicts a rule."""
+    """An exhaustive search; `failure` is null if nothing within the bound contradicts a rule.
+
+    `not_run` has what the engine refuses or cannot be asked.
+    """
 
     engine: str
     exit_code: int
@@ -78,6 +82,7 @@ class Search(msgspec.Struct, kw_only=True):
     canary: CanaryResult
     covered: list[Searched]
     failure: jsonreport.FailureEntry | None
+    not_run: list[NotRun]
     seconds: float
     format: str = "cachewitness.search"
     version: int = 1

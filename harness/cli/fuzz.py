@@ -252,6 +252,7 @@ def _print_search(
         canary=canary,
         covered=covered,
         failure=jsonreport.entry(failure, stored.get(failure.id)) if failure else None,
+        not_run=coverage.not_run,
         seconds=coverage.seconds,
     )
     print_json(search)

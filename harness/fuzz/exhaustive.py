@@ -20,7 +20,7 @@ from harness._util.workers import workers
 from harness.engines.child.engine import Isolation
 from harness.engines.registry import EngineSpec, parse
 from harness.fuzz.campaign import shrink
-from harness.fuzz.explore import Found, explore
+from harness.fuzz.explore import Found, Watched, explore
 from harness.fuzz.scope import CONFIGURATIONS, Bound, Scope
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Submit
@@ -108,20 +108,14 @@ def check(engine: EngineSpec, policy: str, configurations: Sequence[Configuratio
     """Raise UsageError for what cannot be searched exhaustively, and if the engine refuses every one of the configurations."""
     if policy != POLICY or not engine.kind.follows(POLICY) or "manager" not in engine.kind.heights:
         raise UsageError(f"--exhaustive: states are those of the reference of {POLICY}, not of {engine.kind.name}, {policy}")
-    refusals = []
     height: Height = "scheduler" if "scheduler" in engine.kind.heights else "manager"
     for configuration in configurations:
         for name in UNTOLD:
             if configuration.options.get(name):
                 raise UsageError(f"--exhaustive: option {name!r} is not searched exhaustively; fuzz without --exhaustive")
-        try:
-            engine.open(Scope(configuration, height, Bound()).header()).close()
-        except EngineBroken:
-            raise
-        except UsageError as error:
-            refusals.append(error)
-    if configurations and len(refusals) == len(configurations):
-        raise refusals[0]
+    taken, told = _asked(engine, [Scope(configuration, height, Bound()) for configuration in configurations])
+    if configurations and not taken:
+        raise UsageError(told[0].why)
 
 
 def _asked(engine: EngineSpec, scopes: Sequence[Scope]) -> tuple[list[Scope], list[NotRun]]:
@@ -136,7 +130,7 @@ def _asked(engine: EngineSpec, scopes: Sequence[Scope]) -> tuple[list[Scope], li
             told[f"configuration {scope.name}", str(error)] += 1
             continue
         header = opened.describe()
-        opened.close()
+        Watched(opened).close()
         taken.append(scope)
         for name in ASKED[scope.height]:
             if name not in header.capabilities:

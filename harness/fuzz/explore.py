@@ -21,7 +21,7 @@ from harness.fuzz.fingerprint import fingerprint
 from harness.fuzz.scope import Scope
 from harness.history.worker import Worker
 from harness.ledger.ledger import Ledger
-from harness.run.execute import Applicable, Observer, applied
+from harness.run.execute import Applicable, Observer, applied, let_go
 from harness.trace.capabilities import lacking
 from harness.trace.format import Op, Trace
 
@@ -73,13 +73,17 @@ class Watched:
         return self._observer.activity.hits
 
     def take(self, op: Op) -> None:
-        """Carry out one operation."""
-        asked = self._applicable.filter(op)
+        """Carry out one operation; none after something was found."""
+        asked = None if self.findings else self._applicable.filter(op)
         if asked is not None:
             events = applied(self.engine, asked, self._count, self._observer)
             if events is not None:
                 self._observer.see(self._worker.extend(events), self._count)
         self._count += 1
+
+    def close(self) -> None:
+        """Let go of the engine; to fail in that is found as well."""
+        let_go(self.engine, self._observer, max(self._count - 1, 0))
 
     def crashed(self) -> str:
         """Return what a checker crashed with; empty if none did."""
@@ -98,11 +102,15 @@ class Position:
         for text in scope.texts():
             vocabulary.token(text, 0)
 
-    def take(self, op: Op) -> list[Finding]:
-        """Carry out one operation; return what was found so far."""
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found in the engine so far."""
+        return self._judged.findings
+
+    def take(self, op: Op) -> None:
+        """Carry out one operation."""
         for one in (self._judged,) if self._named is self._judged else (self._judged, self._named):
             one.take(op)
-        return self._judged.findings
 
     def crashed(self) -> str:
         """Return what a checker crashed with; empty if none did."""
@@ -125,7 +133,7 @@ class Position:
 
     def close(self) -> None:
         """Let go of the engine."""
-        self._judged.engine.close()
+        self._judged.close()
 
 
 def read_off(spec: EngineSpec) -> bool:
@@ -196,14 +204,15 @@ def explore(
     """
     found, walk = Found(), _Walk()
     position = reached(spec, scope, start)
-    walk.meet(position.fingerprint(), start, position)
-    position.close()
+    if not position.findings:
+        walk.meet(position.fingerprint(), start, position)
+    _conclude(position, found, scope, start)
     while (name := walk.next()) is not None and not found.failure:
         if stop():
             break
         _walk(walk, found, spec, scope, name, on_merge)
     found.states = set(walk.paths)
-    found.depth = max(map(len, walk.paths.values()))
+    found.depth = max(map(len, walk.paths.values()), default=0)
     found.complete = walk.next() is None and not found.failure
     return found
 
@@ -215,33 +224,16 @@ def _walk(
     path = walk.paths[name]
     position = reached(spec, scope, path)
     found.operations += len(path)
-    try:
-        _onward(position, walk, found, scope, name, on_merge)
-    finally:
-        position.close()
-    found.hits += position.hits()
-
-
-def _onward(
-    position: Position,
-    walk: _Walk,
-    found: Found,
-    scope: Scope,
-    name: bytes,
-    on_merge: Callable[[Path, Path], None] | None,
-) -> None:
-    path = walk.paths[name]
-    while len(path) < len(walk.paths[name]) + WALK_MAX and (way := walk.onward(name)) is not None:
+    while not position.findings and len(path) < len(walk.paths[name]) + WALK_MAX and (way := walk.onward(name)) is not None:
         for op in way:
             position.take(op)
             name = next(to for tried, to in walk.leads[name] if tried is op)
         op, path = walk.untried[name].pop(), (*path, *way)
         path, before = (*path, op), name
-        findings = position.take(op)
+        position.take(op)
         found.transitions, found.operations = found.transitions + 1, found.operations + len(way) + 1
-        if findings:
-            found.failure = (Trace(scope.header(), list(path)), findings[0])
-            return
+        if position.findings:
+            break
         if crashed := position.crashed():
             raise RuntimeError(crashed)
         name = position.fingerprint()
@@ -249,3 +241,13 @@ def _onward(
             on_merge(walk.paths[name], path)
         if name != before:
             walk.leads[before].append((op, name))
+    _conclude(position, found, scope, path)
+
+
+def _conclude(position: Position, found: Found, scope: Scope, path: Path) -> None:
+    """Let go of an engine that has carried out a path, and take in what was found and what it hit."""
+    position.close()
+    found.hits += position.hits()
+    if position.findings:
+        first = position.findings[0]
+        found.failure = (Trace(scope.header(), list(path[: first.op + 1])), first)

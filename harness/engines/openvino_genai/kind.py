@@ -32,6 +32,7 @@ INSTALL, MODELS_MADE = "pip install 'cachewitness[openvino]'", "ci/stage_openvin
 HYBRID, ATTENTION = ("qwen3-next", "lfm2"), "llama"
 SIZED = ("qwen3-next-wide", "llama-narrow")
 """Models whose blocks weigh what the published vectors of `sizing` say: a hybrid one, and one of attention alone."""
+ATTENTION_ALONE = (ATTENTION, "llama-narrow")
 KNOWN, POLICY = (*HYBRID, ATTENTION, *SIZED), "openvino_genai"
 SETTINGS = ("usual", "more")
 SHRINKING = 250
@@ -52,7 +53,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         from harness.engines.openvino_genai.pipeline import Pipeline
     except ImportError as error:
         raise EngineMissing(f"--engine {NAME}: needs openvino-genai ({error}); {INSTALL}", INSTALL) from None
-    return Pipeline(header, path, settings, caching=caching, hybrid=model not in (ATTENTION, *SIZED[1:]))
+    return Pipeline(header, path, settings, caching=caching, hybrid=model not in ATTENTION_ALONE)
 
 
 def _made(model: str, options: Mapping[str, str]) -> Path:

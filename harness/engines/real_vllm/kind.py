@@ -57,7 +57,9 @@ VALUES = {
 }
 """What an option of the engine's name may be, its default first."""
 WITH_CONNECTOR = ("load_failure", "sync_failures")
+"""Options about the loads of a connector, which need one."""
 WITHOUT_HISPARSE = ("connector", "sized", "tensors")
+"""Options that HiSparse does not go with: it is a connector, it has its own sizing, and its tensors are not driven."""
 
 
 class VllmEngine(Driver):

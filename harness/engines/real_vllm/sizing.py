@@ -59,13 +59,8 @@ def size(source: Source, header: TraceHeader, options: Options, interval: int | 
     settle(source, whole.cache_config, {"num_gpu_blocks_override": header.pages if memory == PAGES else None})
     specs = layer_specs(source, model, header.layout, options, whole)
     packed = any(isinstance(cache, Compressor) for cache in model.caches)
-    try:
-        config = configured(source, whole, specs, _mebibytes(memory) << 20, packed=packed)
-    except (ValueError, AssertionError, NotImplementedError) as error:
-        raise UsageError(f"vLLM {source.version} refuses {model.checkpoint}: {' '.join(str(error).split())}") from None
-    settle(source, config, {"prefix_cache_retention_interval": interval})
+    config = configured(source, whole, specs, _mebibytes(memory) << 20, interval, of=model.checkpoint, packed=packed)
     length = whole.model_config.max_model_len
-    settle(source, whole.cache_config, {"num_gpu_blocks": config.num_blocks})
     if (count := getattr(source.utils, "update_kv_cache_capacity", None)) is not None:
         count(whole, config)
     groups = [_group(source, group) for group in config.kv_cache_groups]
@@ -84,11 +79,24 @@ def _mebibytes(memory: str) -> int:
     return int(memory)
 
 
-def configured(source: Source, whole: Any, specs: dict[str, Any], memory: int, *, packed: bool) -> Any:
-    """Return the scheduler's KVCacheConfig, made by the calls that vLLM's engine makes.
+def configured(
+    source: Source, whole: Any, specs: dict[str, Any], memory: int, interval: int | None, *, of: str, packed: bool
+) -> Any:
+    """Return the scheduler's KVCacheConfig, made by the calls that vLLM's engine makes, and settle what follows from it.
 
-    `packed`: the kernels of the model take a block of all layers as one piece of memory, and nothing else.
+    `packed`: the kernels of the model take a block of all layers as one piece of memory, and nothing else. Raises UsageError
+    for what vLLM refuses; `of` says what it was asked to size.
     """
+    try:
+        config = _planned(source, whole, specs, memory, packed=packed)
+    except (ValueError, AssertionError, NotImplementedError) as error:
+        raise UsageError(f"vLLM {source.version} refuses {of}: {' '.join(str(error).split())}") from None
+    settle(source, config, {"prefix_cache_retention_interval": interval})
+    settle(source, whole.cache_config, {"num_gpu_blocks": config.num_blocks})
+    return config
+
+
+def _planned(source: Source, whole: Any, specs: dict[str, Any], memory: int, *, packed: bool) -> Any:
     settle(source, whole.scheduler_config, {"disable_hybrid_kv_cache_manager": False})
     if hasattr(whole.cache_config, "kv_cache_layout"):
         resolve = source.part("v1.attention.backends.utils", "resolve_kv_cache_layout")

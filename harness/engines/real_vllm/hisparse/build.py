@@ -15,8 +15,6 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
-
 from harness._util.errors import UsageError
 from harness.engines.real_vllm.build import fill, settle
 from harness.engines.real_vllm.connectors.build import MODEL
@@ -60,14 +58,8 @@ def size_hisparse(source: Source, header: TraceHeader, options: Options, interva
         "kv_connector_extra_config": {"host_pool_gib": blocks * stride / 2**30},
     }
     settle(source, whole, {"kv_transfer_config": fill(source, source.part("config", "KVTransferConfig"), transfer, transfer)})
-    try:
-        config = configured(source, whole, specs, ENOUGH << 20, packed=True)
-    except (ValueError, AssertionError, NotImplementedError) as error:
-        raise UsageError(f"vLLM {source.version} refuses HiSparse here: {' '.join(str(error).split())}") from None
-    settle(source, config, {"prefix_cache_retention_interval": interval})
-    settle(source, whole.cache_config, {"num_gpu_blocks": config.num_blocks})
-    length = whole.model_config.max_model_len
-    return Sized(msgspec.structs.replace(header), dataclasses.replace(options, max_model_len=length), config, whole)
+    config = configured(source, whole, specs, ENOUGH << 20, interval, of="HiSparse here", packed=True)
+    return Sized(header, dataclasses.replace(options, max_model_len=whole.model_config.max_model_len), config, whole)
 
 
 def _groups(header: TraceHeader) -> Any:

@@ -91,10 +91,9 @@ class ObservedTiers(ObservedManager):
         self.settle()
         return super().get_computed_blocks(request, *args, **kwargs)
 
-    def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Any]]:
+    def take_kv_cache_block_copies(self) -> Any:
         """Return the copies of blocks on the device that the next step has to make: none, where no block is hit in part."""
-        copies, retained = self.manager.take_kv_cache_block_copies()
-        return copies, retained
+        return self.manager.take_kv_cache_block_copies()
 
     def pop_blocks_for_free(self, request: Any) -> Any:
         """Take a request's blocks away from it; vLLM's scheduler gives them back when the steps in flight have ended."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from harness.engines.adapter import Asked, Scheduled
@@ -51,7 +51,7 @@ class HiSparseScheduler(RealScheduler):
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
         """Have vLLM schedule a step, and do the worker's part of it."""
-        with self._paused() if asked is not None else _running():
+        with self._paused() if asked is not None else nullcontext():
             scheduled = super().schedule(None, step)
         self._answers.append(self._told(kv_connector_worker_meta=self.worker.work(self._outputs[-1].kv_connector_metadata)))
         scheduled.copies = [*self.worker.copies]
@@ -131,8 +131,3 @@ class _ReportingTiers(ReportingManager):
         if not request.is_finished():
             self._adapter.engine.preempted(request.request_id)
         return self._manager.pop_blocks_for_free(request)
-
-
-@contextmanager
-def _running() -> Iterator[None]:
-    yield
