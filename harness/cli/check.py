@@ -10,7 +10,7 @@ import click
 from harness._util import output
 from harness._util.lines import printable
 from harness.cli.json_option import json_option, print_json
-from harness.cli.options import expectations_of, expected_options
+from harness.cli.options import expectations_of, expected_options, finish
 
 if TYPE_CHECKING:
     from harness.history.events import Header
@@ -21,27 +21,31 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @expected_options
+@click.option("--report", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Write report.html, which draws it.")
 @click.option("--quiet", is_flag=True, help="Print only the witness and the verdict.")
 @json_option("judged")
-def check(file: Path, expected: Path | None, strict_expected: bool, quiet: bool, as_json: bool) -> int:
+def check(file: Path, expected: Path | None, strict_expected: bool, folder: Path | None, quiet: bool, as_json: bool) -> int:
     """Judge a recorded history under every checker.
 
     The format is docs/formats.md; `schema history` prints its JSON schema. For --expected its id is `check:FILE@ENGINE`, with
     the name of the file alone and the engine that it was recorded from.
     """
     from harness.history import validate
-    from harness.run import execute
+    from harness.run import execute, store
     from harness.verdict.report import terminal
     from harness.verdict.report.counterexample import witness_of_history
 
     known = expectations_of(expected, strict_expected)
+    if folder:
+        store.ready_folder(folder, "--report")
     header, events = validate.read(file)
     result = execute.judge(header, (event for _, event in events))
     finding, entry = known.weigh(f"check:{file.name}@{header.engine}", result.findings) or (None, None)
     code, told = _verdict(result, known, entry)
+    pages, problems = _page(file, header, folder, code, told if expected else [])
     if as_json:
         _print(file, header, result, code, told, entry)
-        return code
+        return finish(code, pages, problems, quiet=True)
     out = terminal.console()
     if not quiet:
         version = f" ({header.engine_version})" if header.engine_version else ""
@@ -51,7 +55,22 @@ def check(file: Path, expected: Path | None, strict_expected: bool, quiet: bool,
     if finding and not entry:
         terminal.print_lines([*witness_of_history(finding, validate.read(file)[1], str(file)), ""], out)
     terminal.print_verdict(code, out, reasons=told, passed="no contradiction in this history")
-    return code
+    return finish(code, pages, problems, quiet=quiet)
+
+
+def _page(file: Path, header: Header, folder: Path | None, code: int, listed: list[str]) -> tuple[dict[Path, bytes], list[str]]:
+    """Return the page that was asked for, or a line if it cannot be drawn; `listed`: what a list of expected failures says."""
+    from harness.history import validate
+    from harness.picture import page
+    from harness.run import store
+
+    if folder is None:
+        return {}, []
+    target, events = folder / store.PAGE, [event for _, event in validate.read(file)[1]]
+    try:
+        return {target: page.of_history(header, events, file.name, (code, "; ".join(listed)))}, []
+    except Exception as error:  # the picture of a verdict takes the verdict from nobody
+        return {}, [f"{target}: cannot be drawn: {type(error).__name__}: {error}"]
 
 
 def _print(file: Path, header: Header, result: Result, code: int, told: list[str], entry: Entry | None) -> None:

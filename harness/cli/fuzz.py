@@ -27,6 +27,7 @@ from harness.cli.options import (
     policy_option,
     release_option,
 )
+from harness.cli.report_option import files_of, keeper_of, ready, report_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 )
 @jobs_option
 @expected_options
+@report_option
 @click.option("--exhaustive", is_flag=True, help="Run every trace within a bound instead of random traces.")
 @click.option(
     "--bound",
@@ -90,6 +92,7 @@ def fuzz(
     jobs: int | None,
     expected: Path | None,
     strict_expected: bool,
+    folder: Path | None,
     exhaustive: bool,
     bound: str,
     as_json: bool,
@@ -105,6 +108,8 @@ def fuzz(
     if exhaustive:
         if operations or seed:
             raise UsageError("--exhaustive: nothing is drawn; leave out " + ("--operations" if operations else "--seed"))
+        if folder:
+            raise UsageError("--report: an exhaustive search ends at its first failure; `replay FILE --report DIR` draws it")
         if expected:
             raise UsageError("--expected: an exhaustive search has no list; it ends at its first failure")
         spec = engine_of(engine, policy, isolate=isolate, release=release)
@@ -114,14 +119,14 @@ def fuzz(
     from harness.fuzz import terminal as told
     from harness.fuzz.campaign import Campaign
     from harness.fuzz.canary import POLICY, run_canary
-    from harness.run import store
     from harness.verdict.report import terminal
 
     spec = engine_of(engine, policy, isolate=isolate, release=release)
     plan = plan_of(spec, policy, layouts, options, seed, release)
+    ready(folder)
     canary = run_canary(plan if policy == POLICY else plan_of(engine_of("reference"), POLICY, (), (), seed))
     progress = _Progress()
-    kept = store.Keeper(spec, store.DEFAULT_FOLDER)
+    kept = keeper_of(spec, folder)
     known = expectations_of(expected, strict_expected)
     campaign = Campaign(spec, plan, progress.tell, known, kept.take, beside=beside, jobs=jobs_of(spec, jobs), on_died=died)
     campaign.report.environment = [one.origin for one in exported]
@@ -134,7 +139,8 @@ def fuzz(
         _print_campaign(campaign, canary, kept.stored, again)
     else:
         told.print_campaign(campaign, canary, kept.stored, again, terminal.console())
-    return finish(told.exit_code(campaign, canary), {}, kept.problems)
+    files, problems = files_of(told.proved(campaign, canary), kept.stored, [], policy, folder)
+    return finish(told.exit_code(campaign, canary), files, [*kept.problems, *problems], quiet=as_json)
 
 
 def _print_campaign(campaign: Campaign, canary: CanaryResult | None, stored: Mapping[str, Stored], again: str) -> None:

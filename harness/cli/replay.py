@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -11,7 +12,8 @@ import click
 from harness._util.errors import UsageError
 from harness._util.lines import one_line
 from harness.cli.json_option import json_option, print_json
-from harness.cli.options import engine_of, engine_option, isolation_options, release_option
+from harness.cli.options import engine_of, engine_option, finish, isolation_options, release_option
+from harness.cli.report_option import files_of, keeper_of, ready, report_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Where --export writes; default: test_NAME.py in this folder.",
 )
+@report_option
 @click.option("--quiet", is_flag=True, help="Print only the witness and the verdict.")
 @json_option("judged")
 def replay(
@@ -64,6 +67,7 @@ def replay(
     recorded: Path | None,
     exported: str | None,
     output: Path | None,
+    folder: Path | None,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -78,9 +82,9 @@ def replay(
     if recorded:
         store.ready(recorded, "--history")
     if exported:
-        from harness.cli.as_test import ready
+        from harness.cli import as_test
 
-        output = ready(spec, asked, output)
+        output = as_test.ready(spec, asked, output)
     elif output:
         raise UsageError("--output: belongs to --export; give both or neither")
     _fits(spec, asked, file, differential=differential)
@@ -93,7 +97,8 @@ def replay(
         if as_json:
             _print(_Told(spec, asked, file), not_run=missing, exit_code=verdict.EXIT_NOTHING_CHECKED)
         return verdict.EXIT_NOTHING_CHECKED
-    run = _runner(spec, differential=differential, cold=cold)
+    ready(folder, file)
+    run, started = _runner(spec, differential=differential, cold=cold), perf_counter()
     result, bad = attempt(lambda: run(asked))
     if shrinking and result.findings:
         asked, file = _smaller(asked, run, result.findings[0].anomaly, file)
@@ -111,7 +116,8 @@ def replay(
         _print(told, exit_code=code)
     else:
         _show(told, code, quiet=quiet)
-    return code
+    files, problems = _files(told, folder, perf_counter() - started, cold=cold)
+    return finish(code, files, problems, quiet=quiet or as_json)
 
 
 class _Told(NamedTuple):
@@ -154,6 +160,22 @@ def _print(told: _Told, *, exit_code: int, not_run: str = "") -> None:
         judged.activity, judged.bad_events, judged.replay = result.activity, told.bad, told.command
         judged.export = list(told.test)
     print_json(judged)
+
+
+def _files(told: _Told, folder: Path | None, seconds: float, *, cold: bool) -> tuple[dict[Path, bytes], list[str]]:
+    """Return the files of the report with their content, and a line for each that could not be made."""
+    from harness.verdict import compared
+    from harness.verdict.one_trace import report_of
+
+    if folder is None or told.result is None:
+        return {}, []
+    suite = compared.NAME if cold else "replay"
+    report = report_of(told.result, told.trace, told.spec.text, suite, seconds=seconds, bad=told.bad)
+    kept = keeper_of(told.spec, folder)
+    for failure in report.failures:
+        kept.take(failure, final=True)
+    files, problems = files_of(report, kept.stored, [told.trace.header.layout.name], told.trace.header.policy, folder)
+    return files, [*kept.problems, *problems]
 
 
 def reasons(result: Result) -> list[str]:

@@ -31,8 +31,13 @@ def report(run: Path, out: Path | None, as_json: bool) -> int:
     else:
         from harness.history import validate
         from harness.picture import page
+        from harness.trace.format import FORMAT as TRACE
 
-        header, events = validate.read(run)
+        try:
+            header, events = validate.read(run)
+        except UsageError as error:
+            told = "; a trace has to be run: `cachewitness replay FILE --report DIR`" if TRACE in str(error) else ""
+            raise UsageError(f"{error}{told}") from None
         content, default = page.of_history(header, [event for _, event in events], run.name), run.with_suffix(".html")
     target = out or default
     store.ready(target, "--out")

@@ -27,6 +27,8 @@ from harness.cli.options import (
     replaced_by,
     suites_of,
 )
+from harness.cli.report_option import files_of, keeper_of, report_option
+from harness.cli.report_option import ready as report_ready
 from harness.cli.table_option import ready, table_option
 
 if TYPE_CHECKING:
@@ -96,13 +98,7 @@ _FILE = click.Path(path_type=Path)
 @json_option("report")
 @table_option("suites and failures")
 @click.option("--junit", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
-@click.option(
-    "--report",
-    "folder",
-    type=_FILE,
-    metavar="DIR",
-    help="Write report.json, report.html, report.sarif, junit.xml, badge.json, and the traces and histories of failures.",
-)
+@report_option
 @click.option("--github", is_flag=True, help="Print failures as annotations of GitHub Actions, on standard error.")
 @click.option("--quiet", is_flag=True, help="Print only witnesses and the verdict.")
 def run(
@@ -134,7 +130,6 @@ def run(
     Without options: every suite that the embedded reference can run, on small layouts of every kind. Failing traces are
     shrunk and kept in .cachewitness/failures (with --report, in its folder).
     """
-    from harness.run import store
     from harness.run.runner import Runner
 
     spec = engine_of(engine, policy, device, isolate, release)
@@ -142,8 +137,9 @@ def run(
     exported = exported_of(policy, said)
     said += [one.setting for one in exported]
     configurations, named, exact = configurations_of(policy, layouts, said, release, spec.kind)
-    _ready(junit, table, folder)
-    kept = store.Keeper(spec, folder / store.FAILURES if folder else store.DEFAULT_FOLDER, everything=folder is not None)
+    _ready(junit, table)
+    report_ready(folder)
+    kept = keeper_of(spec, folder)
     progress = _Progress(shown=not quiet and not as_json)
     runner = Runner(
         spec,
@@ -174,16 +170,13 @@ def run(
     return finish(report.exit_code, files, [*kept.problems, *problems], quiet=quiet or as_json)
 
 
-def _ready(junit: Path | None, table: Path | None, folder: Path | None) -> None:
+def _ready(junit: Path | None, table: Path | None) -> None:
     """Make sure, before a long run, that the files that were asked for can be written. Raises UsageError if not."""
     from harness.run import store
 
     if junit:
         store.ready(junit, "--junit")
     ready(table)
-    if folder:
-        store.ready_folder(folder, "--report")
-        store.clear(folder)
 
 
 def _demand(report: Report, asked: list[Suite]) -> None:
@@ -228,35 +221,16 @@ def _files(
     folder: Path | None,
 ) -> tuple[dict[Path, bytes], list[str]]:
     """Return the files that the user asked for, with their content, and a line for each that could not be made."""
-    from harness.run import store
-
-    made: dict[Path, bytes] = {}
-    problems: list[str] = []
-    if folder:
-        from harness.picture import page
-        from harness.verdict.report import jsonreport
-
-        document = jsonreport.document(report, stored, configurations, policy)
-        made[folder / store.REPORT] = jsonreport.render(document)
-        try:
-            made[folder / store.PAGE] = page.of_run(document, folder / store.FAILURES)
-        except Exception as error:  # the picture of a verdict takes the verdict from nobody
-            problems.append(f"{folder / store.PAGE}: cannot be drawn: {type(error).__name__}: {error}")
+    made, problems = files_of(report, stored, configurations, policy, folder)
     if table:
         from harness._util import frame
         from harness.verdict.report import rows
 
         made[table] = frame.content(rows.rows(report, policy), rows.COLUMNS, table)
-    if junit or folder:
+    if junit:
         from harness.verdict.report import junit as junit_report
 
-        content = junit_report.render(report, stored)
-        made |= {path: content for path in (junit, folder / store.JUNIT if folder else None) if path}
-    if folder:
-        from harness.verdict.report import badge, sarif
-
-        made[folder / store.SARIF] = sarif.render(report, stored)
-        made[folder / store.BADGE] = badge.render(report)
+        made[junit] = junit_report.render(report, stored)
     return made, problems
 
 

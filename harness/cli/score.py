@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from harness._util.lines import one_line
 from harness.cli.json_option import json_option
 from harness.cli.options import Finite, expectations_of, expected_options, policy_option, release_option
 from harness.cli.score_told import Told
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from harness.score.arm_run import Open
     from harness.score.asking import Asking
+    from harness.score.document import Document
     from harness.score.gate import Tokens
     from harness.score.tasks import Task
 
@@ -189,7 +191,21 @@ def score(**options: Any) -> int:
     frames.write(outcome, engine.name, options["seed"], folder)
     files.write(folder / answer_store.REPORT, [content])
     told.deliver(whole, content, folder)
+    _draw(whole, folder)
     return whole.exit_code
+
+
+def _draw(whole: Document, folder: Path) -> None:
+    """Write the page of the score, or say why there is none: the picture of a verdict takes the verdict from nobody."""
+    from harness._util import files
+    from harness.picture import score_page
+    from harness.run import store
+
+    try:
+        files.write(folder / store.PAGE, [score_page.of_score(whole)])
+    except Exception as error:
+        told = f"{folder / store.PAGE}: cannot be drawn: {type(error).__name__}: {error}"
+        click.echo(f"cachewitness: {one_line(told)}", err=True)
 
 
 def _debug(error: Exception) -> None:

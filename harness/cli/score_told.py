@@ -72,4 +72,4 @@ class Told:
         from harness.score import terminal
 
         terminal.print_score(whole, self._out)
-        output.echo(f"kept in {folder}: report.json, answers.parquet, answers.csv")
+        output.echo(f"kept in {folder}: report.html, report.json, answers.parquet, answers.csv")

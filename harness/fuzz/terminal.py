@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from shlex import quote
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
@@ -27,8 +28,9 @@ from harness.verdict.result import (
     EXIT_PASS,
     EXIT_UNKNOWN,
 )
-from harness.verdict.summary import Stored, shown
+from harness.verdict.summary import Report, Stored, shown
 
+UNPROVED = "no fault could be planted, so it is not proved that one would have been seen"
 EXPLAINED_MAX = 12
 """So many marks that were never reached are explained; of more, the names are listed."""
 
@@ -106,6 +108,17 @@ def exit_code(campaign: Campaign, canary: CanaryResult | None) -> int:
     return EXIT_NOTHING_CHECKED if campaign.report.exit_code == EXIT_PASS else campaign.report.exit_code
 
 
+def proved(campaign: Campaign, canary: CanaryResult | None) -> Report:
+    """Return the report of a campaign with what became of the canary in it, and so with the exit code of the campaign."""
+    report = replace(campaign.report, vacuous=[*campaign.report.vacuous])
+    if canary is None:
+        report.vacuous.append(UNPROVED)
+    elif not canary.reported:
+        report.blind = f"the canary {canary_line(canary)}"
+        report.vacuous.append(report.blind)
+    return report
+
+
 def canary_line(canary: CanaryResult | None) -> str:
     """Return in one sentence what became of the canary."""
     if canary is None:
@@ -164,7 +177,7 @@ def reasons(campaign: Campaign, canary: CanaryResult | None) -> list[str]:
     if canary is not None and not canary.reported:
         return [f"the canary {canary_line(canary)}"]
     blind = canary is None and code == EXIT_NOTHING_CHECKED and not campaign.report.vacuous
-    unproved = ["no fault could be planted, so it is not proved that one would have been seen"] if blind else []
+    unproved = [UNPROVED] if blind else []
     return terminal.reasons(campaign.report) + unproved
 
 

@@ -66,15 +66,19 @@ def of_run(document: jsonreport.Document, folder: Path) -> bytes:
     return _render(document=document, pictures=pictures, others=others, verdict=verdict(document.exit_code), open=still_open)
 
 
-def of_history(header: Header, events: list[Event], name: str) -> bytes:
-    """Return the page of a recorded history, which is judged for it."""
+def of_history(header: Header, events: list[Event], name: str, weighed: tuple[int, str] | None = None) -> bytes:
+    """Return the page of a recorded history, which is judged for it.
+
+    `weighed` is the exit code by a list of expected failures, and what the list says.
+    """
     result = judge(header, iter(events))
     finding = result.findings[0] if result.findings else None
     told = finding or Finding(anomaly="", sentence="No checker finds anything in this history.")
     crashed = [f"{tally.checker}: {tally.crashed}" for tally in result.tallies if tally.crashed]
     picture = _told(told, name)
     _show(picture, header, events, finding)
-    return _render(document=None, pictures=[picture], others=[], verdict=verdict(exit_code(result)), open=crashed)
+    code, picture.why = weighed or (exit_code(result), "")
+    return _render(document=None, pictures=[picture], others=[], verdict=verdict(code), open=crashed)
 
 
 def verdict(code: int) -> tuple[str, int, str]:

@@ -96,7 +96,7 @@ class Report(msgspec.Struct, kw_only=True):
     is over; `broken_list` says why the list itself fails the run. `interrupted`: the user stopped it before its end.
     `environment` names the settings that came from the environment, `settings` which of its system's defaults the run replaces,
     and how it sizes what is not replaced.
-    `held` says in which process an engine ran that is not this package's own.
+    `held` says in which process an engine ran that is not this package's own. `blind` says which planted fault was missed.
     """
 
     engine: str
@@ -114,6 +114,7 @@ class Report(msgspec.Struct, kw_only=True):
     expired: list[str] = []
     broken_list: list[str] = []
     interrupted: bool = False
+    blind: str = ""
     seconds: float = 0.0
     startup_seconds: float = 0.0
     engine_seconds: float | None = None
@@ -127,8 +128,11 @@ class Report(msgspec.Struct, kw_only=True):
     def exit_code(self) -> int:
         """Return the exit code that the outcome stands for; that of a crash if the harness's own detectors disagree.
 
-        A run that was interrupted has a code of its own, whatever it had found.
+        So it is if a planted fault was missed, since then nothing that was said counts. A run that was interrupted has a code
+        of its own, whatever it had found.
         """
+        if self.blind:
+            return EXIT_INTERNAL
         if self.interrupted:
             return EXIT_INTERRUPTED
         if self.disagreements:

@@ -63,6 +63,20 @@ def test_workers_of_xdist_see_the_same_tests_and_gather(project: Path) -> None:
     assert code == 0 and re.search(r"test_cache: (\d+) of \1 traces, .* [1-9][\d,]* hits", out), out
 
 
+def test_a_method_is_a_test_for_each_trace_as_well(project: Path) -> None:
+    body = CLEAN.replace("(tmp_path)", "(self, tmp_path)").replace("\n", "\n    ")
+    code, out = pytest_on(project, "-k", "siblings", body=f"class TestIt:\n    {body.rstrip()}\n")
+    assert code == 0 and re.search(r"^cachewitness: test_it.py::TestIt::test_cache: [1-9]", out, re.MULTILINE), out
+    body = body.replace('"reference"', f'"{FAULT}"')
+    code, out = pytest_on(project, "-k", "exact-replay", body=f"class TestIt:\n    {body.rstrip()}\n")
+    assert code == 1 and WITNESS in " ".join(out.split()) and "TypeError" not in out, out
+
+
+def test_a_function_is_decorated_once(project: Path) -> None:
+    code, out = pytest_on(project, body='@cachewitness.suite("reference")\n' + CLEAN)
+    assert code == 2 and "is decorated twice; one function has the traces of one engine" in out, out
+
+
 def test_a_function_that_had_nothing_to_judge_fails_the_session(project: Path) -> None:
     """Every trace passes, and not one of them hit anything: the cache is off."""
     body = CLEAN.replace('suites=["invariants"]', 'suites=["invariants"], options={"enable_caching": False}')

@@ -105,6 +105,7 @@ def test_the_report_and_the_frames_hold_every_answer(capsys: pytest.CaptureFixtu
     assert entry["cold"].strip().endswith(entry["target"].split()[-1]) and entry["other"] == entry["cold"] + "9"
     (folder,) = (tmp_path / "kept").iterdir()
     assert json.loads((folder / "report.json").read_text()) == whole
+    assert "(exit code 1)" in (folder / "report.html").read_text()
     frame = pandas.read_parquet(folder / "answers.parquet")
     assert len(frame) == 5 * 48 * 2 and len(pandas.read_csv(folder / "answers.csv")) == len(frame)
     hit = frame[(frame.arm == "hit") & (frame["filter"] == "strict-match")]

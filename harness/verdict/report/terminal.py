@@ -43,7 +43,7 @@ ALIKE_MIN = 8
 MEANINGS = {
     EXIT_PASS: ("pass", "green", "nothing found, and every rule that applies had something to judge"),
     EXIT_FAIL: ("FAIL", "red", "the engine contradicts a rule"),
-    EXIT_INTERNAL: ("HARNESS FAILS", "red", "its two detectors, the ledger and the tensors, disagree"),
+    EXIT_INTERNAL: ("HARNESS FAILS", "red", "its own detectors disagree, or missed a fault that was planted"),
     EXIT_UNKNOWN: ("unknown", "yellow", "a checker crashed; what it would have judged is open"),
     EXIT_USAGE: ("does not fit", "yellow", "something that was given does not fit"),
     EXIT_NOTHING_CHECKED: ("nothing checked", "yellow", "something that was asked for was not judged"),

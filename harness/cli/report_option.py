@@ -1,0 +1,68 @@
+"""The option `--report`, the same for every command that runs traces, and the files that it asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harness.engines.registry import EngineSpec
+    from harness.run.store import Keeper
+    from harness.verdict.summary import Report, Stored
+
+report_option = click.option(
+    "--report",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write report.json, report.html, report.sarif, junit.xml, badge.json, and the traces and histories of failures.",
+)
+
+
+def ready(folder: Path | None, source: Path | None = None) -> None:
+    """Make sure, before a long run, that the folder can be written to, and clear it of an earlier report.
+
+    Raises UsageError if it cannot be, or if it holds `source`, the file that is to be shown.
+    """
+    from harness._util.errors import UsageError
+    from harness.run import store
+
+    if folder is None:
+        return
+    if source is not None and folder.resolve() in source.resolve().parents:
+        raise UsageError(f"--report: {folder} is cleared for the report, and {source} lies in it; name another folder")
+    store.ready_folder(folder, "--report")
+    store.clear(folder)
+
+
+def keeper_of(engine: EngineSpec, folder: Path | None) -> Keeper:
+    """Return what keeps failures: all of them with their histories in the folder, or the first of each anomaly without one."""
+    from harness.run import store
+
+    return store.Keeper(engine, folder / store.FAILURES if folder else store.DEFAULT_FOLDER, everything=folder is not None)
+
+
+def files_of(
+    report: Report, stored: Mapping[str, Stored], configurations: Sequence[str], policy: str, folder: Path | None
+) -> tuple[dict[Path, bytes], list[str]]:
+    """Return the files of the folder with their content, and a line for each that could not be made; none without a folder."""
+    if folder is None:
+        return {}, []
+    from harness.picture import page
+    from harness.run import store
+    from harness.verdict.report import badge, jsonreport, junit, sarif
+
+    document = jsonreport.document(report, stored, configurations, policy)
+    made, problems = {folder / store.REPORT: jsonreport.render(document)}, list[str]()
+    try:
+        made[folder / store.PAGE] = page.of_run(document, folder / store.FAILURES)
+    except Exception as error:  # the picture of a verdict takes the verdict from nobody
+        problems.append(f"{folder / store.PAGE}: cannot be drawn: {type(error).__name__}: {error}")
+    made[folder / store.JUNIT] = junit.render(report, stored)
+    made[folder / store.SARIF] = sarif.render(report, stored)
+    made[folder / store.BADGE] = badge.render(report)
+    return made, problems
