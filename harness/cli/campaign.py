@@ -11,10 +11,9 @@ from harness._util import output
 from harness._util.errors import UsageError
 from harness.cli.json_option import json_option, print_json
 from harness.cli.options import Isolate, engine_of
+from harness.cli.status_line import StatusLine, left
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.engines.registry import EngineSpec
     from harness.fleet.driver import Progress, Settings
     from harness.fleet.executors import Executor
@@ -259,49 +258,27 @@ def _fuzzed(said: File, engine: Engine, spec: EngineSpec, policy: str, options: 
 
 
 class _Shown:
-    """Says on standard error how far a campaign is: on a terminal in one line that is kept up, elsewhere now and then."""
-
-    EVERY = 10.0
-    """Seconds between two lines where there is no terminal."""
+    """Says on standard error how far a campaign is, and which workers have ended."""
 
     def __init__(self, name: str) -> None:
-        import sys
-        from time import monotonic
-
-        self._name, self._terminal, self._clock = name, sys.stderr.isatty(), monotonic
-        self._next = monotonic() + (0.0 if self._terminal else self.EVERY)
-        self._ended = 0
-
-    @property
-    def tell(self) -> Callable[[Progress], None]:
-        """What to call with how far it is."""
-        return self._tell
+        self._name, self._status, self._ended = name, StatusLine(anywhere=True, at_once=True), 0
 
     def clear(self) -> None:
         """Wipe the line of a terminal."""
-        if self._terminal:
-            click.echo("\r\x1b[K", nl=False, err=True)
+        self._status.clear()
 
-    def _tell(self, progress: Progress) -> None:
+    def tell(self, progress: Progress) -> None:
+        """Say it, now and then."""
         for line in progress.ended[self._ended :]:
             self.clear()
             click.echo(f"cachewitness: {line}; what it held is leased again", err=True)
         self._ended = len(progress.ended)
-        now = self._clock()
-        if now >= self._next:
-            self._next = now + (0.2 if self._terminal else self.EVERY)
-            text = f"{self._name}: {_line(progress)}"
-            click.echo(f"\r\x1b[K{text}" if self._terminal else text, nl=not self._terminal, err=True)
+        self._status.tell(lambda: f"{self._name}: {_line(progress)}")
 
 
 def _line(progress: Progress) -> str:
-    left = "" if progress.left is None else f", about {_time(progress.left)} left"
     found = f"{len(progress.classes)} kinds of findings" if progress.classes else "no finding"
     return (
-        f"{progress.done:,} of {progress.units:,} units, {progress.workers} workers, {progress.traces:,} traces, "
-        f"{progress.operations:,} operations, {len(progress.marks)} marks, {found}{left}"
+        f"{progress.done:,} of {progress.units:,} units{left(progress.left)}, {found}, {progress.workers} workers, "
+        f"{progress.traces:,} traces, {progress.operations:,} operations, {len(progress.marks)} marks"
     )
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
@@ -28,6 +29,7 @@ from harness.cli.options import (
     release_option,
 )
 from harness.cli.report_option import files_of, keeper_of, ready, report_option
+from harness.cli.status_line import StatusLine, left
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -125,15 +127,19 @@ def fuzz(
     plan = plan_of(spec, policy, layouts, options, seed, release)
     ready(folder)
     canary = run_canary(plan if policy == POLICY else plan_of(engine_of("reference"), POLICY, (), (), seed))
-    progress = _Progress()
+    status = StatusLine(anywhere=True)
     kept = keeper_of(spec, folder)
     known = expectations_of(expected, strict_expected)
-    campaign = Campaign(spec, plan, progress.tell, known, kept.take, beside=beside, jobs=jobs_of(spec, jobs), on_died=died)
+
+    def tell(campaign: Campaign) -> None:
+        status.tell(lambda: _said(campaign, seconds, operations))
+
+    campaign = Campaign(spec, plan, tell, known, kept.take, beside=beside, jobs=jobs_of(spec, jobs), on_died=died)
     campaign.report.environment = [one.origin for one in exported]
     try:
         campaign.run(seconds, operations)
     finally:
-        progress.clear()
+        status.clear()
     again = told.command(spec, policy, layouts, options, campaign.operations, seed, str(expected or ""), beside=beside)
     if as_json:
         _print_campaign(campaign, canary, kept.stored, again)
@@ -210,11 +216,16 @@ def _exhaustive(
     check(spec, policy, configurations)
     configurations = configurations or list(CONFIGURATIONS)
     limits, canary = bound_of(bound), sought()
-    progress = _Progress()
+    status, started = StatusLine(anywhere=True), monotonic()
+
+    def tell(tasks: int, states: int) -> None:
+        rest = left(seconds - (monotonic() - started) if seconds else None)
+        status.tell(lambda: f"exhaustive: {tasks:,} tasks done, {states:,} states{rest}")
+
     try:
-        coverage = search(spec, limits, configurations, seconds=seconds, told=progress.states, processes=jobs_of(spec, jobs))
+        coverage = search(spec, limits, configurations, seconds=seconds, told=tell, processes=jobs_of(spec, jobs))
     finally:
-        progress.clear()
+        status.clear()
     kept = store.Keeper(spec, store.DEFAULT_FOLDER)
     if coverage.failure:
         kept.take(coverage.failure, final=True)
@@ -264,43 +275,11 @@ def _print_search(
     print_json(search)
 
 
-class _Progress:
-    """Says on standard error how far it is: on a terminal in one line that is kept up, elsewhere in a line now and then."""
-
-    EVERY = 10.0
-    """Seconds between two lines where there is no terminal."""
-
-    def __init__(self) -> None:
-        import sys
-        from time import monotonic
-
-        self._terminal, self._clock = sys.stderr.isatty(), monotonic
-        self._next = monotonic() + (0.5 if self._terminal else self.EVERY)
-
-    def tell(self, campaign: Campaign) -> None:
-        """Say how far it is, now and then."""
-        if self._due():
-            marks, rate = sum(map(bool, campaign.marks.values())), campaign.operations / max(campaign.report.seconds, 0.001)
-            self._say(
-                f"fuzz: {campaign.traces:,} traces, {campaign.operations:,} operations, {rate:,.0f} a second, {marks} marks"
-            )
-
-    def states(self, tasks: int, states: int) -> None:
-        """Say how far an exhaustive search is."""
-        if self._due():
-            self._say(f"exhaustive: {tasks} tasks done, {states:,} states")
-
-    def clear(self) -> None:
-        """Wipe the line of a terminal."""
-        if self._terminal:
-            click.echo("\r\x1b[K", nl=False, err=True)
-
-    def _due(self) -> bool:
-        now = self._clock()
-        if now < self._next:
-            return False
-        self._next = now + (0.2 if self._terminal else self.EVERY)
-        return True
-
-    def _say(self, text: str) -> None:
-        click.echo(f"\r\x1b[K{text}" if self._terminal else text, nl=not self._terminal, err=True)
+def _said(campaign: Campaign, seconds: float, operations: int) -> str:
+    """Return how far a campaign is that ends after so many seconds or operations, 0: neither."""
+    marks, spent = sum(map(bool, campaign.marks.values())), max(campaign.report.seconds, 0.001)
+    rate = campaign.operations / spent
+    rest = [seconds - spent] if seconds else []
+    rest += [max(operations - campaign.operations, 0) / rate] if operations and rate else []
+    done = f"{campaign.traces:,} traces, {campaign.operations:,} operations"
+    return f"fuzz: {done}{left(min(rest, default=None))}, {rate:,.0f} a second, {marks} marks"

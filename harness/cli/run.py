@@ -29,14 +29,15 @@ from harness.cli.options import (
 )
 from harness.cli.report_option import files_of, keeper_of, report_option
 from harness.cli.report_option import ready as report_ready
+from harness.cli.status_line import StatusLine, left
 from harness.cli.table_option import ready, table_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from harness.cli.options import Isolate
+    from harness.run.progress import Progress
     from harness.run.suites import Suite
-    from harness.trace.format import Trace
     from harness.verdict.summary import Report, Stored
 
 _FILE = click.Path(path_type=Path)
@@ -140,7 +141,7 @@ def run(
     _ready(junit, table)
     report_ready(folder)
     kept = keeper_of(spec, folder)
-    progress = _Progress(shown=not quiet and not as_json)
+    status = StatusLine(shown=not quiet and not as_json)
     runner = Runner(
         spec,
         configurations,
@@ -154,13 +155,13 @@ def run(
         fail_fast=fail_fast,
         jobs=jobs_of(spec, jobs),
         on_died=died,
-        on_trace=progress.tell,
+        on_trace=(lambda progress: status.tell(lambda: _said(progress))) if status.shown else None,
         on_failure=kept.take,
     )
     try:
         report = runner.run(suites_of(suites))
     finally:
-        progress.clear()
+        status.clear()
     report.environment = [one.origin for one in exported]
     report.settings = replaced_by(policy, configurations, release)
     _demand(report, suites_of(suites) if suites else [])
@@ -234,30 +235,7 @@ def _files(
     return made, problems
 
 
-class _Progress:
-    """One line on standard error that says how far a run is; silent if that is no terminal."""
-
-    def __init__(self, *, shown: bool) -> None:
-        import sys
-        from time import monotonic
-
-        self._shown = shown and sys.stderr.isatty()
-        self._clock = monotonic
-        self._next = self._clock() + 0.5
-        self._traces = 0
-
-    @property
-    def tell(self) -> Callable[[str, Trace], None] | None:
-        """What to call for each trace; None where nobody looks."""
-        return self._tell if self._shown else None
-
-    def clear(self) -> None:
-        """Wipe the line."""
-        if self._shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
-
-    def _tell(self, suite: str, trace: Trace) -> None:
-        self._traces += 1
-        if self._clock() >= self._next:
-            self._next = self._clock() + 0.2
-            click.echo(f"\r\x1b[K{suite}: {self._traces} traces", nl=False, err=True)
+def _said(progress: Progress) -> str:
+    """Return how far a run is, and how long the rest takes."""
+    begun = f"{progress.begun:,}" if progress.of is None else f"{progress.begun:,} of {progress.of:,}"
+    return f"{progress.number}/{progress.suites} {progress.suite}: {begun} traces{left(progress.left)}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from harness._util import output
+from harness.cli.status_line import StatusLine, left
 
 if TYPE_CHECKING:
     from harness.score.document import Document
@@ -25,15 +26,15 @@ class Told:
         self._json = as_json
         self._rules = rules
         self._out = console()
-        self._err = sys.stderr if sys.stderr.isatty() and not as_json else None
-        self._line = ("", 0, 0)
+        self._status = StatusLine(shown=not as_json, at_once=True)
+        self._line, self._pace = ("", 0, 0), (0, monotonic())
         if not as_json:
             terminal.heading(engine, f"{task.name} ({task.source})", len(task.asked), seed, self._out)
             terminal.told(power_analysis.before(len(task.asked), rules), self._out)
 
     def begins(self, arm: str, questions: int, reused: int) -> None:
         """Note the arm that begins."""
-        self._line = (arm, reused, questions)
+        self._line, self._pace = (arm, reused, questions), (reused, monotonic())
         if reused and not self._json:
             from harness.score import terminal
 
@@ -43,10 +44,10 @@ class Told:
     def answered(self, count: int) -> None:
         """Rewrite the line that says how far the arm is."""
         arm, done, questions = self._line
-        self._line = (arm, done + count, questions)
-        if self._err:
-            self._err.write(f"\r\x1b[K{arm}: {done + count:,} of {questions:,}")
-            self._err.flush()
+        done += count
+        self._line, (before, began) = (arm, done, questions), self._pace
+        rest = (questions - done) * (monotonic() - began) / (done - before) if done > before else None
+        self._status.tell(lambda: f"{arm}: {done:,} of {questions:,} questions{left(rest)}")
 
     def measured(self, cold: Scores, again: Scores | None) -> None:
         """Say what the rest can show, now that the noise floor is known."""
@@ -60,9 +61,7 @@ class Told:
 
     def clear(self) -> None:
         """Wipe the line."""
-        if self._err:
-            self._err.write("\r\x1b[K")
-            self._err.flush()
+        self._status.clear()
 
     def deliver(self, whole: Document, content: bytes, folder: Path) -> None:
         """Print the report."""

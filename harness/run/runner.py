@@ -20,6 +20,7 @@ from harness.engines.policy import PolicyKind
 from harness.engines.registry import EngineSpec
 from harness.run import causes
 from harness.run.execute import attempt
+from harness.run.progress import Progress
 from harness.run.selection import ANSWERS, Sample, controls, random_traces, why_not
 from harness.run.smaller import smallest
 from harness.run.suites import Stream, Suite
@@ -72,7 +73,8 @@ class Runner:
     """How many traces are run at a time, each in a process of its own, with the same outcome; 1 if `engine.one_at_a_time`."""
     on_died: Callable[[str], None] | None = None
     """Told of each process that died and was replaced."""
-    on_trace: Callable[[str, Trace], None] | None = None
+    on_trace: Callable[[Progress], None] | None = None
+    """Told of each trace that is begun."""
     on_failure: OnFailure | None = None
     """Told of a failure when it was met, and again when it is as small as it gets."""
 
@@ -113,12 +115,15 @@ class Runner:
     def _suites(self, suites: list[Suite], policy: PolicyKind) -> None:
         reasons = {suite.name: why_not(suite, self.engine, policy) for suite in suites}
         endless = sum(suite.endless and not reasons[suite.name] for suite in suites)
+        self._progress = self._planned([suite for suite in suites if not reasons[suite.name]]) if self.on_trace else None
         for suite in suites:
             if why := self._over() or reasons[suite.name]:
                 self._skip(f"suite {suite.name}", why)
             else:
                 report, tallies, started = SuiteReport(name=suite.name), list[Tally](), time.perf_counter()
                 self._report.suites.append(report)
+                if self._progress:
+                    self._progress.enter(suite.name)
                 try:
                     self._suite(
                         suite, started + self.seconds / endless if suite.endless and self.seconds else None, report, tallies
@@ -168,6 +173,19 @@ class Runner:
                     self._skip(f"{suite.name}: further traces", why)
                     return
             rounds += 1
+
+    def _planned(self, suites: list[Suite]) -> Progress:
+        """Return what is to be done; nobody can tell of what compares tensors, or answers beside controls, or is a sample."""
+        timed = {suite.name for suite in suites if suite.endless and self.seconds}
+        planned: dict[str, int | None] = {suite.name: None for suite in suites}
+        for suite in suites:
+            if suite.name not in timed and not (suite.tensors or self._short or suite.height == ANSWERS):
+                fitting = [one for one in self.configurations if one.runs_at(suite.height)]
+                planned[suite.name] = sum(
+                    self._most if suite.endless else sum(1 for _ in suite.traces(one, suite.height, self.seed))
+                    for one in fitting
+                )
+        return Progress(planned, timed, self.seconds / max(len(timed), 1))
 
     @property
     def _most(self) -> int:
@@ -236,8 +254,9 @@ class Runner:
         self, suite: Suite, stream: Stream, trace: Trace, begun: Task[Asked, Trial], report: SuiteReport
     ) -> Result | None:
         """Take in what came of one trace; None if it was not run. Raises WorkerDied if it ends the process that runs it."""
-        if self.on_trace:
-            self.on_trace(suite.name, trace)
+        if self.on_trace and self._progress:
+            self._progress.begun += 1
+            self.on_trace(self._progress)
         try:
             trial = begun.result()
         except WorkerDied as died:

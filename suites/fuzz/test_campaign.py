@@ -163,7 +163,7 @@ def test_a_campaign_too_short_to_judge_anything_says_so() -> None:
 
 
 def test_progress_is_told_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.cli.fuzz._Progress.EVERY", 0.0)
+    monkeypatch.setattr("harness.cli.status_line.StatusLine.EVERY", 0.0)
     assert invoke(["fuzz", "--operations", "300", "--seed", "1"]) == 0
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fuzz: ")]
     assert len(told) > 1 and all("operations" in line and "a second" in line and "marks" in line for line in told)
