@@ -218,16 +218,16 @@ class _Projector:
         return Lane(r, words.computes(run) if run else doing, rows)
 
     def _mark(self, frame: Frame, event: Event) -> None:
-        """Mark what the failing event is about: pages, and of the block tables that have them the cells that are wrong."""
+        """Mark what the failing event is about: the cells that are wrong in block tables with its pages, and the pages.
+
+        Where a cell is wrong, the other pages that the event read beside it are not.
+        """
         frame.failing = True
         places = words.places(self._header, event)
-        for pool, pages in zip(self._header.pools, frame.pools, strict=True):
-            for one in pages:
-                one.marked = (pool.id, one.page) in places
         groups = {group.id: group.pool for group in self._header.groups}
         number, name = getattr(event, "group", -1), getattr(event, "r", "")
         cells = [
-            cell
+            ((groups[row.group], cell.page), cell)
             for lane in frame.lanes
             for row in lane.rows
             for cell in row.cells
@@ -235,9 +235,13 @@ class _Projector:
             and number in (-1, row.group)
             and name in ("", lane.r)
         ]
-        at_fault = [[cell for cell in cells if cell.looks == looks] for looks in ("wrong", "unread")]
-        for cell in at_fault[0] or at_fault[1] or cells:
+        wrong, unread = ([found for found in cells if found[1].looks == looks] for looks in ("wrong", "unread"))
+        for _, cell in wrong or unread or cells:
             cell.marked = True
+        at_fault = {place for place, _ in wrong} or places
+        for pool, pages in zip(self._header.pools, frame.pools, strict=True):
+            for one in pages:
+                one.marked = (pool.id, one.page) in at_fault
 
     def _row(self, group: Group, r: str, tables: list[list[int]], upto: int) -> Row:
         pages = tables[group.id] if group.id < len(tables) else []

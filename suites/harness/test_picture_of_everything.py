@@ -64,7 +64,8 @@ def test_a_clean_history_shows_no_cell_as_wrong(policy: str) -> None:
 
 
 def test_a_read_that_fails_is_marked_where_it_is() -> None:
-    reads = 0
+    """In its block table, and in the pool: no page that was read beside it is marked."""
+    reads, in_a_pool = 0, 0
     for path in islice(FAULTS, 0, None, EVERY):
         trace = validate.load_trace(path)
         if path.stem in OF_TENSORS:
@@ -76,5 +77,9 @@ def test_a_read_that_fails_is_marked_where_it_is() -> None:
         if isinstance(events[finding.seq], Read):
             reads += 1
             (lane,) = [lane for lane in failing.lanes if lane.r == finding.r]
-            assert any(cell.looks == "wrong" and cell.marked for row in lane.rows for cell in row.cells), path.stem
-    assert reads > 5
+            marked = {cell.page for row in lane.rows for cell in row.cells if cell.marked}
+            assert marked & {cell.page for cell in shown(failing, "wrong")}, path.stem
+            pages = {one.page for pool in failing.pools for one in pool if one.marked}
+            assert pages <= marked, path.stem
+            in_a_pool += bool(pages)
+    assert reads > 5 and in_a_pool > 2
