@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
@@ -10,11 +12,11 @@ from harness._util.errors import UsageError
 from harness.cli import completion
 from harness.cli.json_option import json_option, print_json
 from harness.cli.options import Finite
+from harness.cli.status_line import left
 from harness.cli.table_option import ready, table_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from harness.engines.mutant import Mutant
     from harness.mutants.matrix import Matrix, Row
@@ -62,6 +64,12 @@ _SURVIVED, _NOT_HUNTED = 1, 5
     help="In a checkout: keep the witnesses in fixtures/traces and, if every fault was hunted, write docs/kill-matrix.md.",
 )
 @table_option("kills")
+@click.option(
+    "--chart",
+    type=click.Path(path_type=Path),
+    metavar="FILE.svg",
+    help="Draw which detectors see the faults of each mechanism.",
+)
 @json_option("mutants")
 def mutants(
     policy: str,
@@ -72,17 +80,21 @@ def mutants(
     jobs: int,
     write: bool,
     table: Path | None,
+    chart: Path | None,
     as_json: bool,
 ) -> int:
     """Hunt seeded faults and print which checker finds each; exits 1 if a fault survives, 5 if one could not be hunted."""
     from harness._util import files
     from harness.mutants import heat_map, matrix, page
+    from harness.run import store
     from harness.verdict.report import terminal
 
     ready(table)
+    if chart:
+        store.ready(chart, "--chart")
     chosen = _chosen(policy, names)
     target = _page() if write else None
-    told = None if as_json else _tell
+    told = None if as_json else _Told(len(chosen))
     made = matrix.run(chosen, budget, tensor_seconds, seeds=seeds, write=write, jobs=jobs, told=told)
     if target is not None and not policy and not names and not made.interrupted:
         text = page.page(made)
@@ -93,6 +105,8 @@ def mutants(
         from harness.mutants import rows
 
         files.write(table, [frame.content(rows.rows(made), rows.COLUMNS, table)])
+    if chart and made.rows:
+        files.write(chart, [heat_map.drawn(page.page(made)).encode()])
     code = _exit_code(made)
     if as_json:
         from harness.cli import documents
@@ -146,9 +160,19 @@ def _page() -> Path:
     return docs / "kill-matrix.md"
 
 
-def _tell(row: Row) -> None:
-    """Print on standard error what the hunt of one fault came to."""
-    seconds = f"{row.seconds:.2f} s" if row.hunts == 1 else f"{min(row.killing):.2f} to {max(row.killing):.2f} s"
-    missed = row.hunts - len(row.killing)
-    what = f"killed in {seconds}{f', SURVIVED {missed} seeds' if missed else ''}" if row.killed else row.not_run or "SURVIVED"
-    click.echo(f"{row.mutant}: {what}", err=True)
+class _Told:
+    """Prints on standard error what the hunt of each fault came to, and how long the others will take."""
+
+    def __init__(self, faults: int) -> None:
+        self._faults, self._done, self._started = faults, 0, monotonic()
+
+    def __call__(self, row: Row) -> None:
+        """Print it."""
+        self._done += 1
+        seconds = f"{row.seconds:.2f} s" if row.hunts == 1 else f"{min(row.killing):.2f} to {max(row.killing):.2f} s"
+        missed = row.hunts - len(row.killing)
+        killed = f"killed in {seconds}{f', SURVIVED {missed} seeds' if missed else ''}"
+        what = killed if row.killed else row.not_run or "SURVIVED"
+        rest = (self._faults - self._done) * (monotonic() - self._started) / self._done
+        which = f"{self._done} of {self._faults}{left(rest)}: " if self._faults > 1 else ""
+        click.echo(f"{which}{row.mutant}: {what}", err=True)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from xml.etree import ElementTree
 
 import pytest
 
@@ -126,6 +127,15 @@ def test_command_prints_rows_and_ends_with_0(capsys: pytest.CaptureFixture[str])
     assert code == 0 and said["survivors"] == []
     assert (row["mutant"], row["killed"], row["group"]) == ("block-leaked", True, "H")
     assert "ownership" in row["detectors"]["invariants"] and row["detectors"]["score"] == "not run"
+
+
+def test_command_draws_what_it_hunted_and_says_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "kills.svg"
+    hunted = ["--mutant", "block-leaked", "--mutant", "null-block-published", "--tensor-seconds", "0", "--jobs", "1"]
+    assert invoke(["mutants", *hunted, "--chart", str(target)]) == 0
+    titles = [element.text for element in ElementTree.parse(target).iter("{http://www.w3.org/2000/svg}title")]
+    assert "H, ownership: 1 of 1\nblock-leaked" in titles
+    assert [line.split(":")[0].split(",")[0] for line in capsys.readouterr().err.splitlines()] == ["1 of 2", "2 of 2"]
 
 
 def test_command_ends_with_1_if_a_fault_survives(capsys: pytest.CaptureFixture[str]) -> None:
