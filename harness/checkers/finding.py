@@ -6,6 +6,8 @@ import msgspec
 
 EARLY_COPY = "early-copy"
 """The cause of what is wrong with a page that was copied, in front of a step, from one keyed for what that step writes."""
+OFF_GRID = "off-grid"
+"""The cause of a state that is kept although no hit can end there."""
 
 
 class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -27,8 +29,9 @@ class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
     owed: int = 0
 
     def alike(self, other: Finding) -> bool:
-        """Whether a smaller trace that is found by `other` fails as this one does: an early copy stands for no other cause."""
-        return self.anomaly == other.anomaly and (self.cause == EARLY_COPY) == (other.cause == EARLY_COPY)
+        """Whether a smaller trace that is found by `other` fails as this one does: these causes stand for no other."""
+        same = all((self.cause == cause) == (other.cause == cause) for cause in (EARLY_COPY, OFF_GRID))
+        return self.anomaly == other.anomaly and same
 
 
 class Measured(msgspec.Struct, kw_only=True):

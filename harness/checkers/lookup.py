@@ -12,24 +12,35 @@ from harness.ledger.requests import RequestRecord
 from harness.trace.format import GroupKind
 
 
-def held(ledger: Ledger, group: int, node: int, *, device_alone: bool = False) -> bool:
-    """Whether some page of the group, or of one that keeps copies of its pages, carries a usable key for the prefix."""
+def held(ledger: Ledger, group: int, node: int, *, device_alone: bool = False, unusable: bool = False) -> bool:
+    """Whether some page of the group, or of one that keeps copies of its pages, carries a usable key for the prefix.
+
+    With `unusable`, any key counts that the engine has not unpublished, whatever is behind it.
+    """
     pages = ledger.keys.published[group].get(node)
-    if pages is not None and any(key.usable for key in pages.values()):
+    if pages is not None and any(key.usable or unusable for key in pages.values()):
         return True
-    return not device_alone and any(held(ledger, other, node) for other in ledger.stored[group])
+    return not device_alone and any(held(ledger, other, node, unusable=unusable) for other in ledger.stored[group])
 
 
 class Lookup:
     """Answers, for one request at one moment, where each group could resume. All lengths are in tokens."""
 
-    def __init__(self, ledger: Ledger, request: RequestRecord, *, last_block: bool = False, device_alone: bool = False) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        request: RequestRecord,
+        *,
+        last_block: bool = False,
+        device_alone: bool = False,
+        unusable: bool = False,
+    ) -> None:
         """With `last_block`, a window of one token, which reads nothing cached, asks for its last block all the same.
 
-        With `device_alone`, copies in other tiers do not count.
+        With `device_alone`, copies in other tiers do not count. With `unusable`, keys count that must not be hit.
         """
         self._ledger, self._request, self._rules = ledger, request, ledger.header.rules
-        self._device_alone = device_alone
+        self._device_alone, self._unusable = device_alone, unusable
         self._last_block = last_block
         limit = len(request.tokens) if self._rules.stores_logits else len(request.tokens) - 1
         self._limit = limit // self._rules.alignment * self._rules.alignment
@@ -86,4 +97,4 @@ class Lookup:
         return all(self._held(group, nodes[length]) for length in lengths)
 
     def _held(self, group: Group, node: int) -> bool:
-        return held(self._ledger, group.id, node, device_alone=self._device_alone)
+        return held(self._ledger, group.id, node, device_alone=self._device_alone, unusable=self._unusable)

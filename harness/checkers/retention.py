@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from math import lcm
 
-from harness.checkers.finding import Finding
+from harness.checkers.finding import OFF_GRID, Finding
 from harness.checkers.lookup import Lookup
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.wording import count, kept
@@ -168,13 +168,18 @@ class IntervalSparsity(Checker):
         }
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
-        """Note where the request leaves a prefix that one group still holds: that shared-prefix boundary is reachable."""
+        """Note where the request leaves a prefix that one group still holds: that shared-prefix boundary is reachable.
+
+        To the engine so is one of a key that it should not have, such as that of a step that was withdrawn: whoever hits that
+        key is found by other rules.
+        """
         retention = ledger.header.rules.retention
         if retention.shared_prefix_boundary and retention.interval is not None:
             request = ledger.requests[event.r]
-            self._shared_prefix_boundaries[event.r] = Lookup(ledger, request).longest_of_each()
+            points = Lookup(ledger, request).longest_of_each() | Lookup(ledger, request, unusable=True).longest_of_each()
             if ledger.header.rules.tier is not None:
-                self._shared_prefix_boundaries[event.r] |= Lookup(ledger, request, device_alone=True).longest_of_each()
+                points |= Lookup(ledger, request, device_alone=True).longest_of_each()
+            self._shared_prefix_boundaries[event.r] = points
         return None
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
@@ -203,12 +208,16 @@ class IntervalSparsity(Checker):
             return None
         if group.kind == "sliding" and event.length - group.block_size in self._looked_beyond(ledger, request, group):
             return None
+        alignment = ledger.header.rules.alignment
+        off_grid = group.kind == "recurrent" and event.length % alignment > 0
         sentence = (
             f"Let {event.r} have a prompt of {count(request.prompt_tokens, 'token')} under a retention interval of "
             f"{interval}, which keeps {kept(interval, boundaries)}; however a key for its first "
-            f"{count(event.length, 'token')} was kept in group {event.group} ({group.kind}): a contradiction."
+            f"{count(event.length, 'token')} was kept in group {event.group} ({group.kind})"
+            f"{f', where no hit can end: hits are multiples of {alignment}' * off_grid}: a contradiction."
         )
-        return Finding(anomaly="over-dense-retention", r=event.r, sentence=sentence, seq=event.seq)
+        cause = OFF_GRID if off_grid else ""
+        return Finding(anomaly="over-dense-retention", r=event.r, sentence=sentence, seq=event.seq, cause=cause)
 
     def _reachable(self, ledger: Ledger, request: RequestRecord, group: Group) -> set[int]:
         """Return the boundaries, in tokens, at which the request itself, a longer one or a sibling can be resumed."""

@@ -173,6 +173,28 @@ def test_an_interval_allows_its_multiples_and_the_boundary(interval: str, expect
     assert _found(HYBRID + rules + FIRST + "publish 1/4 r1:4\n" + published) == expected
 
 
+@pytest.mark.parametrize(("alignment", "prompt", "cause"), [(8, 13, "off-grid"), (4, 14, "")])
+def test_a_state_where_no_hit_can_end_is_told_apart(alignment: int, prompt: int, cause: str) -> None:
+    """Hits are multiples of 8, and a state that nobody needs is at 4; where they are multiples of 4, somebody might need it."""
+    rules = f"rules: alignment {alignment}, retention 0 on 1\n"
+    text = HYBRID + rules + FIRST.replace("a:9", f"a:{prompt}") + "publish 1/4 r1:4\nstep 1: r1 0..4 | 1 2 3 | 4 5 6\n"
+    (finding,) = check(parse(text)).findings
+    assert (finding.anomaly, finding.cause) == ("over-dense-retention", cause)
+    assert ("no hit can end: hits are multiples of 8" in finding.sentence) == bool(cause)
+
+
+@pytest.mark.parametrize(("shared", "expected"), [(8, []), (3, ["over-dense-retention"])])
+def test_a_key_that_should_be_gone_makes_a_boundary_all_the_same(shared: int, expected: list[str]) -> None:
+    """r1 is taken out of its step and its keys stay. r2 hits none of them, leaves the prefix at 8, and keeps a state there."""
+    text = (
+        f"{HYBRID}rules: alignment 4, retention 0 on 1, shared-prefix-boundary\nsubmit r1 a:9\ntake r1 | 1 2 3 | 4 5 6\n"
+        "publish 0/1 r1:4\npublish 0/2 r1:8\nstep 1: r1 0..9 | 1 2 3 | 0 0 6; withdraw r1\npreempt r1\ndrop r1\n"
+        f"submit r2 a:{shared} b:{17 - shared}\nhit r2 0\ntake r2 | 7 8 9 | 10 11\n"
+        "publish 1/11 r2:8\nstep 2: r2 0..8 | 7 8 | 0 11\n"
+    )
+    assert _found(text) == expected
+
+
 def test_the_boundary_is_owed_only_if_its_state_was_written() -> None:
     """A chunk that runs over the boundary writes no state there, and nothing is lost."""
     assert _found(SPARSE + FIRST + CROSSED) == []

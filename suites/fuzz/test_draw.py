@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import gcd
 
 import pytest
 
@@ -84,6 +85,17 @@ def test_options_of_every_kind_are_drawn() -> None:
     assert not any(configuration.options.get(name) for configuration in manager for name in SCHEDULER_OPTIONS)
     assert {configuration.options.get("num_speculative_tokens", 0) for configuration in scheduler} == {0, 1, 2, 3, 4, 5}
     assert {configuration.options.get("async_depth", 0) for configuration in scheduler} == {0, 1, 2}
+
+
+def test_eagle_is_drawn_beside_windows_and_states_where_states_are_as_long_as_hashed_blocks() -> None:
+    """Elsewhere vLLM and its reference keep a state in vain (`fixtures/findings/eagle-state-where-no-hit-ends.jsonl`)."""
+    drawn = [one for one in _drawn("scheduler", count=1200) if one.options.get("use_eagle")]
+    sizes = [{group.kind: group.block_size for group in one.layout.groups} for one in drawn]
+    finest = [one.options.get("hash_block_size", gcd(*(group.block_size for group in one.layout.groups))) for one in drawn]
+    both = [
+        (size["recurrent"], fine) for size, fine in zip(sizes, finest, strict=True) if {"sliding", "recurrent"} <= size.keys()
+    ]
+    assert len(both) > 5 and all(state == fine for state, fine in both)
 
 
 def test_what_the_user_chose_is_not_drawn() -> None:

@@ -13,6 +13,7 @@ FINDINGS = {
     "eagle-short-window-blocks": "lost-hit",
     "eagle-window-of-one": "lost-hit",
     "eagle-partial-hits-beside-a-window": "lost-replay-boundary",
+    "eagle-state-where-no-hit-ends": "over-dense-retention",
 }
 
 

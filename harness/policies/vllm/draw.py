@@ -71,9 +71,11 @@ def _options(source: Source, layout: Layout, height: Height, *, historic: bool) 
         yield {"enable_caching": False, "mamba_cache_mode": "none"}
     if source.chance(75):
         yield {"retention_interval": source.choice((None, 0, 0, unit, 2 * unit, 4 * unit))}
+    finest = common
     if source.chance(40):
-        yield {"hash_block_size": source.choice([size for size in range(1, common + 1) if common % size == 0])}
-    if not older and source.chance(25) and all(_beside_eagle(group, unit) for group in layout.groups):
+        finest = source.choice([size for size in range(1, common + 1) if common % size == 0])
+        yield {"hash_block_size": finest}
+    if not older and source.chance(25) and all(_beside_eagle(group, unit, finest, layout) for group in layout.groups):
         yield {"use_eagle": True}
         marked = [index for index in range(len(layout.groups)) if source.chance(50)]
         if marked and source.chance(50):
@@ -90,12 +92,17 @@ def _options(source: Source, layout: Layout, height: Height, *, historic: bool) 
         yield {"pages_per_snapshot": source.integer(2, 3)}
 
 
-def _beside_eagle(group: GroupSpec, unit: int) -> bool:
-    """Whether EAGLE is drawn beside a group: not with windows of one token or of shorter blocks than other groups.
+def _beside_eagle(group: GroupSpec, unit: int, finest: int, layout: Layout) -> bool:
+    """Whether EAGLE is drawn beside a group, which it is not beside all windows.
 
-    vLLM 0.33.0 loses hits and replay boundaries there, and so does its reference; `fixtures/findings` has the traces.
+    Not beside windows of one token, of shorter blocks than other groups, or with states longer than the blocks that are hashed,
+    of `finest` tokens: vLLM 0.33.0 loses hits and replay boundaries there, or keeps states in vain, and so does its reference.
+    `fixtures/findings` has the traces.
     """
-    return group.kind != "sliding" or (group.block_size == unit and group.window > 1)
+    if group.kind != "sliding":
+        return True
+    coarse = all(other.kind != "recurrent" or other.block_size == finest for other in layout.groups)
+    return group.block_size == unit and group.window > 1 and coarse
 
 
 def _scheduling(source: Source, unit: int) -> Iterator[Options]:
