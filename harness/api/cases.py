@@ -34,7 +34,7 @@ class Choice:
 
     def cases(self, seed: int) -> list[Case]:
         """Return a case for each trace. Raises UsageError for what does not exist, or if no suite has a trace to run."""
-        spec, chosen = chosen_of(self.engine, self.policy, self.layouts, self.options)
+        spec, chosen = chosen_of(self.engine, self.policy, self.layouts, self.options, self.suites)
         policy, found, reasons = policies.get(self.policy), list[Case](), list[str]()
         for suite in suites_of(self.suites):
             why = why_not(suite, spec, policy) or ("its traces are compared, not judged one by one" if suite.tensors else "")

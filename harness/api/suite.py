@@ -47,6 +47,10 @@ def suite(
 
         @wraps(function)
         def test(*instance: Any, **arguments: Any) -> None:
+            if CASE not in arguments:
+                raise TypeError(
+                    f"cachewitness.suite: {function.__qualname__} got no trace; pytest gives none to a unittest.TestCase"
+                )
             prove: Callable[[], None] = arguments.pop(CASE)
             function(*instance, **arguments)
             prove()

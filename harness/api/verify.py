@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from harness._util.errors import UsageError
 from harness.cli.options import Chosen, Isolate, configurations_of, engine_of, expectations_of, suites_of
 from harness.engines.kind import EngineKind
 from harness.engines.registry import EngineSpec
@@ -33,12 +34,14 @@ def verify(
     `engine` is a name with options (`vllm:source=PATH`; an engine of another package runs in a process of its own) or a kind,
     which runs in this one. `layouts` are names or paths of TOML files, `options` those of the policy, `suites` names; what is
     left out is as the command line has it. `seconds` bounds the random suites; 0: a fixed number of traces. `expected` is a
-    file of expected failures. `Report.exit_code` is the verdict: 0 pass, 1 fail, 2 unknown, 3 the harness itself is wrong,
-    4 events that cannot be followed, 5 nothing checked.
+    file of expected failures. A suite that was named and did not run counts as not checked. `Report.exit_code` is the verdict:
+    0 pass, 1 fail, 2 unknown, 3 the harness itself is wrong, 4 events that cannot be followed, 5 nothing checked.
 
     Raises UsageError for what does not exist or does not fit.
     """
-    spec, chosen = chosen_of(engine, policy, layouts, options)
+    spec, chosen = chosen_of(engine, policy, layouts, options, suites)
+    if seconds < 0:
+        raise UsageError(f"seconds: {seconds} is less than 0")
     runner = Runner(
         spec,
         chosen.configurations,
@@ -47,6 +50,7 @@ def verify(
         expected=expectations_of(expected, strict=False),
         policy=policy,
         chosen_configurations=chosen.named,
+        chosen_suites=bool(suites),
         exact_configurations=chosen.exact,
     )
     return runner.run(suites_of(suites))
@@ -67,9 +71,18 @@ def check(history: str | Path | History) -> Result:
 
 
 def chosen_of(
-    engine: str | EngineKind, policy: str, layouts: Sequence[str], options: Mapping[str, object] | None
+    engine: str | EngineKind,
+    policy: str,
+    layouts: Sequence[str],
+    options: Mapping[str, object] | None,
+    suites: Sequence[str],
 ) -> tuple[EngineSpec, Chosen]:
     """Return the engine and the configurations that a program asks for. Raises UsageError for what does not exist."""
+    for name, given in ("layouts", layouts), ("suites", suites):
+        if isinstance(given, str):
+            raise UsageError(f"{name}: {given!r} is one name; give a list of names: [{given!r}]")
+    if not isinstance(engine, (str, EngineKind)):
+        raise UsageError(f"engine: {engine!r} is neither an engine's name nor an EngineKind")
     spec = engine_of(engine, policy, isolate=Isolate()) if isinstance(engine, str) else EngineSpec(engine, {}, engine.name)
     said = [f"{key}={json.dumps(value)}" for key, value in (options or {}).items()]
     return spec, configurations_of(policy, layouts, said, None, spec.kind)

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from harness.cli.options import Isolate
     from harness.run.progress import Progress
-    from harness.run.suites import Suite
     from harness.verdict.summary import Report, Stored
 
 _FILE = click.Path(path_type=Path)
@@ -150,6 +149,7 @@ def run(
         expected=expectations_of(expected, strict_expected),
         policy=policy,
         chosen_configurations=named,
+        chosen_suites=bool(suites),
         exact_configurations=exact,
         full=full,
         fail_fast=fail_fast,
@@ -164,7 +164,6 @@ def run(
         status.clear()
     report.environment = [one.origin for one in exported]
     report.settings = replaced_by(policy, configurations, release)
-    _demand(report, suites_of(suites) if suites else [])
     names = [configuration.name for configuration in configurations]
     _show(report, kept.stored, names, policy, as_json=as_json, github=github, quiet=quiet)
     files, problems = _files(report, kept.stored, names, policy, junit, table, folder)
@@ -178,12 +177,6 @@ def _ready(junit: Path | None, table: Path | None) -> None:
     if junit:
         store.ready(junit, "--junit")
     ready(table)
-
-
-def _demand(report: Report, asked: list[Suite]) -> None:
-    """Make a suite that the user named and that did not run count as not checked."""
-    ran = {suite.name for suite in report.suites if suite.traces}
-    report.vacuous += [f"suite {suite.name} was asked for and was not run" for suite in asked if suite.name not in ran]
 
 
 def _show(

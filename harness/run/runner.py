@@ -59,6 +59,8 @@ class Runner:
     policy: str = "vllm"
     chosen_configurations: bool = False
     """The user named the layouts, so that no suite takes others."""
+    chosen_suites: bool = False
+    """The user named the suites, so that one of which nothing ran was not checked."""
     exact_configurations: bool = False
     """The user named the configurations: what the engine refuses of them is an error, not something left out."""
     full: bool = True
@@ -343,6 +345,9 @@ class Runner:
         ]
         if not any(suite.traces for suite in report.suites):
             report.vacuous.append("no suite ran")
+        ran = {suite.name for suite in report.suites if suite.traces}
+        if self.chosen_suites:
+            report.vacuous += [f"suite {suite.name} was asked for and was not run" for suite in suites if suite.name not in ran]
         if not self.fail_fast and (why := self._over()):
             report.vacuous.append(why)
         report.vacuous += report.activity.shortfalls(self.engine.tier)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as xml
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -177,6 +178,31 @@ def test_verify_reports_what_run_does() -> None:
     assert report.exit_code == 1 and WITNESS in " ".join(report.failures[0].finding.sentence.split())
     clean = cachewitness.verify(REFERENCE, layouts=["full-mamba"], suites=["invariants"], options={"retention_interval": 0})
     assert clean.outcome == "pass" and sum(suite.activity.hits for suite in clean.suites) > 0
+
+
+def test_a_suite_that_was_named_and_did_not_run_is_no_pass() -> None:
+    report = cachewitness.verify("reference", layouts=["full"], suites=["invariants", "cold-vs-cached"])
+    assert report.exit_code == 5 and report.vacuous == ["suite cold-vs-cached was asked for and was not run"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"layouts": "full"}, r"layouts: 'full' is one name; give a list of names: \['full'\]"),
+        ({"suites": "random"}, "suites: 'random' is one name"),
+        ({"engine": 3}, "engine: 3 is neither an engine's name nor an EngineKind"),
+        ({"seconds": -1.0}, "seconds: -1.0 is less than 0"),
+    ],
+)
+def test_what_a_program_gives_wrong_is_one_line(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(cachewitness.UsageError, match=said):
+        cachewitness.verify(**given)
+
+
+def test_a_method_of_unittest_is_told_that_it_gets_no_trace(project: Path) -> None:
+    body = CLEAN.replace("(tmp_path)", "(self)").replace("assert tmp_path.is_dir()", "pass").replace("\n", "\n    ")
+    code, out = pytest_on(project, body=f"import unittest\n\n\nclass TestIt(unittest.TestCase):\n    {body.rstrip()}\n")
+    assert code == 1 and "got no trace; pytest gives none to a unittest.TestCase" in out, out
 
 
 def test_check_judges_a_file_and_a_history_alike(tmp_path: Path) -> None:
