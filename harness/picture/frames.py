@@ -7,7 +7,7 @@ holds it and which keys name it. What is too long is folded, and says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -84,25 +84,31 @@ class Film(msgspec.Struct):
     hits: list[tuple[int, str, int]]
 
 
-def film(header: Header, events: Iterable[Event], finding: Finding | None = None) -> Film:
-    """Return a history as frames. `finding` is what was found in it; its event's `seq` says where."""
-    projector = _Projector(header, finding.seq if finding else -1)
-    frames = list(projector.frames(events))
-    place = next((index for index, frame in enumerate(frames) if frame.failing), len(frames) - 1)
-    first = max(0, min(place - FRAMES_MAX * 3 // 4, len(frames) - FRAMES_MAX))
-    kept = frames[first : first + FRAMES_MAX]
+def film(header: Header, events: Sequence[Event], finding: Finding | None = None) -> Film:
+    """Return a history as frames. `finding` is what was found in it; its event's `seq` says where.
+
+    The history is played twice: first to learn which moments there are, then to look at those alone that are shown.
+    """
+    failing = finding.seq if finding else -1
+    moments = list(_Projector(header, failing, range(0)).frames(events))
+    place = next((index for index, frame in enumerate(moments) if frame.failing), len(moments) - 1)
+    first = max(0, min(place - FRAMES_MAX * 3 // 4, len(moments) - FRAMES_MAX))
+    shown = range(first, min(first + FRAMES_MAX, len(moments)))
+    projector = _Projector(header, failing, shown)
+    kept = [frame for index, frame in enumerate(projector.frames(events)) if index in shown]
     if finding and kept and not any(frame.failing for frame in kept):
         kept[-1].failing = True  # found when everything had happened
     for row in [row for frame in kept for lane in frame.lanes for row in lane.rows]:
         row.cells = list(folded(row.cells))
     groups, pools = [words.group(one) for one in header.groups], words.pools(header)
-    return Film(kept, len(frames) - len(kept), groups, pools, projector.samples, projector.hits)
+    return Film(kept, len(moments) - len(kept), groups, pools, projector.samples, projector.hits)
 
 
 class _Projector:
-    """Plays events through a ledger and takes frames."""
+    """Plays events through a ledger and takes frames, of which only those that are `shown` have anything in them."""
 
-    def __init__(self, header: Header, failing: int) -> None:
+    def __init__(self, header: Header, failing: int, shown: range) -> None:
+        self._shown, self._taken = shown, 0
         self.samples: list[Sample] = []
         self.hits: list[tuple[int, str, int]] = []
         self._header, self._failing = header, failing
@@ -157,7 +163,7 @@ class _Projector:
 
     def _read(self, frame: Frame, event: Read) -> None:
         """Note in the frame of a step what a read of one of its runs does not find."""
-        if self._ledger.before(event).invalid:
+        if frame.lanes and self._ledger.before(event).invalid:
             rows = [row for lane in frame.lanes if lane.r == event.r for row in lane.rows if row.group == event.group]
             for row in rows:
                 read_in_vain(self._ledger, self._header.groups[event.group], event, row)
@@ -205,10 +211,12 @@ class _Projector:
 
         `runs` are those of the step that is about to run: one in flight behind it may have been scheduled already.
         """
-        lanes = [self._lane(r, doing, (runs or {}).get(r)) for r, doing in self._doing.items()]
+        shown = self._taken in self._shown
+        self._taken += 1
+        lanes = [self._lane(r, doing, (runs or {}).get(r)) for r, doing in self._doing.items()] if shown else []
         for r in [r for r, doing in self._doing.items() if doing in words.END.values()]:
             del self._doing[r]
-        return Frame(title, lanes, [self._pool(pool.id) for pool in self._header.pools])
+        return Frame(title, lanes, [self._pool(pool.id) if shown else [] for pool in self._header.pools])
 
     def _lane(self, r: str, doing: str, run: Run | None) -> Lane:
         if r not in self._tables:

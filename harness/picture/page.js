@@ -19,6 +19,7 @@ for (const film of document.querySelectorAll(".film")) {
     made.setAttribute("aria-label", text);
     for (const event of ["focus", "mouseenter", "click"]) made.addEventListener(event, () => { detail.textContent = text; });
   };
+  const NAMES_MAX = 12; // requests without a block table that are named; the others are counted
   const SIGNS = { right: "✓", wrong: "✗", tainted: "!", "not-yet": "·", unread: "?", left: "–", null: "∅", fold: "…" };
 
   const cell = (one, row) => {
@@ -30,17 +31,33 @@ for (const film of document.querySelectorAll(".film")) {
       : "The block table says of page " + one.page + ": " + one.claim + ". The ledger knows: page " + one.page + " " + one.known + ".";
     explained(made, (one.marked ? "Here it fails. " : "") + told);
   };
+  // A frame has numbers: of its rows, which have those of their cells, and of the pages of its pools.
   const lanes = (frame) => {
     const table = element("table", "", "lanes");
-    element("caption", "Block tables, column by column", "soft", table);
-    for (const lane of frame.lanes) {
-      const head = element("tr", "", "request", table), name = element("th", "request " + lane.r + " " + lane.doing, "", head);
-      name.colSpan = 99;
-      for (const row of lane.rows) {
-        const line = element("tr", "", "", table);
-        element("th", data.groups[row.group], "soft", line).scope = "row";
-        for (const one of row.cells) cell(one, line);
+    element("span", "Block tables, column by column", "stays", element("caption", "", "soft", table));
+    const head = (text) => {
+      const whole = element("th", "", "", element("tr", "", "request", table));
+      whole.colSpan = 99;
+      element("span", text, "stays", whole);
+    };
+    const without = new Map();
+    const failed = ([, , rows]) => rows.some((row) => data.rows[row][1].some((one) => data.cells[one].marked));
+    const ordered = [...frame.lanes.filter(failed), ...frame.lanes.filter((lane) => !failed(lane))];
+    for (const [r, doing, rows] of ordered) {
+      if (!rows.length) {
+        without.set(doing, [...(without.get(doing) || []), r]);
+        continue;
       }
+      head("request " + r + " " + doing);
+      for (const [group, cells] of rows.map((row) => data.rows[row])) {
+        const line = element("tr", "", "", table);
+        element("th", data.groups[group], "soft", line).scope = "row";
+        for (const one of cells) cell(data.cells[one], line);
+      }
+    }
+    for (const [doing, names] of without) {
+      const more = names.length > NAMES_MAX ? " and " + (names.length - NAMES_MAX) + " more" : "";
+      head((names.length > 1 ? "requests " : "request ") + names.slice(0, NAMES_MAX).join(", ") + more + ": " + doing);
     }
     return table;
   };
@@ -50,7 +67,7 @@ for (const film of document.querySelectorAll(".film")) {
       if (!pages.length) return;
       element("h4", data.pools[index] + ": every page that was ever touched, as the ledger knows it", "soft", all);
       const list = element("ul", "", "pool", all);
-      for (const one of pages) {
+      for (const one of pages.map((page) => data.pages[page])) {
         const made = element("li", one.page + " " + one.state, one.state + (one.marked ? " marked" : ""), list);
         explained(made, "Page " + one.page + " (" + one.state + ") " + one.known + ".");
       }
@@ -67,6 +84,10 @@ for (const film of document.querySelectorAll(".film")) {
     scroller.append(lanes(frame));
     stage.replaceChildren(scroller, pools(frame));
     const mark = stage.querySelector(".marked");
+    if (mark && scroller.contains(mark)) {
+      const names = mark.parentElement.firstElementChild.offsetWidth, spare = scroller.clientWidth - names - mark.offsetWidth;
+      scroller.scrollLeft = mark.offsetLeft - names - Math.max(spare / 2, 6);
+    }
     detail.textContent = mark ? mark.title : "Hover or focus a cell: what the engine claims, and what the ledger knows.";
   };
   slider.max = data.frames.length - 1;

@@ -17,6 +17,7 @@ from harness.history import validate
 from harness.history.events import Event, Header
 from harness.picture import charts
 from harness.picture.frames import Film, film
+from harness.picture.packed import packed
 from harness.picture.spoken import Spoken, spoken
 from harness.run.execute import judge
 from harness.trace.format import Trace
@@ -148,7 +149,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["data"] = _data
+    environment.filters["data"] = lambda film: _data(packed(film))
     environment.filters["svg"] = lambda parts: Markup("\n".join(parts))  # made by `charts`, which escapes what it is given
     environment.filters["thousands"] = lambda number: f"{number:,.0f}"
     return environment

@@ -9,6 +9,7 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness.checkers.finding import Finding
@@ -20,6 +21,7 @@ from harness.history.events import Answer, Answering, Cold, Header, Publish, Rea
 from harness.picture import frames, page
 from harness.picture.cells import COLUMNS_MAX, Cell
 from harness.picture.frames import Film, Frame
+from harness.picture.packed import packed
 from harness.picture.spoken import spoken
 from harness.run.execute import drive
 from harness.trace import layouts
@@ -119,6 +121,34 @@ def test_long_histories_and_rows_are_cut_around_the_failure_and_say_so() -> None
     assert len(row) <= COLUMNS_MAX + 1 and len(row) - 1 + hidden == -(-1240 // 16)
 
 
+def test_what_frames_have_alike_stands_in_the_page_once() -> None:
+    """Unpacked it is the film again; packed it is less than a tenth of its size."""
+    steps = [Step([(f"r{n}", 1) for n in range(8)]) for _ in range(60)]
+    begun = [op for n in range(8) for op in (Submit(f"r{n}", f"d{n}:320"), Step([(f"r{n}", 320)]))]
+    film = filmed(told([*begun, *steps], layout="full", pages=300))
+    small = packed(film)
+    for frame, own in zip(film.frames, small["frames"], strict=True):
+        numbered = [[r, doing, [small["rows"][row] for row in rows]] for r, doing, rows in own["lanes"]]
+        lanes = [
+            [r, doing, [[group, [small["cells"][n] for n in cells]] for group, cells in rows]] for r, doing, rows in numbered
+        ]
+        assert lanes == [[lane.r, lane.doing, [[row.group, row.cells] for row in lane.rows]] for lane in frame.lanes]
+        assert [[small["pages"][page] for page in pool] for pool in own["pools"]] == frame.pools
+        assert (own["title"], own["failing"]) == (frame.title, frame.failing)
+    assert 10 * len(msgspec.json.encode(small)) < len(msgspec.json.encode(film))
+
+
+def test_only_the_moments_that_are_shown_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are those that a look at all of them has at the same places."""
+    result = replayed()
+    whole = filmed(result)
+    monkeypatch.setattr(frames, "FRAMES_MAX", 3)
+    part = filmed(result)
+    (at,) = [index for index, frame in enumerate(whole.frames) if frame.failing]
+    assert part.frames == whole.frames[at - 2 : at + 1] and part.left_out == len(whole.frames) - 3
+    assert part.samples == whole.samples and part.hits == whole.hits
+
+
 def test_charts_count_as_the_ledger_does() -> None:
     film = filmed(told([Submit("r1", "A:32"), Step([("r1", 32)]), Submit("r2", "A:32 B:1"), Step([("r2", 1)])], layout="full"))
     assert [sample.pools for sample in film.samples] == [[(2, 0, 8)], [(3, 0, 8)]] and film.hits == [
@@ -166,14 +196,8 @@ def test_a_run_with_a_report_has_a_page_that_shows_its_failure(folder: Path) -> 
     assert failure["stored"]["replay"] in shown.text and "FAIL (exit code 1)" in re.sub(r"\s+", " ", shown.text)
     assert " ".join(failure["sentence"].split()) in " ".join(shown.text.split())
     (film,) = [json.loads(one) for one in re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)]
-    marked = [
-        cell
-        for frame in film["frames"]
-        for lane in frame["lanes"]
-        for row in lane["rows"]
-        for cell in row["cells"]
-        if cell.get("marked")
-    ]
+    rows = [film["rows"][row] for frame in film["frames"] for _, _, rows in frame["lanes"] for row in rows]
+    marked = [film["cells"][cell] for _, cells in rows for cell in cells if film["cells"][cell].get("marked")]
     assert [cell["looks"] for cell in marked] == ["wrong"]
     assert "//" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL), "the page asks the network for nothing"
 
@@ -307,6 +331,27 @@ def test_a_browser_shows_the_failing_moment_first(folder: Path, tmp_path: Path) 
     assert done.returncode == 0 and "CONSOLE" not in done.stderr, done.stderr
     assert "(here it fails)" in done.stdout and len(re.findall(r'class="cell wrong marked"', done.stdout)) == 1
     assert re.search(r'class="detail"[^>]*>Here it fails. The block table says of page 0', done.stdout)
+
+
+BOX = """<script>addEventListener("load", () => {
+  const box = document.querySelector(".cell.marked").getBoundingClientRect();
+  document.title = JSON.stringify([box.left, innerWidth - box.right, box.top, innerHeight - box.bottom]);
+});</script>"""
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs chromium, to see the page as a browser does")
+def test_a_browser_shows_the_wrong_cell_without_scrolling(tmp_path: Path) -> None:
+    """Though it is the fortieth column of the last of nineteen requests."""
+    others = [op for n in range(18) for op in (Submit(f"o{n}", f"d{n}:96"), Step([(f"o{n}", 96)]))]
+    cached = [Submit("b1", "doc:640"), *[Step([("b1", 640)])] * 2, Submit("c1", "doc:640 more:1"), Step([("c1", 1)])]
+    result = told([*others, *cached], FAULT, pages=400, retention_interval=0)
+    shown = page.of_history(result.history.header, result.history.events, "wide").decode()
+    (tmp_path / "wide.html").write_text(shown.replace("</body>", f"{BOX}</body>"))
+    command = [CHROMIUM, *QUIETLY, "--window-size=1280,800", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    done = subprocess.run([*command, (tmp_path / "wide.html").as_uri()], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "CONSOLE" not in done.stderr, done.stderr
+    (title,) = re.findall(r"<title>(\[.*?\])</title>", done.stdout)
+    assert all(distance >= 0 for distance in json.loads(title)), title
 
 
 ANSWERS = [
