@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
+from multiprocessing.context import BaseContext
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -35,7 +36,7 @@ def workers(
 ) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of processes, each of which begins by `begin(*given)`; an exception, also Ctrl-C, ends them at once.
 
-    `method` is how they are started ("spawn": without what this process has loaded), None: the system's own way.
+    `method` is how they are started ("spawn": without what this process has loaded), None: the system's own way (`context`).
     """
     pool = started(count, begin, *given, method=method)
     try:
@@ -46,10 +47,17 @@ def workers(
     pool.shutdown()
 
 
+def context(method: str | None = None) -> BaseContext:
+    """Return how processes are started: by a fork on Linux unless a method is named, elsewhere as Python does it.
+
+    From Python 3.14 on it has a server fork them on Linux, so that they would not be children of the one that they work for.
+    """
+    return multiprocessing.get_context(method or ("fork" if sys.platform.startswith("linux") else None))
+
+
 def started(count: int, begin: Callable[..., object] | None, *given: Any, method: str | None) -> ProcessPoolExecutor:
     """Return such a pool; whoever has it ends it."""
-    context = multiprocessing.get_context(method)
-    return ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(os.getpid(), begin, given))
+    return ProcessPoolExecutor(count, mp_context=context(method), initializer=_begin, initargs=(os.getpid(), begin, given))
 
 
 def end(pool: ProcessPoolExecutor) -> None:

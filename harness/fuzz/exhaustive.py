@@ -7,7 +7,6 @@ alone: another engine of that policy has the reference beside it.
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from multiprocessing.synchronize import Event
 
 from harness._util.errors import EngineBroken, UsageError
 from harness._util.names import nearest
-from harness._util.workers import workers
+from harness._util.workers import context, workers
 from harness.engines.child.engine import Isolation
 from harness.engines.registry import EngineSpec, parse
 from harness.fuzz.campaign import shrink
@@ -174,7 +173,7 @@ def _search(
     engine: EngineSpec, coverage: Coverage, left: Counter[int], deadline: float, told: Progress | None, processes: int
 ) -> None:
     """Carry out all tasks, or until one finds a failure; `left` counts those that were not."""
-    enough = multiprocessing.Event()
+    enough = context().Event()
     tasks = [(covered, first) for covered in coverage.covered for first in covered.scope.first()]
     with workers(processes, _begin, enough) as pool:
         futures = [

@@ -118,3 +118,27 @@ def test_processes_that_are_ended_while_they_tell_a_result_hold_nobody_up() -> N
     command = [sys.executable, "-P", "-c", ENDED_WHILE_IT_TELLS]
     done = subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
+
+
+OTHERWISE = """
+import multiprocessing, sys
+from harness.cli import invoke
+
+multiprocessing.set_start_method("forkserver")
+sys.exit(invoke(sys.argv[1:]))
+"""
+COMMANDS = {
+    "fuzz --exhaustive --bound requests=1,pages=4 --jobs 2 --layout full": 5,  # one request hits nothing
+    "mutants --mutant block-leaked --tensor-seconds 0 --jobs 2": 0,
+    "run --layout full --suite invariants --jobs 2": 0,
+}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere Python starts processes in one way")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_processes_are_children_however_python_would_start_them(name: str, tmp_path: Path) -> None:
+    """From Python 3.14 on, a server forks them by default; they end with the process that they work for all the same."""
+    command = [sys.executable, "-c", OTHERWISE, *name.split()]
+    surroundings = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, cwd=tmp_path, env=surroundings, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == COMMANDS[name], ended.stderr
