@@ -43,6 +43,8 @@ MODELS = ("qwen3.5-0.8b", "gemma-3-27b", "deepseek-v4-flash", "glm-5.1", "gpt-os
 """These go through vLLM's own sizing, with and without a drafter."""
 HISPARSE = {"eager": ["--option", "max_num_batched_tokens=32"], "lazy": ["--option", "async_depth=1"]}
 """How rows of sparse attention go to the host, with options under which blocks are lost and wait for steps in flight."""
+FAILED_LOADS = {"keys-over-a-failed-load": "", "stored-behind-a-failed-load": ",load_failure=fail"}
+"""Stored traces of loads that fail within their step, by what is set besides; random traces may have no time to."""
 LAYOUTS = ("full", "full-swa", "full-mamba", "full-swa-mamba", "full-mamba-unequal", "full-swa-unequal")
 """On these connectors are run, with a memory that is short and copies that take two steps."""
 
@@ -86,6 +88,9 @@ def parts(source: Path, seconds: float, fuzzed: Path) -> dict[str, list[str]]:
     found["tier-scenarios"] = [*run, *told]
     failing = f"{engine},connector=offloading-sync,load_failure=fail,sync_failures=yes"
     found["sync-failures"] = [*run, failing, *_of("scheduler-random"), "--layout", "full", *slow[len(layouts) :]]
+    for name, policy in FAILED_LOADS.items():
+        failed = f"{engine},connector=offloading-sync,sync_failures=yes{policy}"
+        found[name] = ["replay", f"fixtures/findings/{name}.jsonl", "--isolate", "no", "--engine", failed]
     found[IN_FLIGHT] = [*found["simple"], "--option", "async_depth=1"]
     found["hits-told"] = [*run, f"{engine},key_events=full", *_of("random", "scheduler-random"), "--layout", "full"]
     models = [word for layout in MODELS for word in ("--layout", layout)]

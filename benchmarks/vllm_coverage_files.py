@@ -87,10 +87,6 @@ WHY: tuple[tuple[str, str], ...] = (
     ),
     (r"FreeKVCacheBlockQueue\.append", "not called by this release: blocks are given back several at a time"),
     (r"KVCacheCoordinatorNoPrefixCache\.find_longest_cache_hit", "never asked: without prefix caching nothing is looked up"),
-    (
-        r".*\.(evict_blocks|_handle_invalid_blocks|_update_requests_with_invalid_blocks)",
-        "loads that fail: the tests and a scenario enter it; behind connectors too few traces ran here",
-    ),
     (r"Scheduler\.(get_grammar_bitmask|update_draft_token_ids_in_output)", "a grammar takes every token here: no mask is made"),
 )
 """Why functions are not entered, by a pattern of their names; the first that fits counts. Of any other it is not known."""

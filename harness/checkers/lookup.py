@@ -60,12 +60,16 @@ class Lookup:
         return 0
 
     def longest_of_each(self, kind: GroupKind | None = None) -> set[int]:
-        """Return, for each group, or each of a kind, the longest length at which that group alone can resume."""
-        return {self._longest(group) for group in self._ledger.local if kind in (None, group.kind)}
+        """Return, for each group, or each of a kind, the longest length at which that group alone can resume.
 
-    def _longest(self, group: Group) -> int:
+        Where speculation gives tokens back, there is another one for each: where what it gives back is held as well.
+        """
+        groups = [group for group in self._ledger.local if kind in (None, group.kind)]
+        return {self._longest(group, dropped) for group in groups for dropped in {0, self._dropped(group)}}
+
+    def _longest(self, group: Group, eagle_drop_tokens: int) -> int:
         position = self._limit
-        while position > 0 and not self._resumes(group, position, 0):
+        while position > 0 and not self._resumes(group, position, eagle_drop_tokens):
             position -= self._rules.alignment
         return max(position, 0)
 

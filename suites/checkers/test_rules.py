@@ -195,6 +195,22 @@ def test_a_key_that_should_be_gone_makes_a_boundary_all_the_same(shared: int, ex
     assert _found(text) == expected
 
 
+@pytest.mark.parametrize(("at", "expected"), [(8, []), (20, ["over-dense-retention"])])
+def test_with_eagle_a_window_parts_where_the_block_beyond_it_is_there_too(at: int, expected: list[str]) -> None:
+    """Of r0 blocks 0 to 2 are left, of r1 blocks 7 and 8. A block beyond the window, three are found at 12, so 8 is kept."""
+    text = (
+        "pool 0: 60 pages, null 0\ngroup 0: sliding block 4 window 8\ngroup 1: recurrent block 4\n"
+        "rules: alignment 4, eagle-drop 4, retention 0 on 0 1, shared-prefix-boundary\n"
+        "submit r0 a:16\nhit r0 0\ntake r0 | 1 2 3 4 | 5\npublish 0/1 r0:4\npublish 0/2 r0:8\npublish 0/3 r0:12\n"
+        "step 1: r0 0..16 | 1 2 3 4 | 0 0 0 5\nfinish r0\ndrop r0\n"
+        "submit r1 a:40\nhit r1 0\ntake r1 | 6 7 8 9 10 11 12 13 14 15 | 16\npublish 0/13 r1:32\npublish 0/14 r1:36\n"
+        "step 2: r1 0..40 | 6 7 8 9 10 11 12 13 14 15 | 0 0 0 0 0 0 0 0 0 16\nfinish r1\ndrop r1\n"
+        f"submit r2 a:40 b:20\nhit r2 0\ntake r2 | 20 21 22 23 24 25 26 27 28 29 | 30\npublish 1/30 r2:{at}\n"
+        f"step 3: r2 0..{at} | 20 21 22 23 24 25 26 27 28 29 | {'0 ' * (at // 4 - 1)}30\n"
+    )
+    assert _found(text) == expected
+
+
 def test_the_boundary_is_owed_only_if_its_state_was_written() -> None:
     """A chunk that runs over the boundary writes no state there, and nothing is lost."""
     assert _found(SPARSE + FIRST + CROSSED) == []

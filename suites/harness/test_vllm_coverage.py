@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.vllm_coverage import Share, _never, parts
+from benchmarks.vllm_coverage import ROOT, Share, _never, parts
 
 
 def function(entered: int, lines: int, branches: tuple[int, int] = (0, 0)) -> dict[str, Any]:
@@ -47,4 +47,6 @@ def test_who_is_never_entered_is_listed_once_with_the_first_reason_that_fits() -
 def test_every_part_is_a_command_of_its_own_in_the_process_that_is_measured() -> None:
     commands = parts(Path("tree"), 120, Path("list"))
     assert all(" ".join(words).count("--isolate no") == 1 for words in commands.values())
-    assert {words[0] for words in commands.values()} == {"run", "fuzz"} and "120" in commands["fuzz"]
+    assert {words[0] for words in commands.values()} == {"run", "fuzz", "replay"} and "120" in commands["fuzz"]
+    replayed = [words[1] for words in commands.values() if words[0] == "replay"]
+    assert replayed and all((ROOT / path).is_file() for path in replayed)
