@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
-import gzip
-import sys
-import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import msgspec
 
 from harness._util.errors import UsageError
 from harness._util.lines import shortened
+from harness._util.reading import opened
 
-STANDARD_INPUT, GZIP = "-", b"\x1f\x8b"
 LINE_MAX = 1 << 26
 """Bytes; what unpacks to more than that without the end of a line is not read on."""
 WHOLE_MAX, LINES_MAX = 1 << 28, 1 << 21
 """Bytes and lines of a file that is kept whole; a history is read line by line, and may be longer."""
 UNPACKED_MAX, RATIO_MAX = 1 << 24, 500
 """A packed file that unpacks to more bytes than that may grow by so much at most. Histories grow by 10 to 120."""
-STANDARD_INPUT_MAX, _CHUNK = 1 << 34, 1 << 20
-"""Bytes; standard input is kept in a file, since a history is read more than once."""
 TOLD_MAX = 1000
 """Characters that are told of what is wrong with a line."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -58,7 +50,7 @@ def lines(path: Path) -> Iterator[bytes]:
     Raises UsageError if it cannot be read, if a line is longer than LINE_MAX, or if it unpacks out of all proportion.
     """
     try:
-        with _opened(path) as (file, packed):
+        with opened(path) as (file, packed):
             number = size = 0
             while line := file.readline(LINE_MAX + 1):
                 number, size = number + 1, size + len(line)
@@ -73,32 +65,6 @@ def lines(path: Path) -> Iterator[bytes]:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from None
     except ValueError as error:  # a name with a zero in it
         raise UsageError(f"{path}: cannot be read ({error})") from None
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes] | None]]:
-    """Yield what is read, and what it is unpacked from, if it is packed."""
-    with (_standard_input() if str(path) == STANDARD_INPUT else path).open("rb") as file:
-        if file.peek(len(GZIP))[: len(GZIP)] == GZIP:
-            with gzip.GzipFile(fileobj=file) as unpacked:
-                yield cast(IO[bytes], unpacked), file
-        else:
-            yield file, None
-
-
-@functools.cache
-def _standard_input() -> Path:
-    """Return a file with what stood on standard input: a history is read more than once."""
-    folder = tempfile.TemporaryDirectory(prefix="cachewitness-")
-    atexit.register(folder.cleanup)
-    kept = Path(folder.name) / "standard-input"
-    left = STANDARD_INPUT_MAX
-    with kept.open("wb") as file:
-        while left and (some := sys.stdin.buffer.read(min(left, _CHUNK))):
-            left -= file.write(some)
-    if not left:
-        raise UsageError(f"standard input: {STANDARD_INPUT_MAX:,} bytes or more; give a file")
-    return kept
 
 
 def rows(path: Path, kind: Any) -> Iterator[tuple[int, Any]]:

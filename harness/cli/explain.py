@@ -34,14 +34,14 @@ def explain(what: str, engine: str, isolate: Isolate, as_json: bool) -> int:
     ANOMALY is a name (`ls anomalies`). FILE is a trace, which is run on --engine, or a history. The exit code is 0 whatever is
     found: `replay` and `check` judge.
     """
-    from harness._util import jsonl
+    from harness._util import reading
     from harness.checkers.anomalies import BY_NAME
     from harness.cli import documents
     from harness.verdict.report import terminal
 
     if what in BY_NAME:
         lines, told = _anomaly(what), documents.Explained(anomaly=what)
-    elif what == jsonl.STANDARD_INPUT or os.path.lexists(what):
+    elif what == reading.STANDARD_INPUT or os.path.lexists(what):
         result = _judged(Path(what), engine, isolate)
         lines, told = _shown(result), documents.Explained(finding=next(iter(result.findings), None))
     else:

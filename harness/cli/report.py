@@ -23,7 +23,7 @@ def report(run: Path, out: Path | None, as_json: bool) -> int:
     RUN is a folder that `run --report` or `score` wrote, or a history (docs/formats.md). Failures of a run are shown step by
     step: what each block table claims, and what the ledger knows of the pages in it; of a score, the answers that changed.
     """
-    from harness._util import files
+    from harness._util import files, reading
     from harness.run import store
 
     if run.is_dir():
@@ -38,7 +38,8 @@ def report(run: Path, out: Path | None, as_json: bool) -> int:
         except UsageError as error:
             told = "; a trace has to be run: `cachewitness replay FILE --report DIR`" if TRACE in str(error) else ""
             raise UsageError(f"{error}{told}") from None
-        content, default = page.of_history(header, [event for _, event in events], run.name), run.with_suffix(".html")
+        content = page.of_history(header, [event for _, event in events], run.name)
+        default = Path(store.PAGE) if str(run) == reading.STANDARD_INPUT else run.with_suffix(".html")
     target = out or default
     store.ready(target, "--out")
     try:

@@ -1,22 +1,26 @@
-"""Where a plan's model comes from: a layout, by name or from a file, or a published configuration, which is a `.json` file."""
+"""Where a plan's model comes from: a layout, by name or from a file, or a published configuration, which is a `.json` file.
+
+A configuration may be packed by gzip (`.json.gz`) or come on standard input (`-`).
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from harness._util.errors import UsageError
+from harness._util.reading import STANDARD_INPUT
 from harness.plan.config import read
 from harness.plan.grouping import layout_of
 from harness.trace import layouts
 from harness.trace.format import Layout
 from harness.trace.model import Model
 
-SUFFIX = ".json"
+SUFFIXES = (".json", ".json.gz")
 
 
 def is_config(named: str) -> bool:
     """Whether a configuration is meant, and not a layout."""
-    return named.endswith(SUFFIX)
+    return named.endswith(SUFFIXES) or named == STANDARD_INPUT
 
 
 def model(named: str) -> Model:
@@ -37,7 +41,7 @@ def layout(named: str) -> Layout:
 def config_path(named: str) -> Path:
     """Return the file that `--config` names. Raises UsageError if its name is not that of a configuration."""
     if not is_config(named):
-        raise UsageError(f"--config {named}: a configuration is a file whose name ends in {SUFFIX}")
+        raise UsageError(f"--config {named}: a configuration is a file whose name ends in {SUFFIXES[0]}")
     return Path(named)
 
 

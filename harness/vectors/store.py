@@ -107,12 +107,15 @@ def _check(file: File, path: Path) -> None:
 
 
 def find(paths: Iterable[Path]) -> list[Path]:
-    """Return the files that paths name: themselves, or every `.json` below a folder, sorted.
+    """Return the files that paths name: themselves, or every `.json` below a folder, sorted; `-` is standard input.
 
     Raises UsageError for a path that does not exist.
     """
     found: list[Path] = []
     for path in paths:
+        if str(path) == reading.STANDARD_INPUT:
+            found.append(path)
+            continue
         try:
             mode = path.stat().st_mode
         except OSError as error:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from harness._util import jsonl
+from harness._util import jsonl, reading
 from harness._util.data import fixtures
 from harness.cli import invoke
 from harness.engines.policy import names
@@ -190,6 +190,70 @@ def test_a_file_of_the_other_kind_is_refused(command: str, capsys: pytest.Captur
     refused(command, other, f"{other.name}:1: ", capsys)
 
 
+LLAMA = {"model_type": "llama", "torch_dtype": "bfloat16", "num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 4}
+WHOLE = {
+    "consume": ("consume",),
+    "plan vllm --config": ("plan", "vllm", "--config"),
+    "check --expected": ("check", str(HISTORY), "--expected"),
+    "report": ("report",),
+}
+"""Commands that read a file whole, or a history."""
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whatever_is_read_may_be_packed_or_come_on_standard_input(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("it.jsonl" if name == "report" else "it.json")
+    content = {
+        "consume": (fixtures() / "vectors" / "vllm" / "lookup.json").read_bytes(),
+        "plan vllm --config": json.dumps(LLAMA).encode(),
+        "check --expected": b"check:*  leak  # known\n",
+        "report": HISTORY.read_bytes(),
+    }[name]
+    file.write_bytes(content)
+    packed = file.with_name(f"{file.name}.gz")
+    packed.write_bytes(gzip.compress(content))
+    assert invoke([*WHOLE[name], str(file)]) == 0
+    told = capsys.readouterr().out
+    assert invoke([*WHOLE[name], str(packed)]) == 0
+    alike = [capsys.readouterr().out]
+    for given in (content, gzip.compress(content)):
+        reading._standard_input.cache_clear()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        assert invoke([*WHOLE[name], "-"]) == 0
+        alike.append(capsys.readouterr().out)
+    reading._standard_input.cache_clear()
+    if name == "report":
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            "it.html",
+            "it.jsonl",
+            "it.jsonl.gz",
+            "it.jsonl.html",
+            "report.html",
+        ]
+    else:
+        assert {len(text.splitlines()) for text in alike} == {len(told.splitlines())}
+
+
+def test_a_packed_file_does_not_unpack_without_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, content, said in (
+        ("bomb.json.gz", gzip.compress(b" " * (1 << 23)), "larger than"),
+        ("cut.json.gz", gzip.compress(b"{}" * 999)[:-12], "cannot be unpacked"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        assert invoke(["plan", "vllm", "--config", str(tmp_path / name)]) == 4
+        assert said in capsys.readouterr().err, name
+
+
+def test_standard_input_that_is_closed_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    reading._standard_input.cache_clear()
+    monkeypatch.setattr(sys, "stdin", None)
+    assert invoke(["check", "-"]) == 4
+    assert "standard input is closed; give a file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_file_may_be_packed_or_come_on_standard_input(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -202,11 +266,11 @@ def test_a_file_may_be_packed_or_come_on_standard_input(
     assert invoke([command, str(packed)]) == expected[0]
     assert capsys.readouterr().out.splitlines()[:3] == expected[1].splitlines()[:3]
     for given in (content, gzip.compress(content)):
-        jsonl._standard_input.cache_clear()
+        reading._standard_input.cache_clear()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
         assert invoke([command, "-"]) == expected[0]
         assert capsys.readouterr().out.splitlines()[:3] == expected[1].splitlines()[:3]
-    jsonl._standard_input.cache_clear()
+    reading._standard_input.cache_clear()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -155,7 +155,7 @@ def test_explain_takes_a_packed_history_and_standard_input(
     assert invoke(["explain", str(HISTORY)]) == 0
     told = capsys.readouterr().out
     assert invoke(["explain", str(packed)]) == 0 and capsys.readouterr().out == told
-    jsonl._standard_input.cache_clear()
+    reading._standard_input.cache_clear()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(HISTORY.read_bytes())))
     assert invoke(["explain", "-"]) == 0 and capsys.readouterr().out == told
-    jsonl._standard_input.cache_clear()
+    reading._standard_input.cache_clear()
