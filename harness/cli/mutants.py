@@ -174,5 +174,5 @@ class _Told:
         killed = f"killed in {seconds}{f', SURVIVED {missed} seeds' if missed else ''}"
         what = killed if row.killed else row.not_run or "SURVIVED"
         rest = (self._faults - self._done) * (monotonic() - self._started) / self._done
-        which = f"{self._done} of {self._faults}{left(rest)}: " if self._faults > 1 else ""
-        click.echo(f"{which}{row.mutant}: {what}", err=True)
+        which = f" ({self._done} of {self._faults}{left(rest)})" if self._faults > 1 else ""
+        click.echo(f"{row.mutant}: {what}{which}", err=True)
