@@ -10,6 +10,7 @@ from harness.checkers.key_events import KeyEventsTrue
 from harness.checkers.ownership import Ownership
 from harness.checkers.progress import Progress
 from harness.checkers.protocol import Checker
+from harness.checkers.resumes import ResumesRight
 from harness.checkers.retention import IntervalSparsity, ReplayBoundaryRetained
 from harness.checkers.reuse import ReuseFloor
 from harness.checkers.safety import CommitOrder, Identity, NoFabricatedSnapshots, SafetyLaw, WindowLiveness
@@ -35,7 +36,7 @@ OF_PAGES: tuple[type[Checker], ...] = (
     Progress,
     TensorsAgree,
 )
-ALL: tuple[type[Checker], ...] = (*OF_PAGES, AnswersAgree)
+ALL: tuple[type[Checker], ...] = (*OF_PAGES, ResumesRight, AnswersAgree)
 
 
 def fresh(height: Height = "manager") -> list[Checker]:

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 from harness.checkers.divergence import Blind
 from harness.checkers.finding import Finding, Measured, merge_measured
 from harness.checkers.protocol import Checker, Found, Handler
+from harness.checkers.resumes import shared_tokens
 from harness.checkers.wording import count
 from harness.history.events import Answer, Cold, Finished, Header, Submitted
 from harness.ledger.ledger import Ledger
@@ -166,7 +167,7 @@ class AnswersAgree(Checker):
     def _shared(self, prompt: Sequence[int], other: Submitted) -> int:
         answer = self._answers.get(other.r)
         text = other.tokens + (answer.tokens if answer is not None else [])
-        same = next((i for i, (a, b) in enumerate(zip(prompt, text, strict=False)) if a != b), min(len(prompt), len(text)))
+        same = shared_tokens(prompt, text)
         complete = answer is not None and answer.ended in ("length", "stop")
         return same if complete or same < len(other.tokens) else same + other.generate  # what it has generated is not known
 

@@ -19,8 +19,9 @@ from harness._util import data, pages
 from harness._util.errors import UsageError
 from harness.checkers import ALL
 from harness.checkers.anomalies import BY_NAME, CATALOGUE
-from harness.history.events import History, dump
+from harness.history.events import History
 from harness.history.notation import parse
+from harness.history.stored import dump
 
 FIELDS = ("looks like", "legal", "anomalous", "tempts", "source")
 

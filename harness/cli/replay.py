@@ -73,7 +73,7 @@ def replay(
 ) -> int:
     """Run one stored trace on an engine under every checker."""
     from harness.history import validate
-    from harness.history.events import save
+    from harness.history.stored import save
     from harness.run import store
     from harness.run.execute import attempt
     from harness.verdict import result as verdict

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from harness._util.errors import EngineMissing, UsageError
-from harness.history.events import Answer, Event, Header, Rules
+from harness.history.events import Event, Header, Rules
 from harness.trace.format import Abort, Finish, Op, Step, Submit, TraceHeader
 
 STEPS_MAX = 100_000
@@ -66,9 +66,9 @@ def declared(engine: str, header: TraceHeader, rules: Rules, *, version: str = "
 
 
 class Steppable(Protocol):
-    """A server that computes when it is told to. `ended`: the answers that were not collected yet."""
+    """A server that computes when it is told to. `ended`: what it has to tell and was not collected yet, answers above all."""
 
-    ended: list[Answer]
+    ended: list[Event]
 
     def submit(self, op: Submit) -> None:
         """Take a request in."""
@@ -97,7 +97,7 @@ class SteppedEngine(Generic[Stepped]):
         return self.header
 
     def apply(self, op: Op) -> list[Event]:
-        """Carry one operation out and return the answers that came with it."""
+        """Carry one operation out and return what came with it."""
         if isinstance(op, Submit):
             self.server.submit(op)
         elif isinstance(op, Step):
@@ -107,7 +107,7 @@ class SteppedEngine(Generic[Stepped]):
         elif isinstance(op, Finish):
             self._wait(op.r)
         ended, self.server.ended = self.server.ended, []
-        return list(ended)
+        return ended
 
     def _wait(self, r: str) -> None:
         for _ in range(STEPS_MAX):

@@ -59,6 +59,10 @@ class HeardEngine(ABC, Generic[Request]):
     def quiet(self) -> None:
         """Do what the engine has to when the last answer has ended."""
 
+    def told(self, answer: Answer) -> list[Event]:
+        """Return an answer, behind what else the engine tells of its request."""
+        return [answer]
+
     def describe(self) -> Header:
         """Return what the engine declares."""
         return self._header
@@ -66,7 +70,7 @@ class HeardEngine(ABC, Generic[Request]):
     def apply(self, op: Op) -> list[Event]:
         """Carry one operation out and return the answers that came with it. What is raised here is the server's doing."""
         with native():
-            return [*self._carried_out(op)]
+            return [event for answer in self._carried_out(op) for event in self.told(answer)]
 
     def _carried_out(self, op: Op) -> list[Answer]:
         if isinstance(op, Submit):

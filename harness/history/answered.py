@@ -1,7 +1,7 @@
 """Whether a history at answers height can be followed: prompts go in, answers come out, and no page is told.
 
-The engine says `answer` and nothing else. The harness writes down what it asked (`submit`, `finish`, `abort`) and what the
-uncached twin answered (`cold`).
+The engine says `answer`, and `resume` in front of it if it declares so. The harness writes down what it asked (`submit`,
+`finish`, `abort`) and what the uncached twin answered (`cold`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.history.declared import check_declared
-from harness.history.events import Aborted, Answer, Cold, Died, Event, Finished, Header, Submitted
+from harness.history.events import Aborted, Answer, Cold, Died, Event, Finished, Header, Resumed, Submitted
 from harness.history.nonsense import Nonsense, at_least_nothing, check_tokens, media_problem, name_problem
 
 VOCABULARY_MIN = 16
@@ -18,7 +18,7 @@ VOCABULARY_MIN = 16
 
 
 class AnswerSense:
-    """Follows such a history, event by event. `live`: the events come from an engine, which says `answer` alone.
+    """Follows such a history, event by event. `live`: the events come from an engine, which says these alone.
 
     Raises Nonsense for a header that names pages, or does not say what the answers are.
     """
@@ -34,14 +34,21 @@ class AnswerSense:
             raise Nonsense(f"{header.rules.answering.vocabulary} - at `$.rules.answering.vocabulary`; {least}")
         if header.rules.answering.shortest < 1 or not header.rules.answering.texts.isprintable():
             raise Nonsense("less than a token, or no line - at `$.rules.answering.shortest` or `$.rules.answering.texts`")
-        self._live = live
+        if (header.rules.answering.resumes == "sliding") != (header.rules.answering.window > 0):
+            raise Nonsense(
+                f"{header.rules.answering.window} - at `$.rules.answering.window`; of `sliding`, the tokens of a window"
+            )
+        self._live, self._resumes = live, bool(header.rules.answering.resumes)
         self._prompts: dict[str, int] = {}
         self._generate: dict[str, int] = {}
         self._answered: dict[str, int] = {}
         """How many tokens the answer of a request has."""
+        self._resumed: dict[str, int] = {}
+        """How many tokens a request did not compute when it first went on from a kept state."""
         self._ended: set[str] = set()
         self._rules: dict[type, Callable[[Any], None]] = {
             Submitted: self._submit,
+            Resumed: self._resume,
             Answer: self._answer,
             Cold: self._cold,
             Finished: self._end,
@@ -51,8 +58,8 @@ class AnswerSense:
 
     def follow(self, event: Event) -> None:
         """Take one event in. Raises Nonsense if it refers to something that does not exist, or cannot come here."""
-        if self._live and not isinstance(event, Answer):
-            raise Nonsense("an engine at answers height reports `answer` alone; leave this event out")
+        if self._live and not isinstance(event, Answer | Resumed):
+            raise Nonsense("an engine at answers height reports `answer` alone, or `resume`; leave this event out")
         self.note(event)
 
     def note(self, event: Event) -> None:
@@ -78,6 +85,19 @@ class AnswerSense:
         check_tokens(event.tokens)
         self._prompts[event.r], self._generate[event.r] = len(event.tokens), event.generate
 
+    def _resume(self, event: Resumed) -> None:
+        self._under_way(event.r)
+        if not self._resumes:
+            raise Nonsense("the header declares no `$.rules.answering.resumes`; declare it, or leave this event out")
+        if event.r in self._answered:
+            raise Nonsense(f"{event.r!r} is answered - at `$.r`; what it goes on from comes in front of that")
+        if not 0 < event.at <= self._prompts[event.r] + self._generate[event.r]:
+            raise Nonsense(f"{event.at} - at `$.at`; with its answer {event.r!r} has not so many tokens")
+        if event.of and event.of not in self._prompts:
+            raise Nonsense(f"request {event.of!r} was never submitted - at `$.of`; name whose tokens the state has seen")
+        at_least_nothing(event.taken, "taken")
+        self._resumed.setdefault(event.r, event.at)
+
     def _answer(self, event: Answer) -> None:
         self._under_way(event.r)
         if event.r in self._answered:
@@ -88,6 +108,10 @@ class AnswerSense:
         _check_logprobs(event)
         if event.restored > self._prompts[event.r]:
             raise Nonsense(f"{event.restored} - at `$.restored`; the prompt has {self._prompts[event.r]} tokens")
+        resumed = self._resumed.get(event.r, 0)
+        if self._resumes and event.restored > 0 and event.restored != resumed:
+            said = f"its `resume` said {resumed}" if resumed else "no `resume` of it came"
+            raise Nonsense(f"{event.restored} of {event.r!r} - at `$.restored`; {said}")
         self._answered[event.r] = len(event.tokens)
 
     def _cold(self, event: Cold) -> None:

@@ -9,15 +9,10 @@ chunk key and a block hash are one thing here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from harness._util import files, jsonl
-from harness._util.errors import UsageError
 from harness.trace.format import GroupKind, Height, Media
 
 FORMAT = "cachewitness.history"
@@ -148,12 +143,17 @@ class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
     `dtype` is what it computes in, by which rounding is judged. Token ids of prompts are 0 to `vocabulary` − 1; ids behind them
     may be the model's special ones. `texts` is put in front of the names of texts before they are spelled: an engine that
     cannot begin with an empty cache has other prompts in each trace. Prompts of fewer than `shortest` tokens are given up.
+
+    `resumes` is set if the engine tells from which kept state each request goes on (`resume`): one of a `recurrent` layer, of
+    a `sliding` window of so many tokens, or keys and values that are kept whole (`full`).
     """
 
     dtype: AnswerDtype
     vocabulary: int
     texts: str = ""
     shortest: int = 1
+    resumes: Literal["", "recurrent", "sliding", "full"] = ""
+    window: int = 0
 
 
 class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -613,6 +613,20 @@ class Answer(_Event, tag="answer"):
     ended: Ended = "length"
 
 
+class Resumed(_Event, tag="resume", gc=False):
+    """r computes nothing of its first `at` tokens: it goes on from a state kept behind `taken` tokens of request `of`.
+
+    `of` is its prompt with its answer, empty if the engine never said that it keeps such a state. `first`: the oldest position
+    that the state has of a window; −1: the engine does not say.
+    """
+
+    r: str
+    at: int
+    of: str
+    taken: int
+    first: int = -1
+
+
 class Cold(_Event, tag="cold"):
     """What the uncached twin generated after the prompt of r and the first `start` tokens of its answer.
 
@@ -645,7 +659,7 @@ Physical = Take | Drop | Grow | Write | Read | Copy | Zero
 Claim = Publish | Unpublish | Hit | Counts | KvStored | KvRemoved | KvCleared | Stats
 Steps = StepBegin | Settled | StepEnd
 Life = Submitted | Accept | Paused | Extended | Preempted | Aborted | Finished | ResetDone | Version
-Outcome = Compare | Answer | Cold | Died
+Outcome = Compare | Resumed | Answer | Cold | Died
 Event = Physical | Claim | Steps | Life | Outcome
 
 
@@ -655,43 +669,3 @@ class History(msgspec.Struct):
     header: Header
     events: list[Event]
     op_of: list[int] = []
-
-
-def dump(history: History) -> Iterator[bytes]:
-    """Yield the history line by line, as JSON."""
-    encoder = msgspec.json.Encoder()
-    yield encoder.encode(history.header) + b"\n"
-    for event in history.events:
-        yield encoder.encode(event) + b"\n"
-
-
-def save(history: History, path: Path) -> None:
-    """Write the history to a file, all of it or nothing."""
-    files.write(path, dump(history))
-
-
-def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
-    """Return the header of a stored history, and its events with their lines in the file, read as they are asked for.
-
-    Raises UsageError naming the file, the line and the field if anything does not fit the format.
-    """
-    lines, where = jsonl.lines(path), str(path)
-    header: Header = jsonl.header([first.strip() for first in islice(lines, 1)], Header, where, "a history")
-
-    def events() -> Iterator[tuple[int, Event]]:
-        decoder = msgspec.json.Decoder(Event)
-        for number, text in enumerate(lines, start=2):
-            if text.strip():
-                try:
-                    yield number, decoder.decode(text)
-                except jsonl.UNREADABLE as error:
-                    raise UsageError(f"{where}:{number}: {error}") from None
-
-    return header, events()
-
-
-def load(path: Path) -> History:
-    """Read a history, all of it. Raises UsageError naming the file, the line and the field where it does not fit the format."""
-    header, events = read(path)
-    found = [event for _, event in events]
-    return History(header, found, [-1] * len(found))

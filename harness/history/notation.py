@@ -41,6 +41,8 @@ A history at answers height begins with a line of its own, and has no pages and 
 
     answers float32 vocabulary 100
     submit r1 sys:8 generate=2
+    answers float32 vocabulary 100 resumes sliding 4    or `resumes recurrent`, `resumes full`; then there is:
+    resume r2 8 of r1:9 first 3                      or without `first`; `of nobody`: the engine never said so
     answer r1 @r1:2 | -0.5 -1.25 | restored 8        also `| cancelled`; no logprobs: `answer r1 @r1:2`
     cold r1 @r1:2 | -0.5 -1.25 | restored 0 tolerance 0.001      behind a near-tie: `cold r1 @r1[1]:1 | -1.25 | start 1 …`
 
@@ -88,6 +90,7 @@ from harness.history.events import (
     Publish,
     Read,
     ResetDone,
+    Resumed,
     Retention,
     Rules,
     Run,
@@ -239,9 +242,16 @@ class _Reader:
     # --- answers ----------------------------------------------------------------------------------------------------------
 
     def _read_answers(self, rest: str) -> None:
-        match = _matched(r"(float64|float32|bfloat16|float16) vocabulary (\d+)", rest, "answers float32 vocabulary 100")
+        form = r"(float64|float32|bfloat16|float16) vocabulary (\d+)(?: resumes (recurrent|full|sliding) ?(\d*))?"
+        match = _matched(form, rest, "answers float32 vocabulary 100")
         dtype: Any = match[1]
-        self.answering = Answering(dtype, int(match[2]))
+        resumes: Any = match[3] or ""
+        self.answering = Answering(dtype, int(match[2]), resumes=resumes, window=int(match[4] or 0))
+
+    def _read_resume(self, rest: str) -> None:
+        match = _matched(r"(\S+) (\d+) of (?:nobody|(\S+):(\d+))(?: first (\d+))?", rest, "resume r2 8 of r1:9 first 3")
+        taken, first = int(match[4] or 0), int(match[5] or -1)
+        self.events.append(Resumed(r=match[1], at=int(match[2]), of=match[3] or "", taken=taken, first=first))
 
     def _read_answer(self, rest: str) -> None:
         r, said, words = self._said(rest)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness._util import jsonl
 from harness._util.errors import UsageError
-from harness.history import events as history
+from harness.history import stored as history
 from harness.history.events import Event, Header, History
 from harness.history.intake import sense_of
 from harness.history.nonsense import PAGES_MAX, Nonsense, media_problem, name_problem, spans_problem

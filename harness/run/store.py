@@ -17,7 +17,7 @@ from tempfile import TemporaryFile
 from harness._util import files
 from harness._util.errors import UsageError
 from harness.engines.registry import EngineSpec, parse
-from harness.history import events as history
+from harness.history import stored as history
 from harness.run.answers import runs
 from harness.run.execute import attempt
 from harness.run.lockstep import NAME as DIFFERENTIAL

@@ -11,7 +11,7 @@ from harness.engines.registry import EngineSpec, parse
 from harness.engines.sample.engine import configurations
 from harness.engines.sample.server_faults import FAULTS
 from harness.history import events as history
-from harness.history import validate
+from harness.history import stored, validate
 from harness.run.answers import answered, runs
 from harness.run.execute import check
 from harness.run.runner import Runner
@@ -70,13 +70,23 @@ def test_a_hundred_traces_of_a_right_engine_have_no_finding(control: str) -> Non
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 def test_a_seeded_fault_is_found_as_announced_and_shrinks(fault) -> None:
     """The suites find it; the smallest trace has ten operations at most, and passes without the fault."""
-    report = run(f"sample:mutant={fault.name}", configurations()[1], fail_fast=True)
+    told = ",resumes=told" if fault.checker == "resumes" else ""
+    report = run(f"sample:mutant={fault.name}{told}", configurations()[1], fail_fast=True)
     assert report.exit_code == 1
     failure = report.failures[0]
     assert (failure.finding.anomaly, failure.finding.checker) == (fault.anomaly, fault.checker)
     assert failure.finding.sentence.startswith("Let ") and failure.finding.sentence.endswith("a contradiction.")
     assert len(failure.shrunk.ops) <= 10
-    assert runs(failure.shrunk, parse("sample")).findings == []
+    assert runs(failure.shrunk, parse("sample:resumes=told")).findings == []
+
+
+@pytest.mark.parametrize("model", ["hybrid", "attention"])
+def test_a_right_engine_that_tells_what_its_requests_go_on_from_passes(model: str) -> None:
+    """Every answer that restored something is told with its state, and each of them is judged."""
+    report = run(f"sample:model={model},resumes=told")
+    tally = next(tally for tally in report.tallies() if tally.checker == "resumes")
+    hits = sum(suite.activity.hits for suite in report.suites)
+    assert report.exit_code == 0 and tally.opportunities >= hits > 100
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -125,7 +135,7 @@ def test_a_story_can_be_stored_and_replayed_alike(story: str, tmp_path) -> None:
     assert validate.load_trace(tmp_path / "t.jsonl") == trace
     spec = parse("sample:mutant=snapshot-one-token-early")
     one, other = (answered(trace, spec.open(trace.header), spec) for _ in range(2))
-    history.save(one.history, tmp_path / "h.jsonl")
+    stored.save(one.history, tmp_path / "h.jsonl")
     again = check(validate.load(tmp_path / "h.jsonl")[0])
     assert list(map(said, one.findings)) == list(map(said, other.findings)) == list(map(said, again.findings)) != []
 

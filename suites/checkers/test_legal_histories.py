@@ -11,7 +11,7 @@ from harness._util.errors import UsageError
 from harness.checkers import catalogue
 from harness.checkers.anomalies import CATALOGUE
 from harness.checkers.catalogue import Story
-from harness.history import events as history
+from harness.history import stored as history
 from harness.history import validate
 from harness.run.execute import check
 

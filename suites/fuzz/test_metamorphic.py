@@ -284,7 +284,7 @@ from harness.engines.registry import parse
 from harness.run.execute import drive
 from harness.trace.generate import random_trace
 from harness.engines import policy as policies
-from harness.history import events as history
+from harness.history import stored as history
 for policy in policies.names():
     for cell in policies.get(policy).configurations():
         if cell.runs_at("scheduler"):

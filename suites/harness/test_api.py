@@ -13,7 +13,7 @@ import pytest
 
 import cachewitness
 from harness.engines.reference import ENGINE as REFERENCE
-from harness.history import events as history
+from harness.history import stored as history
 from harness.trace.format import Step, Submit
 
 WITNESS = "group 1 (recurrent) is the null block, where nothing is ever stored"

@@ -23,7 +23,7 @@ from harness.fuzz.campaign import heights_of
 from harness.fuzz.draw import Restriction
 from harness.fuzz.trial import Plan
 from harness.history import validate
-from harness.history.events import save
+from harness.history.stored import save
 from harness.run.execute import drive
 from harness.trace.configurations import Configuration
 from harness.trace.format import Op, Preempt, Step, Submit, Trace

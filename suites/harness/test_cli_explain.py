@@ -10,7 +10,7 @@ from harness.checkers.anomalies import CATALOGUE
 from harness.cli import invoke
 from harness.engines.registry import parse
 from harness.engines.sample import engine as sample
-from harness.history import events as history
+from harness.history import stored as history
 from harness.history.validate import load_trace
 from harness.mutants.minimal_trace import folder
 from harness.run.execute import drive

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from harness.cli import invoke
-from harness.history import events as history
+from harness.history import stored as history
 from harness.trace import format as trace
 
 FAULTY = "reference:mutant=hit-is-maximum-over-groups"

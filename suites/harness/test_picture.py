@@ -16,7 +16,7 @@ from harness.checkers.finding import Finding
 from harness.checkers.safety import SafetyLaw
 from harness.cli import invoke
 from harness.engines.registry import parse
-from harness.history import events as history
+from harness.history import stored as history
 from harness.history.events import Answer, Answering, Cold, Header, Publish, Read, Rules, Submitted
 from harness.picture import frames, page
 from harness.picture.cells import COLUMNS_MAX, Cell

@@ -5,9 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Thread
+from types import MappingProxyType
 from typing import Any
 
 from harness.history.events import Answer, Ended
@@ -18,6 +19,7 @@ LINE_MAX = 1 << 24
 HEADERS = {"Content-Type": "application/json"}
 NO_ANSWER = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading an answer raises that is of another form."""
+NO_MARK: Mapping[str, int] = MappingProxyType({})
 FULL = "exceed"
 """What the server's words have in common if a request has more tokens than there is room for."""
 
@@ -27,14 +29,19 @@ class ServerFailed(Exception):
 
 
 class Completion:
-    """A request that is sent but for its last byte; `heard` is called, in another thread, for each token and at its end."""
+    """A request that is sent but for its last byte; `heard` is called, in another thread, for each token and at its end.
 
-    def __init__(self, address: str, asked: Submit, *, caching: bool, heard: Callable[[], None]) -> None:
+    `marked` are parameters by which the server's log tells it from others.
+    """
+
+    def __init__(
+        self, address: str, asked: Submit, *, caching: bool, heard: Callable[[], None], marked: Mapping[str, int] = NO_MARK
+    ) -> None:
         self.r, self.over, self.tokens = asked.r, False, list[int]()
         self._asked, self._heard, self._logprobs = asked, heard, list[float | None]()
         self._restored, self._full, self._gone = -1, False, False
         self._failed = ""
-        body = json.dumps(_body(asked, caching=caching)).encode()
+        body = json.dumps({**_body(asked, caching=caching), **marked}).encode()
         self._last = body[-1:]
         self._connection = http.client.HTTPConnection(address)
         self._connection.putrequest("POST", "/completion")

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
+from typing import Literal
 
 from harness.engines.answering import declared
 from harness.engines.heard import HeardEngine
+from harness.engines.llama_cpp.checkpoints import NUMBERED, Checkpoints
 from harness.engines.llama_cpp.completion import Completion
+from harness.engines.llama_cpp.log import PATIENCE, POLL, Log
 from harness.engines.llama_cpp.server import Server, version
-from harness.engines.llama_cpp.settings import NAME, settings_of
-from harness.history.events import Answering, Rules
+from harness.engines.llama_cpp.settings import BLOCK, NAME, settings_of
+from harness.history.events import Answer, Answering, Event, Rules
 from harness.trace.format import Submit, TraceHeader
 
+Keeps = Literal["recurrent", "sliding", "full"]
+"""What a model keeps beside the keys and values of attention: states, or windows of BLOCK tokens."""
 VOCABULARY = 256
 """Ids below the special ones."""
 NOTICED = 5.0
@@ -22,17 +28,36 @@ NOTICED = 5.0
 class LlamaCpp(HeardEngine[Completion]):
     """A server as an engine at answers height. `pages` of a trace are blocks of tokens of its context."""
 
-    def __init__(self, header: TraceHeader, model: Path, caching: str) -> None:
+    def __init__(self, header: TraceHeader, model: Path, caching: str, keeps: Keeps, *, log: bool) -> None:
         self._settings, self._caching = settings_of(header, caching), caching == "on"
         self._files = tempfile.TemporaryDirectory(prefix="cachewitness-")
+        self._log = Log(self._files.name) if log and self._caching else None
+        self._checkpoints = Checkpoints()
         self._server = Server(model, self._settings, self._files.name + "/")
-        gives_up = self._settings.switches["kv_unified"]
-        rules = Rules(caching=self._caching, answering=Answering("float32", VOCABULARY), gives_up=gives_up)
+        if self._log is not None:
+            self._log.await_line("all slots are idle")
+        resumes = keeps if self._log is not None else ""
+        if resumes == "sliding" and self._settings.switches["swa_full"]:
+            resumes = "full"
+        answering = Answering("float32", VOCABULARY, resumes=resumes, window=BLOCK if resumes == "sliding" else 0)
+        rules = Rules(caching=self._caching, answering=answering, gives_up=self._settings.switches["kv_unified"])
         super().__init__(declared(NAME, header, rules, version=version()))
 
     def request(self, op: Submit) -> Completion:
         """Return a request that is sent but for its last byte."""
-        return Completion(self._server.address, op, caching=self._caching, heard=self.heard)
+        marked = {NUMBERED: self._checkpoints.number(op.r, op.tokens)} if self._log is not None else {}
+        return Completion(self._server.address, op, caching=self._caching, heard=self.heard, marked=marked)
+
+    def told(self, answer: Answer) -> list[Event]:
+        """Return an answer, behind the states from which its request went on."""
+        if self._log is None:
+            return [answer]
+        until = time.monotonic() + PATIENCE
+        self._checkpoints.follow(self._log.lines())
+        while answer.restored > 0 and answer.r not in self._checkpoints.over and time.monotonic() < until:
+            time.sleep(POLL)
+            self._checkpoints.follow(self._log.lines())
+        return [*self._checkpoints.resumed(answer.r), answer]
 
     def gone(self, *, over: bool) -> None:
         """Wait until the server has noticed."""
@@ -47,4 +72,6 @@ class LlamaCpp(HeardEngine[Completion]):
         """Let everybody go, and end the server."""
         super().close()
         self._server.close()
+        if self._log is not None:
+            self._log.close()
         self._files.cleanup()

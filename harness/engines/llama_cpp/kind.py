@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,20 @@ from typing import Any
 from harness._util.errors import EngineMissing
 from harness.engines.answering import chosen
 from harness.engines.kind import EngineKind, WrittenFor
-from harness.engines.llama_cpp.settings import NAME
+from harness.engines.llama_cpp.settings import BLOCK, NAME
 from harness.engines.protocol import Engine
 from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, TraceHeader
 
 MODELS = "CACHEWITNESS_LLAMA_CPP_MODELS"
 """The environment variable that names the folder of the models."""
-CACHING = ("on", "off", "alone")
+CHILD = "harness.engines.child.serve"
+"""What runs where an engine has a process of its own; elsewhere its twin writes to the same log, which is left unread."""
+CACHING, LOG = ("on", "off", "alone"), ("followed", "unread")
 INSTALL, MODELS_MADE = "pip install 'cachewitness[llama-cpp]'", "ci/stage_llama_cpp.sh"
 STATES = ("qwen3-next", "qwen35", "granite-hybrid", "falcon-h1", "lfm2", "jamba", "nemotron-h")
 WINDOWS, ATTENTION = ("gemma3", "gpt-oss"), "qwen3"
 ALL = (*STATES, *WINDOWS, ATTENTION)
-BLOCK = 32
-"""Tokens by whose multiples traces draw their lengths, which are the windows of the models that have some."""
 SHRINKING = 400
 """Traces that are tried in search of a smaller one."""
 
@@ -34,17 +35,18 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     Raises EngineMissing without the package or the model, UsageError for what the engine does not take.
     """
     model = chosen(NAME, options, "model", ALL)
-    caching = chosen(NAME, options, "caching", CACHING)
+    caching, log = chosen(NAME, options, "caching", CACHING), chosen(NAME, options, "log", LOG)
     folder = options.get("models") or os.environ.get(MODELS, "")
     path = Path(folder) / f"{model}.gguf"
     if not folder or not path.is_file():
         where = f"{path} is not there" if folder else f"name their folder, models=DIR or {MODELS}"
         raise EngineMissing(f"--engine {NAME}: needs the model {model}: {where}; {MODELS_MADE} makes them", MODELS_MADE)
     try:
-        from harness.engines.llama_cpp.engine import LlamaCpp
+        from harness.engines.llama_cpp.engine import Keeps, LlamaCpp
     except ImportError as error:
         raise EngineMissing(f"--engine {NAME}: needs xllamacpp ({error}); {INSTALL}", INSTALL) from None
-    return LlamaCpp(header, path, caching)
+    keeps: Keeps = "recurrent" if model in STATES else "sliding" if model in WINDOWS else "full"
+    return LlamaCpp(header, path, caching, keeps, log=log == "followed" and CHILD in sys.modules)
 
 
 def configurations() -> list[Configuration]:
@@ -74,6 +76,7 @@ ENGINE = EngineKind(
         "model": f"{', '.join(STATES)} (default: the first), {' or '.join(WINDOWS)}: windows, {ATTENTION}: attention alone",
         "models": f"the folder of the models; default: {MODELS}",
         "caching": "on (default), off, or alone: off, and one slot, which is the uncached twin",
+        "log": "followed (default): what each request goes on from is read off the server's log; or unread",
     },
     policies=None,
     replays=False,

@@ -21,6 +21,8 @@ HTTP_THREADS = 16
 """Requests that are heard at once; each one under way takes a thread."""
 POLL = 0.001
 """Seconds between two questions."""
+VERBOSE = 4
+"""How much is written to the log: one more than by default, which tells what is kept and restored."""
 NAMES = {
     **{name: name for name in ("n_ubatch", "n_parallel", "checkpoint_min_step", "kv_unified", "swa_full")},
     "ctx_checkpoints": "n_ctx_checkpoints",
@@ -98,6 +100,7 @@ def _parameters(model: Path, settings: Settings, files: str) -> Any:
         "slot_save_path": files,
         "fit_params": False,
         "warmup": False,
+        "verbosity": VERBOSE,
         "endpoint_slots": True,
         "n_threads_http": HTTP_THREADS,
         **dict.fromkeys(("cache_type_k", "cache_type_v"), xllamacpp.ggml_type.GGML_TYPE_F32),

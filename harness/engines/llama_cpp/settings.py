@@ -11,6 +11,8 @@ from harness.trace.avoided import CHUNK
 from harness.trace.format import TraceHeader
 
 NAME = "llama-cpp"
+BLOCK = 32
+"""Tokens by whose multiples traces draw their lengths, which are the windows of the models that have some."""
 CONTEXT = 16384
 """Tokens that the models were made for."""
 UNSPLIT = 2048

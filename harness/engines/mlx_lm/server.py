@@ -17,7 +17,7 @@ from mlx_lm.models.cache import LRUPromptCache
 
 from harness.engines.failure import native
 from harness.engines.mlx_lm.architectures import ARCHITECTURES, COMMON
-from harness.history.events import Answer, Ended
+from harness.history.events import Answer, Ended, Event
 from harness.trace.format import Submit
 
 SLOTS = 4
@@ -65,7 +65,7 @@ class Server:
                 model_of(model), completion_batch_size=SLOTS, prefill_batch_size=SLOTS, prefill_step_size=chunk
             )
         self.requests: dict[int, Request] = {}
-        self.ended: list[Answer] = []
+        self.ended: list[Event] = []
 
     def submit(self, op: Submit) -> None:
         """Look a prompt up and put the request into the batch."""

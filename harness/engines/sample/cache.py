@@ -16,10 +16,11 @@ Name = tuple[Literal["keys", "state"], str, tuple[int, ...]]
 
 @dataclass(eq=False)
 class Page:
-    """A page: the keys of some tokens, or a state; `users` requests hold it."""
+    """A page: the keys of some tokens, or a state; `users` requests hold it. `seen`: behind how many tokens of whom it is."""
 
     keys: list[Key] = field(default_factory=list)
     state: State = ()
+    seen: tuple[str, int] = ("", 0)
     users: int = 0
     name: Name | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from harness._util.errors import UsageError
 from harness.engines.answering import SteppedEngine, chosen, chunk_of, declared, takes
@@ -18,6 +19,7 @@ from harness.trace.format import GroupSpec, Layout, TraceHeader
 
 CHUNK = 64
 """Tokens that a step computes at most, unless the trace says otherwise."""
+Keeps = Literal["", "recurrent", "full"]
 YES_NO = {"on": True, "off": False}
 
 
@@ -38,13 +40,16 @@ class SampleEngine(SteppedEngine[Server]):
             chunk=chunk_of("sample", header, CHUNK),
             noise=float(options.get("noise", 0)),
         )
-        rules = Rules(caching=cache.enabled, answering=Answering("float64", VOCABULARY))
+        server.tells = told = options.get("resumes") == "told"
+        resumes: Keeps = "" if not told else "recurrent" if recurrent else "full"
+        answering = Answering("float64", VOCABULARY, resumes=resumes)
+        rules = Rules(caching=cache.enabled, answering=answering)
         super().__init__(server, declared("sample", header, rules, salt=True))
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     """Open the engine for a trace. Raises UsageError for options or a trace that it does not take."""
-    for name, known in (("caching", YES_NO), ("model", ("hybrid", "attention"))):
+    for name, known in (("caching", YES_NO), ("model", ("hybrid", "attention")), ("resumes", ("untold", "told"))):
         chosen("sample", options, name, known)
     try:
         return SampleEngine(header, options)
@@ -81,6 +86,7 @@ ENGINE = EngineKind(
         "mutant": "a seeded fault of its own (docs/answers.md)",
         "caching": "on (default), or off: the uncached twin",
         "model": "hybrid (default), or attention: without its recurrent layer",
+        "resumes": "untold (default), or told: from which state each request goes on",
         "noise": "by which share logits move for each other request in the batch; default 0",
     },
     policies=None,

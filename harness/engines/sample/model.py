@@ -33,12 +33,12 @@ class Model:
         self._into_state, self._into_key = rows[:VOCABULARY], rows[VOCABULARY : 2 * VOCABULARY]
         self._of_state, self._of_sum = rows[2 * VOCABULARY : 3 * VOCABULARY], rows[3 * VOCABULARY :]
         self._decay = [0.5 + 0.49 * index / (WIDTH - 1) for index in range(WIDTH)]
-        self._recurrent = recurrent
+        self.recurrent = recurrent
         self.empty: State = (0.0,) * WIDTH
 
     def advance(self, state: State, token: int) -> State:
         """Return the state after one token more."""
-        if not self._recurrent:
+        if not self.recurrent:
             return state
         rows = zip(self._decay, state, self._into_state[token % VOCABULARY], strict=True)
         return tuple(decay * old + (1 - decay) * new for decay, old, new in rows)

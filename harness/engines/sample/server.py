@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from harness.engines.sample.cache import Cache, Full, Name, Page
 from harness.engines.sample.model import Key, Model, State, added
-from harness.history.events import Answer, Ended
+from harness.history.events import Answer, Ended, Event, Resumed
 from harness.trace.format import Submit
 
 SLOTS = 4
@@ -46,13 +46,14 @@ class Request:
 
 
 class Server:
-    """Answers requests over one cache. `ended` are the answers that were not collected yet."""
+    """Answers requests over one cache. `ended` are the answers that were not collected yet; if it `tells`, resumes as well."""
 
     def __init__(self, model: Model, cache: Cache, *, block: int, chunk: int, noise: float = 0.0) -> None:
         self.model, self.cache, self.block, self.chunk = model, cache, block, chunk
         self.waiting: list[Request] = []
         self.running: list[Request] = []
-        self.ended: list[Answer] = []
+        self.ended: list[Event] = []
+        self.tells = False
         self._noise = noise
 
     def name(self, request: Request, what: str, length: int) -> Name:
@@ -96,6 +97,9 @@ class Server:
             request = self.waiting.pop(0)
             request.computed, request.state, request.total = 0, self.model.empty, self.model.empty
             self.resume(request)
+            if request.computed and self.tells:
+                of, taken = (request.states[0] if self.model.recurrent else request.keys[-1]).seen
+                self.ended.append(Resumed(r=request.r, at=request.computed, of=of, taken=taken))
             if request.restored < 0:
                 request.restored = request.computed
             self.running.append(request)
@@ -174,6 +178,7 @@ class Server:
     def keep(self, request: Request, before: State) -> None:
         """Publish the block that is complete, and the state behind it; `before` is the state one token earlier."""
         request.states[-1].state = request.state
+        request.keys[-1].seen = request.states[-1].seen = (request.r, request.computed)
         self.cache.publish(request.keys[-1], self.name(request, "keys", request.computed))
         self.cache.publish(request.states[-1], self.name(request, "state", request.computed))
 

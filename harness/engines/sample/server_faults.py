@@ -6,6 +6,7 @@ from typing import Any
 
 from harness.engines.fault_tools import wrap
 from harness.engines.mutant import declared, mutant
+from harness.engines.sample.model import added
 from harness.engines.sample.server import Request
 
 _SAMPLE: dict[str, Any] = {"checker": "answers", "engines": ("sample",), "height": "answers"}
@@ -61,7 +62,7 @@ def _half(engine: Any) -> None:
             stop = (request.computed // server.block + 1) * server.block
             if stop <= len(request.tokens) and (server.cache.free or server.cache.idle):
                 snapshot = server.cache.take()
-                snapshot.state = request.state
+                snapshot.state, snapshot.seen = request.state, (request.r, stop)
                 request.states.append(snapshot)
                 server.cache.publish(request.keys[-1], server.name(request, "keys", stop))
                 server.cache.publish(snapshot, server.name(request, "state", stop))
@@ -77,6 +78,48 @@ def _unsalted(engine: Any) -> None:
     def name(original: Any, request: Request, what: str, length: int) -> Any:
         kind, _, tokens = original(request, what, length)
         return kind, "", tokens
+
+    wrap(engine.server, "name", name)
+
+
+@mutant(
+    name="resumed-behind-the-snapshot",
+    mirrors="llama.cpp#19924",
+    anomaly="state-position-skew",
+    group="A",
+    **_SAMPLE | {"checker": "resumes"},
+)
+def _behind(engine: Any) -> None:
+    """A request goes on behind all keys that are found, also where the state was taken earlier."""
+
+    def resume(original: Any, request: Request) -> None:
+        original(request)
+        server = engine.server
+        while request.computed and request.computed + server.block < len(request.tokens):
+            keys = server.cache.find(server.name(request, "keys", request.computed + server.block))
+            if keys is None:
+                break
+            request.keys.append(server.cache.hold(keys))
+            request.computed += server.block
+            for key in keys.keys:
+                request.total = added(request.total, key)
+
+    wrap(engine.server, "resume", resume)
+
+
+@mutant(
+    name="name-of-the-first-block-and-the-length",
+    mirrors="openvino.genai#3722",
+    anomaly="stale-hit",
+    group="I",
+    **_SAMPLE | {"checker": "resumes"},
+)
+def _first_block(engine: Any) -> None:
+    """The name of a page has the tokens of the first block and their number, so prompts that part later have one name."""
+
+    def name(original: Any, request: Request, what: str, length: int) -> Any:
+        kind, salt, tokens = original(request, what, length)
+        return kind, salt, (length, *tokens[: engine.server.block])
 
     wrap(engine.server, "name", name)
 

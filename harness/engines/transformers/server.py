@@ -13,7 +13,7 @@ import torch
 
 from harness.engines.transformers.model import Model
 from harness.engines.transformers.store import PrefixStore
-from harness.history.events import Answer, Ended
+from harness.history.events import Answer, Ended, Event
 from harness.trace.format import Submit
 
 SLOTS = 4
@@ -68,7 +68,7 @@ class Server:
         self.model, self.store, self.ways = model, store, ways
         self.waiting: list[Request] = []
         self.running: list[Request] = []
-        self.ended: list[Answer] = []
+        self.ended: list[Event] = []
 
     def submit(self, op: Submit) -> None:
         """Let a request wait for a slot."""
