@@ -3,8 +3,8 @@
     python benchmarks/soak.py --engine NAME [--policy NAME] --operations N --seed N [--keep DIR] [--write docs/soak.md]
 
 Runs what `cachewitness fuzz` draws, and goes on after an alarm. An alarm is sorted as known if what was read had
-been copied in the same step from a block that this step fills, which vLLM 0.26 and later do (docs/engines.md). `--keep` stores
-the trace of each alarm as it was drawn; `--write` puts a section on the run into a page.
+been copied in the same step from a block that this step fills, which vLLM 0.26 and later do (docs/engine-vllm.md). `--keep`
+stores the trace of each alarm as it was drawn; `--write` puts a section on the run into a page.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 KNOWN = "fixtures/expected/vllm-0.33.txt"
 KNOWN_OF_CONNECTORS = "fixtures/expected/vllm-0.33-connectors.txt"
 KNOWN_TO_FUZZ = ("stale-hit", "partial-commit", "uncommitted-hit", "divergence")
-"""Anomalies in vLLM 0.33 (docs/engines.md) behind which a campaign goes on, so that it lasts as long as it is to last."""
+"""Anomalies in vLLM 0.33 (docs/engine-vllm.md) behind which a campaign goes on, so that it lasts as long as it is to last."""
 CONNECTORS = ("simple", "simple-lazy", "offloading", "offloading-chunks", "offloading-sync", "multi")
 IN_FLIGHT = "simple-in-flight"
 MODELS = ("qwen3.5-0.8b", "gemma-3-27b", "deepseek-v4-flash", "glm-5.1", "gpt-oss-20b")
@@ -111,7 +111,7 @@ def measure(given: argparse.Namespace) -> None:
     given.kept.mkdir(parents=True, exist_ok=True)
     (settings := given.kept / "rc").write_text(f"[run]\nbranch = True\ninclude =\n    {_included()}\n", encoding="utf-8")
     fuzzed = given.kept / "expected.txt"
-    fuzzed.write_text("".join(f"fuzz:*  {name}  # docs/engines.md\n" for name in KNOWN_TO_FUZZ), encoding="utf-8")
+    fuzzed.write_text("".join(f"fuzz:*  {name}  # docs/engine-vllm.md\n" for name in KNOWN_TO_FUZZ), encoding="utf-8")
     coverage = [sys.executable, "-P", "-m", "coverage", "run", f"--rcfile={settings}"]
     for name, arguments in parts(given.source, given.seconds, fuzzed).items():
         _once(given.kept, name, [*coverage, "-m", "harness.cli", *arguments], ROOT, [str(ROOT)])

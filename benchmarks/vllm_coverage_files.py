@@ -48,13 +48,13 @@ OWN = {
     "own-tests-of-offloading": ("simple_kv_offload", "kv_offload/cpu/test_manager.py"),
 }
 """vLLM's own tests of these files, under `tests/v1`, but for those that start an engine or a server."""
-_HISPARSE = "HiSparse: an import from another machine, which takes a connector beside it, or never asked (engines.md)"
+_HISPARSE = "HiSparse: an import from another machine, which takes a connector beside it, or never asked (engine-vllm.md)"
 _ENGINE = "asked by the engine's loop, its statistics or its front end, for which the harness stands in"
 WHY: tuple[tuple[str, str], ...] = (
     (r"_?HiSparse.*|BlockPool\.(unpin_blocks|_notify_reuse)|.*take_host_cow_copies", _HISPARSE),
     (r"CrossAttention.*", "cross-attention: its blocks hold an encoder's states, which no token names; nothing is cached"),
     (r"RSWA.*", "R-SWA reads the prompt and a window behind it: the ledger knows one range of a group"),
-    (r"SinkFullAttention.*", "sinks: 0.33.0 raises a TypeError when it builds the manager (engines.md)"),
+    (r"SinkFullAttention.*", "sinks: 0.33.0 raises a TypeError when it builds the manager (engine-vllm.md)"),
     (
         r"CircularBuffer.*",
         "never asked: a ring has no keys, no window of its own, and no connector loads into it",

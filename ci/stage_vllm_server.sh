@@ -110,7 +110,7 @@ score() {
 }
 
 # answered EXPECTED NAME ARGUMENT…: run the suite `answers` on the server and compare the exit status.
-# Prompts of one token end vLLM's engine on a CPU, so they are not sent (docs/engines.md).
+# Prompts of one token end vLLM's engine on a CPU, so they are not sent (docs/engine-vllm.md).
 answered() {
     local expected=$1 name=$2 got=0
     shift 2

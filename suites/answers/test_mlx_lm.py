@@ -23,7 +23,7 @@ from harness.trace.format import Finish, GroupSpec, Layout, Op, Submit, Trace
 installed = pytest.mark.skipif(not find_spec("mlx_lm"), reason="needs mlx-lm; ci/stage_mlx.sh")
 FOUND = fixtures() / "findings" / "mlx-lm-exact-replay.jsonl"
 BATCHED_WRONGLY = "jamba"
-"""mlx-lm computes a shorter prompt wrongly beside a longer one, with or without a cache (docs/engines.md)."""
+"""mlx-lm computes a shorter prompt wrongly beside a longer one, with or without a cache (docs/engine-mlx-lm.md)."""
 
 
 def engine(**options: str) -> EngineSpec:

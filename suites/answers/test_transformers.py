@@ -24,7 +24,7 @@ installed = pytest.mark.skipif(
     not (find_spec("torch") and find_spec("transformers")), reason="needs torch and transformers; ci/stage_transformers.sh"
 )
 WRONG = ("nemotron_h-small-steps", "zamba2-small-steps", "mamba", "jamba", "recurrent_gemma")
-"""Architectures that transformers itself does not resume rightly (docs/engines.md)."""
+"""Architectures that transformers itself does not resume rightly (docs/engine-transformers.md)."""
 RIGHT = [name for name in ARCHITECTURES if name not in WRONG]
 
 

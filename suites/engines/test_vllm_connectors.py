@@ -40,7 +40,7 @@ def tell(connector: str, ops: list[Op], layout: str = "full", pages: int = 40, *
 
 
 def without_resets_of_the_memory(trace: Trace) -> Trace:
-    """Return the trace less what vLLM 0.33 is known not to survive with `OffloadingConnector` (docs/engines.md)."""
+    """Return the trace less what vLLM 0.33 is known not to survive with `OffloadingConnector` (docs/engine-vllm.md)."""
     return Trace(trace.header, [op for op in trace.ops if not (isinstance(op, Reset) and op.tier != "local")])
 
 
@@ -120,7 +120,7 @@ def test_the_example_connector_serves_a_prompt_again_that_was_computed_in_one_st
     ],
 )
 def test_the_example_connector_outside_of_that(first: Submit, second: Submit, options: dict[str, int], anomaly: str) -> None:
-    """What was found in vLLM 0.33.0 (docs/engines.md)."""
+    """What was found in vLLM 0.33.0 (docs/engine-vllm.md)."""
     stored: list[Op] = [first, *[Step()] * 6, Finish("r1"), Step(), Reset(running=True, tier="local")]
     result = tell("example", [*stored, second, *[Step()] * 6], **{"max_num_batched_tokens": 128, **options})
     assert anomaly in {finding.anomaly for finding in result.findings}

@@ -156,7 +156,7 @@ class TestInstalled:
                 return
         pytest.fail(f"{fault.name} survived")
 
-    # --- what was found in LMCache 0.5.6 (docs/engines.md), each with what it passes with ------------------------------
+    # --- what was found in LMCache 0.5.6 (docs/engine-lmcache.md), each with what it passes with ------------------------------
 
     @pytest.mark.parametrize("steps", [2, 4], ids=["in one step", "in another"])
     def test_an_abort_while_something_is_loaded_kills_the_scheduler(self, steps: int) -> None:

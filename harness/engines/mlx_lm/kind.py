@@ -63,7 +63,7 @@ ENGINE = EngineKind(
     heights=("answers",),
     open=open_engine,
     options={
-        "mutant": "a seeded fault of its own (docs/engines.md)",
+        "mutant": "a seeded fault of its own (docs/engine-mlx-lm.md)",
         "model": f"the architecture: {', '.join(ARCHITECTURES)}; default: the first",
         "caching": "on (default), or off: the uncached twin",
     },

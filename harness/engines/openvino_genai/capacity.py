@@ -71,7 +71,7 @@ def _ask_only_what_the_engine_refuses_itself(fields: dict[str, Any]) -> None:
         raise CannotAsk("machines with less memory than this one")
     multiplier, blocks = fields.get("cache_interval_multiplier") or 0, fields.get("num_kv_blocks", 0)
     if (1 << 31 <= multiplier * KV_BLOCK < 1 << 64) or blocks > 1 << 31:
-        raise CannotAsk("numbers that the engine takes, and that overflow later (docs/engines.md)")
+        raise CannotAsk("numbers that the engine takes, and that overflow later (docs/engine-openvino-genai.md)")
 
 
 @cache

@@ -119,7 +119,7 @@ ENGINE = EngineKind(
         "model": f"{', '.join(HYBRID)} (default: the first), {ATTENTION}: attention alone; for vectors {' or '.join(SIZED)}",
         "models": f"the folder of the models; default: {MODELS}",
         "caching": "on (default), or off: the uncached twin",
-        "settings": "usual (default), or more: a run takes the further configurations of docs/engines.md instead",
+        "settings": "usual (default), or more: a run takes the further configurations of docs/engine-openvino-genai.md instead",
     },
     policies=None,
     replays=False,

@@ -226,16 +226,16 @@ ENGINE = EngineKind(
     written_for=WrittenFor("vLLM", "vllm", FIRST, LAST),
     options={
         "source": "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts",
-        "connector": "at scheduler height: the KV connector that it loads from and stores to (docs/engines.md)",
+        "connector": "at scheduler height: the KV connector that it loads from and stores to (docs/engine-vllm.md)",
         "load_failure": "with a connector: `fail` ends a request whose load fails; by default it is computed (`recompute`)",
-        "sync_failures": "`yes`: with a connector and one group, loads fail too that a step waits for (docs/engines.md)",
+        "sync_failures": "`yes`: with a connector and one group, loads fail too that a step waits for (docs/engine-vllm.md)",
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
         "key_events": "events for routers: `strict`, they may leave nothing open, which those of sparse groups do (`open`, the "
         "default); `full`, they tell of hits as well (`kv_cache_report_mode`)",
         "tensors": "a precision: its scheduler's steps are computed on a small model's tensors, see the engine `toy`",
-        "sized": "`pages`, or MiB of memory: the model of the trace's layout goes through vLLM's own sizing (docs/engines.md)",
+        "sized": "`pages`, or MiB of memory: the trace's model goes through vLLM's own sizing (docs/engine-vllm.md)",
         "hisparse": "`eager` or `lazy`: at scheduler height, sparse attention whose blocks lie on the host, copies of some on "
-        "the device (docs/engines.md); decoded rows go to the host in their step, or when their block is full",
+        "the device (docs/engine-vllm.md); decoded rows go to the host in their step, or when their block is full",
         "withdraw": "`yes`: also run traces that withdraw a request from its step, which vLLM does not survive",
     },
 )

@@ -72,7 +72,7 @@ ENGINE = EngineKind(
     heights=("answers",),
     open=open_engine,
     options={
-        "mutant": "a seeded fault of its own (docs/engines.md)",
+        "mutant": "a seeded fault of its own (docs/engine-transformers.md)",
         "model": f"the architecture: {', '.join(ARCHITECTURES)}; default: the first",
         "caching": "on (default), or off: the uncached twin",
         "crop": "on (default): a longer text's cache is cropped to a shorter prefix where it can be; off; again: also twice",
