@@ -29,7 +29,9 @@ class ResumesRight(Checker):
         super().__init__()
         self._answering = Answering("float32", 0)
         self._prompts: dict[str, list[int]] = {}
+        self._generate: dict[str, int] = {}
         self._said: dict[str, list[int]] = {}
+        self._first: dict[str, Resumed] = {}
 
     def not_applicable(self, header: Header) -> str:
         if header.height != "answers" or header.rules.answering is None:
@@ -42,31 +44,39 @@ class ResumesRight(Checker):
         return {Submitted: self.on_submit, Answer: self.on_answer, Resumed: self.on_resume}
 
     def on_submit(self, ledger: Ledger, event: Submitted) -> Found:
-        """Remember the prompt."""
-        self._prompts[event.r] = event.tokens
+        """Remember the prompt, and how much may be generated behind it."""
+        self._prompts[event.r], self._generate[event.r] = event.tokens, event.generate
         return None
 
     def on_answer(self, ledger: Ledger, event: Answer) -> Found:
-        """Remember what was generated."""
+        """Remember what was generated; judge a request that went on from a state of its own when it was first admitted."""
         self._said[event.r] = event.tokens
-        return None
+        first = self._first.get(event.r)
+        if first is None or first.of != event.r or event.restored <= 0:
+            return None
+        return [self._found(FABRICATED, first, f"it is a state of {event.r} itself, of which nothing was computed before")]
 
     def on_resume(self, ledger: Ledger, event: Resumed) -> Found:
         """Judge a state by whose tokens it has seen, how many, and from which position on it has them."""
         self.opportunities += 1
+        self._first.setdefault(event.r, event)
         for anomaly, problem in ((FABRICATED, self._unmade), (STALE, self._foreign), (SKEW, self._skewed), (HOLE, self._holed)):
             if said := problem(event):
-                asked = f"Let {event.r} ask with a prompt of {count(len(self._prompts[event.r]), 'token')}"
-                sentence = (
-                    f"{asked}, and go on behind {event.at} of them from a state that is kept. However {said}: a contradiction."
-                )
-                return [Finding(anomaly=anomaly, r=event.r, sentence=sentence)]
+                return [self._found(anomaly, event, said)]
         return None
 
+    def _found(self, anomaly: str, event: Resumed, said: str) -> Finding:
+        asked = f"Let {event.r} ask with a prompt of {count(len(self._prompts[event.r]), 'token')}"
+        sentence = f"{asked}, and go on behind {event.at} of them from a state that is kept. However {said}: a contradiction."
+        return Finding(anomaly=anomaly, r=event.r, sentence=sentence)
+
     def _unmade(self, event: Resumed) -> str:
-        """Say so if nobody kept such a state, or the one that was kept has seen fewer tokens."""
+        """Say so if nobody kept such a state, or the one that was kept has seen fewer tokens, or more than there are."""
         if not event.of:
             return "the engine never said that it keeps such a state"
+        most = len(self._prompts[event.of]) + self._generate[event.of]
+        if event.taken > most:
+            return f"the state was kept behind {count(event.taken, 'token')} of {event.of}, which has {most} with its answer"
         if event.taken < event.at and self._answering.resumes != "recurrent":
             return f"the state was kept behind {count(event.taken, 'token')} of {event.of}, and nobody computed the others"
         return ""

@@ -96,6 +96,8 @@ class AnswerSense:
         if event.of and event.of not in self._prompts:
             raise Nonsense(f"request {event.of!r} was never submitted - at `$.of`; name whose tokens the state has seen")
         at_least_nothing(event.taken, "taken")
+        if event.first < -1:
+            raise Nonsense(f"{event.first} - at `$.first`; −1 if the engine does not say")
         self._resumed.setdefault(event.r, event.at)
 
     def _answer(self, event: Answer) -> None:

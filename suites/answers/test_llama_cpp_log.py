@@ -113,6 +113,102 @@ def test_a_log_that_does_not_fit_together_tells_nothing() -> None:
     assert followed(edited((r"(- prompt 0x7f29d4167580: +)75", r"\g<1>70"))) == {"a": [], "x": [], "b": []}
 
 
+def slot(line: str, task: int = 1) -> str:
+    """Return a line of slot 0."""
+    return f"0.1 I slot get_availabl: id  0 | task {task} | {line}"
+
+
+def host(line: str, where: str = "update") -> str:
+    """Return a line of the host's."""
+    return f"0.1 I srv        {where}:  - {line}"
+
+
+def ran(number: int, computed: int, *saved: str, at: int = 0) -> list[str]:
+    """Return the lines of a request in slot 0 that leaves so many cells there; what was there before is `saved` first."""
+    return [
+        slot("selected slot by LRU, t_last = -1", -1),
+        *saved,
+        f"dry_allowed_length = {FIRST + number}",
+        slot("processing task, is_child = 0"),
+        slot(f"cached n_tokens = {at}, memory_seq_rm [{at}, end)"),
+        slot(f"stop processing: n_tokens = {computed}, truncated = 0"),
+    ]
+
+
+def saving(tokens: int, *listed: int, obsolete: int = 0) -> list[str]:
+    """Return the lines of a slot whose prompt is saved to the host, where then prompts of these lengths are listed."""
+    gone = [host(f"removing obsolete cached prompt with length {obsolete}", "alloc")] if obsolete else []
+    state = host(f"cache state: {len(listed)} prompts, 0.0 MiB")
+    saved = host(f"saving prompt with length {tokens}, total state size = 0.1 MiB", "prompt_save")
+    return [saved, *gone, state, *(host(f"prompt 0x7f: {length} tokens") for length in listed)]
+
+
+def taken_from(prompts: dict[str, list[int]], lines: list[str], r: str) -> list[str]:
+    """Return whose states a request goes on from, by such lines."""
+    checkpoints = Checkpoints()
+    for name, prompt in prompts.items():
+        checkpoints.number(name, prompt)
+    checkpoints.follow(lines)
+    return [one.of for one in checkpoints.resumed(r)]
+
+
+def test_a_prompt_that_was_computed_in_part_is_outlived_by_who_begins_with_that_part() -> None:
+    """A client goes away after 32 tokens; who has these in common, and no more, takes their place on the host."""
+    prompts = {"x": [90] * 66, "left": A, "c": [*A[:32], *[7] * 30], "y": [80] * 20, "d": [*A[:32], *[7] * 40]}
+    lines = ran(0, 66) + ran(1, 32, *saving(66, 66)) + ran(2, 62, *saving(32, 66, 32))
+    lines += ran(3, 20, *saving(62, 66, 62, obsolete=32))
+    looks = [
+        host("looking for better prompt, base f_keep = 0.000, f_sim = 0.000", "load"),
+        host("  - prompt with length      66, lcp =       0, f_keep = 0.000, f_sim = 0.000", "load"),
+        host("  - prompt with length      62, lcp =      62, f_keep = 1.000, f_sim = 0.861", "load"),
+        host("found better prompt with f_keep = 1.000, f_sim = 0.861", "load"),
+    ]
+    loaded = [saving(20)[0], *looks, *saving(20, 66, 20)[1:]]
+    assert taken_from(prompts, lines + ran(4, 72, *loaded, at=62), "d") == ["c"]
+
+
+def test_of_prompts_alike_in_three_decimals_the_better_is_found() -> None:
+    """The log rounds how much prompts are alike; the lengths beside it are whole."""
+    new = list(range(2000))
+    prompts = {"one": new[:1900], "two": new[:1901], "x": [1], "new": new}
+    lines = ran(0, 1910) + ran(1, 1911, *saving(1910, 1910)) + ran(2, 1, *saving(1911, 1910, 1911))
+    looks = [
+        host("looking for better prompt, base f_keep = 0.000, f_sim = 0.000", "load"),
+        host("  - prompt with length    1910, lcp =    1900, f_keep = 0.995, f_sim = 0.950", "load"),
+        host("  - prompt with length    1911, lcp =    1901, f_keep = 0.995, f_sim = 0.950", "load"),
+        host("found better prompt with f_keep = 0.995, f_sim = 0.950", "load"),
+    ]
+    loaded = [saving(1)[0], *looks, *saving(1, 1910, 1)[1:]]
+    assert taken_from(prompts, lines + ran(3, 2000, *loaded, at=1901), "new") == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("resume", "restored", "said"),
+    [
+        (Resumed(r="b", at=64, of="a", taken=75), 64, ""),
+        (Resumed(r="b", at=64, of="a", taken=76), 64, "behind 76 tokens of a, which has 75 with its answer"),
+        (Resumed(r="b", at=64, of="a", taken=1 << 70), 64, "which has 75 with its answer"),
+        (Resumed(r="b", at=64, of="b", taken=64), 0, ""),
+        (Resumed(r="b", at=64, of="b", taken=64), 64, "a state of b itself, of which nothing was computed before"),
+    ],
+    ids=["all that there is", "one more", "far more", "its own, when it comes back", "its own, when it is new"],
+)
+def test_a_state_is_of_tokens_that_somebody_computed(resume: Resumed, restored: int, said: str) -> None:
+    """Nobody has a state of more tokens than a request has with its answer, nor one of itself when it is first admitted."""
+    rules = Rules(answering=Answering("float32", 256, resumes="full"))
+    events: list[Event] = [
+        Submitted(r="a", tokens=A, generate=1),
+        Answer(r="a", tokens=[5], logprobs=[-0.5], restored=0),
+        Submitted(r="b", tokens=B, generate=1),
+        resume,
+        Answer(r="b", tokens=[5], logprobs=[-0.5], restored=restored),
+    ]
+    judged = judge(Header(engine="e", height="answers", pools=[], groups=[], rules=rules), iter(events), fresh("answers"))
+    found = [one for one in judged.findings if one.checker == "resumes"]
+    assert [one.anomaly for one in found] == (["fabricated-snapshot"] if said else [])
+    assert all(said in one.sentence for one in found)
+
+
 @pytest.mark.parametrize(
     ("events", "said"),
     [
@@ -120,6 +216,7 @@ def test_a_log_that_does_not_fit_together_tells_nothing() -> None:
         ([Resumed(r="a", at=8, of="a", taken=8), Answer(r="a", tokens=[5], restored=7)], "its `resume` said 8"),
         ([Resumed(r="a", at=99, of="a", taken=99)], "has not so many tokens"),
         ([Resumed(r="a", at=8, of="z", taken=8)], "request 'z' was never submitted"),
+        ([Resumed(r="a", at=8, of="a", taken=8, first=-2)], "-2 - at `$.first`"),
         ([Answer(r="a", tokens=[5], restored=0), Resumed(r="a", at=8, of="a", taken=8)], "'a' is answered"),
     ],
 )
