@@ -66,8 +66,8 @@ class Checkpoints:
         self._host: list[Prompt] = []
         self._resumed: defaultdict[str, list[Resumed]] = defaultdict(list)
         self._number, self._lost = -1, False
-        self._offered: list[tuple[int, ...]] = []
-        """How much the prompts on the host are like the one for which a better one is looked for, in their order."""
+        self._offered: list[tuple[int, int, tuple[int, ...]]] = []
+        """The prompts on the host in their order: their lengths, and how much they are like the one that looks for a better."""
         self._slot = Slot()
         """The slot whose prompt is saved to the host, or given one from there."""
         self._leaving: Slot | None = None
@@ -94,7 +94,7 @@ class Checkpoints:
             ("prompt state size .* skipping", self._not_saved),
             (r"removing obsolete cached prompt with length (\d+)", self._outlived),
             ("looking for better prompt", self._look),
-            (r"prompt with length +(\d+)" + _LIKENESS, self._next),
+            (r"prompt with length +(\d+), lcp = +(\d+)" + _LIKENESS, self._next),
             ("found better prompt" + _LIKENESS, self._better),
             (r"cache state: (\d+) prompts", self._settled),
             (r"prompt 0x[0-9a-f]+: +(\d+) tokens", self._listed),
@@ -187,22 +187,28 @@ class Checkpoints:
     def _outlived(self, tokens: int) -> None:
         """Drop the prompt of so many tokens with which the one begins that is saved now."""
         alike = [prompt for prompt in self._host[:-1] if prompt.cells.taken == tokens]
-        gone = next((one for one in alike if self._begins_alike(one.cells.of, self._slot.cells.of)), None)
+        gone = next((one for one in alike if self._begins_alike(one.cells, self._slot.cells.of)), None)
         self._host = [prompt for prompt in self._host if prompt is not gone]
 
-    def _begins_alike(self, r: str, other: str) -> bool:
-        return all(a == b for a, b in zip(self._prompts.get(r, ()), self._prompts.get(other, ()), strict=False))
+    def _begins_alike(self, cells: Kept, other: str) -> bool:
+        """Whether a request begins like these cells, which may be fewer than their prompt has tokens."""
+        computed = self._prompts.get(cells.of, [])[: cells.taken]
+        return all(a == b for a, b in zip(computed, self._prompts.get(other, ()), strict=False))
 
     def _look(self) -> None:
         self._offered, self._found = [], None
 
-    def _next(self, tokens: int, *likeness: int) -> None:
-        self._offered.append(likeness)
+    def _next(self, tokens: int, same: int, *likeness: int) -> None:
+        self._offered.append((tokens, same, likeness))
 
     def _better(self, *likeness: int) -> None:
-        """Note which of the prompts it is: the first of those that are as much like the new one."""
-        place = self._offered.index(likeness) if likeness in self._offered else len(self._host)
-        self._found = self._host[place] if place < len(self._host) else None
+        """Note which of the prompts it is: of those that are as much like the new one in three decimals, the best."""
+        best: Prompt | None = None
+        length, most = 1, -1
+        for prompt, (tokens, same, alike) in zip(self._host, self._offered, strict=False):
+            if alike == likeness and same > most and same * length > most * tokens:
+                best, length, most = prompt, tokens, same
+        self._found = best
 
     def _not_loaded(self, slot: Slot) -> None:
         """Leave a prompt on the host for which the slot has no room."""
