@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Sequence
+from contextlib import suppress
 from math import inf
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from harness._util.errors import UsageError
 from harness.checkers.answers import compare
+from harness.engines.failure import EngineFailure
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.history.events import Answer, Cold, Finished, Header, Submitted
@@ -228,7 +230,10 @@ def twin_of(spec: EngineSpec, header: TraceHeader) -> Twin:
     if place not in _TWINS:
         while len(_TWINS) >= KEPT:
             _let_go(next(iter(_TWINS)))
-        _TWINS[place] = Twin(cold, header)
+        twin = Twin(cold, header)
+        if not _TWINS:
+            atexit.register(_end)  # behind the finalizers of the engine's own, which would end its process first
+        _TWINS[place] = twin
     return _TWINS[place]
 
 
@@ -254,8 +259,7 @@ def _let_go(place: tuple[Any, ...]) -> None:
 
 
 def _end() -> None:
+    """Let go of all twins, also of those that fail in that: nobody is left to be told."""
     for place in list(_TWINS):
-        _let_go(place)
-
-
-atexit.register(_end)
+        with suppress(EngineFailure, UsageError):
+            _let_go(place)

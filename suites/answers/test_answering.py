@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -36,3 +38,27 @@ def test_a_request_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(engine.server, "step", lambda: None)
     with pytest.raises(RuntimeError, match="a has not ended after 20 steps"):
         engine.apply(Finish("a"))
+
+
+AT_THE_END = """
+from dataclasses import replace
+from harness.engines.child import engine
+from harness.engines.registry import parse
+from harness.engines.sample.engine import configurations
+from harness.run.twins import twin_of
+from harness.trace.answer_stories import write
+
+def told(self, question, seconds):
+    print(type(question).__name__, flush=True)
+    return asked(self, question, seconds)
+
+asked, engine.Child.ask = engine.Child.ask, told
+trace = write(configurations()[0].shape("answers"), "cancelled", 0)
+twin_of(replace(parse("sample"), isolation=engine.Isolation()), trace.header)
+"""
+
+
+def test_a_twin_is_closed_before_its_process_ends() -> None:
+    """What an engine clears away when it is closed, such as folders and servers, is not left behind by the twin."""
+    ran = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.stderr, ran.stdout.split()) == ("", ["Open", "Close"])
