@@ -11,6 +11,7 @@ from harness._util import output
 from harness._util.lines import printable
 from harness.cli.json_option import json_option, print_json
 from harness.cli.options import expectations_of, expected_options, finish
+from harness.cli.report_option import drawn_or_told
 
 if TYPE_CHECKING:
     from harness.history.events import Header
@@ -42,7 +43,7 @@ def check(file: Path, expected: Path | None, strict_expected: bool, folder: Path
     result = execute.judge(header, (event for _, event in events))
     finding, entry = known.weigh(f"check:{file.name}@{header.engine}", result.findings) or (None, None)
     code, told = _verdict(result, known, entry)
-    pages, problems = _page(file, header, folder, code, told if expected else [])
+    pages, problems = _page(file, folder, result, (code, "; ".join(told if expected else [])))
     if as_json:
         _print(file, header, result, code, told, entry)
         return finish(code, pages, problems, quiet=True)
@@ -58,19 +59,20 @@ def check(file: Path, expected: Path | None, strict_expected: bool, folder: Path
     return finish(code, pages, problems, quiet=quiet)
 
 
-def _page(file: Path, header: Header, folder: Path | None, code: int, listed: list[str]) -> tuple[dict[Path, bytes], list[str]]:
-    """Return the page that was asked for, or a line if it cannot be drawn; `listed`: what a list of expected failures says."""
+def _page(file: Path, folder: Path | None, result: Result, weighed: tuple[int, str]) -> tuple[dict[Path, bytes], list[str]]:
+    """Return the page that was asked for, or a line if it cannot be drawn; `weighed`: what a list of expected failures says."""
     from harness.history import validate
     from harness.picture import page
     from harness.run import store
 
     if folder is None:
         return {}, []
-    target, events = folder / store.PAGE, [event for _, event in validate.read(file)[1]]
-    try:
-        return {target: page.of_history(header, events, file.name, (code, "; ".join(listed)))}, []
-    except Exception as error:  # the picture of a verdict takes the verdict from nobody
-        return {}, [f"{target}: cannot be drawn: {type(error).__name__}: {error}"]
+
+    def draw() -> bytes:
+        header, events = validate.read(file)
+        return page.of_history(header, [event for _, event in events], file.name, result, weighed)
+
+    return drawn_or_told(folder / store.PAGE, draw)
 
 
 def _print(file: Path, header: Header, result: Result, code: int, told: list[str], entry: Entry | None) -> None:

@@ -31,6 +31,7 @@ def report(run: Path, out: Path | None, as_json: bool) -> int:
     else:
         from harness.history import validate
         from harness.picture import page
+        from harness.run.execute import judge
         from harness.trace.format import FORMAT as TRACE
 
         try:
@@ -38,7 +39,8 @@ def report(run: Path, out: Path | None, as_json: bool) -> int:
         except UsageError as error:
             told = "; a trace has to be run: `cachewitness replay FILE --report DIR`" if TRACE in str(error) else ""
             raise UsageError(f"{error}{told}") from None
-        content = page.of_history(header, [event for _, event in events], run.name)
+        kept = [event for _, event in events]
+        content = page.of_history(header, kept, run.name, judge(header, iter(kept)))
         default = Path(store.PAGE) if str(run) == reading.STANDARD_INPUT else run.with_suffix(".html")
     target = out or default
     store.ready(target, "--out")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from harness.engines.registry import EngineSpec
     from harness.run.store import Keeper
@@ -57,12 +57,17 @@ def files_of(
     from harness.verdict.report import badge, jsonreport, junit, sarif
 
     document = jsonreport.document(report, stored, configurations, policy)
-    made, problems = {folder / store.REPORT: jsonreport.render(document)}, list[str]()
-    try:
-        made[folder / store.PAGE] = page.of_run(document, folder / store.FAILURES)
-    except Exception as error:  # the picture of a verdict takes the verdict from nobody
-        problems.append(f"{folder / store.PAGE}: cannot be drawn: {type(error).__name__}: {error}")
+    drawn, problems = drawn_or_told(folder / store.PAGE, lambda: page.of_run(document, folder / store.FAILURES))
+    made = {folder / store.REPORT: jsonreport.render(document), **drawn}
     made[folder / store.JUNIT] = junit.render(report, stored)
     made[folder / store.SARIF] = sarif.render(report, stored)
     made[folder / store.BADGE] = badge.render(report)
     return made, problems
+
+
+def drawn_or_told(target: Path, draw: Callable[[], bytes]) -> tuple[dict[Path, bytes], list[str]]:
+    """Return a page by its file, or a line on why there is none: the picture of a verdict takes the verdict from nobody."""
+    try:
+        return {target: draw()}, []
+    except Exception as error:
+        return {}, [f"{target}: cannot be drawn: {type(error).__name__}: {error}"]

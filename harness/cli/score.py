@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from harness._util.lines import one_line
 from harness.cli.json_option import json_option
-from harness.cli.options import Finite, expectations_of, expected_options, policy_option, release_option
+from harness.cli.options import Finite, expectations_of, expected_options, finish, policy_option, release_option
+from harness.cli.report_option import drawn_or_told
 from harness.cli.score_told import Told
 
 if TYPE_CHECKING:
@@ -196,16 +196,11 @@ def score(**options: Any) -> int:
 
 
 def _draw(whole: Document, folder: Path) -> None:
-    """Write the page of the score, or say why there is none: the picture of a verdict takes the verdict from nobody."""
-    from harness._util import files
+    """Write the page of the score, or say why there is none, which leaves the exit code as it is."""
     from harness.picture import score_page
     from harness.run import store
 
-    try:
-        files.write(folder / store.PAGE, [score_page.of_score(whole)])
-    except Exception as error:
-        told = f"{folder / store.PAGE}: cannot be drawn: {type(error).__name__}: {error}"
-        click.echo(f"cachewitness: {one_line(told)}", err=True)
+    finish(whole.exit_code, *drawn_or_told(folder / store.PAGE, lambda: score_page.of_score(whole)), quiet=True)
 
 
 def _debug(error: Exception) -> None:

@@ -27,18 +27,17 @@ class AnswerSense:
         check_declared(header)
         if header.pools or header.groups:
             raise Nonsense("pools or groups - at `$.pools` or `$.groups`; an engine at answers height tells no pages")
-        if header.rules.answering is None:
+        answering = header.rules.answering
+        if answering is None:
             raise Nonsense("nothing - at `$.rules.answering`; say the dtype and the vocabulary of the answers")
-        if header.rules.answering.vocabulary < VOCABULARY_MIN:
+        if answering.vocabulary < VOCABULARY_MIN:
             least = f"it has at least {VOCABULARY_MIN} tokens"
-            raise Nonsense(f"{header.rules.answering.vocabulary} - at `$.rules.answering.vocabulary`; {least}")
-        if header.rules.answering.shortest < 1 or not header.rules.answering.texts.isprintable():
+            raise Nonsense(f"{answering.vocabulary} - at `$.rules.answering.vocabulary`; {least}")
+        if answering.shortest < 1 or not answering.texts.isprintable():
             raise Nonsense("less than a token, or no line - at `$.rules.answering.shortest` or `$.rules.answering.texts`")
-        if (header.rules.answering.resumes == "sliding") != (header.rules.answering.window > 0):
-            raise Nonsense(
-                f"{header.rules.answering.window} - at `$.rules.answering.window`; of `sliding`, the tokens of a window"
-            )
-        self._live, self._resumes = live, bool(header.rules.answering.resumes)
+        if (answering.resumes == "sliding") != (answering.window > 0):
+            raise Nonsense(f"{answering.window} - at `$.rules.answering.window`; of `sliding`, the tokens of a window")
+        self._live, self._resumes = live, bool(answering.resumes)
         self._prompts: dict[str, int] = {}
         self._generate: dict[str, int] = {}
         self._answered: dict[str, int] = {}

@@ -135,6 +135,7 @@ class KeyEvents(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 AnswerDtype = Literal["float64", "float32", "bfloat16", "float16"]
+Resumes = Literal["", "recurrent", "sliding", "full"]
 
 
 class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -152,7 +153,7 @@ class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
     vocabulary: int
     texts: str = ""
     shortest: int = 1
-    resumes: Literal["", "recurrent", "sliding", "full"] = ""
+    resumes: Resumes = ""
     window: int = 0
 
 

@@ -23,7 +23,7 @@ from harness.run.execute import judge
 from harness.trace.format import Trace
 from harness.verdict.report import jsonreport, terminal
 from harness.verdict.report.counterexample import caused, compact, describe
-from harness.verdict.result import exit_code
+from harness.verdict.result import Result, exit_code
 
 HERE = Path(__file__).parent
 FILMS_MAX = 12
@@ -67,12 +67,11 @@ def of_run(document: jsonreport.Document, folder: Path) -> bytes:
     return _render(document=document, pictures=pictures, others=others, verdict=verdict(document.exit_code), open=still_open)
 
 
-def of_history(header: Header, events: list[Event], name: str, weighed: tuple[int, str] | None = None) -> bytes:
-    """Return the page of a recorded history, which is judged for it.
+def of_history(header: Header, events: list[Event], name: str, result: Result, weighed: tuple[int, str] | None = None) -> bytes:
+    """Return the page of a recorded history and of what was found in it.
 
     `weighed` is the exit code by a list of expected failures, and what the list says.
     """
-    result = judge(header, iter(events))
     finding = result.findings[0] if result.findings else None
     told = finding or Finding(anomaly="", sentence="No checker finds anything in this history.")
     crashed = [f"{tally.checker}: {tally.crashed}" for tally in result.tallies if tally.crashed]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from math import inf
 from typing import Any, NamedTuple
 
@@ -231,8 +232,7 @@ def twin_of(spec: EngineSpec, header: TraceHeader) -> Twin:
         while len(_TWINS) >= KEPT:
             _let_go(next(iter(_TWINS)))
         twin = Twin(cold, header)
-        if not _TWINS:
-            atexit.register(_end)  # behind the finalizers of the engine's own, which would end its process first
+        _end_with_the_process()
         _TWINS[place] = twin
     return _TWINS[place]
 
@@ -256,6 +256,12 @@ def drop(twin: Twin) -> None:
 
 def _let_go(place: tuple[Any, ...]) -> None:
     _TWINS.pop(place).close()
+
+
+@cache
+def _end_with_the_process() -> None:
+    """Have `_end` called, once, before the finalizers of the first twin's engine, which would end its process."""
+    atexit.register(_end)
 
 
 def _end() -> None:

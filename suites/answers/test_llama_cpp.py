@@ -179,6 +179,18 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch
 
 
 @installed
+def test_a_server_that_cannot_be_opened_gives_standard_error_back(tmp_path: Path) -> None:
+    """A process that opens one trace after another writes to what it wrote to before."""
+    from harness.engines.llama_cpp.engine import LlamaCpp
+
+    before = os.fstat(2)
+    (tmp_path / "junk.gguf").write_bytes(b"no model")
+    with pytest.raises(RuntimeError):
+        LlamaCpp(header(), tmp_path / "junk.gguf", "on", "recurrent", log=True)
+    assert os.path.samestat(os.fstat(2), before)
+
+
+@installed
 @pytest.mark.parametrize("model", ALL)
 def test_every_model_restores_and_its_twin_does_not(model: str) -> None:
     """Conversations go on from what was cached, with the answers of the uncached twin."""

@@ -23,7 +23,7 @@ from harness.picture.cells import COLUMNS_MAX, Cell
 from harness.picture.frames import Film, Frame
 from harness.picture.packed import packed
 from harness.picture.spoken import spoken
-from harness.run.execute import drive
+from harness.run.execute import drive, judge
 from harness.trace import layouts
 from harness.trace.format import Finish, Preempt, Step, Submit, Trace, TraceHeader
 from harness.verdict.result import Result
@@ -276,7 +276,7 @@ def test_what_a_history_names_is_text_on_the_page(tmp_path: Path) -> None:
     result = told(
         [Submit(EVIL, "A:16", salt=EVIL), Step([(EVIL, 16)]), Submit("r2", "A:16 B:4", salt=EVIL), Step([("r2", 4)])], FAULT
     )
-    text = page.of_history(result.history.header, result.history.events, EVIL).decode()
+    text = page.of_history(result.history.header, result.history.events, EVIL, result).decode()
     shown = Elements(text)
     assert "img" not in shown.tags and shown.tags.count("script") == 2 and EVIL in shown.text
 
@@ -345,7 +345,7 @@ def test_a_browser_shows_the_wrong_cell_without_scrolling(tmp_path: Path) -> Non
     others = [op for n in range(18) for op in (Submit(f"o{n}", f"d{n}:96"), Step([(f"o{n}", 96)]))]
     cached = [Submit("b1", "doc:640"), *[Step([("b1", 640)])] * 2, Submit("c1", "doc:640 more:1"), Step([("c1", 1)])]
     result = told([*others, *cached], FAULT, pages=400, retention_interval=0)
-    shown = page.of_history(result.history.header, result.history.events, "wide").decode()
+    shown = page.of_history(result.history.header, result.history.events, "wide", result).decode()
     (tmp_path / "wide.html").write_text(shown.replace("</body>", f"{BOX}</body>"))
     command = [CHROMIUM, *QUIETLY, "--window-size=1280,800", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
     done = subprocess.run([*command, (tmp_path / "wide.html").as_uri()], capture_output=True, text=True, timeout=120)
@@ -390,6 +390,6 @@ def test_long_answers_are_cut_around_what_differs() -> None:
 
 def test_the_page_of_answers_has_no_block_tables(tmp_path: Path) -> None:
     header = Header(engine="e", height="answers", pools=[], groups=[], rules=Rules(answering=Answering("float64", 99)))
-    told = page.of_history(header, ANSWERS, "answers").decode()
+    told = page.of_history(header, ANSWERS, "answers", judge(header, iter(ANSWERS))).decode()
     assert "8 (-2) ✗" in told and "8 (-2.25)" in told and "&lt;b&gt;" in told
     assert "<b>" not in told and "Block tables: " not in told and "answer-differs" in told

@@ -78,8 +78,9 @@ def _judged(path: Path) -> None:
     """Read a history and judge it, and draw it if it is one: no text of it is markup on the page."""
     header, events = validate.read(path)
     kept = [event for _, event in events]
-    _sound(judge(header, iter(kept)))
-    inert(page.of_history(header, kept, path.name))
+    result = judge(header, iter(kept))
+    _sound(result)
+    inert(page.of_history(header, kept, path.name, result))
 
 
 def _replayed(path: Path) -> None:

@@ -23,6 +23,9 @@ _OF_HOST = re.compile(r" srv +(prompt_save|alloc|load|update): +- (.*)")
 _LIKENESS = r".* f_keep = -?(\d+)\.(\d+), f_sim = (\d+)\.(\d+)"
 _PLACE = r".*\(pos_min = (-?\d+), pos_max = (-?\d+), n_tokens = (\d+)"
 
+Line = tuple[re.Pattern[str], Callable[..., None]]
+"""What a line of the log begins with, and what is done with the numbers in it."""
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -75,7 +78,7 @@ class Checkpoints:
         self._found: Prompt | None = None
         self._due, self._list = 0, list[int]()
         """How many prompts are listed, and the lengths of those that were."""
-        self._slot_lines = self._compiled(
+        self._slot_lines = _compiled(
             ("selected slot by", self._is_concerned),
             ("saving idle slot", self._leaves),
             ("clearing prompt", self._cleared),
@@ -88,7 +91,7 @@ class Checkpoints:
             (r"cached n_tokens = (\d+), memory_seq_rm", self._begun),
             (r"stop processing: n_tokens = (\d+)", self._stopped),
         )
-        self._host_lines = self._compiled(
+        self._host_lines = _compiled(
             ("saving prompt with length", self._saved),
             ("prompt is already in the cache, skipping", self._not_saved),
             ("prompt state size .* skipping", self._not_saved),
@@ -117,22 +120,9 @@ class Checkpoints:
             if said := _NUMBER.search(line):
                 self._number = int(said[1])
             elif said := _OF_SLOT.search(line):
-                slot = self._slots[int(said[1])]
-                for pattern, act in self._slot_lines:
-                    if found := pattern.match(said[2]):
-                        act(slot, *map(int, found.groups()))
-                        break
+                _act(self._slot_lines, said[2], self._slots[int(said[1])])
             elif said := _OF_HOST.search(line):
-                for pattern, act_on_host in self._host_lines:
-                    if found := pattern.match(said[2]):
-                        act_on_host(*map(int, found.groups()))
-                        break
-
-    @staticmethod
-    def _compiled(
-        *lines: tuple[str, Callable[..., None]],
-    ) -> list[tuple[re.Pattern[str], Callable[..., None]]]:
-        return [(re.compile(" *-? *" + pattern), act) for pattern, act in lines]
+                _act(self._host_lines, said[2])
 
     # --- slots --------------------------------------------------------------------------------------------------------------
 
@@ -236,3 +226,15 @@ class Checkpoints:
                 self._host = left
                 return
         self._lost = True
+
+
+def _compiled(*lines: tuple[str, Callable[..., None]]) -> list[Line]:
+    return [(re.compile(" *-? *" + pattern), act) for pattern, act in lines]
+
+
+def _act(lines: Iterable[Line], text: str, *slot: Slot) -> None:
+    """Do what the first of these lines stands for that the text is, with the numbers in it."""
+    for pattern, act in lines:
+        if found := pattern.match(text):
+            act(*slot, *map(int, found.groups()))
+            return

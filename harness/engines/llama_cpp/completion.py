@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Thread
-from types import MappingProxyType
 from typing import Any
 
 from harness.history.events import Answer, Ended
@@ -19,7 +18,6 @@ LINE_MAX = 1 << 24
 HEADERS = {"Content-Type": "application/json"}
 NO_ANSWER = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading an answer raises that is of another form."""
-NO_MARK: Mapping[str, int] = MappingProxyType({})
 FULL = "exceed"
 """What the server's words have in common if a request has more tokens than there is room for."""
 
@@ -35,13 +33,19 @@ class Completion:
     """
 
     def __init__(
-        self, address: str, asked: Submit, *, caching: bool, heard: Callable[[], None], marked: Mapping[str, int] = NO_MARK
+        self,
+        address: str,
+        asked: Submit,
+        *,
+        caching: bool,
+        heard: Callable[[], None],
+        marked: Mapping[str, int] | None = None,
     ) -> None:
         self.r, self.over, self.tokens = asked.r, False, list[int]()
         self._asked, self._heard, self._logprobs = asked, heard, list[float | None]()
         self._restored, self._full, self._gone = -1, False, False
         self._failed = ""
-        body = json.dumps({**_body(asked, caching=caching), **marked}).encode()
+        body = json.dumps({**_body(asked, caching=caching), **(marked or {})}).encode()
         self._last = body[-1:]
         self._connection = http.client.HTTPConnection(address)
         self._connection.putrequest("POST", "/completion")

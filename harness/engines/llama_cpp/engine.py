@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Literal
+from tempfile import TemporaryDirectory
 
 from harness.engines.answering import declared
 from harness.engines.heard import HeardEngine
@@ -14,11 +14,9 @@ from harness.engines.llama_cpp.completion import Completion
 from harness.engines.llama_cpp.log import PATIENCE, POLL, Log
 from harness.engines.llama_cpp.server import Server, version
 from harness.engines.llama_cpp.settings import BLOCK, NAME, settings_of
-from harness.history.events import Answer, Answering, Event, Rules
+from harness.history.events import Answer, Answering, Event, Resumes, Rules
 from harness.trace.format import Submit, TraceHeader
 
-Keeps = Literal["recurrent", "sliding", "full"]
-"""What a model keeps beside the keys and values of attention: states, or windows of BLOCK tokens."""
 VOCABULARY = 256
 """Ids below the special ones."""
 NOTICED = 5.0
@@ -28,20 +26,25 @@ NOTICED = 5.0
 class LlamaCpp(HeardEngine[Completion]):
     """A server as an engine at answers height. `pages` of a trace are blocks of tokens of its context."""
 
-    def __init__(self, header: TraceHeader, model: Path, caching: str, keeps: Keeps, *, log: bool) -> None:
+    def __init__(self, header: TraceHeader, model: Path, caching: str, keeps: Resumes, *, log: bool) -> None:
+        """Start a server. `keeps`: states, windows of BLOCK tokens, or keys and values alone. `log`: follow what it writes."""
         self._settings, self._caching = settings_of(header, caching), caching == "on"
-        self._files = tempfile.TemporaryDirectory(prefix="cachewitness-")
-        self._log = Log(self._files.name) if log and self._caching else None
         self._checkpoints = Checkpoints()
-        self._server = Server(model, self._settings, self._files.name + "/")
-        if self._log is not None:
-            self._log.await_line("all slots are idle")
-        resumes = keeps if self._log is not None else ""
-        if resumes == "sliding" and self._settings.switches["swa_full"]:
-            resumes = "full"
-        answering = Answering("float32", VOCABULARY, resumes=resumes, window=BLOCK if resumes == "sliding" else 0)
-        rules = Rules(caching=self._caching, answering=answering, gives_up=self._settings.switches["kv_unified"])
-        super().__init__(declared(NAME, header, rules, version=version()))
+        with ExitStack() as opened:
+            folder = opened.enter_context(TemporaryDirectory(prefix="cachewitness-"))
+            self._log = opened.enter_context(closing(Log(folder))) if log and self._caching else None
+            self._server = opened.enter_context(closing(Server(model, self._settings, folder + "/")))
+            if self._log is not None:
+                self._log.await_line("all slots are idle")
+            self._opened = opened.pop_all()
+        super().__init__(declared(NAME, header, self._rules(keeps), version=version()))
+
+    def _rules(self, keeps: Resumes) -> Rules:
+        told = keeps if self._log is not None else ""
+        if told == "sliding" and self._settings.switches["swa_full"]:
+            told = "full"
+        answering = Answering("float32", VOCABULARY, resumes=told, window=BLOCK if told == "sliding" else 0)
+        return Rules(caching=self._caching, answering=answering, gives_up=self._settings.switches["kv_unified"])
 
     def request(self, op: Submit) -> Completion:
         """Return a request that is sent but for its last byte."""
@@ -71,7 +74,4 @@ class LlamaCpp(HeardEngine[Completion]):
     def close(self) -> None:
         """Let everybody go, and end the server."""
         super().close()
-        self._server.close()
-        if self._log is not None:
-            self._log.close()
-        self._files.cleanup()
+        self._opened.close()

@@ -13,6 +13,7 @@ from harness.engines.answering import chosen
 from harness.engines.kind import EngineKind, WrittenFor
 from harness.engines.llama_cpp.settings import BLOCK, NAME
 from harness.engines.protocol import Engine
+from harness.history.events import Resumes
 from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, TraceHeader
 
@@ -42,10 +43,10 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         where = f"{path} is not there" if folder else f"name their folder, models=DIR or {MODELS}"
         raise EngineMissing(f"--engine {NAME}: needs the model {model}: {where}; {MODELS_MADE} makes them", MODELS_MADE)
     try:
-        from harness.engines.llama_cpp.engine import Keeps, LlamaCpp
+        from harness.engines.llama_cpp.engine import LlamaCpp
     except ImportError as error:
         raise EngineMissing(f"--engine {NAME}: needs xllamacpp ({error}); {INSTALL}", INSTALL) from None
-    keeps: Keeps = "recurrent" if model in STATES else "sliding" if model in WINDOWS else "full"
+    keeps: Resumes = "recurrent" if model in STATES else "sliding" if model in WINDOWS else "full"
     return LlamaCpp(header, path, caching, keeps, log=log == "followed" and CHILD in sys.modules)
 
 

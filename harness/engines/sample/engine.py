@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from harness._util.errors import UsageError
 from harness.engines.answering import SteppedEngine, chosen, chunk_of, declared, takes
@@ -13,13 +12,12 @@ from harness.engines.protocol import Engine
 from harness.engines.sample.cache import Cache
 from harness.engines.sample.model import VOCABULARY, Model
 from harness.engines.sample.server import Server
-from harness.history.events import Answering, Rules
+from harness.history.events import Answering, Resumes, Rules
 from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, TraceHeader
 
 CHUNK = 64
 """Tokens that a step computes at most, unless the trace says otherwise."""
-Keeps = Literal["", "recurrent", "full"]
 YES_NO = {"on": True, "off": False}
 
 
@@ -39,11 +37,10 @@ class SampleEngine(SteppedEngine[Server]):
             block=blocks.pop(),
             chunk=chunk_of("sample", header, CHUNK),
             noise=float(options.get("noise", 0)),
+            tells=options.get("resumes") == "told",
         )
-        server.tells = told = options.get("resumes") == "told"
-        resumes: Keeps = "" if not told else "recurrent" if recurrent else "full"
-        answering = Answering("float64", VOCABULARY, resumes=resumes)
-        rules = Rules(caching=cache.enabled, answering=answering)
+        resumes: Resumes = "" if not server.tells else "recurrent" if recurrent else "full"
+        rules = Rules(caching=cache.enabled, answering=Answering("float64", VOCABULARY, resumes=resumes))
         super().__init__(server, declared("sample", header, rules, salt=True))
 
 

@@ -48,13 +48,12 @@ class Request:
 class Server:
     """Answers requests over one cache. `ended` are the answers that were not collected yet; if it `tells`, resumes as well."""
 
-    def __init__(self, model: Model, cache: Cache, *, block: int, chunk: int, noise: float = 0.0) -> None:
+    def __init__(self, model: Model, cache: Cache, *, block: int, chunk: int, noise: float = 0.0, tells: bool = False) -> None:
         self.model, self.cache, self.block, self.chunk = model, cache, block, chunk
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.ended: list[Event] = []
-        self.tells = False
-        self._noise = noise
+        self._noise, self.tells = noise, tells
 
     def name(self, request: Request, what: str, length: int) -> Name:
         """Return the name of a page of a request: of what, up to which length."""

@@ -10,6 +10,8 @@ from harness.engines.sample.model import added
 from harness.engines.sample.server import Request
 
 _SAMPLE: dict[str, Any] = {"checker": "answers", "engines": ("sample",), "height": "answers"}
+_RESUMES = {**_SAMPLE, "checker": "resumes"}
+"""Faults that show in the states that it tells (`resumes=told`)."""
 
 
 @mutant(name="snapshot-stays-aliased", mirrors="FreeToken#287", anomaly="answer-differs", group="H", **_SAMPLE)
@@ -87,7 +89,7 @@ def _unsalted(engine: Any) -> None:
     mirrors="llama.cpp#19924",
     anomaly="state-position-skew",
     group="A",
-    **_SAMPLE | {"checker": "resumes"},
+    **_RESUMES,
 )
 def _behind(engine: Any) -> None:
     """A request goes on behind all keys that are found, also where the state was taken earlier."""
@@ -112,7 +114,7 @@ def _behind(engine: Any) -> None:
     mirrors="openvino.genai#3722",
     anomaly="stale-hit",
     group="I",
-    **_SAMPLE | {"checker": "resumes"},
+    **_RESUMES,
 )
 def _first_block(engine: Any) -> None:
     """The name of a page has the tokens of the first block and their number, so prompts that part later have one name."""
