@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,14 +12,16 @@ from harness._util import output
 from harness._util.errors import UsageError
 from harness.cli.json_option import json_option, print_json
 from harness.cli.options import Isolate, engine_of
+from harness.cli.report_option import drawn, page_option, ready
 from harness.cli.status_line import StatusLine, left
 
 if TYPE_CHECKING:
     from harness.engines.registry import EngineSpec
-    from harness.fleet.driver import Progress, Settings
+    from harness.fleet.driver import Progress, Result, Settings
     from harness.fleet.executors import Executor
     from harness.fleet.file import Engine, File
     from harness.fleet.plan import Key, Planned
+    from harness.fleet.summary import Document
     from harness.fleet.unit import Unit
     from harness.verdict.summary import NotRun
 
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     "--ray", "address", metavar="ADDRESS", help="Have a Ray cluster run the workers; `auto` finds one on this machine."
 )
 @click.option("--join", is_flag=True, help="Only work, for a campaign that another machine drives, until it is over.")
+@page_option
 @json_option("campaign")
 @click.option(
     "--metrics",
@@ -50,6 +54,7 @@ def campaign(
     traces: str | None,
     address: str | None,
     join: bool,
+    folder: Path | None,
     as_json: bool,
     metrics: str | None,
 ) -> int:
@@ -63,10 +68,13 @@ def campaign(
     planned = planned_of(said, file)
     settings = _settings(said, database, traces)
     if join:
+        if folder:
+            raise UsageError("--report: a worker that joins draws nothing; give it to the machine that drives the campaign")
         return _join(planned, settings)
+    ready(folder)
     executor = _executor(address)
     settings = settings._replace(workers=_workers(planned, workers, executor, file))
-    return _drive(planned, settings, executor, metrics, as_json=as_json)
+    return _drive(planned, settings, executor, metrics, folder, as_json=as_json)
 
 
 def _settings(said: File, database: str | None, traces: str | None) -> Settings:
@@ -110,7 +118,9 @@ def _join(planned: Planned, settings: Settings) -> int:
     return 0
 
 
-def _drive(planned: Planned, settings: Settings, executor: Executor, metrics: str | None, *, as_json: bool) -> int:
+def _drive(
+    planned: Planned, settings: Settings, executor: Executor, metrics: str | None, folder: Path | None, *, as_json: bool
+) -> int:
     from harness.fleet import summary
     from harness.fleet.driver import Driver
     from harness.fleet.metrics import told_by
@@ -128,13 +138,29 @@ def _drive(planned: Planned, settings: Settings, executor: Executor, metrics: st
         finally:
             shown.clear()
     document = summary.document(result, settings)
+    problems = _keep(result, settings, document, folder) if folder else []
     if as_json:
         print_json(document)
     else:
         from harness.cli.campaign_told import print_summary
 
         print_summary(document, terminal.console())
-    return document.exit_code
+    return drawn(document.exit_code, folder, document, partial(_drawn, document), problems)
+
+
+def _keep(result: Result, settings: Settings, whole: Document, folder: Path) -> list[str]:
+    from harness.fleet.summary import keep
+    from harness.picture.page import FILMS_MAX
+    from harness.run import store
+
+    return keep(result, settings, whole, folder / store.FAILURES, FILMS_MAX)
+
+
+def _drawn(whole: Document, folder: Path) -> bytes:
+    from harness.picture import campaign_page
+    from harness.run import store
+
+    return campaign_page.of_campaign(whole, folder / store.FAILURES)
 
 
 def planned_of(said: File, path: Path) -> Planned:

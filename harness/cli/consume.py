@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,15 @@ import click
 
 from harness.cli.json_option import json_option, print_json
 from harness.cli.options import engine_of, engine_option, release_option
+from harness.cli.report_option import drawn, page_option, ready
 
 if TYPE_CHECKING:
-    from harness.cli.documents import ConsumedFile
+    from collections.abc import Sequence
+
+    from harness.engines.registry import EngineSpec
     from harness.vectors.consume import Consumed
+    from harness.vectors.document import Asked
+    from harness.vectors.document import Consumed as Document
     from harness.vectors.form import File
 
 
@@ -21,67 +27,62 @@ if TYPE_CHECKING:
 @click.argument("vectors", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="VECTORS…")
 @engine_option
 @release_option
+@page_option
 @click.option("--quiet", is_flag=True, help="Print only failures and the verdict.")
 @json_option("consumed")
-def consume(vectors: tuple[Path, ...], engine: str, release: str | None, quiet: bool, as_json: bool) -> int:
+def consume(
+    vectors: tuple[Path, ...], engine: str, release: str | None, folder: Path | None, quiet: bool, as_json: bool
+) -> int:
     """Ask an engine the questions of test vectors, files or folders of them, and compare its answers.
 
     Exits with 1 if an answer is wrong, and with 5 if the engine could be asked nothing.
     """
     from harness.vectors import consume as consuming
     from harness.vectors import store
+    from harness.vectors.document import Asked, document
     from harness.verdict import result as verdict
 
     spec = engine_of(engine, release=release)
     files = [(path, store.load(path)) for path in store.find(vectors)]
-    passed, asked, failed, unknown = Counter[str](), 0, 0, 0
-    entries: list[ConsumedFile] = []
+    for path, _ in files:
+        ready(folder, path)
+    asked: list[Asked] = []
     for path, file in files:
-        came = consuming.consume(file, spec)
-        passed += came.passed
-        asked += came.asked.total()
-        failed += len(came.failures)
-        unknown += len(came.unknown)
-        if as_json:
-            entries.append(_entry(path, file, came))
-        else:
-            _tell(path, file, came, quiet=quiet)
-    codes = {verdict.EXIT_FAIL: failed, verdict.EXIT_UNKNOWN: unknown, verdict.EXIT_NOTHING_CHECKED: not asked}
-    code = next((code for code, holds in codes.items() if holds), verdict.EXIT_PASS)
+        asked.append(Asked(path, file, consuming.consume(file, spec)))
+        if not as_json:
+            _tell(path, file, asked[-1].came, quiet=quiet)
+    whole = document(asked, spec.text)
+    problems = _keep(whole, asked, spec, folder) if folder else []
     if as_json:
-        from harness.cli import documents
-
-        print_json(documents.Consumed(engine=spec.text, exit_code=code, files=entries))
-        return code
-    told = ", ".join(f"{passed[name]} {name}" for name in ("valid", "acceptable", "invalid"))
-    _say(f"passed: {told}; failed: {failed}" + (f"; unknown: {unknown}" if unknown else "") + f"; asked: {asked}")
-    if code == verdict.EXIT_NOTHING_CHECKED:
+        print_json(whole)
+        return drawn(whole.exit_code, folder, whole, partial(_drawn, whole), problems)
+    _sum_up(asked)
+    if whole.exit_code == verdict.EXIT_NOTHING_CHECKED:
         click.echo("cachewitness: nothing was consumed", err=True)
-    return code
+    return drawn(whole.exit_code, folder, whole, partial(_drawn, whole), problems)
 
 
-def _entry(path: Path, file: File, came: Consumed) -> ConsumedFile:
-    from harness.cli.documents import ConsumedFile, WrongAnswer
+def _sum_up(asked: Sequence[Asked]) -> None:
+    passed = sum((one.came.passed for one in asked), Counter[str]())
+    failed, unknown = sum(len(one.came.failures) for one in asked), sum(len(one.came.unknown) for one in asked)
+    told = ", ".join(f"{passed[name]} {name}" for name in ("valid", "acceptable", "invalid"))
+    total = sum(one.came.asked.total() for one in asked)
+    _say(f"passed: {told}; failed: {failed}" + (f"; unknown: {unknown}" if unknown else "") + f"; asked: {total}")
 
-    wrong = [
-        WrongAnswer(
-            vector=failure.vector.id,
-            comment=failure.vector.comment,
-            expected=failure.expected,
-            got=failure.got,
-            hunts=[f"{flag}: {file.flags[flag].bug}" for flag in failure.vector.flags],
-        )
-        for failure in came.failures
-    ]
-    return ConsumedFile(
-        file=str(path),
-        asked=dict(came.asked),
-        passed=dict(came.passed),
-        differing=came.differing,
-        unknown=came.unknown,
-        not_run=dict(came.not_run),
-        failures=wrong,
-    )
+
+def _keep(whole: Document, asked: Sequence[Asked], spec: EngineSpec, folder: Path) -> list[str]:
+    from harness.picture.page import FILMS_MAX
+    from harness.run import store
+    from harness.vectors.document import keep
+
+    return keep(whole, asked, spec, folder / store.FAILURES, FILMS_MAX)
+
+
+def _drawn(whole: Document, folder: Path) -> bytes:
+    from harness.picture import consumed_page
+    from harness.run import store
+
+    return consumed_page.of_vectors(whole, folder / store.FAILURES)
 
 
 def _tell(path: Path, file: File, came: Consumed, *, quiet: bool) -> None:

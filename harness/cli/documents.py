@@ -11,7 +11,8 @@ import msgspec
 
 from harness.checkers.finding import Finding, Tally
 from harness.fuzz.canary import CanaryResult
-from harness.mutants.matrix import Row
+from harness.mutants.document import Hunt
+from harness.vectors.document import Consumed
 from harness.verdict.report import jsonreport
 from harness.verdict.result import Activity
 from harness.verdict.summary import NotRun
@@ -100,18 +101,6 @@ class Explained(msgspec.Struct, kw_only=True):
     version: int = 1
 
 
-class Hunt(msgspec.Struct, kw_only=True):
-    """A hunt of seeded faults: what became of each, those that survive, and the figures over those that were killed."""
-
-    rows: list[Row]
-    survivors: list[str]
-    figures: dict[str, float]
-    interrupted: bool
-    exit_code: int
-    format: str = "cachewitness.mutants"
-    version: int = 1
-
-
 class Problem(msgspec.Struct, kw_only=True):
     """What a program did wrongly: in which part, what it was asked, what came, and the section of docs/protocol.md on it."""
 
@@ -132,38 +121,6 @@ class Rehearsed(msgspec.Struct, kw_only=True):
     not_asked: list[str]
     heights: list[str]
     format: str = "cachewitness.rehearsed"
-    version: int = 1
-
-
-class WrongAnswer(msgspec.Struct, kw_only=True):
-    """A vector that was answered wrongly, and the bugs that it hunts."""
-
-    vector: str
-    comment: str
-    expected: str
-    got: str
-    hunts: list[str]
-
-
-class ConsumedFile(msgspec.Struct, kw_only=True):
-    """What came of a file of vectors, by class; `not_run` counts by reason, `differing` those that may differ and do."""
-
-    file: str
-    asked: dict[str, int]
-    passed: dict[str, int]
-    differing: int
-    unknown: list[str]
-    not_run: dict[str, int]
-    failures: list[WrongAnswer]
-
-
-class Consumed(msgspec.Struct, kw_only=True):
-    """What an engine answered to files of vectors."""
-
-    engine: str
-    exit_code: int
-    files: list[ConsumedFile]
-    format: str = "cachewitness.consumed"
     version: int = 1
 
 

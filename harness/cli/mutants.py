@@ -12,6 +12,8 @@ from harness._util.errors import UsageError
 from harness.cli import completion
 from harness.cli.json_option import json_option, print_json
 from harness.cli.options import Finite
+from harness.cli.report_option import drawn, page_option
+from harness.cli.report_option import ready as report_ready
 from harness.cli.status_line import left
 from harness.cli.table_option import ready, table_option
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.engines.mutant import Mutant
+    from harness.mutants.document import Hunt
     from harness.mutants.matrix import Matrix, Row
 
 _SURVIVED, _NOT_HUNTED = 1, 5
@@ -70,6 +73,7 @@ _SURVIVED, _NOT_HUNTED = 1, 5
     metavar="FILE.svg",
     help="Draw which detectors see the faults of each mechanism.",
 )
+@page_option
 @json_option("mutants")
 def mutants(
     policy: str,
@@ -81,15 +85,19 @@ def mutants(
     write: bool,
     table: Path | None,
     chart: Path | None,
+    folder: Path | None,
     as_json: bool,
 ) -> int:
     """Hunt seeded faults and print which checker finds each; exits 1 if a fault survives, 5 if one could not be hunted."""
     from harness._util import files
+    from harness.engines.faults import all_mutants
     from harness.mutants import heat_map, matrix, page
+    from harness.mutants.document import document
     from harness.run import store
     from harness.verdict.report import terminal
 
     ready(table)
+    report_ready(folder)
     if chart:
         store.ready(chart, "--chart")
     chosen = _chosen(policy, names)
@@ -106,21 +114,21 @@ def mutants(
 
         files.write(table, [frame.content(rows.rows(made), rows.COLUMNS, table)])
     if chart and made.rows:
-        files.write(chart, [heat_map.drawn(page.page(made)).encode()])
-    code = _exit_code(made)
+        files.write(chart, [heat_map.of_rows(made.rows).encode()])
+    hunt = document(made, [mutant.name for mutant in chosen], len(all_mutants()), _exit_code(made))
     if as_json:
-        from harness.cli import documents
-
-        survivors = [row.mutant for row in made.survivors]
-        hunt = documents.Hunt(
-            rows=made.rows, survivors=survivors, figures=made.figures, interrupted=made.interrupted, exit_code=code
-        )
         print_json(hunt)
     else:
         page.print_matrix(made, terminal.console())
     if made.interrupted:
         click.echo(f"cachewitness: interrupted after {len(made.rows)} of {len(chosen)} faults", err=True)
-    return code
+    return drawn(hunt.exit_code, folder, hunt, lambda _: _drawn(hunt))
+
+
+def _drawn(hunt: Hunt) -> bytes:
+    from harness.picture import hunt_page
+
+    return hunt_page.of_hunt(hunt)
 
 
 def _exit_code(made: Matrix) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 
@@ -20,7 +22,7 @@ _FILE = click.Path(path_type=Path)
 def report(run: Path, out: Path | None, as_json: bool) -> int:
     """Draw a run, a score, or a recorded history, as one HTML page that needs no network.
 
-    RUN is a folder that `run --report` or `score` wrote, or a history (docs/formats.md). Failures of a run are shown step by
+    RUN is a folder that `--report` of any command or `score` wrote, or a history (docs/formats.md). Failures are shown step by
     step: what each block table claims, and what the ledger knows of the pages in it; of a score, the answers that changed.
     """
     from harness._util import files, reading
@@ -52,34 +54,54 @@ def report(run: Path, out: Path | None, as_json: bool) -> int:
     return 0
 
 
+class _Kind(NamedTuple):
+    """A kind of report: the version that is read, its type, and what draws it."""
+
+    version: int
+    type: Any
+    draw: Callable[[Any, Path], bytes]
+
+
+def _kinds() -> dict[str, _Kind]:
+    from harness.fleet import summary
+    from harness.mutants import document as hunt
+    from harness.picture import campaign_page, consumed_page, hunt_page, page, score_page
+    from harness.score import document as score
+    from harness.vectors import document as vectors
+    from harness.verdict.report import jsonreport
+
+    return {
+        jsonreport.FORMAT: _Kind(jsonreport.VERSION, jsonreport.Document, page.of_run),
+        score.FORMAT: _Kind(score.VERSION, score.Document, lambda made, _: score_page.of_score(made)),
+        summary.FORMAT: _Kind(summary.VERSION, summary.Document, campaign_page.of_campaign),
+        hunt.FORMAT: _Kind(hunt.VERSION, hunt.Hunt, lambda made, _: hunt_page.of_hunt(made)),
+        vectors.FORMAT: _Kind(vectors.VERSION, vectors.Consumed, consumed_page.of_vectors),
+    }
+
+
 def _page_of(folder: Path) -> bytes:
     """Return the page of what a folder holds, by the format that its report names. Raises UsageError naming a wrong field."""
     import msgspec
 
     from harness._util import jsonl, reading
-    from harness.picture import page, score_page
     from harness.run import store
-    from harness.score import document
     from harness.verdict.report import jsonreport
     from harness.verdict.report.terminal import MEANINGS
 
-    class Kind(msgspec.Struct):
+    class Head(msgspec.Struct):
         format: str = ""
 
-    path = folder / store.REPORT
+    path, kinds = folder / store.REPORT, _kinds()
     try:
         content = reading.whole(path, remedy="; `cachewitness run --report DIR` writes it")
-        scored = msgspec.json.decode(content, type=Kind).format == document.FORMAT
-        found: document.Document | jsonreport.Document = (
-            msgspec.json.decode(content, type=document.Document)
-            if scored
-            else msgspec.json.decode(content, type=jsonreport.Document)
-        )
+        named = msgspec.json.decode(content, type=Head).format
+        kind = kinds.get(named, kinds[jsonreport.FORMAT])
+        found = msgspec.json.decode(content, type=kind.type)
     except jsonl.UNREADABLE as error:
         raise UsageError(f"{path}: {error}") from None
-    known = (document.FORMAT, document.VERSION) if scored else (jsonreport.FORMAT, jsonreport.VERSION)
+    known = (named if named in kinds else jsonreport.FORMAT, kind.version)
     if (found.format, found.version) != known:
         raise UsageError(f"{path}: is {found.format} {found.version}; this release reads {known[0]} {known[1]}")
     if found.exit_code not in MEANINGS:
         raise UsageError(f"{path}: {found.exit_code} is no exit code of a run - at `$.exit_code`")
-    return score_page.of_score(found) if isinstance(found, document.Document) else page.of_run(found, folder / store.FAILURES)
+    return kind.draw(found, folder / store.FAILURES)

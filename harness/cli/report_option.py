@@ -22,6 +22,14 @@ report_option = click.option(
     help="Write report.json, report.html, report.sarif, junit.xml, badge.json, and the traces and histories of failures.",
 )
 
+page_option = click.option(
+    "--report",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write report.json, and report.html, which draws it.",
+)
+
 
 def ready(folder: Path | None, source: Path | None = None) -> None:
     """Make sure, before a long run, that the folder can be written to, and clear it of an earlier report.
@@ -71,3 +79,21 @@ def drawn_or_told(target: Path, draw: Callable[[], bytes]) -> tuple[dict[Path, b
         return {target: draw()}, []
     except Exception as error:
         return {}, [f"{target}: cannot be drawn: {type(error).__name__}: {error}"]
+
+
+def drawn(code: int, folder: Path | None, document: object, draw: Callable[[Path], bytes], problems: Sequence[str] = ()) -> int:
+    """Write a document and its page into the folder, and return the exit code, which stays as it is if there is no page.
+
+    `problems` are what the page lacks, a line for each. A document that cannot be written is missing, which no pass outlives.
+    """
+    from harness._util.indented import indented
+    from harness._util.lines import one_line
+    from harness.cli.options import finish
+    from harness.run import store
+
+    if folder is None:
+        return code
+    page, lines = drawn_or_told(folder / store.PAGE, lambda: draw(folder))
+    for line in (*problems, *lines):
+        click.echo(f"cachewitness: {one_line(line)}", err=True)
+    return finish(code, {folder / store.REPORT: indented(document), **page}, [], quiet=True)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
+from harness._util.errors import UsageError
+from harness.engines.registry import EngineSpec
 from harness.fleet.database import told
 from harness.fleet.driver import Result, Settings
 from harness.fleet.held import package
 from harness.fleet.store import Store, opened
 from harness.fleet.totals import Distinct, Subject
+from harness.run.answers import runs
+from harness.run.execute import attempt
 from harness.run.lockstep import NAME as DIFFERENTIAL
-from harness.run.store import replay_command
+from harness.run.lockstep import lockstep
+from harness.run.store import keep_as, replay_command
 from harness.trace import format as traces
+from harness.trace.format import Trace
 from harness.verdict.compared import NAME as COLD
-from harness.verdict.summary import NotRun
+from harness.verdict.result import Result as Happened
+from harness.verdict.summary import NotRun, Stored
 
 FORMAT, VERSION = "cachewitness.campaign", 1
 
@@ -59,7 +67,10 @@ class SubjectRow(msgspec.Struct, kw_only=True):
 
 
 class FindingRow(msgspec.Struct, kw_only=True):
-    """A finding whose trace was made small; the command replays it. `traces` minimal traces have this signature."""
+    """A finding whose trace was made small; the command replays it. `traces` minimal traces have this signature.
+
+    `offending` is the operation of it that fails, counted from 1; `stored` where the trace and its history were put for a page.
+    """
 
     signature: str
     anomaly: str
@@ -73,6 +84,9 @@ class FindingRow(msgspec.Struct, kw_only=True):
     trace: str
     replay: str
     why_long: str = ""
+    offending: int = 0
+    cause: str = ""
+    stored: Stored | None = None
 
 
 class ClassRow(msgspec.Struct, kw_only=True):
@@ -192,4 +206,40 @@ def _finding(one: Distinct, store: Store) -> FindingRow:
         trace=place,
         replay=replay_command(Path(place), spec, differential=paired, cold=cold),
         why_long=one.why_long,
+        offending=finding.op + 1,
+        cause=finding.cause,
     )
+
+
+def keep(result: Result, settings: Settings, whole: Document, folder: Path, most: int) -> list[str]:
+    """Run the minimal traces of so many findings again, keep them with their histories, and note in the document where.
+
+    Those of other classes come first. Returns why a trace or a history is not there, a line for each.
+    """
+    store, problems = opened(settings.traces), []
+    for row in of_each_class(whole.findings)[:most]:
+        one = result.totals.distinct[row.signature]
+        try:
+            small, spec = traces.parse(store.get(one.small.trace).splitlines(), one.small.trace), one.engines[0].spec()
+        except UsageError as error:
+            problems.append(f"{row.signature}: {error}")
+            continue
+        paired = row.checker == DIFFERENTIAL
+
+        def ran(small: Trace = small, spec: EngineSpec = spec, paired: bool = paired) -> Happened:
+            return attempt(lambda: lockstep(small, spec.open(small.header)) if paired else runs(small, spec))[0]
+
+        row.stored, problem = keep_as(folder, f"{row.signature}-{row.anomaly}", small, ran, row.replay)
+        problems += [f"{row.signature}: {problem}"] if problem else []
+    return problems
+
+
+def of_each_class(findings: Iterable[FindingRow]) -> list[FindingRow]:
+    """Return findings so that the first of each anomaly by each checker comes before the others."""
+    seen: set[tuple[str, str]] = set()
+    first: list[FindingRow] = []
+    others: list[FindingRow] = []
+    for row in findings:
+        (others if (row.anomaly, row.checker) in seen else first).append(row)
+        seen.add((row.anomaly, row.checker))
+    return first + others

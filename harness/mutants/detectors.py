@@ -29,7 +29,7 @@ from harness.verdict.compared import NAME as COLD
 CACHED = ("hit", "chunked", "tier", "preempted", "drafts", "async")
 """The arms in which something of the cache is used."""
 
-NOT_RUN, NO, YES = "not run", "no", "yes"
+NOT_RUN, NO, YES, SURVIVED = "not run", "no", "yes", "survived"
 DETECTORS = ("invariants", "differential", "tensor", "score", "reuse floor")
 
 

@@ -1,4 +1,7 @@
-"""Draws the kill matrix as a heat map: how many faults of each mechanism each detector sees, from the page's own table."""
+"""Draws the kill matrix as a heat map: how many faults of each mechanism each detector sees.
+
+It is made from the rows of a hunt, or from the table of the page in the docs.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from harness.engines.mutant import GROUPS
-from harness.mutants.detectors import DETECTORS, NO, NOT_RUN
+from harness.mutants.detectors import DETECTORS, NO, NOT_RUN, SURVIVED
+from harness.mutants.matrix import Row
 
 INVARIANTS = DETECTORS[0]
 CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 26, 24, 290, 200
 WORDS_MAX = 32
 """Letters of a mechanism beside its row, of which a reader of small screens has room for few; the rest is shown by hovering."""
 SHADES = 8
+NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
 LIGHT, DARK = ((226, 236, 246), (16, 66, 120)), ((24, 44, 66), (126, 186, 245))
 """Where few and where all of a mechanism's faults are seen, on a white page and on a dark one."""
 
@@ -24,14 +29,38 @@ Faults = Mapping[str, Mapping[str, Sequence[str]]]
 
 def drawn(page: str) -> str:
     """Return an SVG of the table in docs/kill-matrix.md. Raises ValueError if there is none in it."""
-    seen, of = _read(page)
+    return _drawn(*_read(page))
+
+
+def of_rows(rows: Sequence[Row], *, inline: bool = False) -> str:
+    """Return an SVG of what became of faults, those that could not be hunted left out; `inline`: as a part of a page."""
+    seen: dict[str, dict[str, list[str]]] = {}
+    of: dict[str, list[str]] = {}
+    for row in rows:
+        if row.not_run:
+            continue
+        of.setdefault(row.group, []).append(row.mutant)
+        for name in _seeing(row.detectors):
+            seen.setdefault(row.group, {}).setdefault(name, []).append(row.mutant)
+    made = _drawn(seen, of)
+    return made.replace(f" {NAMESPACE}", "", 1) if inline else made
+
+
+def _seeing(answers: Mapping[str, str]) -> list[str]:
+    """Return the checkers and the other detectors that see a fault."""
+    checkers = answers.get(INVARIANTS, NO)
+    names = [] if checkers in (NO, NOT_RUN, SURVIVED) else checkers.split(", ")
+    return names + [detector for detector in DETECTORS[1:] if answers.get(detector, NO) not in (NO, NOT_RUN, "–", "")]
+
+
+def _drawn(seen: Faults, of: Mapping[str, Sequence[str]]) -> str:
     named = {name for found in seen.values() for name in found}
     columns = [*sorted(named - {*DETECTORS}), *(detector for detector in DETECTORS if detector in named)]
     rows = [letter for letter in GROUPS if of.get(letter)]
     width, height = LEFT + CELL_WIDTH * len(columns) + 60, TOP + CELL_HEIGHT * len(rows) + 16
     title = f"{sum(map(len, of.values()))} seeded faults by mechanism, and how many of them each checker or detector sees"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'<svg {NAMESPACE} width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'role="img" aria-label="{escape(title)}" font-family="sans-serif" font-size="12">',
         f"<style>{_style()}</style>",
         f'<rect class="page" width="{width}" height="{height}"/>',
@@ -42,7 +71,8 @@ def drawn(page: str) -> str:
         weight = "bold" if name in DETECTORS else "normal"
         parts.append(f'<text transform="translate({x:g} {TOP - 8}) rotate(-60)" font-weight="{weight}">{escape(name)}</text>')
     for place, letter in enumerate(rows):
-        parts += _row(letter, TOP + CELL_HEIGHT * place, of[letter], [seen[letter].get(name, ()) for name in columns], columns)
+        found = seen.get(letter, {})
+        parts += _row(letter, TOP + CELL_HEIGHT * place, of[letter], [found.get(name, ()) for name in columns], columns)
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -116,8 +146,6 @@ def _read(page: str) -> tuple[Faults, dict[str, list[str]]]:
         cells = dict(zip(head, line, strict=True))
         fault, letter = cells["fault"].split("`")[1], cells["group"]
         of.setdefault(letter, []).append(fault)
-        names = [] if cells[INVARIANTS] == NO else cells[INVARIANTS].split(", ")
-        names += [detector for detector in DETECTORS[1:] if cells[detector] not in (NO, NOT_RUN, "–", "")]
-        for name in names:
+        for name in _seeing(cells):
             seen.setdefault(letter, {}).setdefault(name, []).append(fault)
     return seen, of

@@ -9,7 +9,7 @@ from rich.console import Console
 from harness._util import pages
 from harness.engines.faults import all_mutants
 from harness.engines.mutant import GROUPS
-from harness.mutants.detectors import DETECTORS, NO, NOT_RUN
+from harness.mutants.detectors import DETECTORS, NO, NOT_RUN, SURVIVED
 from harness.mutants.equivalent import EQUIVALENT
 from harness.mutants.matrix import Matrix, Row
 from harness.verdict.report.tables import new_table, print_table
@@ -69,11 +69,12 @@ def print_matrix(matrix: Matrix, out: Console) -> None:
         for alarm in row.false_alarms:
             out.print(f"false alarm without {row.mutant}: {alarm}", markup=False, soft_wrap=True)
     for row in matrix.survivors:
-        out.print(f"SURVIVED: {row.mutant}, {_survived(row)}", markup=False, soft_wrap=True)
+        out.print(f"SURVIVED: {row.mutant}, {survived(row)}", markup=False, soft_wrap=True)
     out.print(summary(matrix), markup=False, soft_wrap=True)
 
 
-def _survived(row: Row) -> str:
+def survived(row: Row) -> str:
+    """Return how long a fault was hunted in vain, or under which seeds."""
     if not row.killed:
         return f"after {row.operations:,} operations"
     return "under seed " + ", ".join(str(seed) for seed, seconds in enumerate(row.other_seeds, 1) if seconds is None)
@@ -84,7 +85,8 @@ def _cells(row: Row) -> list[str]:
     if row.killed:
         seeds = f"{len(row.killing)}/{row.hunts}"
         spent = [f"{row.seconds:.2f}", str(row.operations), seeds, f"{max(row.killing):.2f}", str(row.witness)]
-    answers = [row.detectors.get(detector, "survived" if not index else "") for index, detector in enumerate(DETECTORS)]
+    first, others = (NOT_RUN, NOT_RUN) if row.not_run else (SURVIVED, "")
+    answers = [row.detectors.get(detector, others if index else first) for index, detector in enumerate(DETECTORS)]
     return [f"{row.mutant}{f' {SOLE}' if row.alone else ''}", row.group, f"{row.anomaly} ({row.checker})", *answers, *spent]
 
 
@@ -97,4 +99,4 @@ def _catalogue() -> dict[str, Any]:
 
 
 def _letter(letter: str, answer: str) -> str:
-    return {NO: ".", NOT_RUN: "-", "": "", "survived": "!"}.get(answer, letter)
+    return {NO: ".", NOT_RUN: "-", "": "", SURVIVED: "!"}.get(answer, letter)

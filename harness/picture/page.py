@@ -24,10 +24,13 @@ from harness.trace.format import Trace
 from harness.verdict.report import jsonreport, terminal
 from harness.verdict.report.counterexample import caused, compact, describe
 from harness.verdict.result import Result, exit_code
+from harness.verdict.summary import Stored
 
 HERE = Path(__file__).parent
 FILMS_MAX = 12
 """Failures that are shown step by step; the others are listed."""
+SHORT_MAX = 300
+"""Letters of a text in a list."""
 
 
 class Picture(msgspec.Struct):
@@ -97,20 +100,25 @@ def _picture(failure: jsonreport.FailureEntry, folder: Path) -> Picture:
     """Return a failure of a run, with its trace and history if they are stored and can be read."""
     picture = Picture(failure.id, failure.anomaly, failure.checker, failure.rule, failure.implies, failure.sentence)
     picture.operation, picture.cause = failure.operation, caused(failure.cause)
-    if failure.stored is None:
+    return filmed(picture, failure.stored, folder)
+
+
+def filmed(picture: Picture, stored: Stored | None, folder: Path) -> Picture:
+    """Add the trace and the history of a failure to its picture, or why they are not there."""
+    if stored is None:
         picture.why = "its trace was not stored"
         return picture
-    picture.replay = failure.stored.replay
+    picture.replay = stored.replay
     try:
-        trace: Trace = validate.load_trace(folder / Path(failure.stored.trace).name)
+        trace: Trace = validate.load_trace(folder / Path(stored.trace).name)
         picture.trace, picture.operations = describe(trace), [compact(op) for op in trace.ops]
-        if not failure.stored.history:
+        if not stored.history:
             picture.why = "its history was not stored"
             return picture
-        header, lines = validate.read(folder / Path(failure.stored.history).name)
+        header, lines = validate.read(folder / Path(stored.history).name)
         events = [event for _, event in lines]
         found = judge(header, iter(events)).findings
-        alike = [one for one in found if one.anomaly == failure.anomaly] or found
+        alike = [one for one in found if one.anomaly == picture.anomaly] or found
         if not alike:
             picture.why = "its history alone shows no contradiction: what was found needs more than the history"
         _show(picture, header, events, alike[0] if alike else None)
@@ -128,15 +136,18 @@ def _show(picture: Picture, header: Header, events: list[Event], finding: Findin
 
 
 def _render(**values: object) -> bytes:
-    return rendered("page.html.j2", **values, script=_part("page.js"))
+    return rendered("page.html.j2", films=True, **values)
 
 
-def rendered(template: str, **values: object) -> bytes:
-    """Return a page of this folder's template, with the style of all pages; every text in it is escaped."""
+def rendered(template: str, *, films: bool, **values: object) -> bytes:
+    """Return a page of this folder's template, with the style of all pages and, for `films`, what plays them.
+
+    Every text in it is escaped. `verdict` is a word, the exit code, and what it means.
+    """
     from harness import __version__
 
-    page = _environment().get_template(template).render(**values, style=_part("page.css"), made_by=__version__)
-    return str(page).encode()
+    common = {"style": _part("page.css"), "script": _part("page.js") if films else "", "made_by": __version__}
+    return str(_environment().get_template(template).render(**values, **common)).encode()
 
 
 @cache
@@ -150,6 +161,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["data"] = lambda film: _data(packed(film))
     environment.filters["svg"] = lambda parts: Markup("\n".join(parts))  # made by `charts`, which escapes what it is given
+    environment.filters["short"] = lambda text: text if len(text) <= SHORT_MAX else f"{text[:SHORT_MAX]} …"
     environment.filters["thousands"] = lambda number: f"{number:,.0f}"
     return environment
 

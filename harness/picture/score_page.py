@@ -36,7 +36,8 @@ def of_score(score: Document) -> bytes:
     word, _, _ = terminal.MEANINGS[score.exit_code]
     more = len(score.changed) - len(shown)
     filters = list(dict.fromkeys(name for arm in score.arms for name in arm.right))
-    return rendered("score.html.j2", score=score, word=word, shown=shown, more=more, filters=filters)
+    verdict = (word, score.exit_code, "")
+    return rendered("score.html.j2", films=False, score=score, verdict=verdict, shown=shown, more=more, filters=filters)
 
 
 def parted(one: str, other: str) -> tuple[list[Words], list[Words]]:

@@ -7,6 +7,7 @@ nothing is lost of a run that is interrupted, and its folder holds no half-writt
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -24,6 +25,7 @@ from harness.run.lockstep import NAME as DIFFERENTIAL
 from harness.run.lockstep import lockstep
 from harness.trace import format as trace
 from harness.verdict.compared import NAME as COLD
+from harness.verdict.result import Result
 from harness.verdict.summary import Failure, Stored
 
 REPORT, JUNIT, PAGE, SARIF, BADGE = "report.json", "junit.xml", "report.html", "report.sarif", "badge.json"
@@ -31,6 +33,8 @@ FAILURES = "failures"
 DEFAULT_FOLDER = Path(".cachewitness") / FAILURES
 TRACE, WHOLE, HISTORY, OUTPUT = ENDS = (".trace.jsonl", ".whole.trace.jsonl", ".history.jsonl", ".output.txt")
 """How the names of the files of a failure end."""
+NAME_MAX = 160
+"""So many letters of a failure's id are in the names of its files, which a file system limits."""
 
 
 def ready(path: Path, option: str) -> None:
@@ -106,6 +110,27 @@ class Keeper:
         return not failure.expected and self._first.setdefault(failure.finding.anomaly, failure.id) == failure.id
 
 
+def keep_as(folder: Path, name: str, asked: trace.Trace, ran: Callable[[], Result], replay: str) -> tuple[Stored, str]:
+    """Write a trace, run it, and write its history beside it; return where both are, and why one of them is not.
+
+    The files are called as `name` is, which is unique. `replay` is the command that shows it again, if it is another one than
+    that which replays the trace.
+    """
+    stem = f"{_plain(name)}-{sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    path, happened = folder / f"{stem}{TRACE}", folder / f"{stem}{HISTORY}"
+    stored = Stored(trace=str(path), replay=replay)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        trace.save(asked, path)
+        history.save(ran().history, happened)
+    except OSError as error:
+        return stored, f"{folder}: cannot be written to ({error.strerror})"
+    except UsageError as error:
+        return stored, str(error)
+    stored.history = str(happened)
+    return stored, ""
+
+
 def replay_command(path: Path, engine: EngineSpec, *, differential: bool = False, cold: bool = False) -> str:
     """Return the command that replays a stored trace, ready to be pasted into a shell."""
     beside = (" --differential" if differential else "") + (" --cold" if cold else "")
@@ -117,7 +142,7 @@ def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) ->
         engine = replace(parse(failure.engine), kind=engine.kind, isolation=engine.isolation)
     content = trace.dump(failure.shrunk)
     digest = sha256(engine.text.encode() + content).hexdigest()[:8]
-    stem = f"{re.sub(r'[^A-Za-z0-9._=-]+', '_', failure.id).strip('_')}-{digest}"
+    stem = f"{_plain(failure.id)}-{digest}"
     path = folder / f"{stem}{TRACE}"
     files.write(path, [content])
     paired, cold = failure.finding.checker == DIFFERENTIAL, failure.id.startswith(f"{COLD}:")
@@ -134,3 +159,8 @@ def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) ->
         history.save(result.history, happened)
         stored.whole_trace, stored.history = str(before), str(happened)
     return stored
+
+
+def _plain(name: str) -> str:
+    """Return a name as it may stand in that of a file."""
+    return re.sub(r"[^A-Za-z0-9._=-]+", "_", name).strip("_")[:NAME_MAX]

@@ -26,6 +26,7 @@ from harness.trace.format import Op, Trace
 from harness.vectors.fill import refused_as
 from harness.vectors.form import File, LifecycleInput, LifecycleVector, LookupExpected, Vector
 from harness.vectors.lifecycle import Comparison, Recorder
+from harness.verdict.result import Result
 
 VECTORS = "vectors"
 """What an engine may declare as not applicable: that a configuration decides as the reference does."""
@@ -86,6 +87,14 @@ def consume(file: File, spec: EngineSpec) -> Consumed:
             out.passed[vector.result] += 1
             out.differing += judged == "differs"
     return out
+
+
+def lived(vector: LifecycleVector, spec: EngineSpec) -> Result:
+    """Run the trace of a vector again and return all that happened. Raises UsageError if the engine cannot run it any more."""
+    try:
+        return drive(Trace(vector.input.header, vector.input.ops), _opened(vector.input, spec))
+    except CannotAsk as reason:
+        raise UsageError(f"{vector.id}: {reason}") from None
 
 
 def _answered(vector: Vector, answer: Answer) -> Failed | str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from harness.run.execute import drive, judge
 from harness.trace import layouts
 from harness.trace.format import Finish, Preempt, Step, Submit, Trace, TraceHeader
 from harness.verdict.result import Result
+from suites.support.browser import CHROMIUM, seen
 
 FAULT = "reference:mutant=hit-is-maximum-over-groups"
 EVIL = '</script><img src=x onerror="document.title=1">'
@@ -316,21 +316,12 @@ def test_a_report_that_cannot_be_read_is_one_line(
     assert said in err and err.count("\n") == 1
 
 
-CHROMIUM = shutil.which("chromium") or ""
-QUIETLY = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--virtual-time-budget=2000"),
-]
-
-
 @pytest.mark.skipif(not CHROMIUM, reason="needs chromium, to see the page as a browser does")
 def test_a_browser_shows_the_failing_moment_first(folder: Path, tmp_path: Path) -> None:
     """Without an error on its console, and with the wrong cell on the screen."""
-    command = [CHROMIUM, *QUIETLY, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (folder / "report.html").as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "CONSOLE" not in done.stderr, done.stderr
-    assert "(here it fails)" in done.stdout and len(re.findall(r'class="cell wrong marked"', done.stdout)) == 1
-    assert re.search(r'class="detail"[^>]*>Here it fails. The block table says of page 0', done.stdout)
+    dom = seen(folder / "report.html", tmp_path / "profile")
+    assert "(here it fails)" in dom and len(re.findall(r'class="cell wrong marked"', dom)) == 1
+    assert re.search(r'class="detail"[^>]*>Here it fails. The block table says of page 0', dom)
 
 
 BOX = """<script>addEventListener("load", () => {
@@ -347,10 +338,8 @@ def test_a_browser_shows_the_wrong_cell_without_scrolling(tmp_path: Path) -> Non
     result = told([*others, *cached], FAULT, pages=400, retention_interval=0)
     shown = page.of_history(result.history.header, result.history.events, "wide", result).decode()
     (tmp_path / "wide.html").write_text(shown.replace("</body>", f"{BOX}</body>"))
-    command = [CHROMIUM, *QUIETLY, "--window-size=1280,800", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
-    done = subprocess.run([*command, (tmp_path / "wide.html").as_uri()], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "CONSOLE" not in done.stderr, done.stderr
-    (title,) = re.findall(r"<title>(\[.*?\])</title>", done.stdout)
+    dom = seen(tmp_path / "wide.html", tmp_path / "profile", "--window-size=1280,800")
+    (title,) = re.findall(r"<title>(\[.*?\])</title>", dom)
     assert all(distance >= 0 for distance in json.loads(title)), title
 
 

@@ -42,7 +42,7 @@ from harness.verdict import expected
 from harness.verdict.result import Result
 from reference_impl.toy_model.config import ModelError
 from reference_impl.toy_model.tokenizer import Tokenizer, as_hugging_face, vocabulary
-from suites.support import score_reports
+from suites.support import page_reports, score_reports
 from suites.support.mangled import HTML
 
 REFUSED = (UsageError, Unreadable, BackendError, ModelError)
@@ -216,6 +216,7 @@ def _reports() -> list[bytes]:
         return [
             (Path(folder) / folders.REPORT).read_bytes(),
             msgspec.json.encode(score_reports.report([score_reports.changed()])),
+            *(msgspec.json.encode(made()) for made in (page_reports.hunt, page_reports.consumed, page_reports.campaign)),
         ]
 
 
