@@ -53,7 +53,6 @@ _ENGINE = "asked by the engine's loop, its statistics or its front end, for whic
 WHY: tuple[tuple[str, str], ...] = (
     (r"_?HiSparse.*|BlockPool\.(unpin_blocks|_notify_reuse)|.*take_host_cow_copies", _HISPARSE),
     (r"CrossAttention.*", "cross-attention: its blocks hold an encoder's states, which no token names; nothing is cached"),
-    (r"RSWA.*", "R-SWA reads the prompt and a window behind it: the ledger knows one range of a group"),
     (r"SinkFullAttention.*", "sinks: 0.33.0 raises a TypeError when it builds the manager (engine-vllm.md)"),
     (
         r"CircularBuffer.*",

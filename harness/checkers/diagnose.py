@@ -9,6 +9,7 @@ from __future__ import annotations
 from harness.checkers.difference import difference
 from harness.checkers.finding import EARLY_COPY, Finding
 from harness.checkers.wording import count
+from harness.history.attention_span import has_window
 from harness.history.events import Group, Read
 from harness.history.worker import NO_COLUMN
 from harness.ledger.ledger import Ledger
@@ -68,7 +69,7 @@ class _Case:
 
     def _missing(self) -> str:
         """Return what a column without a page is called; where no group has a window, nothing is released behind one."""
-        windows = any(group.kind in ("sliding", "chunked") for group in self.ledger.groups)
+        windows = any(map(has_window, self.ledger.groups))
         released = "premature-release" if windows else "use-after-free"
         if not self.restored:
             return released
@@ -82,7 +83,7 @@ class _Case:
         if column < len(table) and table[column] not in null:
             return released
         first = self.read.start // self.group.block_size
-        some = any(page not in null for page in table[first:]) and self.group.kind in ("sliding", "chunked")
+        some = any(page not in null for page in table[first:]) and has_window(self.group)
         return "window-hole" if some else "group-misalignment"
 
     def _key(self) -> Key | None:

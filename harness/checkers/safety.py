@@ -12,6 +12,7 @@ from harness.checkers.difference import difference
 from harness.checkers.finding import EARLY_COPY, Finding
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.wording import count
+from harness.history.attention_span import has_window
 from harness.history.events import Header, Hit, Publish, Read, StepEnd, Submitted
 from harness.ledger.ledger import Ledger
 from harness.ledger.records import NOTHING, Content, Key
@@ -62,7 +63,7 @@ class WindowLiveness(Checker):
     answers_for_reads = True
 
     def not_applicable(self, header: Header) -> str:
-        windows = any(group.kind in ("sliding", "chunked") for group in header.groups)
+        windows = any(map(has_window, header.groups))
         return super().not_applicable(header) or ("" if windows else "no group has a window")
 
     def handlers(self) -> dict[type, Handler]:
@@ -70,7 +71,7 @@ class WindowLiveness(Checker):
 
     def on_read(self, ledger: Ledger, event: Read) -> Found:
         """Count reads of windows that have moved."""
-        if event.start > 0 and ledger.groups[event.group].kind in ("sliding", "chunked"):
+        if event.start > 0 and has_window(ledger.groups[event.group]):
             self.opportunities += 1
         return None
 

@@ -3,6 +3,7 @@
 A query at position p reads, by the mathematics of its layer,
 
 * full attention: [0, p)
+* full attention with a window of W tokens over the answer, behind a prompt of n: [0, n) and [max(n, p − W + 1), p)
 * sliding window of W tokens, the query counted: [max(0, p − W + 1), p)
 * chunked-local attention with chunk C: [⌊p / C⌋ · C, p)
 * recurrent (state and conv state alike): the state after exactly p tokens
@@ -24,6 +25,22 @@ def first_needed(group: Group, position: int) -> int:
     if group.kind == "chunked":
         return position // group.chunk * group.chunk
     return position
+
+
+def spans_read(group: Group, start: int, stop: int, prompt: int) -> list[tuple[int, int]]:
+    """Return the tokens that the queries at [start, stop) of an attention group read, as half-open ranges.
+
+    `prompt` is the length of the request's prompt, in tokens.
+    """
+    first = first_needed(group, start)
+    if group.answer_window and start - group.answer_window + 1 > prompt:
+        return [(0, prompt), (start - group.answer_window + 1, stop)]
+    return [(first, stop)]
+
+
+def has_window(group: Group) -> bool:
+    """Whether blocks of a running request leave what its queries read."""
+    return group.kind in ("sliding", "chunked") or group.answer_window > 0
 
 
 def columns(group: Group, start: int, stop: int) -> tuple[int, int]:

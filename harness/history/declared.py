@@ -89,7 +89,7 @@ def check_fit(header: Header, trace: TraceHeader) -> None:
     """Raise Nonsense unless the engine that describes itself so is one for this trace.
 
     It has groups of the layout's kinds and no others, though it may merge those that are alike.
-    Its narrowest window and chunk are no smaller than the layout's.
+    Its narrowest window and chunk are no smaller than the layout's, and it forgets of answers what the trace's options allow.
     """
     if header.height == "answers":
         return
@@ -104,6 +104,12 @@ def check_fit(header: Header, trace: TraceHeader) -> None:
         if pool.pages > most:
             told = f"{pool.pages:,} pages of pool {pool.id} - at `$.pools`; the trace gives the engine {trace.pages:,}"
             raise Nonsense(f"{told}, of which no more than {most:,} can be made")
+    asked_for = trace.options.get("rswa_window", 0)
+    for group in groups:
+        if group.answer_window not in (0, asked_for):
+            raise Nonsense(
+                f"answer_window {group.answer_window} - at `$.groups`; the trace's option rswa_window is {asked_for}"
+            )
     for field, (span, least) in (("window", windows), ("chunk", chunks)):
         if span < least:
             raise Nonsense(f"{field} {span} - at `$.groups`; the narrowest of the trace's layout is {least}")

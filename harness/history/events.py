@@ -61,7 +61,8 @@ class Pool(msgspec.Struct, frozen=True, omit_defaults=True):
 class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     """A cache group as the worker sees it.
 
-    `block_size`, `window` (query included) and `chunk` are in tokens. A recurrent group writes its state at the end of a
+    `block_size`, `window` (query included) and `chunk` are in tokens. A full group with an `answer_window` reads the whole
+    prompt, and of the answer so many tokens (query included). A recurrent group writes its state at the end of a
     chunk (`chunk-end`) or at every block boundary that the chunk crosses as well (`every-block`). A group in a pool of another
     tier than `local` is never run: its keys name stored copies of the pages of group `of`, where a hit may find them too (−1:
     the engine does not say of which).
@@ -75,6 +76,7 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     chunk: int = 0
     snapshots: Literal["chunk-end", "every-block"] = "chunk-end"
     of: int = -1
+    answer_window: int = 0
 
 
 class Retention(msgspec.Struct, frozen=True, omit_defaults=True):

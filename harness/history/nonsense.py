@@ -37,6 +37,9 @@ def spans_problem(group: Group | GroupSpec, where: str) -> str:
     spans = {"block_size": group.block_size}
     spans |= {"window": group.window} if group.kind == "sliding" else {}
     spans |= {"chunk": group.chunk} if group.kind == "chunked" else {}
+    answers = getattr(group, "answer_window", 0)
+    if answers < 0 or (answers and group.kind != "full"):
+        return f"answer_window {answers} - {where}; a full group may have one, of at least 1 token"
     wrong = [f"{field} {value} - {where}; a {group.kind} group needs at least 1" for field, value in spans.items() if value < 1]
     return wrong[0] if wrong else ""
 

@@ -24,8 +24,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from harness.history.attention_span import columns, first_needed
-from harness.history.events import Copy, Event, Group, Header, Move, Read, Run, Settled, StepBegin, StepEnd, Write, Zero
+from harness.history.attention_span import columns, spans_read
+from harness.history.events import (
+    Copy,
+    Event,
+    Extended,
+    Group,
+    Header,
+    Move,
+    Read,
+    Run,
+    Settled,
+    StepBegin,
+    StepEnd,
+    Submitted,
+    Write,
+    Zero,
+)
 
 NO_COLUMN = -1
 """The page that the worker names when the table is too short to have one."""
@@ -43,6 +58,8 @@ class Worker:
         self._begun: dict[int, StepBegin] = {}
         self._settled: dict[int, Settled] = {}
         self._copies = 0
+        self._prompts: dict[str, int] | None = {} if any(group.answer_window for group in local) else None
+        """How long prompts are, if that decides what is read."""
         self._local = {pool.id for pool in header.pools if pool.tier == "local"}
         self._under_way: dict[int, Copy] = {}
         self._unordered = header.rules.tier is not None and header.rules.tier.unordered
@@ -60,6 +77,10 @@ class Worker:
                     out.append(event)
                     self._begin(_loads(event.begun, self._local), event.step, out)
                     continue
+            elif type(event) is Submitted:
+                self._is_prompt(event.r, len(event.tokens))
+            elif type(event) is Extended:
+                self._is_prompt(event.r, event.keep + len(event.tokens))
             elif type(event) is Settled:
                 self._settled[event.step] = event
             elif type(event) is StepEnd:
@@ -96,7 +117,7 @@ class Worker:
             out.extend(self._write_mirrors(run, step))
         for run in runs:
             for group in self._attention:
-                out.append(_read_tokens(group, run, step))
+                out.extend(self._read_tokens(group, run, step))
         self._copy(settled.after, step, out)
         self._copy(begun.stores, step, out)
         self._begin([entry for entry in later if entry[1].src_pool in self._local], step, out)
@@ -104,6 +125,16 @@ class Worker:
             self._end(number, "end", step, out)
         for number in begun.failed:
             self._end(number, "fail", step, out)
+
+    def _is_prompt(self, r: str, tokens: int) -> None:
+        if self._prompts is not None:
+            self._prompts[r] = tokens
+
+    def _read_tokens(self, group: Group, run: Run, step: int) -> Iterable[Read]:
+        prompt = self._prompts[run.r] if self._prompts is not None else 0
+        for start, stop in spans_read(group, run.start, run.stop, prompt):
+            pages = _pages(run.tables[group.id], *columns(group, start, stop))
+            yield Read(pool=group.pool, group=group.id, pages=pages, r=run.r, start=start, stop=stop, step=step)
 
     def _write_mirrors(self, run: Run, step: int) -> Iterable[Write]:
         for index, page, start, stop in run.mirrors:
@@ -168,9 +199,3 @@ def _write_states(group: Group, run: Run, step: int) -> Iterable[Write]:
 def _write_tokens(group: Group, run: Run, step: int) -> Write:
     pages = _pages(run.tables[group.id], *columns(group, run.start, run.stop))
     return Write(pool=group.pool, group=group.id, pages=pages, r=run.r, start=run.start, stop=run.stop, step=step)
-
-
-def _read_tokens(group: Group, run: Run, step: int) -> Read:
-    start = first_needed(group, run.start)
-    pages = _pages(run.tables[group.id], *columns(group, start, run.stop))
-    return Read(pool=group.pool, group=group.id, pages=pages, r=run.r, start=start, stop=run.stop, step=step)

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from harness.history.attention_span import first_needed
+from harness.history.attention_span import spans_read
 from harness.history.events import Group, Read
 from harness.ledger.ledger import Ledger
 from harness.ledger.records import PageRecord
@@ -49,7 +49,7 @@ def cell_of(ledger: Ledger, group: Group, r: str, column: int, page: int, upto: 
     known = words.content(record) if record is not None else "is the null page, which holds nothing"
     if record is not None and r not in record.holders:
         known += f"; {r} does not hold it"
-    claim, needed = _claim(group, r, column, upto)
+    claim, needed = claim_of(group, r, column, upto, ledger.requests[r].prompt_tokens)
     if needed is None:
         return Cell(page, "null" if record is None else "not-yet" if claim == words.NOT_YET else "left", claim, known)
     if record is None or not _holds(ledger, group, r, record, upto, needed):
@@ -57,7 +57,7 @@ def cell_of(ledger: Ledger, group: Group, r: str, column: int, page: int, upto: 
     return Cell(page, "tainted" if record.tainted else "right", claim, known)
 
 
-def _claim(group: Group, r: str, column: int, upto: int) -> tuple[str, tuple[int, int] | None]:
+def claim_of(group: Group, r: str, column: int, upto: int, prompt: int) -> tuple[str, tuple[int, int] | None]:
     """Return what a column is to hold, in words and as tokens [start, stop); None if nobody reads it."""
     size = group.block_size
     start, stop = column * size, min((column + 1) * size, upto)
@@ -66,8 +66,11 @@ def _claim(group: Group, r: str, column: int, upto: int) -> tuple[str, tuple[int
     if group.kind == "recurrent":
         latest = column == -(-upto // size) - 1
         return (f"the state after {upto} tokens of {r}", (upto, upto)) if latest else ("an earlier state", None)
-    start = max(start, first_needed(group, upto))
-    return (f"tokens [{start}, {stop}) of {r}", (start, stop)) if start < stop else ("out of the window", None)
+    read = [(max(start, first), min(stop, last)) for first, last in spans_read(group, upto, upto, prompt)]
+    read = [(first, last) for first, last in read if first < last]
+    if not read:
+        return "out of the window", None
+    return f"tokens [{read[0][0]}, {read[-1][1]}) of {r}", (read[0][0], read[-1][1])
 
 
 def _holds(ledger: Ledger, group: Group, r: str, record: PageRecord, upto: int, needed: tuple[int, int]) -> bool:

@@ -16,9 +16,9 @@ from harness.checkers.safety import SafetyLaw
 from harness.cli import invoke
 from harness.engines.registry import parse
 from harness.history import stored as history
-from harness.history.events import Answer, Answering, Cold, Header, Publish, Read, Rules, Submitted
+from harness.history.events import Answer, Answering, Cold, Group, Header, Publish, Read, Rules, Submitted
 from harness.picture import frames, page
-from harness.picture.cells import COLUMNS_MAX, Cell
+from harness.picture.cells import COLUMNS_MAX, Cell, claim_of
 from harness.picture.frames import Film, Frame
 from harness.picture.packed import packed
 from harness.picture.spoken import spoken
@@ -86,6 +86,13 @@ def test_columns_that_left_the_window_are_not_called_wrong() -> None:
     assert result.findings == []
     looks = [cell.looks for cell in cells(filmed(result).frames[-1], "r1", 1)]
     assert looks[-2:] == ["right", "right"] and set(looks[:2]) <= {"left", "null"} and "wrong" not in looks
+
+
+def test_columns_between_a_prompt_and_the_window_over_its_answer_are_not_read() -> None:
+    """Blocks of 4 tokens, a prompt of 5, and 15 tokens so far: a window of 4 reads from 12 on."""
+    group = Group(0, "full", 4, answer_window=4)
+    claims = [claim_of(group, "r", column, 15, 5)[1] for column in range(4)]
+    assert claims == [(0, 4), (4, 5), None, (12, 15)]
 
 
 def test_pages_are_told_by_what_the_ledger_knows_of_them() -> None:

@@ -77,6 +77,12 @@ def taking(most: int) -> Callable[[Header], Header]:
     return lambda header: replace(header, rules=replace(header.rules, max_prompt=most))
 
 
+def test_a_window_over_answers_that_the_trace_does_not_ask_for_is_refused() -> None:
+    """An engine that says of itself that it may forget its answers is not judged by that."""
+    with pytest.raises(BadEvents, match=r"answer_window 4 - at `\$.groups`; the trace's option rswa_window is 0"):
+        declaring(lambda header: replace(header, groups=[replace(group, answer_window=4) for group in header.groups]))
+
+
 @pytest.mark.parametrize("changed", [Changed, EndsEarly])
 def test_an_engine_that_gives_requests_up_is_found(changed: type[Changed]) -> None:
     """Every second one, though the pool has room for each: nobody asked for it, however the engine calls their end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.history.attention_span import columns, first_needed, needed_lengths
+from harness.history.attention_span import columns, first_needed, needed_lengths, spans_read
 from harness.history.events import Copy, Event, Group, Header, Move, Pool, Read, Run, Settled, StepBegin, StepEnd, Write, Zero
 from harness.history.notation import parse
 from harness.history.worker import NO_COLUMN, Worker
@@ -59,6 +59,15 @@ def test_columns_are_those_of_the_tokens(size: int, start: int, count: int) -> N
     """The half-open range of columns in which some token lies."""
     first, last = columns(Group(0, "full", size), start, start + count)
     assert list(range(first, last)) == sorted({position // size for position in range(start, start + count)})
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 20), st.integers(0, 40), st.integers(1, 6))
+def test_a_window_over_the_answer_shows_the_prompt_whole(window: int, prompt: int, start: int, count: int) -> None:
+    """The mask of reference sliding windows: a key is of the prompt, or less than a window in front of the query."""
+    shown = {key for query in range(start, start + count) for key in range(query + 1) if key < prompt or query - key < window}
+    read = spans_read(Group(0, "full", 4, answer_window=window), start, start + count, prompt)
+    assert {key for first, last in read for key in range(first, last)} == shown
 
 
 # --- one run ------------------------------------------------------------------------------------------------------------------

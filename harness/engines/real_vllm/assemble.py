@@ -30,6 +30,7 @@ from harness.engines.real_vllm.declared import interval_of, rules_of
 from harness.engines.real_vllm.engine_config import build_scheduler, check_depth, engine_config, model_runner, most_drafts
 from harness.engines.real_vllm.prefill_checkpoints import PrefillCheckpoints, with_checkpoints
 from harness.engines.real_vllm.request_options import request_options
+from harness.engines.real_vllm.rswa import answer_window
 from harness.engines.real_vllm.scheduler import RealScheduler
 from harness.engines.real_vllm.sizing import size
 from harness.engines.real_vllm.source import Source, variable
@@ -139,10 +140,11 @@ def scheduler_engine(
 
 
 def described_by(header: TraceHeader, options: Options, source: Source, rules: Rules) -> Header:
-    """Return what vLLM declares; the block of a ring is as long as the model."""
+    """Return what vLLM declares; the block of a ring is as long as the model, and full attention may have a window."""
     described, length = describe(header, "vllm", source.version, rules, options), options.max_model_len
-    pairs = zip(described.groups, header.layout.groups, strict=True)
+    pairs, window = zip(described.groups, header.layout.groups, strict=True), answer_window(header)
     groups = [replace(group, block_size=length) if is_ring(spec) else group for group, spec in pairs]
+    groups = [replace(group, answer_window=window) if group.kind == "full" else group for group in groups]
     return replace(described, groups=groups)
 
 

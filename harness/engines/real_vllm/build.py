@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness._util.errors import UsageError
+from harness.engines.real_vllm.rswa import windowed
 from harness.engines.real_vllm.source import Source
 from harness.trace.format import GroupSpec, Submit, TraceHeader
 from reference_impl.vllm.config import Options
@@ -104,14 +105,15 @@ def group_spec(source: Source, group: GroupSpec, options: Options) -> Any:
 
 def cache_config(source: Source, header: TraceHeader, options: Options, interval: int | None) -> Any:
     """Return vLLM's KVCacheConfig for the layout and pool of a trace; `interval` is the retention interval in tokens."""
+    specs = windowed(source, [group_spec(source, group, options) for group in header.layout.groups], header)
     groups = [
         fill(
             source,
             source.interface.KVCacheGroupSpec,
-            {"layer_names": [f"layers.{index}"], "kv_cache_spec": group_spec(source, group, options), **_marks(index, options)},
+            {"layer_names": [f"layers.{index}"], "kv_cache_spec": spec, **_marks(index, options)},
             _marks(index, options),
         )
-        for index, group in enumerate(header.layout.groups)
+        for index, spec in enumerate(specs)
     ]
     offered: dict[str, Any] = {"num_blocks": header.pages, "kv_cache_tensors": [], "kv_cache_groups": groups}
     if has_retention_field(source):

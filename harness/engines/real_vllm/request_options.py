@@ -1,7 +1,7 @@
 """Options of a trace that vLLM's own scheduler has and this repository's references have not: for requests of special kinds.
 
-Sources of the names: vLLM 0.29.0 to 0.33.0, `config/scheduler.py` (`policy`, `max_num_encoder_input_tokens`), `config/lora.py`
-(`max_loras`); `v1/structured_output`.
+Sources of the names: vLLM 0.29.0 to 0.33.0, `v1/kv_cache_interface.py` (`RSWASpec.rswa_window`); `config/scheduler.py`
+(`policy`, `max_num_encoder_input_tokens`), `config/lora.py` (`max_loras`); `v1/structured_output`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class RequestOptions:
     `encoder_budget`: so many tokens of images are encoded in a step, or the longest image; 0: as many as the model is long.
     `prefill_checkpoints`: the worker saves a state within the last chunk of a prompt, a multiple of so many tokens behind
     the chunk's start; 0: at the ends of chunks alone. `shared_prefix_checkpoints`: with EAGLE and hits inside a block
-    vLLM also ends a chunk where a prefix parts that others had (`enable_mamba_shared_prefix_checkpoint`).
+    vLLM also ends a chunk where a prefix parts that others had (`enable_mamba_shared_prefix_checkpoint`). `rswa_window`: full
+    attention reads the prompt, and so many tokens of the answer (reference sliding window attention); 0: all of it.
     `structured_output`: some requests have a grammar, `sessions`: some are sessions; only the generator of traces reads these.
     """
 
@@ -31,6 +32,7 @@ class RequestOptions:
     encoder_budget: int = 0
     prefill_checkpoints: int = 0
     shared_prefix_checkpoints: bool = False
+    rswa_window: int = 0
     structured_output: bool = False
     sessions: bool = False
 
@@ -46,6 +48,7 @@ _FITS: Mapping[str, Any] = {
     "max_loras": lambda value: type(value) is int and value >= 0,
     "encoder_budget": lambda value: type(value) is int and value >= 0,
     "prefill_checkpoints": lambda value: type(value) is int and value >= 0,
+    "rswa_window": lambda value: type(value) is int and value >= 0,
     "shared_prefix_checkpoints": lambda value: isinstance(value, bool),
     "structured_output": lambda value: isinstance(value, bool),
     "sessions": lambda value: isinstance(value, bool),

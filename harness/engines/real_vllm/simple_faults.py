@@ -5,9 +5,11 @@ What vLLM's unit tests are expected to see too; see `vllm_shipped` for what they
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from harness.engines.mutant import declared, mutant
+from harness.engines.real_vllm.edits import Edit, edited
 from harness.engines.real_vllm.patch import COORDINATOR, MANAGER, POOL, SINGLE, UTILS, Patches, arguments, planted
 
 PRUNED = ("MambaManager", "SlidingWindowManager")
@@ -299,4 +301,18 @@ def looked_up_short(patches: Patches) -> None:
         patches.method(COORDINATOR, owner, "find_longest_cache_hit", find_longest_cache_hit)
 
 
-SIMPLE = declared(globals())
+_FORGETS = partial(edited, anomaly="premature-release", checker="window-liveness", height="scheduler", group="G")
+
+SIMPLE = (
+    *declared(globals()),
+    _FORGETS(
+        Edit(SINGLE, "RSWAManager", "remove_skipped_blocks", "window_start // bs", "cdiv(window_start, bs)"),
+        name="vllm-rswa-block-of-the-window-freed",
+        what="The block in which the window over an answer begins is given back with those in front of it.",
+    ),
+    _FORGETS(
+        Edit(SINGLE, "RSWAManager", "remove_skipped_blocks", "cdiv(num_prompt_tokens, bs)", "num_prompt_tokens // bs"),
+        name="vllm-rswa-block-of-the-prompt-freed",
+        what="The block in which the prompt ends is given back when the window over the answer has passed it.",
+    ),
+)

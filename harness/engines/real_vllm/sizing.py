@@ -19,6 +19,7 @@ from harness.engines.drift import takes
 from harness.engines.real_vllm.build import fill, settle
 from harness.engines.real_vllm.engine_config import engine_config
 from harness.engines.real_vllm.model_layers import layer_specs
+from harness.engines.real_vllm.rswa import windowed
 from harness.engines.real_vllm.source import Source
 from harness.trace import layouts
 from harness.trace.format import GroupSpec, Layout, TraceHeader
@@ -58,6 +59,7 @@ def size(source: Source, header: TraceHeader, options: Options, interval: int | 
     vars(whole.model_config).update(original_max_model_len=FIT, supports_kv_cache_grouping=False)
     settle(source, whole.cache_config, {"num_gpu_blocks_override": header.pages if memory == PAGES else None})
     specs = layer_specs(source, model, header.layout, options, whole)
+    specs = dict(zip(specs, windowed(source, list(specs.values()), header), strict=True))
     packed = any(isinstance(cache, Compressor) for cache in model.caches)
     config = configured(source, whole, specs, _mebibytes(memory) << 20, interval, of=model.checkpoint, packed=packed)
     length = whole.model_config.max_model_len
