@@ -18,9 +18,11 @@ def held(ledger: Ledger, group: int, node: int, *, device_alone: bool = False, u
     With `unusable`, any key counts that the engine has not unpublished, whatever is behind it.
     """
     pages = ledger.keys.published[group].get(node)
-    if pages is not None and any(key.usable or unusable for key in pages.values()):
-        return True
-    return not device_alone and any(held(ledger, other, node, unusable=unusable) for other in ledger.stored[group])
+    for key in pages.values() if pages else ():
+        if unusable or key.usable:
+            return True
+    copies = ledger.stored[group]
+    return not device_alone and bool(copies) and any(held(ledger, other, node, unusable=unusable) for other in copies)
 
 
 class Lookup:

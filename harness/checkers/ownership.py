@@ -48,11 +48,11 @@ class Ownership(Checker):
             nobodys = [page for page in filled if not records[page].holders and not records[page].keys]
             if nobodys:
                 return (_still_filled(event, nobodys[0]),)
-        null = [page for page in event.pages if page in records.null]
-        if not null:
+        if records.null.isdisjoint(event.pages):
             return None
+        null = next(page for page in event.pages if page in records.null)
         sentence = (
-            f"Let page {null[0]} be the null block of pool {event.pool}, which all tables share; however {event.holder} took "
+            f"Let page {null} be the null block of pool {event.pool}, which all tables share; however {event.holder} took "
             f"it as its own: a contradiction."
         )
         return (Finding(anomaly="aliased-write", r=event.holder, sentence=sentence),)

@@ -82,9 +82,9 @@ class Panel:
         self.collector = Collector(self.ledger)
         self.tallies: dict[str, Tally] = {}
         self._active: list[Checker] = []
-        self._seen: set[type] = set()
-        """The kinds of events that came."""
         self._handlers: dict[type, list[tuple[Checker, Handler]]] = {}
+        self._asked: dict[type, list[tuple[Checker, Handler]]] = {}
+        """The same, of the kinds of events that came."""
         self._answering: dict[str, Checker] = {}
         """Per anomaly of an invalid read: the checker whose finding it is."""
         for checker in checkers:
@@ -100,9 +100,16 @@ class Panel:
     def observe(self, event: Event) -> Sequence[Finding]:
         """Show the event to every checker that looks at its kind, then move the ledger; return what was found."""
         ledger, kind = self.ledger, type(event)
-        self._seen.add(kind)
-        entries = self._handlers.get(kind)
-        findings: Sequence[Finding] = self._ask(entries, event) if entries else ()
+        asked = self._asked.get(kind)
+        if asked is None:
+            asked = self._asked[kind] = self._handlers.get(kind, [])
+        findings: Sequence[Finding] = ()
+        for checker, handler in asked:
+            try:
+                if found := handler(ledger, event):
+                    findings = [*findings, *self._signed_all(found, checker, event.seq)]
+            except Exception as error:
+                self._crashed(checker, f"{type(error).__name__}: {error} (at event {event.seq})")
         if kind is Read and ledger.before(event).invalid:  # type: ignore[arg-type]
             findings = [*findings, *self._judge_invalid_read(event)]  # type: ignore[arg-type]
         ledger.apply(event)
@@ -144,18 +151,6 @@ class Panel:
         answering = self._answering.get(finding.anomaly) if finding is not None else None
         return (self._signed(finding, answering, read.seq),) if finding is not None and answering is not None else ()
 
-    def _ask(self, entries: Sequence[tuple[Checker, Handler]], event: Event) -> Sequence[Finding]:
-        findings: list[Finding] | tuple[()] = ()
-        ledger = self.ledger
-        for checker, handler in entries:
-            try:
-                found = handler(ledger, event)
-                if found:
-                    findings = [*findings, *self._signed_all(found, checker, event.seq)]
-            except Exception as error:
-                self._crashed(checker, f"{type(error).__name__}: {error} (at event {event.seq})")
-        return findings
-
     def _signed_all(self, found: Iterable[Finding], checker: Checker, seq: int) -> list[Finding]:
         return [self._signed(finding, checker, seq) for finding in found]
 
@@ -172,7 +167,7 @@ class Panel:
             tally.opportunities, tally.acceptable = max(checker.opportunities, tally.findings), checker.acceptable
             tally.measured, tally.excused, tally.reuse = checker.measured, dict(checker.excused), checker.reuse
             if not tally.opportunities:
-                kinds: list[Any] = [kind for kind in checker.handlers() if kind not in self._seen]
+                kinds: list[Any] = [kind for kind in checker.handlers() if kind not in self._asked]
                 tally.missing = [checker.lacks] if checker.lacks else [kind.__struct_config__.tag for kind in kinds]
         return findings
 
@@ -187,5 +182,6 @@ class Panel:
         tally.crashed, tally.opportunities = message, checker.opportunities
         self._active.remove(checker)
         self._answering = {anomaly: other for anomaly, other in self._answering.items() if other is not checker}
-        for kind, entries in self._handlers.items():
-            self._handlers[kind] = [entry for entry in entries if entry[0] is not checker]
+        for handlers in (self._handlers, self._asked):
+            for kind, entries in handlers.items():
+                handlers[kind] = [entry for entry in entries if entry[0] is not checker]

@@ -288,17 +288,20 @@ def _kept_aside(ledger: Ledger, request: RequestRecord, event: Publish) -> bool:
 
     It may have lost the key since the page was hit there, if bringing it back took time.
     """
+    stored = ledger.stored[event.group]
+    if not stored:
+        return False
     node = request.nodes[event.length] if event.length < len(request.nodes) else None
-    there = any(node in ledger.keys.published[other] for other in ledger.stored[event.group])
-    return there or _fetched(ledger, request, event)
+    return any(node in ledger.keys.published[other] for other in stored) or _fetched(ledger, request, event)
 
 
 def _fetched(ledger: Ledger, request: RequestRecord, event: Publish) -> bool:
     """Whether the page that is keyed was fetched from the pages of another tier by the request's hit."""
-    if request.hit is None:
+    stored = ledger.stored[event.group]
+    if request.hit is None or not stored:
         return False
     pages = request.hit.pages
-    columns = [zip(pages[event.group], pages[other], strict=False) for other in ledger.stored[event.group]]
+    columns = [zip(pages[event.group], pages[other], strict=False) for other in stored]
     return any(page == event.page and place >= 0 for pairs in columns for page, place in pairs)
 
 

@@ -124,16 +124,21 @@ def _asked_for(ledger: Ledger, record: PageRecord) -> bool:
 
 def _longer_stays(ledger: Ledger, victims: Iterable[Ended], others: dict[int, PageRecord]) -> tuple[Ended, int, str] | None:
     """Return a victim and a page that keeps a longer prefix, which nobody can hit without the victim: full attention alone."""
-    parent = ledger.trie.parent
-    gone = {(one.key.group, one.key.node): one for one in victims if ledger.groups[one.key.group].kind == "full"}
-    shortest = min((one.key.length for one in gone.values()), default=0)
-    seen: set[tuple[int, int]] = set()
+    parent, depth = ledger.trie.parent, ledger.trie.depth
+    full = [one for one in victims if ledger.groups[one.key.group].kind == "full"]
+    shortest = min((one.key.length for one in full), default=0)
+    gone: dict[int, dict[int, Ended]] = {one.key.group: {} for one in full}
+    for one in full:
+        gone[one.key.group][one.key.node] = one
+    seen: dict[int, set[int]] = {group: set() for group in gone}
     for page, record in others.items() if gone else ():
         for key in record.keys:
-            node = parent[key.node] if key.length > shortest and key.usable and key.node >= 0 else -1
-            while node >= 0 and (key.group, node) not in seen:
-                if (key.group, node) in gone:
-                    return gone[key.group, node], page, "keeps a longer prefix, which goes first"
-                seen.add((key.group, node))
+            if key.length <= shortest or key.group not in gone or not key.usable or key.node < 0:
+                continue
+            ended, passed, node = gone[key.group], seen[key.group], parent[key.node]
+            while node >= 0 and depth[node] >= shortest and node not in passed:
+                if node in ended:
+                    return ended[node], page, "keeps a longer prefix, which goes first"
+                passed.add(node)
                 node = parent[node]
     return None

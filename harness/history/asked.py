@@ -29,6 +29,7 @@ from harness.trace.format import Abort, Extend, Finish, Op, Reset, Step, Submit,
 
 _ANSWERS = frozenset((Aborted, Accept, Extended, Finished, Hit, Preempted, ResetDone, StepBegin, Submitted, Version))
 """Events that answer what was asked."""
+_ENDS, _RESETS = (Finish, Abort), (Reset, UpdateWeights)
 
 
 class Asked:
@@ -63,9 +64,9 @@ class Asked:
             raise Nonsense(f"request {submits[0].r!r} was not asked for - at `$.r`; a `submit` answers a submit alone")
         if isinstance(op, Step):
             self._check_step(op, said.get(StepBegin, []))
-        if isinstance(op, Finish | Abort) and op.r in sense.tokens and op.r not in sense.ended:
+        if isinstance(op, _ENDS) and op.r in sense.tokens and op.r not in sense.ended:
             raise Nonsense(f"{op.r!r} does not end; report `finish` or `abort` of it")
-        if ResetDone in said or Version in said or isinstance(op, Reset | UpdateWeights):
+        if ResetDone in said or Version in said or isinstance(op, _RESETS):
             self._check_reset(op, said.get(ResetDone, []), said.get(Version, []))
         if self._header.rules.caching:
             self._check_looked_up(events, said)

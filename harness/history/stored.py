@@ -35,13 +35,15 @@ def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
     header: Header = jsonl.header([first.strip() for first in islice(lines, 1)], Header, where, "a history")
 
     def events() -> Iterator[tuple[int, Event]]:
-        decoder = msgspec.json.Decoder(Event)
+        decode = msgspec.json.Decoder(Event).decode
         for number, text in enumerate(lines, start=2):
-            if text.strip():
-                try:
-                    yield number, decoder.decode(text)
-                except jsonl.UNREADABLE as error:
-                    raise UsageError(f"{where}:{number}: {error}") from None
+            if text.isspace():
+                continue
+            try:
+                event = decode(text)
+            except jsonl.UNREADABLE as error:
+                raise UsageError(f"{where}:{number}: {error}") from None
+            yield number, event
 
     return header, events()
 

@@ -7,7 +7,8 @@ for each group. A record that fails this is refused with file, line and field; i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from harness._util import jsonl
@@ -21,6 +22,8 @@ from harness.trace.format import Abort, Extend, Finish, Height, Op, Preempt, Ste
 
 LAYERS_MAX, PAGES = 1 << 16, "_pages"
 """The most layers of a group, and how options end that are numbers of pages: memory is taken for each of them."""
+PORTION = 128
+"""So many events are read, then followed, then judged: one by one, each loop would push the others out of the caches."""
 
 
 def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
@@ -35,18 +38,34 @@ def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
         raise UsageError(f"{path}:1: {problem}") from None
 
     def followed() -> Iterator[tuple[int, Event]]:
-        for line, event in events:
-            try:
-                sense.follow(event)
-            except Nonsense as problem:
-                raise UsageError(f"{path}:{line}: {problem}") from None
-            yield line, event
+        for portion in _portions(events):
+            for line, event in portion:
+                try:
+                    sense.follow(event)
+                except Nonsense as problem:
+                    raise UsageError(f"{path}:{line}: {problem}") from None
+            yield from portion
         try:
             sense.rest()
         except Nonsense as problem:
             raise UsageError(f"{path}: {problem}") from None
 
     return header, followed()
+
+
+def _portions(events: Iterable[tuple[int, Event]]) -> Iterator[list[tuple[int, Event]]]:
+    """Yield events in portions; those before a line that cannot be read come before its UsageError."""
+    rest = iter(events)
+    while True:
+        portion: list[tuple[int, Event]] = []
+        try:
+            portion.extend(islice(rest, PORTION))
+        except UsageError:
+            yield portion
+            raise
+        if not portion:
+            return
+        yield portion
 
 
 def load(path: Path) -> tuple[History, list[int]]:

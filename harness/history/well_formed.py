@@ -79,6 +79,7 @@ class WellFormedness:
         self._denied, self._caching = denied(header), header.rules.caching
         self._groups, self._tells_routers = header.groups, header.rules.key_events is not None
         self._tells_operators = header.rules.stats
+        self._pool_of_group = {group.id: group.pool for group in header.groups}
         self._pools = {pool.id: pool.pages for pool in header.pools}
         self._growing = {pool.id for pool in header.pools if pool.grows}
         self._tiers = {pool.tier for pool in header.pools}
@@ -216,12 +217,13 @@ class WellFormedness:
             self._check_pages(pages, pool, "zeros")
 
     def _check_run(self, run: Run) -> None:
-        known = self._going_on(run.r, "runs")
-        self._check_chunk(run, known, self._may_come(run.r) if run.known > known else 0)
-        if run.r not in self._placed:
+        r = run.r
+        known = self._going_on(r, "runs")
+        self._check_chunk(run, known, self._may_come(r) if run.known > known else 0)
+        if r not in self._placed:
             if run.start:
-                self._unfound[run.r] = run.start
-            self._placed.add(run.r)
+                self._unfound[r] = run.start
+            self._placed.add(r)
 
     def _check_chunk(self, run: Run, known: int, more: int = 0) -> None:
         """Refuse a run of tokens that its request has not: it has `known`, and steps in flight may add so many `more`."""
@@ -241,7 +243,8 @@ class WellFormedness:
             if self._groups[group].kind != "recurrent" or not run.start < length < run.known:
                 within = f"a recurrent group's state is saved within a chunk, and {run.r!r} computes [{run.start}, {run.known})"
                 raise Nonsense(f"a checkpoint of group {group} after {length} tokens - at `$.runs`; {within}")
-        self._check_mirrors(run)
+        if run.mirrors:
+            self._check_mirrors(run)
         self._columns(run.tables, "runs", self._followed.get(run.r, ()))
         self._followed[run.r] = run.tables
 
@@ -474,18 +477,27 @@ class WellFormedness:
             self._check_known(event.holder, "holder")
 
     def _access(self, event: Read | Write) -> None:
+        r, start, stop = event.r, event.start, event.stop
         self._check_pool(event.group, event.pool)
-        self._check_known(event.r, "r")
-        group, run = self._groups[event.group], self._in_flight.get(event.step, {}).get(event.r)
-        tokens = max(self.tokens[event.r], run[0] if run else 0)
-        if not 0 <= event.start <= event.stop <= tokens:
-            raise Nonsense(f"tokens [{event.start}, {event.stop}) - at `$.start`; {event.r!r} has {tokens} tokens here")
-        first, last = columns(group, event.start, event.stop)
-        wanted = 1 if group.kind == "recurrent" else last - first
+        self._check_known(r, "r")
+        group, tokens = self._groups[event.group], self.tokens[r]
+        if not 0 <= start <= stop <= tokens:
+            self._check_beyond(event, tokens)
+        wanted = 1
+        if group.kind != "recurrent":
+            first, last = columns(group, start, stop)
+            wanted = last - first
         if len(event.pages) != wanted:
-            span = f"tokens [{event.start}, {event.stop}) of group {event.group}"
+            span = f"tokens [{start}, {stop}) of group {event.group}"
             raise Nonsense(f"{len(event.pages)} pages - at `$.pages`; {span} take {wanted}")
         self._check_pages(event.pages, event.pool, "pages", NO_COLUMN)
+
+    def _check_beyond(self, event: Read | Write, tokens: int) -> None:
+        """Refuse tokens that neither the request has, which has so many, nor its run in the step."""
+        run = self._in_flight.get(event.step, {}).get(event.r)
+        tokens = max(tokens, run[0] if run else 0)
+        if not 0 <= event.start <= event.stop <= tokens:
+            raise Nonsense(f"tokens [{event.start}, {event.stop}) - at `$.start`; {event.r!r} has {tokens} tokens here")
 
     def _moves(self, moves: list[Move], field: str) -> None:
         for move in moves:
@@ -497,23 +509,24 @@ class WellFormedness:
             raise Nonsense(f"tier {tier!r} does not exist - at `$.tier`; the header has {', '.join(sorted(self._tiers))}")
 
     def _check_pool(self, group: int, pool: int) -> None:
-        if self._pool_of(group) != pool:
-            raise Nonsense(f"pool {pool} - at `$.pool`; group {group} lies in pool {self._groups[group].pool}")
+        if self._pool_of_group.get(group) != pool:
+            raise Nonsense(f"pool {pool} - at `$.pool`; group {group} lies in pool {self._pool_of(group)}")
 
     def _pool_of(self, group: int) -> int:
-        if not 0 <= group < len(self._groups):
+        pool = self._pool_of_group.get(group)
+        if pool is None:
             raise Nonsense(f"group {group} does not exist - at `$.group`; the header has groups 0 to {len(self._groups) - 1}")
-        return self._groups[group].pool
+        return pool
 
     def _columns(self, tables: list[list[int]], field: str, followed: Sequence[list[int]] = ()) -> None:
         self._tables(tables, field, NO_COLUMN, followed)
 
     def _tables(self, tables: list[list[int]], field: str, least: int = 0, followed: Sequence[list[int]] = ()) -> None:
-        """Refuse pages that do not exist, but for rows that were followed before: the same list has the same pages."""
+        """Refuse pages that do not exist, but for rows that were followed before."""
         if len(tables) != len(self._groups):
             raise Nonsense(f"{len(tables)} tables - at `$.{field}`; the header has {len(self._groups)} groups")
         for group, pages, known in zip_longest(self._groups, tables, followed):
-            if pages and pages is not known and not (min(pages) >= least and max(pages) < self._pools[group.pool]):
+            if pages and pages is not known and pages != known:
                 self._check_pages(pages, group.pool, field, least)
 
     def _check_pages(self, pages: list[int], pool: int, field: str, least: int = 0) -> None:

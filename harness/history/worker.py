@@ -114,7 +114,8 @@ class Worker:
                 out.extend(_write_states(group, run, step))
             for group in self._attention:
                 out.append(_write_tokens(group, run, step))
-            out.extend(self._write_mirrors(run, step))
+            if run.mirrors:
+                out.extend(self._write_mirrors(run, step))
         for run in runs:
             for group in self._attention:
                 out.extend(self._read_tokens(group, run, step))

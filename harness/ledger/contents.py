@@ -19,6 +19,8 @@ class Contents:
 
     def __init__(self, header: Header, records: dict[int, PoolRecords], trie: Trie) -> None:
         self._groups, self._records, self._trie = header.groups, records, trie
+        self._places = [(group.block_size, records[group.pool]) for group in header.groups]
+        """Per group: the size of its blocks, in tokens, and the records of its pool."""
         self._local = frozenset(group.id for group in header.local_groups())
         self.copying: dict[int, list[Content]] = {}
         """Per copy under way: what its sources held when it began."""
@@ -86,21 +88,21 @@ class Contents:
 
     def write_state(self, event: Write, node: int, tainted: bool) -> None:
         """Write the recurrent state after the prefix `node` into the one page of a write."""
-        records = self._records[self._groups[event.group].pool]
+        records, stop = self._places[event.group][1], event.stop
         record = records.find(event.pages[0])
         if record is not None:
             records.changes(record)
             record.poison()
-            record.state, record.node, record.start, record.stop, record.group = True, node, event.stop, event.stop, event.group
+            record.state, record.node, record.start, record.stop, record.group = True, node, stop, stop, event.group
             record.writer, record.step, record.tainted = event.r, event.step, tainted
             self._written.setdefault(event.r, []).append(record)
 
     def write_tokens(self, event: Write, nodes: list[int], tainted: bool) -> None:
         """Write the attention content of a run into the pages of one group. `nodes` are the prefixes of the run."""
-        group, last = event.group, event.stop
-        size, records = self._groups[group].block_size, self._records[self._groups[group].pool]
-        written = self._written.setdefault(event.r, [])
-        start, stop, touched = event.start, event.start - event.start % size + size, records.usable.get
+        group, r, step, start, last = event.group, event.r, event.step, event.start, event.stop
+        size, records = self._places[group]
+        written = self._written.setdefault(r, [])
+        stop, touched = start - start % size + size, records.usable.get
         for page in event.pages:
             if stop > last:
                 stop = last
@@ -113,7 +115,7 @@ class Contents:
                     record.poison()
                     record.group, record.early = group, early
                 self._lay(record, nodes, start, stop, size)
-                record.writer, record.step, record.tainted = event.r, event.step, record.tainted or tainted
+                record.writer, record.step, record.tainted = r, step, record.tainted or tainted
                 written.append(record)
             start, stop = stop, stop + size
 

@@ -39,10 +39,11 @@ class Holdings:
     def take(self, event: Take) -> None:
         """Give pages to a holder."""
         records, holder, idle, operation = self._records[event.pool], event.holder, self.idle[event.pool], self.operation
+        group, step = event.group, event.step
         self.pages_of[holder] = self.pages_of.get(holder, 0) + len(event.pages)
         for page in event.pages:
             record = records[page]
-            record.used_in = event.step
+            record.used_in = step
             if record.keys:
                 record.hits += 1
             if not record.holders:
@@ -52,7 +53,7 @@ class Holdings:
                     record.restored = operation
                     del idle[page]
             record.holders[holder] = record.holders.get(holder, 0) + 1
-            record.held_for[holder] = event.group
+            record.held_for[holder] = group
 
     def drop(self, event: Drop) -> None:
         """Take pages from a holder, each once; what it does not hold stays as it is."""

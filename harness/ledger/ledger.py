@@ -88,7 +88,8 @@ class Ledger:
         self._asked_again: list[PageRecord] = []
         """Copies in another tier of what the device has keyed for the step to come."""
         self._applied: Event | None = None
-        self._asked: tuple[Event | None, Event | None] = (None, None)
+        self._asked: Event | None = None
+        self._asked_after: Event | None = None
         """The event whose view was worked out last, and the one that had been applied last by then."""
         self._view: View = SOUND_READ
         self._ask: dict[type, Callable[[Any], View]] = {
@@ -153,13 +154,13 @@ class Ledger:
 
         Raises RuntimeError if the ledger has just been moved past the event.
         """
-        asked, applied = self._asked
-        if asked is event and applied is self._applied:
+        applied = self._applied
+        if self._asked is event and self._asked_after is applied:
             return self._view
-        if self._applied is event:
+        if applied is event:
             raise RuntimeError(f"the ledger is already past this {type(event).__name__}")
         self._view = view = self._ask[type(event)](event)
-        self._asked = (event, self._applied)
+        self._asked, self._asked_after = event, applied
         return view
 
     def _before_read(self, read: Read) -> BeforeRead:

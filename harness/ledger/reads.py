@@ -24,7 +24,10 @@ def invalid_columns(read: Read, group: Group, nodes: list[int], records: PoolRec
     `nodes` are the prefixes of the run that reads, `records` those of the group's pool.
     """
     if group.kind == "recurrent":
-        return [] if _state_is_valid(read, nodes, records, contents) else [0]
+        record = records.usable.get(read.pages[0])
+        if record is None or read.r not in record.holders or record.group != read.group:
+            return [0]
+        return [] if contents.holds_state(record, nodes[read.stop], read.stop) else [0]
     if len(read.pages) < LONG:
         return _invalid_from(0, read, group, nodes, records, contents)
     known = records.verified.get((read.r, read.group))
@@ -68,8 +71,8 @@ def _invalid_from(
     start, stop = read.start, read.start - read.start % size + size
     if column:
         start, stop = stop + (column - 1) * size, stop + column * size
-    for index in range(column, len(read.pages)):
-        page = read.pages[index]
+    pages = read.pages if column == 0 else read.pages[column:]
+    for index, page in enumerate(pages, column):
         if stop > last:
             stop = last
         record = touched(page)
@@ -84,13 +87,6 @@ def _invalid_from(
             invalid.append(index)
         start, stop = stop, stop + size
     return invalid
-
-
-def _state_is_valid(read: Read, nodes: list[int], records: PoolRecords, contents: Contents) -> bool:
-    record = records.usable.get(read.pages[0])
-    if record is None or read.r not in record.holders:
-        return False
-    return record.group == read.group and contents.holds_state(record, nodes[read.stop], read.stop)
 
 
 def _block_is_valid(record: PageRecord | None, read: Read, nodes: list[int], start: int, stop: int, contents: Contents) -> bool:

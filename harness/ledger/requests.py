@@ -70,6 +70,8 @@ class Requests(dict[str, RequestRecord]):
         super().__init__()
         self.trie = Trie()
         self.weights = 0
+        self._renewed = False
+        """Whether weights or an adapter were ever loaded."""
         self.adapters: dict[str, int] = {}
         """Per adapter: its version."""
         self.open_steps: dict[int, StepBegin] = {}
@@ -116,8 +118,7 @@ class Requests(dict[str, RequestRecord]):
 
     def accept(self, event: Accept) -> None:
         """Take in the tokens that a run generated; drafts that fell are taken off again."""
-        request = self[event.r]
-        old = event.upto - len(event.tokens)
+        request, old = self[event.r], event.upto - len(event.tokens)
         request.tokens[old:] = event.tokens
         self._rebuild_prefix(request, old)
         if request.drafted > request.computed:
@@ -185,9 +186,12 @@ class Requests(dict[str, RequestRecord]):
 
     def ran_in(self, event: StepEnd) -> list[Run]:
         """Return the runs of a step that is about to end whose requests are still there and were not withdrawn from it."""
-        step, begun = event.step, self.open_steps.get(event.step)
-        there = (run for run in begun.runs if run.r not in event.withdrawn) if begun else ()
-        return [run for run in there if (step, run.r) not in self.ended_in_flight]
+        step, begun, withdrawn, ended = event.step, self.open_steps.get(event.step), event.withdrawn, self.ended_in_flight
+        if begun is None:
+            return []
+        if not withdrawn and not ended:
+            return begun.runs
+        return [run for run in begun.runs if run.r not in withdrawn and (step, run.r) not in ended]
 
     def end_step(self, event: StepEnd) -> None:
         """Advance whoever ran and is still there."""
@@ -208,6 +212,7 @@ class Requests(dict[str, RequestRecord]):
 
     def load_version(self, event: Version) -> None:
         """Load weights or an adapter; what live requests have yet to compute is computed with them."""
+        self._renewed = True
         if event.adapter:
             self.adapters[event.adapter] = event.weights
         else:
@@ -233,14 +238,12 @@ class Requests(dict[str, RequestRecord]):
         """Rebuild the request's prefixes from `start` on, under the adapter and weights of now."""
         if start == 0:
             request.nodes = [self.trie.root(request.identity)]
-        symbols = self._symbols(request, start)
-        del request.nodes[start + 1 :]
-        request.nodes += self.trie.extend(request.nodes[start], symbols)
+        request.nodes[start + 1 :] = self.trie.extend(request.nodes[start], self._symbols(request, start))
 
     def _symbols(self, request: RequestRecord, start: int) -> list[int]:
         """Return what tells the tokens from `start` on apart: each token, its image, and an identity that changed midway."""
         symbols = request.tokens[start:]
-        now = self._identity_now(request)
+        now = self._identity_now(request) if self._renewed else request.identity
         mixed = now != request.identity
         if not mixed and not request.media:
             return symbols

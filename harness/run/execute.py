@@ -6,7 +6,7 @@ every event as it happens. So a run can stop at the first contradiction and name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from math import isfinite
 
@@ -40,7 +40,7 @@ from harness.verdict.result import Activity, Result
 Beside = Callable[[int, Op, list[Event]], Finding | None]
 """Told the index of an operation in the trace, what of it was carried out, and the engine's events of it."""
 
-_MAY_BEGIN = (Submitted, Extended, Finished, Aborted, Preempted, ResetDone, Version)
+_MAY_BEGIN = frozenset((Submitted, Extended, Finished, Aborted, Preempted, ResetDone, Version))
 """Events with which an operation may begin."""
 
 
@@ -131,16 +131,15 @@ class Observer:
 
     def take(self, events: Iterable[Event], op: int) -> None:
         """Take in a part of what one operation made happen."""
-        observe, keep, seq, counts = self.panel.observe, self._keep, self._seq, self._counting.handlers
+        observe, keep, seq, counter_of = self.panel.observe, self._keep, self._seq, self._counting.handlers.get
         for event in events:
             event.seq = seq
             seq += 1
-            found = observe(event)
-            if found:
+            if found := observe(event):
                 for finding in found:
                     finding.op = op
                 self.findings += found
-            if (count := counts.get(type(event))) is not None:
+            if count := counter_of(type(event)):
                 count(event)
             if keep:
                 self.history.events.append(event)
@@ -286,23 +285,31 @@ def judge(header: Header, events: Iterable[Event], checkers: Iterable[Checker] |
     Where an operation ends is not written in a history. It may be over where something happens to a request; it is over when
     the first event of a later step comes.
     """
-    observer, latest = Observer(header, checkers, keep=False), 0
+    observer = Observer(header, checkers, keep=False)
+    observer.take(_by_operations(events, observer), -1)
+    observer.operation_over(-1)
+    return observer.close(None)
+
+
+def _by_operations(events: Iterable[Event], observer: Observer) -> Iterator[Event]:
+    """Yield events to an observer, and let it judge between two of them what waits for the end of an operation."""
+    latest = 0
     for event in events:
+        kind = type(event)
         if event.step > latest:
             observer.operation_over(-1)
             latest = event.step
-        elif isinstance(event, _MAY_BEGIN):
+        elif kind in _MAY_BEGIN:
             observer.panel.reconsider()
-        observer.take([event], -1)
-        if isinstance(event, Died):
+        yield event
+        if kind is Submitted or kind is Finished:
+            observer.activity.operations += 1
+        elif kind is Died:
+            assert isinstance(event, Died)
             asked = f"Let the engine carry out operation {event.operation + 1}, which every engine must bear"
             anomaly = "hung" if event.hung else "died"
             says = f"{asked}; however it ended there ({event.message})"
-            observer.findings.append(_ended(event.operation, says, anomaly, observer.seen - 1))
-        elif isinstance(event, Submitted | Finished):
-            observer.activity.operations += 1
-    observer.operation_over(-1)
-    return observer.close(None)
+            observer.findings.append(_ended(event.operation, says, anomaly, event.seq))
 
 
 def _ended(index: int, says: str, anomaly: str, seq: int) -> Finding:
