@@ -5,22 +5,31 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from harness._util.errors import UsageError
 
 SUFFIXES = (".csv", ".parquet")
+WRITERS = ("pyarrow", "fastparquet")
+"""With any of these pandas writes Parquet."""
 INSTALL = "pip install 'cachewitness[tables]'"
 
 
 def check(path: Path, option: str) -> None:
-    """Make sure, before anything runs, that rows can be written so. Raises UsageError for another suffix, or without pandas."""
+    """Make sure, before anything runs, that rows can be written so.
+
+    Raises UsageError for another suffix, or without what writes it.
+    """
     if path.suffix not in SUFFIXES:
         raise UsageError(f"{option}: {path} is neither a .csv nor a .parquet")
     if path.suffix == ".parquet":
         try:
             import pandas  # noqa: F401
+
+            if not any(map(find_spec, WRITERS)):
+                raise ImportError(name=WRITERS[0])
         except ImportError as error:
             raise UsageError(f"{option}: {path} needs {error.name}: {INSTALL}; or name a .csv") from None
 

@@ -7,6 +7,7 @@ this package loads this file, so it imports nothing of it until a test asks for 
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,14 @@ CASE, MARK, PROPERTY = "cachewitness_case", "cachewitness_choice", "cachewitness
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option for the seed."""
     group = parser.getgroup("cachewitness")
-    group.addoption("--cachewitness-seed", type=int, default=0, metavar="N", help="seed of the random traces (default: 0)")
+    group.addoption("--cachewitness-seed", type=_seed, default=0, metavar="N", help="seed of the random traces (default: 0)")
+
+
+def _seed(text: str) -> int:
+    """Return the seed. Raises ArgumentTypeError, which pytest tells as a wrong option."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed; a seed is a whole number, 0 or more")
+    return int(text)
 
 
 def pytest_configure(config: pytest.Config) -> None:

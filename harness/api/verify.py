@@ -40,6 +40,8 @@ def verify(
     Raises UsageError for what does not exist or does not fit.
     """
     spec, chosen = chosen_of(engine, policy, layouts, options, suites)
+    if seed < 0:
+        raise UsageError(f"seed: {seed} is less than 0")
     if seconds < 0:
         raise UsageError(f"seconds: {seconds} is less than 0")
     runner = Runner(

@@ -11,6 +11,7 @@ import click
 
 from harness._util.errors import UsageError
 from harness._util.lines import one_line
+from harness._util.reading import STANDARD_INPUT
 from harness.cli.json_option import json_option, print_json
 from harness.cli.options import engine_of, engine_option, finish, isolation_options, release_option
 from harness.cli.report_option import files_of, keeper_of, ready, report_option
@@ -97,7 +98,7 @@ def replay(
         if as_json:
             _print(_Told(spec, asked, file), not_run=missing, exit_code=verdict.EXIT_NOTHING_CHECKED)
         return verdict.EXIT_NOTHING_CHECKED
-    ready(folder, file)
+    ready(folder, None if str(file) == STANDARD_INPUT else file)
     run, started = _runner(spec, differential=differential, cold=cold), perf_counter()
     result, bad = attempt(lambda: run(asked))
     if shrinking and result.findings:
@@ -105,7 +106,8 @@ def replay(
         result, bad = attempt(lambda: run(asked))
     if recorded:
         save(result.history, recorded)
-    command = store.replay_command(file, spec, differential=differential, cold=cold) if result.findings else ""
+    again = bool(result.findings) and str(file) != STANDARD_INPUT
+    command = store.replay_command(file, spec, differential=differential, cold=cold) if again else ""
     test: list[str] = []
     if exported and output:
         from harness.cli.as_test import export
@@ -115,7 +117,7 @@ def replay(
     if as_json:
         _print(told, exit_code=code)
     else:
-        _show(told, code, quiet=quiet)
+        _show(told, code, folder, quiet=quiet)
     files, problems = _files(told, folder, perf_counter() - started, cold=cold)
     return finish(code, files, problems, quiet=quiet or as_json)
 
@@ -132,7 +134,8 @@ class _Told(NamedTuple):
     test: Sequence[str] = ()
 
 
-def _show(told: _Told, code: int, *, quiet: bool) -> None:
+def _show(told: _Told, code: int, folder: Path | None, *, quiet: bool) -> None:
+    from harness.run.store import FAILURES
     from harness.verdict.report import terminal
     from harness.verdict.report.counterexample import witness
 
@@ -144,6 +147,9 @@ def _show(told: _Told, code: int, *, quiet: bool) -> None:
     terminal.print_bad_events([told.bad] if told.bad else [], out)
     for finding in result.findings[:1]:
         terminal.print_lines([*witness(finding, told.trace, replay=told.command), ""], out)
+        if not told.command:
+            kept = f"it is kept in {folder / FAILURES}" if folder else "to run it again, keep it in a file or name --report DIR"
+            terminal.print_lines([f"replay: the trace came on standard input; {kept}", ""], out)
     if told.test:
         terminal.print_lines([*told.test, ""], out)
     terminal.print_verdict(code, out, reasons=reasons(result), passed="no contradiction in this trace")
@@ -243,7 +249,7 @@ def _runner(spec: EngineSpec, *, differential: bool, cold: bool) -> Callable[[Tr
 
 
 def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str, file: Path) -> tuple[Trace, Path]:
-    """Shrink a failing trace and write it beside the original, `.shrunk` in its name."""
+    """Shrink a failing trace and write it beside the original, `.shrunk` in its name; one of standard input in this folder."""
     from harness.run.execute import attempt
     from harness.trace.format import save
     from harness.trace.shrink import shrink
@@ -256,6 +262,7 @@ def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str, file: P
         return next((finding.op for finding in findings if finding.anomaly == anomaly), -1)
 
     smaller = shrink(asked, fails)
-    path = file.with_name(file.name.removesuffix(".jsonl") + ".shrunk.jsonl")
+    name = "standard-input" if str(file) == STANDARD_INPUT else file.name.removesuffix(".jsonl")
+    path = file.with_name(f"{name}.shrunk.jsonl")
     save(smaller, path)
     return smaller, path

@@ -162,6 +162,12 @@ def test_the_seed_draws_other_traces(project: Path) -> None:
     assert ids[0] == ids[1] != ids[2] and "test_random[random:random-1000003@full]" in ids[0]
 
 
+@pytest.mark.parametrize("seed", ["-1", "two"])
+def test_a_seed_that_is_none_is_a_line(project: Path, seed: str) -> None:
+    code, out = pytest_on(project, f"--cachewitness-seed={seed}", body=CLEAN)
+    assert code == 4 and f"argument --cachewitness-seed: '{seed}' is no seed; a seed is a whole number, 0 or more" in out, out
+
+
 def test_an_engine_of_ones_own_needs_no_registration(project: Path) -> None:
     body = (
         "from dataclasses import replace\nfrom harness.engines.reference import ENGINE\n\n"
@@ -192,6 +198,7 @@ def test_a_suite_that_was_named_and_did_not_run_is_no_pass() -> None:
         ({"suites": "random"}, "suites: 'random' is one name"),
         ({"engine": 3}, "engine: 3 is neither an engine's name nor an EngineKind"),
         ({"seconds": -1.0}, "seconds: -1.0 is less than 0"),
+        ({"seed": -1}, "seed: -1 is less than 0"),
     ],
 )
 def test_what_a_program_gives_wrong_is_one_line(given: dict[str, Any], said: str) -> None:

@@ -130,3 +130,16 @@ def test_every_option_that_a_hint_gives_a_command_is_one_of_it() -> None:
 def flags(command: click.Command) -> set[str]:
     options = [one for one in command.params if isinstance(one, click.Option)]
     return {"--help", "--", *(flag for one in options for flag in (*one.opts, *one.secondary_opts))}
+
+
+def test_a_pipe_breaks_no_word_of_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is as wide as its words, even if that is wider than what is printed in a pipe otherwise."""
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    out = console(pipe_width=30)
+    table = new_table(out, ["suite", "traces", "hits"])
+    table.add_row("differential-scheduler", "1,921", "16")
+    table.add_row("some other suite with a long name", "1", "2")
+    print_table(table, out)
+    head, first, *_, last = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert (head, first) == ("suite traces hits", "differential-scheduler 1,921 16")
+    assert last == "name" or (last.endswith("long name") and out.width == 30)

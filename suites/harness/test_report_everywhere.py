@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness._util import data
+from harness._util import data, reading
 from harness.checkers.anomalies import DISAGREEMENTS
 from harness.checkers.finding import Finding, Tally
 from harness.cli import invoke
@@ -57,6 +57,24 @@ def test_what_a_replay_kept_fails_again_and_is_not_cleared_away(
     assert invoke([*again, "--report", "out"]) == 4
     assert "lies in it; name another folder" in capsys.readouterr().err
     assert invoke([*again, "--report", "other"]) == 1 and told(Path("other"))[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "replay: the trace came on standard input; to run it again, keep it in a file or name --report DIR"),
+        (["--report", "out"], "replay: the trace came on standard input; it is kept in out/failures"),
+        (["--shrink"], f"replay: cachewitness replay standard-input.shrunk.jsonl --engine {FAULT}"),
+    ],
+)
+def test_no_command_names_standard_input_as_a_file(
+    options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(reading, "_standard_input", lambda: TRACE)
+    assert invoke(["replay", "-", "--engine", FAULT, *options]) == 1
+    assert said in capsys.readouterr().out.splitlines()
+    assert Path("standard-input.shrunk.jsonl").is_file() == ("--shrink" in options)
 
 
 def test_a_trace_is_told_how_it_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -84,6 +86,17 @@ def test_a_table_that_cannot_be_written_is_refused_before_anything_runs(
         assert invoke([*COMMANDS[name], "--table", str(tmp_path / path)]) == 4
         out, err = capsys.readouterr()
         assert out == "" and said in err
+
+
+@pytest.mark.parametrize("missing", ["pandas", "pyarrow"])
+def test_parquet_without_what_writes_it_is_refused_before_anything_runs(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = ModuleType("pandas")
+    for name, module in {"pandas": there, "pyarrow": None, "fastparquet": None}.items():
+        monkeypatch.setitem(sys.modules, name, None if name == missing else module)
+    assert invoke(["mutants", "--table", str(tmp_path / "t.parquet")]) == 4
+    assert f"t.parquet needs {missing}: pip install 'cachewitness[tables]'; or name a .csv" in capsys.readouterr().err
 
 
 def test_parquet_keeps_types(tmp_path: Path) -> None:

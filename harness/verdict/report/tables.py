@@ -31,30 +31,56 @@ def new_table(out: Console, columns: Sequence[str], *, numbers: bool = True, gap
 
 
 def print_table(made: Table, out: Console) -> None:
-    """Print a table; on a terminal too narrow for its words as a list, in a pipe without blanks at the ends of lines."""
+    """Print a table: on a terminal too narrow for its words as a list, in a pipe without blanks at the ends of lines.
+
+    A pipe has no width that words would have to be broken for: a table is printed as wide as they are.
+    """
     if out.is_terminal:
-        if _fits(made, out):
+        if _spread(made, out, out.width):
             out.print(made)
         else:
             _print_list(made, out)
         return
-    with out.capture() as capture:
-        out.print(made)
-    for line in capture.get().splitlines():
+    text, before = _captured(made, out), out.width
+    cells = (cell for column in made.columns for cell in (column.header, *column.cells))
+    if {word for cell in cells for word in _plain(cell).split()} - {*text.split()}:
+        out.width = max(before, sum(_least(made, out)) + _gaps(made))
+        _spread(made, out, out.width)
+        text = _captured(made, out)
+        out.width = before
+    for line in text.splitlines():
         out.print(Text(line.rstrip()), soft_wrap=True)
 
 
-def _fits(made: Table, out: Console) -> bool:
+def _captured(made: Table, out: Console) -> str:
+    with out.capture() as capture:
+        out.print(made)
+    return capture.get()
+
+
+def _spread(made: Table, out: Console, width: int) -> bool:
     """Return whether a table fits without a word being broken; if so, give its columns the widths with which it does."""
-    cells = [[column.header, *column.cells] for column in made.columns]
-    sizes = [[Measurement.get(out, out.options, cell) for cell in column] for column in cells]
-    whole = [column.no_wrap for column in made.columns]
-    least = [max(size.maximum if one else size.minimum for size in column) for one, column in zip(whole, sizes, strict=True)]
-    wanted = [max(size.maximum for size in column) - few for column, few in zip(sizes, least, strict=True)]
-    spare = out.width - sum(made.padding[index] for index in (1, 3)) * len(cells) - sum(least)
+    least = _least(made, out)
+    wanted = [max(size.maximum for size in sizes) - few for sizes, few in zip(_sizes(made, out), least, strict=True)]
+    spare = width - _gaps(made) - sum(least)
     for column, few, more in zip(made.columns, least, wanted, strict=True):
         column.width = few + min(more, spare * more // max(sum(wanted), 1)) if spare >= 0 else None
     return spare >= 0
+
+
+def _least(made: Table, out: Console) -> list[int]:
+    """Return how wide each column is at least: as its longest word, or as its longest cell if that is not folded."""
+    columns = zip(made.columns, _sizes(made, out), strict=True)
+    return [max(size.maximum if column.no_wrap else size.minimum for size in sizes) for column, sizes in columns]
+
+
+def _sizes(made: Table, out: Console) -> list[list[Measurement]]:
+    return [[Measurement.get(out, out.options, cell) for cell in (column.header, *column.cells)] for column in made.columns]
+
+
+def _gaps(made: Table) -> int:
+    """Return how many blanks are between the columns."""
+    return sum(made.padding[index] for index in (1, 3)) * len(made.columns)
 
 
 def _print_list(made: Table, out: Console) -> None:
