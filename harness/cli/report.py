@@ -104,4 +104,7 @@ def _page_of(folder: Path) -> bytes:
         raise UsageError(f"{path}: is {found.format} {found.version}; this release reads {known[0]} {known[1]}")
     if found.exit_code not in MEANINGS:
         raise UsageError(f"{path}: {found.exit_code} is no exit code of a run - at `$.exit_code`")
-    return kind.draw(found, folder / store.FAILURES)
+    try:
+        return kind.draw(found, folder / store.FAILURES)
+    except OverflowError as error:
+        raise UsageError(f"{path}: a number in it is too large ({error})") from None

@@ -162,7 +162,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["data"] = lambda film: _data(packed(film))
     environment.filters["svg"] = lambda parts: Markup("\n".join(parts))  # made by `charts`, which escapes what it is given
     environment.filters["short"] = lambda text: text if len(text) <= SHORT_MAX else f"{text[:SHORT_MAX]} …"
-    environment.filters["thousands"] = lambda number: f"{number:,.0f}"
+    environment.filters["thousands"] = lambda number: f"{number:,}" if isinstance(number, int) else f"{number:,.0f}"
     return environment
 
 

@@ -170,6 +170,18 @@ def test_a_page_is_green_only_for_a_pass(made: Any, code: int, tmp_path: Path) -
     assert ('class="verdict pass"' in page) == (code == 0) and ('class="verdict fail"' in page) == (code == 1)
 
 
+@pytest.mark.parametrize(("made", "field"), [(page_reports.consumed, "valid"), (page_reports.hunt, "witness")])
+def test_a_number_without_end_is_text_or_refused(
+    made: Any, field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a count it is shown; what is computed with it is no figure."""
+    report = re.sub(rf'"{field}":\d+', f'"{field}":1{"0" * 400}', msgspec.json.encode(made()).decode())
+    (tmp_path / "report.json").write_text(report)
+    code = invoke(["report", str(tmp_path)])
+    said = capsys.readouterr().err
+    assert (code, said) == (0, "") or (code == 4 and "report.json: a number in it is too large" in said)
+
+
 @pytest.mark.skipif(not CHROMIUM, reason="needs chromium, to see the page as a browser does")
 def test_a_browser_shows_the_film_of_a_campaign(driven_before: list[str], tmp_path: Path) -> None:
     """Without an error on its console, and not wider than a phone's screen."""
