@@ -27,7 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.vllm_coverage_files import CONNECTOR, CORE, OWN, WHY
+from benchmarks.vllm_coverage_files import CACHE, CONNECTOR, CORE, OWN, WHY
 from benchmarks.vllm_tests import prepare
 from harness import __version__
 from harness._util import pages
@@ -47,6 +47,9 @@ FAILED_LOADS = {"keys-over-a-failed-load": "", "stored-behind-a-failed-load": ",
 """Stored traces of loads that fail within their step, by what is set besides; random traces may have no time to."""
 LAYOUTS = ("full", "full-swa", "full-mamba", "full-swa-mamba", "full-mamba-unequal", "full-swa-unequal")
 """On these connectors are run, with a memory that is short and copies that take two steps."""
+
+
+TOGETHER = "the cache core, but for the schedulers"
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,7 @@ def page(given: argparse.Namespace) -> str:
         release=__version__,
         seconds=given.seconds,
         commands=[" ".join(_shown(words, given)) for words in parts(given.source, given.seconds, Path("FILE")).values()],
-        core=[_row(file, ours, own) for file in CORE if file in ours],
+        core=[_row(file, ours, own) for file in CORE if file in ours] + [_together(CACHE, ours, own)],
         connectors=[_row(file, ours, own) for file in CONNECTOR if file in ours],
         tests=[re.sub(r"=+| in [0-9.]+s.*", "", line).strip() for line in told.values()],
         never={file: groups for file, groups in never.items() if groups},
@@ -193,6 +196,15 @@ def _row(file: str, ours: dict[str, dict[str, Any]], own: dict[str, dict[str, An
     entered = [function for function in ours[file].values() if function["summary"]["covered_lines"]]
     inside, theirs = Share.of(entered), Share.of(own.get(file, {}).values())
     return [f"`{file}`", *Share.of(ours[file].values()).told(), *inside.told()[1:], *theirs.told()]
+
+
+def _together(files: Iterable[str], ours: dict[str, dict[str, Any]], own: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the row of several files at once."""
+
+    def merged(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return {TOGETHER: {f"{file} {name}": told for file in files for name, told in found.get(file, {}).items()}}
+
+    return [f"**{TOGETHER}**", *_row(TOGETHER, merged(ours), merged(own))[1:]]
 
 
 def _never(functions: dict[str, Any]) -> dict[str, list[str]]:

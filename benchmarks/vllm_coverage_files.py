@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-CORE = (
+CACHE = (
     "v1/core/block_pool.py",
     "v1/core/kv_cache_coordinator.py",
     "v1/core/kv_cache_manager.py",
     "v1/core/kv_cache_utils.py",
     "v1/core/single_type_kv_cache_manager.py",
     "v1/request.py",
-    "v1/core/sched/scheduler.py",
-    "v1/core/sched/async_scheduler.py",
 )
-"""The cache core, the requests that it hashes, and the schedulers."""
+"""The cache core and the requests that it hashes."""
+CORE = (*CACHE, "v1/core/sched/scheduler.py", "v1/core/sched/async_scheduler.py")
+"""The same, and the schedulers."""
 _CONNECTORS = "distributed/kv_transfer/kv_connector/v1"
 CONNECTOR = (
     f"{_CONNECTORS}/multi_connector.py",
