@@ -32,13 +32,21 @@ class StatusLine:
         self._next = now + (0.2 if self._terminal else self.EVERY)
         said = printable(text())
         if self._terminal:
-            said = f"\r\x1b[K{said[: shutil.get_terminal_size().columns - 1]}"
+            said = f"\r\x1b[K{_cut(said, shutil.get_terminal_size().columns - 1)}"
         click.echo(said, nl=not self._terminal, err=True)
 
     def clear(self) -> None:
         """Wipe the line of a terminal."""
         if self.shown and self._terminal:
             click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def _cut(text: str, most: int) -> str:
+    """Return as many words of a text as there is room for, of one long word its letters."""
+    if len(text) <= most:
+        return text
+    words, _, _ = text[: most - 1].rpartition(" ")
+    return f"{words} …" if words else text[:most]
 
 
 def left(seconds: float | None) -> str:

@@ -88,6 +88,19 @@ def test_a_terminal_gets_one_line_that_is_no_wider(monkeypatch: pytest.MonkeyPat
     assert err == "\r\x1b[Kx\\x1b[31m" + "y" * 10 + "\r\x1b[K"
 
 
+def test_a_terminal_that_is_too_narrow_gets_whole_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    said = []
+    for columns in range(8, 22):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        StatusLine(at_once=True).tell(lambda: "fuzz: 4 traces, 7 s")
+        said.append(capsys.readouterr().err.removeprefix("\r\x1b[K"))
+        assert len(said[-1]) < columns
+    assert [*dict.fromkeys(said)] == ["fuzz: …", "fuzz: 4 …", "fuzz: 4 traces, …", "fuzz: 4 traces, 7 s"]
+
+
 def test_a_file_gets_no_line_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["run", "--layout", "full", "--suite", "invariants", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
