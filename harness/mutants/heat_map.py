@@ -17,6 +17,8 @@ INVARIANTS = DETECTORS[0]
 CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 26, 24, 290, 200
 WORDS_MAX = 32
 """Letters of a mechanism beside its row, of which a reader of small screens has room for few; the rest is shown by hovering."""
+WIDTH_MIN = 460
+"""What the headline needs."""
 SHADES = 8
 NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
 LIGHT, DARK = ((226, 236, 246), (16, 66, 120)), ((24, 44, 66), (126, 186, 245))
@@ -57,7 +59,7 @@ def _drawn(seen: Faults, of: Mapping[str, Sequence[str]]) -> str:
     named = {name for found in seen.values() for name in found}
     columns = [*sorted(named - {*DETECTORS}), *(detector for detector in DETECTORS if detector in named)]
     rows = [letter for letter in GROUPS if of.get(letter)]
-    width, height = LEFT + CELL_WIDTH * len(columns) + 60, TOP + CELL_HEIGHT * len(rows) + 16
+    width, height = max(WIDTH_MIN, LEFT + CELL_WIDTH * len(columns) + 60), TOP + CELL_HEIGHT * len(rows) + 16
     title = f"{sum(map(len, of.values()))} seeded faults by mechanism, and how many of them each checker or detector sees"
     parts = [
         f'<svg {NAMESPACE} width="{width}" height="{height}" viewBox="0 0 {width} {height}" '

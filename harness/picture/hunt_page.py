@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from shlex import quote
 from typing import NamedTuple
 
 from harness.engines.faults import all_mutants
@@ -68,12 +69,13 @@ def _meaning(hunt: Hunt, made: Matrix) -> str:
 
 def _survivor(row: Row) -> Survivor:
     planted = all_mutants().get(row.mutant)
-    policy = f" --policy {row.policy}" if row.policy != DEFAULT_POLICY else ""
+    policy = f" --policy {quote(row.policy)}" if row.policy != DEFAULT_POLICY else ""
+    faulty = f"{planted.engine if planted else 'reference'}:mutant={row.mutant}"
     return Survivor(
         row,
         planted.summary if planted else "",
         planted.mirrors if planted else "",
         page.survived(row),
-        f"cachewitness mutants --mutant {row.mutant} --budget {LONGER * BUDGET}",
-        f"cachewitness run --engine {planted.engine if planted else 'reference'}:mutant={row.mutant}{policy}",
+        f"cachewitness mutants --mutant {quote(row.mutant)} --budget {LONGER * BUDGET}",
+        f"cachewitness run --engine {quote(faulty)}{policy}",
     )

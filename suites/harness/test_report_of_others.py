@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -50,6 +51,13 @@ def test_survivors_come_first_with_what_to_do(tmp_path: Path) -> None:
     assert text.index("torch is missing") < text.index(command)
     rows = [page_reports.row("a", killed=False, detectors={}), page_reports.row("b", not_run="gone", detectors={})]
     assert "survived" not in heat_map.of_rows(rows) and "1 seeded faults" in heat_map.of_rows(rows)
+
+
+def test_a_command_of_the_page_is_one_command(tmp_path: Path) -> None:
+    """Whatever a report of somebody else calls a fault."""
+    text = html.unescape(_drawn(page_reports.hunt("a; b"), tmp_path))
+    assert "cachewitness mutants --mutant 'a; b-1' --budget 600" in text
+    assert "cachewitness run --engine 'reference:mutant=a; b-1'" in text
 
 
 def test_a_hunt_that_was_interrupted_names_whose_turn_did_not_come(tmp_path: Path) -> None:
