@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
     from harness.history.events import Header
     from harness.verdict.expected import Entry, Expectations
     from harness.verdict.result import Result
+
+COLLECTED_AFTER = 50_000
+"""So many objects come before Python looks for cycles among them: judging a history makes many objects, and hardly a cycle."""
 
 
 @click.command()
@@ -40,7 +46,8 @@ def check(file: Path, expected: Path | None, strict_expected: bool, folder: Path
     if folder:
         store.ready_folder(folder, "--report")
     header, events = validate.read(file)
-    result = execute.judge(header, (event for _, event in events))
+    with _seldom_collected():
+        result = execute.judge(header, (event for _, event in events))
     finding, entry = known.weigh(f"check:{file.name}@{header.engine}", result.findings) or (None, None)
     code, told = _verdict(result, known, entry)
     pages, problems = _page(file, folder, result, (code, "; ".join(told if expected else [])))
@@ -57,6 +64,16 @@ def check(file: Path, expected: Path | None, strict_expected: bool, folder: Path
         terminal.print_lines([*witness_of_history(finding, validate.read(file)[1], str(file)), ""], out)
     terminal.print_verdict(code, out, reasons=told, passed="no contradiction in this history")
     return finish(code, pages, problems, quiet=quiet)
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(COLLECTED_AFTER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _page(file: Path, folder: Path | None, result: Result, weighed: tuple[int, str]) -> tuple[dict[Path, bytes], list[str]]:

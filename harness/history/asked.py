@@ -24,8 +24,9 @@ from harness.history.events import (
     Version,
 )
 from harness.history.nonsense import Nonsense
+from harness.history.texts import Texts
 from harness.history.well_formed import WellFormedness
-from harness.trace.format import Abort, Extend, Finish, Op, Reset, Step, Submit, UpdateWeights, length_of, segments
+from harness.trace.format import Abort, Extend, Finish, Op, Reset, Step, Submit, UpdateWeights, length_of
 
 _ANSWERS = frozenset((Aborted, Accept, Extended, Finished, Hit, Preempted, ResetDone, StepBegin, Submitted, Version))
 """Events that answer what was asked."""
@@ -164,73 +165,3 @@ def check_submit(op: Submit, submits: list[Submitted]) -> None:
             )
     if len(event.tokens) != length_of(op.prompt):
         raise Nonsense(f"{len(event.tokens)} tokens of {op.r!r} - at `$.tokens`; the prompt has {length_of(op.prompt)}")
-
-
-class Texts:
-    """Sees that equal segments are equal tokens, and different ones are different: what is shared is the trace's to say."""
-
-    def __init__(self) -> None:
-        self._met: dict[tuple[str, int, int], list[int]] = {}
-        """Segments that came already."""
-        self._tokens: dict[str, dict[int, int]] = {}
-        """By text: the token at each position."""
-        self._place_of: dict[int, tuple[str, int]] = {}
-        self._stream: dict[str, tuple[str, int]] = {}
-        """By request: the text that it generates, and how long its prompt is."""
-
-    def submit(self, op: Submit, tokens: list[int]) -> None:
-        """Take in the tokens of a prompt. Raises Nonsense if a place of a text is another token than before."""
-        self._stream[op.r] = op.stream or f"@{op.r}", len(tokens)
-        self._read(op.r, op.prompt, tokens)
-
-    def extend(self, op: Extend, event: Extended) -> None:
-        """Take in more input of a session. Raises Nonsense if it is not what was asked for, or as `submit`."""
-        if len(event.tokens) != length_of(op.prompt):
-            raise Nonsense(f"{len(event.tokens)} tokens of {op.r!r} - at `$.tokens`; its input has {length_of(op.prompt)}")
-        self._read(op.r, op.prompt, event.tokens)
-        self._stream[op.r] = self._stream[op.r][0], event.keep + len(event.tokens)
-
-    def _read(self, r: str, prompt: str, tokens: list[int]) -> None:
-        stop = 0
-        for segment in segments(prompt):
-            text, first, count = segment
-            start, stop = stop, stop + count
-            said = tokens[start:stop]
-            if self._met.get(segment) != said:
-                self._learn_segment(r, text, first, said)
-                self._met[segment] = said
-
-    def _learn_segment(self, r: str, text: str, first: int, said: list[int]) -> None:
-        known, new = self._tokens.setdefault(text, {}), dict(enumerate(said, first))
-        places = {token: (text, position) for position, token in new.items()}
-        if len(places) < len(said) or any(new[at] != known[at] for at in known.keys() & new.keys()):
-            for position, token in new.items():
-                self._learn(r, text, position, token, alone=True)
-        for token in self._place_of.keys() & places.keys():
-            self._learn(r, *places[token], token, alone=True)
-        known |= new
-        self._place_of |= places
-
-    def prompt_tokens(self, r: str) -> int:
-        """Return the length of a request's prompt."""
-        return self._stream[r][1]
-
-    def accept(self, event: Accept) -> None:
-        """Take in what a request generated. Raises Nonsense as `submit`; two texts may generate the same token."""
-        text, prompt = self._stream[event.r]
-        first = event.upto - len(event.tokens) - prompt
-        if first < 0:
-            raise Nonsense(f"{event.upto} - at `$.upto`; {event.r!r} has a prompt of {prompt} tokens, which stays as it is")
-        for position, token in enumerate(event.tokens, first):
-            self._learn(event.r, text, position, token, alone=False)
-
-    def _learn(self, r: str, text: str, position: int, token: int, *, alone: bool) -> None:
-        """Take in one token; `alone`: no other place may have it."""
-        before = self._tokens.setdefault(text, {}).setdefault(position, token)
-        other = self._place_of.setdefault(token, (text, position))
-        if before == token and (other == (text, position) or not alone):
-            return
-        said = f"token {token} of {r!r} for {text}[{position}] - at `$.tokens`"
-        if before != token:
-            raise Nonsense(f"{said}; it was {before} before: equal segments are equal tokens")
-        raise Nonsense(f"{said}; that is {other[0]}[{other[1]}] already: different segments are different tokens")
