@@ -95,7 +95,8 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def driven_before(run_of: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Have a campaign come to what it came to before; return its command."""
     result, folder = run_of
-    monkeypatch.setattr("harness.fleet.driver.Driver.run", lambda self: result)
+    driver = type("Driven", (), {"__init__": lambda self, *_: None, "run": lambda self: result})
+    monkeypatch.setattr("harness.fleet.driver.Driver", driver)
     return ["campaign", str(folder / "campaign.toml"), "--workers", "1", "--traces", str(folder / "traces")]
 
 
@@ -139,7 +140,7 @@ def test_a_folder_that_cannot_be_written_to_ends_it_before_anything_runs(
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("it runs")
 
-    for place in ("harness.fleet.driver.Driver.run", "harness.mutants.matrix.run", "harness.vectors.consume.consume"):
+    for place in ("harness.fleet.driver.Driver", "harness.mutants.matrix.run", "harness.vectors.consume.consume"):
         monkeypatch.setattr(place, never)
     (tmp_path / "file").write_text("")
     command = driven_before if drawn.startswith("campaign") else COMMANDS[drawn]

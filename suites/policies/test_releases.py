@@ -99,4 +99,4 @@ def test_an_unknown_option_of_a_plan_is_told_the_options_of_that_plan(system: st
 
 def test_a_mistyped_option_of_any_command_is_told_the_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     error = said(capsys, "consume", tmp_path, "--layoot", "x", code=EXIT_USAGE)
-    assert "known are --engine, --release, --quiet" in error
+    assert "known are --engine, --release, --report, --quiet" in error
