@@ -7,10 +7,12 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing.context import BaseContext
+from types import FrameType
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -57,7 +59,35 @@ def context(method: str | None = None) -> BaseContext:
 
 def started(count: int, begin: Callable[..., object] | None, *given: Any, method: str | None) -> ProcessPoolExecutor:
     """Return such a pool; whoever has it ends it."""
-    return ProcessPoolExecutor(count, mp_context=context(method), initializer=_begin, initargs=(os.getpid(), begin, given))
+    return _Pool(count, mp_context=context(method), initializer=_begin, initargs=(os.getpid(), begin, given))
+
+
+class _Pool(ProcessPoolExecutor):
+    """A pool that Ctrl-C does not reach while its processes are started, but right behind that.
+
+    Python forgets an exception that is raised in what it calls around a fork, so the command would go on.
+    """
+
+    def _start_executor_manager_thread(self) -> None:
+        if self._executor_manager_thread is None:
+            with _later():
+                super()._start_executor_manager_thread()
+
+
+@contextmanager
+def _later() -> Iterator[None]:
+    """Put Ctrl-C off until the block has ended. Signals are the main thread's; in another one nothing is put off."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came and callable(handler):
+            handler(*came[0])
 
 
 def end(pool: ProcessPoolExecutor) -> None:

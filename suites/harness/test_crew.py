@@ -120,6 +120,29 @@ def test_processes_that_are_ended_while_they_tell_a_result_hold_nobody_up() -> N
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
 
 
+INTERRUPTED_AT_A_FORK = """
+import os, signal
+from harness._util import workers
+
+os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))
+try:
+    with workers.workers(2, method="fork") as pool:
+        pool.submit(abs, -1).result()
+    print("went on")
+except KeyboardInterrupt:
+    print("ended", signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
+@pytest.mark.skipif(not possible(), reason="processes are not copied here")
+def test_ctrl_c_while_processes_are_started_is_not_lost() -> None:
+    """Python forgets what is raised around a fork."""
+    surroundings = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-P", "-c", INTERRUPTED_AT_A_FORK]
+    done = subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended True\n", "")
+
+
 OTHERWISE = """
 import multiprocessing, sys
 from harness.cli import invoke
