@@ -59,8 +59,9 @@ def test_a_clean_release_passes_and_is_not_idle(configuration: Configuration) ->
         result = run(configuration, seed)
         assert [finding.sentence for finding in result.findings] == []
         activity.add(result.activity)
-    assert min(activity.hits, activity.evictions, activity.preemptions) > 0
     options = configuration.options
+    cached = [activity.hits, activity.evictions] if options.get("enable_caching", True) else []
+    assert min([*cached, activity.preemptions]) > 0
     assert bool(activity.overlapped_steps) == bool(options.get("async_depth"))
     drafting = bool(options.get("num_speculative_tokens") or options.get("use_eagle"))
     assert (0 < activity.drafts_accepted < activity.drafts) if drafting else not activity.drafts
