@@ -82,9 +82,9 @@ def drawn_or_told(target: Path, draw: Callable[[], bytes]) -> tuple[dict[Path, b
 
 
 def drawn(code: int, folder: Path | None, document: object, draw: Callable[[Path], bytes], problems: Sequence[str] = ()) -> int:
-    """Write a document and its page into the folder, and return the exit code, which stays as it is if there is no page.
+    """Write a document and its page into the folder, and return the exit code; no pass outlives a file that is missing.
 
-    `problems` are what the page lacks, a line for each. A document that cannot be written is missing, which no pass outlives.
+    `problems` are what the page lacks, a line for each.
     """
     from harness._util.indented import indented
     from harness._util.lines import one_line
@@ -94,6 +94,6 @@ def drawn(code: int, folder: Path | None, document: object, draw: Callable[[Path
     if folder is None:
         return code
     page, lines = drawn_or_told(folder / store.PAGE, lambda: draw(folder))
-    for line in (*problems, *lines):
+    for line in problems:
         click.echo(f"cachewitness: {one_line(line)}", err=True)
-    return finish(code, {folder / store.REPORT: indented(document), **page}, [], quiet=True)
+    return finish(code, {folder / store.REPORT: indented(document), **page}, lines, quiet=True)

@@ -191,16 +191,15 @@ def score(**options: Any) -> int:
     frames.write(outcome, engine.name, options["seed"], folder)
     files.write(folder / answer_store.REPORT, [content])
     told.deliver(whole, content, folder)
-    _draw(whole, folder)
-    return whole.exit_code
+    return _draw(whole, folder)
 
 
-def _draw(whole: Document, folder: Path) -> None:
-    """Write the page of the score, or say why there is none, which leaves the exit code as it is."""
+def _draw(whole: Document, folder: Path) -> int:
+    """Write the page of the score, or say why there is none, and return the exit code."""
     from harness.picture import score_page
     from harness.run import store
 
-    finish(whole.exit_code, *drawn_or_told(folder / store.PAGE, lambda: score_page.of_score(whole)), quiet=True)
+    return finish(whole.exit_code, *drawn_or_told(folder / store.PAGE, lambda: score_page.of_score(whole)), quiet=True)
 
 
 def _debug(error: Exception) -> None:

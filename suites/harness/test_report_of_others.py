@@ -123,12 +123,12 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("drawn", COMMANDS)
-def test_a_page_that_cannot_be_drawn_is_a_line_and_no_other_exit_code(
+def test_a_page_that_cannot_be_drawn_is_a_line_and_takes_the_verdict_from_nobody(
     drawn: str, driven_before: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = driven_before if drawn.startswith("campaign") else COMMANDS[drawn]
     monkeypatch.setattr(f"harness.picture.{drawn}", lambda *_: {}["no"])
-    assert invoke([*command, "--report", str(tmp_path)]) == (1 if command is driven_before else 0)
+    assert invoke([*command, "--report", str(tmp_path)]) == (1 if command is driven_before else 4)
     assert "report.html: cannot be drawn: KeyError: 'no'\n" in capsys.readouterr().err
     assert (tmp_path / "report.json").is_file() and not (tmp_path / "report.html").exists()
 
