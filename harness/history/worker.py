@@ -132,7 +132,7 @@ class Worker:
             self._prompts[r] = tokens
 
     def _read_tokens(self, group: Group, run: Run, step: int) -> Iterable[Read]:
-        prompt = self._prompts[run.r] if self._prompts is not None else 0
+        prompt = self._prompts.get(run.r, 0) if self._prompts else 0
         for start, stop in spans_read(group, run.start, run.stop, prompt):
             pages = _pages(run.tables[group.id], *columns(group, start, stop))
             yield Read(pool=group.pool, group=group.id, pages=pages, r=run.r, start=start, stop=stop, step=step)

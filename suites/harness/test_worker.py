@@ -234,3 +234,9 @@ def test_a_step_ends_once() -> None:
     """An end without a beginning executes nothing."""
     events = parse(HYBRID + "end 4\n").events
     assert isinstance(events[-1], StepEnd) and len(events) == 3
+
+
+def test_a_run_of_nobody_is_left_to_who_follows_the_events() -> None:
+    """An engine may name a request that nobody submitted; the worker passes it on, and the validator refuses it."""
+    group = Group(0, "full", 4, answer_window=2)
+    assert [event for event in _executed(group, 0, 3, [1]) if isinstance(event, Read)]
