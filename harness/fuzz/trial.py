@@ -24,7 +24,7 @@ from harness.trace.capabilities import lacking, within
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
 from harness.trace.generate import write, write_gallery
-from harness.trace.source import Seeded
+from harness.trace.source import Seeded, Source
 from harness.verdict.result import UNCOUNTED, Activity
 
 LENGTHS = (30, 60, 60, 120)
@@ -50,10 +50,13 @@ class Plan:
 
         Raises UsageError if the policy refuses what the user chose.
         """
-        source = Seeded(f"{self.stream}/{self.seed}/{number}")
+        return self.drawn(Seeded(f"{self.stream}/{self.seed}/{number}"), f"fuzz-{self.seed}-{number}")
+
+    def drawn(self, source: Source, name: str) -> tuple[Configuration, Trace]:
+        """Return the configuration and the trace that these choices make. Raises UsageError as `draw` does."""
         height = source.choice(self.heights)
         configuration = draw(source, self.policy, height, self.chosen)
-        shape, name = configuration.shape(height), f"fuzz-{self.seed}-{number}"
+        shape = configuration.shape(height)
         if source.chance(self.galleries):
             trace = write_gallery(shape, source, name=name)
         else:

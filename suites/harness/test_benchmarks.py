@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -10,13 +12,16 @@ import pytest
 from benchmarks import workload
 from benchmarks.bare import Bare
 from benchmarks.conversations import KINDS, Loop, Plan, Served
+from benchmarks.learning import CAP, Choices, Corpus, hardest
 from benchmarks.retention_page import RunOf, agreement
 from harness._util.chart import LINES, Area, Curves, curves, stacked, thinned
 from harness.engines.registry import parse
 from harness.history.events import Counts, StepBegin
 from harness.run.execute import drive
 from harness.trace import layouts
+from harness.trace.configurations import Configuration
 from harness.trace.format import Finish, Step, Submit, Trace, TraceHeader
+from harness.trace.generate import write
 
 PLAN = Plan(talkers=3, turns=3, running=2, system=32, words=12, thoughts=32, answer=20, chunk=16)
 PAGES = 61
@@ -123,3 +128,30 @@ def test_charts_are_well_formed_and_thinning_keeps_the_mean() -> None:
     drawn = curves([Curves("a & b", ["1", "2"], {f"line {index}": [0.5, 1.0] for index in range(len(LINES))})])
     assert len(ElementTree.fromstring(drawn).findall("{*}polyline")) == len(LINES)
     assert thinned(samples, 2) == [(pytest.approx(0.2), [2, 8, 0, 0, 0]), (pytest.approx(0.7), [7, 3, 0, 0, 0])]
+
+
+def test_choices_that_are_replayed_make_the_same_trace() -> None:
+    """The corpus of a search that learns holds choices and not traces."""
+    shape = Configuration(layouts.load("full-mamba")).shape("manager")
+    first = Choices([], random.Random(1))
+    trace = write(shape, first, withdraw=False, operations=30, name="t")
+    again = Choices(first.made, random.Random(2))
+    assert write(shape, again, withdraw=False, operations=30, name="t") == trace and again.made == first.made
+    other = Choices(first.made[: len(first.made) // 2], random.Random(2))
+    assert write(shape, other, withdraw=False, operations=30, name="t") != trace
+
+
+def test_a_corpus_keeps_what_is_new_and_takes_what_is_rare_more_often() -> None:
+    corpus = Corpus(random.Random(0))
+    assert corpus.propose() == []
+    corpus.learn([0.25] * 8, {"common"})
+    corpus.learn([0.5] * 8, {"common"})
+    corpus.learn([0.75] * 8, {"common", "rare"})
+    for _ in range(50):
+        corpus.learn([0.5] * 8, {"common"})
+    taken = Counter(choice for _ in range(400) for choice in corpus.propose())
+    assert taken[0.75] > 5 * taken[0.25] > 0 and not taken[0.5]
+
+
+def test_the_hardest_faults_are_those_that_are_found_last() -> None:
+    assert hardest({"b": [1, 9, 2], "a": [5, 1, 5], "c": [CAP]}) == ["c", "a", "b"]
