@@ -10,7 +10,7 @@ from harness._util import pages
 from harness._util.chart import Curves, curves
 
 BLIND = "blind"
-POINTS = 12
+POINTS = 9
 
 
 def write(known: Mapping[str, Mapping[str, Sequence[int]]], faults: Sequence[str], cap: int) -> tuple[str, str]:
@@ -43,8 +43,8 @@ def write(known: Mapping[str, Mapping[str, Sequence[int]]], faults: Sequence[str
     )
     limits = [round(cap * (2.0 ** (step - POINTS + 1))) for step in range(POINTS)]
     found = {way: [_share(counts_of(counts), limit) for limit in limits] for way, counts in ways.items()}
-    title = "Share of faults and seeds that are found, by operations"
-    return text, curves([Curves(title, [f"{limit:,}" for limit in limits], found)])
+    title = "Share of faults and seeds that are found, by 1,000 operations"
+    return text, curves([Curves(title, [f"{limit / 1000:.3g}" for limit in limits], found)])
 
 
 def counts_of(counts: Mapping[str, Sequence[int]]) -> list[Sequence[int]]:
