@@ -105,6 +105,8 @@ def test_groups_and_pools_are_those_that_vllm_sizes() -> None:
         ({"engine": "hisparse=eager,connector=simple"}, "hisparse is not driven with connector"),
         ({"height": "manager"}, "hisparse is run at scheduler height"),
         ({"num_speculative_tokens": 2}, "not driven with drafts"),
+        ({"rswa_window": 8}, "'rswa_window': HiSparse is not driven with it"),
+        ({"prefill_checkpoints": 1}, "'prefill_checkpoints': HiSparse is not driven with it"),
     ],
 )
 def test_what_is_not_driven_is_one_line(asked: dict[str, Any], told: str) -> None:

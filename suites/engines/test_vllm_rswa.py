@@ -49,6 +49,13 @@ def test_blocks_between_the_prompt_and_the_window_are_given_back_and_not_read(ca
     assert last == [(0, 20), (79 - WINDOW, 79)]
 
 
+def test_only_groups_whose_layers_have_the_window_are_said_to_have_it() -> None:
+    options = {"rswa_window": WINDOW}
+    header = TraceHeader("t", layouts.load("full-swa-mamba"), 40, height="scheduler", options=options)
+    described = parse(f"vllm:source={SOURCE}").open(header).describe()
+    assert [group.answer_window for group in described.groups] == [WINDOW, 0, 0]
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_block_that_is_given_back_early_is_found(fault: str) -> None:
     assert tell(answer(60), window=24).findings == []

@@ -83,6 +83,8 @@ def test_a_fault_in_what_builds_the_scheduler_is_computed_too() -> None:
         ("full", "scheduler", {"tier_pages": 8}, {"connector": "simple"}, "behind a connector"),
         ("full", "scheduler", {"num_speculative_tokens": 2, "async_depth": 1}, {}, "without steps in flight"),
         ("full-mamba", "scheduler", {"num_speculative_tokens": 2}, {}, "over attention alone"),
+        ("full-mamba", "scheduler", {"prefill_checkpoints": 1}, {}, "saves no states within a chunk"),
+        ("full", "scheduler", {"rswa_window": 8}, {}, "reads whole answers"),
     ],
 )
 def test_what_is_not_computed_is_refused_in_one_line(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ from harness.engines.real_vllm.declared import interval_of, rules_of
 from harness.engines.real_vllm.engine_config import build_scheduler, check_depth, engine_config, model_runner, most_drafts
 from harness.engines.real_vllm.prefill_checkpoints import PrefillCheckpoints, with_checkpoints
 from harness.engines.real_vllm.request_options import request_options
-from harness.engines.real_vllm.rswa import answer_window
+from harness.engines.real_vllm.rswa import answer_windows
 from harness.engines.real_vllm.scheduler import RealScheduler
 from harness.engines.real_vllm.sizing import size
 from harness.engines.real_vllm.source import Source, variable
@@ -76,9 +76,8 @@ def manager_engine(header: TraceHeader, options: Options, source: Source, sized:
         chunk_split(source, header, options, core, sizes),
         options.scheduler_reserve_full_isl,
     )
-    return Assembled(
-        described_by(header, options, source, rules_of(header, options, source, core, sizes, interval)), adapter, clock
-    )
+    rules = rules_of(header, options, source, core, sizes, interval)
+    return Assembled(described_by(header, options, source, rules, answer_windows(config)), adapter, clock)
 
 
 def scheduler_engine(
@@ -119,7 +118,7 @@ def scheduler_engine(
     new_request = timed.new_requests(request_maker(source, sizes[1], options, full=full))
     rules = replace(rules_of(header, options, source, core, sizes, interval), stats=True)
     rules = replace(rules, alignment=getattr(config, "cache_hit_alignment_tokens", None) or rules.alignment)
-    described = described_by(header, options, source, rules)
+    described = described_by(header, options, source, rules, answer_windows(config))
     able = [name for name in special.capabilities if connector is None or name != "session"]
     described = replace(described, capabilities=[*described.capabilities, *able])
     worker = worker_of(source, scheduler, config, options)
@@ -139,12 +138,13 @@ def scheduler_engine(
     return Assembled(described, adapter, clock)
 
 
-def described_by(header: TraceHeader, options: Options, source: Source, rules: Rules) -> Header:
-    """Return what vLLM declares; the block of a ring is as long as the model, and full attention may have a window."""
+def described_by(header: TraceHeader, options: Options, source: Source, rules: Rules, windows: Sequence[int] = ()) -> Header:
+    """Return what vLLM declares; the block of a ring is as long as the model. `windows` are those over answers, by group."""
     described, length = describe(header, "vllm", source.version, rules, options), options.max_model_len
-    pairs, window = zip(described.groups, header.layout.groups, strict=True), answer_window(header)
+    pairs = zip(described.groups, header.layout.groups, strict=True)
     groups = [replace(group, block_size=length) if is_ring(spec) else group for group, spec in pairs]
-    groups = [replace(group, answer_window=window) if group.kind == "full" else group for group in groups]
+    for index, window in enumerate(windows):
+        groups[index] = replace(groups[index], answer_window=window)
     return replace(described, groups=groups)
 
 

@@ -21,6 +21,8 @@ from reference_impl.vllm_extended.config import Options
 
 NOT_RUN = ("session",)
 """What vLLM's scheduler is driven with, and the tensors are not."""
+UNKNOWN = {"prefill_checkpoints": "saves no states within a chunk", "rswa_window": "reads whole answers"}
+"""Options of layers that the tensors' model has not."""
 
 
 class OnTensors(ToyEngine):
@@ -54,10 +56,9 @@ def check(trace: TraceHeader, asked: Options, given: Mapping[str, str]) -> None:
         )
     if given.get("connector"):
         raise UsageError("--engine: tensors behind a connector are not computed; leave out one of the two")
-    if trace.options.get("prefill_checkpoints"):
-        raise UsageError(
-            "option 'prefill_checkpoints': the tensors' model saves no states within a chunk; leave one of the two out"
-        )
+    for name, what in UNKNOWN.items():
+        if trace.options.get(name):
+            raise UsageError(f"option {name!r}: the tensors' model {what}; leave one of the two out")
     recurrent = any(group.kind == "recurrent" for group in trace.layout.groups)
     if most_drafts(asked) and (asked.async_depth or recurrent):
         raise UsageError("--engine: tensors: drafts are computed without steps in flight and over attention alone")

@@ -20,9 +20,9 @@ from harness.trace.format import TraceHeader
 OPTION = "rswa_window"
 
 
-def answer_window(header: TraceHeader) -> int:
-    """Return the window over answers that a trace asks for, in tokens, the query included; 0: there is none."""
-    return request_options(header).rswa_window
+def answer_windows(kv_cache_config: Any) -> list[int]:
+    """Return by group the window over answers that its layers have, in tokens, the query included; 0: they have none."""
+    return [getattr(group.kv_cache_spec, OPTION, 0) for group in kv_cache_config.kv_cache_groups]
 
 
 def windowed(source: Source, specs: list[Any], header: TraceHeader) -> list[Any]:
@@ -30,7 +30,7 @@ def windowed(source: Source, specs: list[Any], header: TraceHeader) -> list[Any]
 
     Raises UsageError if there is no full attention, or such as has no window: of latent vectors, say.
     """
-    window = answer_window(header)
+    window = request_options(header).rswa_window
     if not window:
         return specs
     plain = source.interface.FullAttentionSpec

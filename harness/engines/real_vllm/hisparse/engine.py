@@ -28,6 +28,8 @@ WAYS = ("eager", "lazy")
 """When decoded rows go to the host: in their step (vLLM's default), or when their block is full."""
 SINCE = (0, 33)
 """The oldest release that has HiSparse."""
+UNKNOWN = ("prefill_checkpoints", "rswa_window")
+"""Options of layers that no model with HiSparse has."""
 ROWS_TO_SPARE = 8
 """So many more requests than run have a row in the worker: who is preempted or ends leaves with the next step."""
 
@@ -77,5 +79,7 @@ def _refuse(header: TraceHeader, options: Options, source: Source) -> None:
         raise UsageError(f"vLLM {source.version}: it has HiSparse from {SINCE[0]}.{SINCE[1]} on; leave hisparse out")
     if options.num_speculative_tokens or options.use_eagle:
         raise UsageError("option 'num_speculative_tokens': HiSparse is not driven with drafts; leave it out")
+    for name in (name for name in UNKNOWN if header.options.get(name)):
+        raise UsageError(f"option {name!r}: HiSparse is not driven with it; leave one of the two out")
     if not options.scheduler_reserve_full_isl:
         raise UsageError("option 'scheduler_reserve_full_isl': vLLM refuses HiSparse without it; leave it on")
