@@ -127,6 +127,8 @@ def keep_as(folder: Path, name: str, asked: trace.Trace, ran: Callable[[], Resul
         return stored, f"{folder}: cannot be written to ({error.strerror})"
     except UsageError as error:
         return stored, str(error)
+    except Exception as error:  # the engine runs once more, and what it does then takes the verdict from nobody
+        return stored, f"it cannot be run again: {type(error).__name__}: {error}"
     stored.history = str(happened)
     return stored, ""
 

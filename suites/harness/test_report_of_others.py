@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from harness.cli import invoke
+from harness.engines.failure import OwnMistake
 from harness.fleet.perform import perform
 from harness.mutants import heat_map
 from harness.vectors import store as vectors
@@ -74,6 +75,21 @@ def test_wrong_answers_are_beside_the_right_ones_and_traces_step_by_step(tmp_pat
     films = [json.loads(one) for one in re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)]
     assert len(films) == len(list((tmp_path / "failures").glob("*.history.jsonl"))) > 1
     assert any(frame["failing"] for film in films for frame in film["frames"])
+
+
+def test_an_engine_that_breaks_when_it_runs_again_takes_the_verdict_from_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page wants the history of a wrong answer, for which the engine runs once more."""
+
+    def broken(*_: Any) -> Any:
+        raise OwnMistake("the adapter has lost its pool")
+
+    monkeypatch.setattr("harness.vectors.document.lived", broken)
+    assert invoke(["consume", str(LIVES), "--engine", FAULT, "--quiet", "--report", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert "it cannot be run again: OwnMistake: the adapter has lost its pool" in printed.err and "failed: " in printed.out
+    assert "its history was not stored" in told(tmp_path, 1)
 
 
 def test_vectors_that_cannot_be_asked_are_said_not_to_be_run(tmp_path: Path) -> None:
