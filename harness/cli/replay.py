@@ -236,16 +236,13 @@ def _missing(spec: EngineSpec, asked: Trace, file: Path) -> str:
 
 
 def _runner(spec: EngineSpec, *, differential: bool, cold: bool) -> Callable[[Trace], Result]:
-    from harness.run.answers import runs
-    from harness.run.lockstep import lockstep
+    from harness.run.store import runner
 
     if cold:
         from harness.cold.judge import judged
 
         return lambda asked: judged(asked, spec.open(asked.header), spec)
-    if differential:
-        return lambda asked: lockstep(asked, spec.open(asked.header))
-    return lambda asked: runs(asked, spec)
+    return runner(spec, differential=differential)
 
 
 def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str, file: Path) -> tuple[Trace, Path]:

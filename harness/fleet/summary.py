@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from harness._util.errors import UsageError
-from harness.engines.registry import EngineSpec
 from harness.fleet.database import told
 from harness.fleet.driver import Result, Settings
 from harness.fleet.held import package
 from harness.fleet.store import Store, opened
 from harness.fleet.totals import Distinct, Subject
-from harness.run.answers import runs
-from harness.run.execute import attempt
 from harness.run.lockstep import NAME as DIFFERENTIAL
-from harness.run.lockstep import lockstep
-from harness.run.store import keep_as, replay_command
+from harness.run.store import keep_as, replay_command, runner
 from harness.trace import format as traces
-from harness.trace.format import Trace
 from harness.verdict.compared import NAME as COLD
-from harness.verdict.result import Result as Happened
 from harness.verdict.summary import NotRun, Stored
 
 FORMAT, VERSION = "cachewitness.campaign", 1
@@ -224,11 +219,7 @@ def keep(result: Result, settings: Settings, whole: Document, folder: Path, most
         except UsageError as error:
             problems.append(f"{row.signature}: {error}")
             continue
-        paired = row.checker == DIFFERENTIAL
-
-        def ran(small: Trace = small, spec: EngineSpec = spec, paired: bool = paired) -> Happened:
-            return attempt(lambda: lockstep(small, spec.open(small.header)) if paired else runs(small, spec))[0]
-
+        ran = partial(runner(spec, differential=row.checker == DIFFERENTIAL), small)
         row.stored, problem = keep_as(folder, f"{row.signature}-{row.anomaly}", small, ran, row.replay)
         problems += [f"{row.signature}: {problem}"] if problem else []
     return problems

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from shlex import quote
@@ -95,11 +96,8 @@ class Keeper:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self.stored[failure.id] = after = _keep(failure, self._engine, self._folder, whole=final and self._everything)
-        except OSError as error:
-            self.problems.append(f"{self._folder}: cannot be written to ({error.strerror})")
-            return
-        except UsageError as error:
-            self.problems.append(str(error))
+        except Exception as error:
+            self.problems.append(_missing(self._folder, error))
             return
         for path in {before.trace, before.output} - {after.trace, after.output} if before else ():
             if path:
@@ -122,15 +120,23 @@ def keep_as(folder: Path, name: str, asked: trace.Trace, ran: Callable[[], Resul
     try:
         folder.mkdir(parents=True, exist_ok=True)
         trace.save(asked, path)
-        history.save(ran().history, happened)
-    except OSError as error:
-        return stored, f"{folder}: cannot be written to ({error.strerror})"
-    except UsageError as error:
-        return stored, str(error)
-    except Exception as error:  # the engine runs once more, and what it does then takes the verdict from nobody
-        return stored, f"it cannot be run again: {type(error).__name__}: {error}"
+        history.save(attempt(ran)[0].history, happened)
+    except Exception as error:
+        return stored, _missing(folder, error)
     stored.history = str(happened)
     return stored, ""
+
+
+def _missing(folder: Path, error: Exception) -> str:
+    """Return why a file of a failure is missing. The engine runs once more for it: what that comes to ends nothing."""
+    if isinstance(error, OSError):
+        return f"{folder}: cannot be written to ({error.strerror})"
+    return str(error) if isinstance(error, UsageError) else f"it cannot be run again: {type(error).__name__}: {error}"
+
+
+def runner(engine: EngineSpec, *, differential: bool) -> Callable[[trace.Trace], Result]:
+    """Return what runs a trace on a fresh engine, beside the reference if `differential`, and raises as that does."""
+    return (lambda asked: lockstep(asked, engine.open(asked.header))) if differential else partial(runs, spec=engine)
 
 
 def replay_command(path: Path, engine: EngineSpec, *, differential: bool = False, cold: bool = False) -> str:
@@ -156,8 +162,7 @@ def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) ->
     if whole:
         before, happened = folder / f"{stem}{WHOLE}", folder / f"{stem}{HISTORY}"
         trace.save(failure.trace, before)
-        shrunk = failure.shrunk
-        result, _ = attempt(lambda: lockstep(shrunk, engine.open(shrunk.header)) if paired else runs(shrunk, engine))
+        result, _ = attempt(partial(runner(engine, differential=paired), failure.shrunk))
         history.save(result.history, happened)
         stored.whole_trace, stored.history = str(before), str(happened)
     return stored

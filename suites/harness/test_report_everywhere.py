@@ -12,9 +12,12 @@ from harness._util import data, reading
 from harness.checkers.anomalies import DISAGREEMENTS
 from harness.checkers.finding import Finding, Tally
 from harness.cli import invoke
+from harness.engines.failure import OwnMistake
+from harness.engines.registry import EngineSpec
 from harness.fuzz.canary import CanaryResult
 from harness.history import events as history
-from harness.trace.format import load
+from harness.run.answers import runs
+from harness.trace.format import Trace, load
 from harness.verdict.one_trace import report_of
 from harness.verdict.result import Activity, Result, exit_code
 
@@ -44,6 +47,23 @@ def test_a_replay_has_the_report_of_a_run(engine: str, code: int, tmp_path: Path
     assert said == code and (SENTENCE in page) == bool(code)
     (tmp_path / "report.html").unlink()
     assert invoke(["report", str(tmp_path)]) == 0 and (tmp_path / "report.html").read_text() == page
+
+
+def test_an_engine_that_breaks_when_it_runs_again_takes_the_verdict_from_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page wants the history of a failure, for which the engine runs once more."""
+    first = iter([runs])
+
+    def broken(asked: Trace, spec: EngineSpec) -> Result:
+        for run in first:
+            return run(asked, spec)
+        raise OwnMistake("the adapter has lost its pool")
+
+    monkeypatch.setattr("harness.run.store.runs", broken)
+    assert invoke(["replay", str(TRACE), "--engine", FAULT, "--report", str(tmp_path)]) == 1
+    assert "it cannot be run again: OwnMistake: the adapter has lost its pool" in capsys.readouterr().err
+    assert told(tmp_path)[0] == 1
 
 
 def test_what_a_replay_kept_fails_again_and_is_not_cleared_away(
