@@ -44,8 +44,7 @@ def consume(
 
     spec = engine_of(engine, release=release)
     files = [(path, store.load(path)) for path in store.find(vectors)]
-    for path, _ in files:
-        ready(folder, path)
+    ready(folder, *(path for path, _ in files))
     asked: list[Asked] = []
     for path, file in files:
         asked.append(Asked(path, file, consuming.consume(file, spec)))
@@ -55,10 +54,10 @@ def consume(
     problems = _keep(whole, asked, spec, folder) if folder else []
     if as_json:
         print_json(whole)
-        return drawn(whole.exit_code, folder, whole, partial(_drawn, whole), problems)
-    _sum_up(asked)
-    if whole.exit_code == verdict.EXIT_NOTHING_CHECKED:
-        click.echo("cachewitness: nothing was consumed", err=True)
+    else:
+        _sum_up(asked)
+        if whole.exit_code == verdict.EXIT_NOTHING_CHECKED:
+            click.echo("cachewitness: nothing was consumed", err=True)
     return drawn(whole.exit_code, folder, whole, partial(_drawn, whole), problems)
 
 

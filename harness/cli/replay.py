@@ -98,7 +98,7 @@ def replay(
         if as_json:
             _print(_Told(spec, asked, file), not_run=missing, exit_code=verdict.EXIT_NOTHING_CHECKED)
         return verdict.EXIT_NOTHING_CHECKED
-    ready(folder, None if str(file) == STANDARD_INPUT else file)
+    ready(folder, *([] if str(file) == STANDARD_INPUT else [file]))
     run, started = _runner(spec, differential=differential, cold=cold), perf_counter()
     result, bad = attempt(lambda: run(asked))
     if shrinking and result.findings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,35 +14,32 @@ if TYPE_CHECKING:
     from harness.run.store import Keeper
     from harness.verdict.summary import Report, Stored
 
-report_option = click.option(
-    "--report",
-    "folder",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Write report.json, report.html, report.sarif, junit.xml, badge.json, and the traces and histories of failures.",
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def _folder_option(what: str) -> Callable[[F], F]:
+    return click.option("--report", "folder", type=click.Path(path_type=Path), metavar="DIR", help=what)
+
+
+report_option = _folder_option(
+    "Write report.json, report.html, report.sarif, junit.xml, badge.json, and the traces and histories of failures."
 )
-
-page_option = click.option(
-    "--report",
-    "folder",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Write report.json, and report.html, which draws it.",
-)
+page_option = _folder_option("Write report.json, and report.html, which draws it.")
 
 
-def ready(folder: Path | None, source: Path | None = None) -> None:
+def ready(folder: Path | None, *sources: Path) -> None:
     """Make sure, before a long run, that the folder can be written to, and clear it of an earlier report.
 
-    Raises UsageError if it cannot be, or if it holds `source`, the file that is to be shown.
+    Raises UsageError if it cannot be, or if it holds one of `sources`, the files that are to be shown.
     """
     from harness._util.errors import UsageError
     from harness.run import store
 
     if folder is None:
         return
-    if source is not None and folder.resolve() in source.resolve().parents:
-        raise UsageError(f"--report: {folder} is cleared for the report, and {source} lies in it; name another folder")
+    for source in sources:
+        if folder.resolve() in source.resolve().parents:
+            raise UsageError(f"--report: {folder} is cleared for the report, and {source} lies in it; name another folder")
     store.ready_folder(folder, "--report")
     store.clear(folder)
 
