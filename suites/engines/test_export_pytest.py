@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -26,58 +23,12 @@ from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.format import Submit, Trace, TraceHeader
 from suites.support.consoles import ROOT
-from suites.support.real_vllm import REAL, SOURCE
+from suites.support.real_vllm import REAL, SOURCE, run_alone
 
 pytestmark = REAL
 
 FOUND = ROOT / "fixtures/findings"
-STORED = sorted(FOUND.glob("test_*.py"))
-BY_HAND = sorted(FOUND.glob("vllm_*_test.py"))
-"""Tests of findings that no export spells out."""
 TRACE = FOUND / "eagle-short-window-blocks.jsonl"
-
-
-def run_tests(*files: Path) -> subprocess.CompletedProcess[str]:
-    """Run test files with vLLM and pytest alone: nothing of this repository is on the path, and none of its settings hold."""
-    argv = [
-        sys.executable,
-        "-P",
-        "-m",
-        "pytest",
-        "-q",
-        "--tb=line",
-        "-c",
-        os.devnull,
-        "-p",
-        "no:cacheprovider",
-        *map(str, files),
-    ]
-    surroundings = os.environ | {"PYTHONPATH": SOURCE}
-    return subprocess.run(argv, capture_output=True, text=True, cwd=files[0].parent, env=surroundings, timeout=300)
-
-
-def trace_of(stored: Path) -> Path:
-    """Return the trace that a stored test was exported from."""
-    (trace,) = ROOT.glob(f"fixtures/*/{stored.stem.removeprefix('test_').replace('_', '-')}.jsonl")
-    return trace
-
-
-@pytest.mark.parametrize("stored", STORED, ids=lambda path: path.stem)
-def test_a_stored_test_is_what_its_trace_exports(stored: Path) -> None:
-    trace, spec = validate.load_trace(trace_of(stored)), parse(f"vllm:source={SOURCE}")
-    result = drive(trace, spec.open(trace.header))
-    first = result.findings[0]
-    assert result.trace is not None and spec.kind.as_test is not None
-    made = spec.kind.as_test(result.trace, result.history, Failed(first.anomaly, first.r, first.seq, first.owed), spec.options)
-    assert (made.text, made.path) == (stored.read_text(), SOURCE)
-    assert not any("cachewitness" in line or "harness" in line for line in made.text.splitlines() if "import" in line)
-
-
-def test_every_stored_test_fails_by_its_own_assertion() -> None:
-    every = [*STORED, *BY_HAND]
-    ran = run_tests(*every)
-    failed = [line for line in ran.stdout.splitlines() if ": AssertionError" in line]
-    assert len(STORED) >= 7 and f"{len(every)} failed" in ran.stdout and len(failed) == len(every), ran.stdout
 
 
 def test_the_command_says_that_the_test_fails_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,7 +51,7 @@ def test_a_test_of_what_is_sound_passes(name: str, tmp_path: Path) -> None:
         failed = Failed("stale-hit", reads[-1].r, reads[-1].seq, 0)
         files.append(tmp_path / f"test_{group}.py")
         files[-1].write_text(spec.kind.as_test(result.trace, result.history, failed, spec.options).text)
-    ran = run_tests(*files)
+    ran = run_alone(*files)
     assert ran.returncode == 0 and f"{len(files)} passed" in ran.stdout, ran.stdout
 
 
@@ -110,7 +61,7 @@ def test_a_state_within_a_chunk_is_told_with_what_the_layers_save(tmp_path: Path
     assert stored.count("checkpoint_alignment=1") == 2
     without = tmp_path / "test_without.py"
     without.write_text(stored.replace("checkpoint_alignment=1", "checkpoint_alignment=None"))
-    ran = run_tests(without)
+    ran = run_alone(without)
     assert ran.returncode == 0 and "1 passed" in ran.stdout, ran.stdout
 
 
@@ -131,7 +82,7 @@ def test_an_option_that_a_test_does_not_spell_out_is_refused_by_its_name(name: s
 
 def test_what_a_trace_says_is_text_and_no_code(tmp_path: Path) -> None:
     """A trace is anybody's, and its test is run: quotes, line ends and code in it stay inside strings, or are refused."""
-    trace, spec = validate.load_trace(trace_of(FOUND / "test_eagle_window_of_one.py")), parse(f"vllm:source={SOURCE}")
+    trace, spec = validate.load_trace(FOUND / "eagle-window-of-one.jsonl"), parse(f"vllm:source={SOURCE}")
     evil = '""" + open("broken", "w") + """\n\\'
     header = msgspec.structs.replace(trace.header, name='a"; import os', story=evil)
     ops = [msgspec.structs.replace(op, salt=evil) if isinstance(op, Submit) else op for op in trace.ops]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from harness._util.errors import UsageError
+from harness.engines.real_vllm.as_test import text
 from harness.engines.real_vllm.build import base_block_size, block_sizes_of, cache_config, has_retention_field, parameters
 from harness.engines.real_vllm.declared import interval_of, read_options
 from harness.engines.real_vllm.request_options import NAMES
@@ -16,6 +17,7 @@ from reference_impl.vllm_extended.config import Options
 SINCE = (0, 26)
 """The first release whose look-up answers as the exported code expects."""
 CHECKPOINTS = "prefill_checkpoints"
+SHAPE = "num_kv_heads=1, head_size=8, dtype=torch.float32"
 _IMPORTS = {
     "full": "FullAttentionSpec",
     "sliding": "SlidingWindowSpec",
@@ -23,11 +25,10 @@ _IMPORTS = {
 
 
 class Built(NamedTuple):
-    """Lines of a test: what it imports, the specs of the groups with what they need, the maker of requests, the objects."""
+    """Lines of a test: what it imports, what its steps and requests are made from, the objects that it makes first."""
 
     imports: list[str]
-    specs: list[str]
-    requests: list[str]
+    constants: list[str]
     objects: list[str]
 
 
@@ -38,13 +39,9 @@ def built(header: TraceHeader, source: Source) -> Built:
     interval = interval_of(header, options, source)
     sizes = block_sizes_of(source, header, cache_config(source, header, options, interval), options)
     offered = {"num_blocks": header.pages, "kv_cache_tensors": [], "prefix_cache_retention_interval": interval}
-    config = _call(source.interface.KVCacheConfig, offered, {"kv_cache_groups": "groups"}, first=())
-    marks = ", is_eagle_group=index in EAGLE" if options.eagle_groups else ""
-    objects = [
-        "init_none_hash(sha256)",
-        f'groups = [KVCacheGroupSpec([f"layers.{{index}}"], spec{marks}) for index, spec in enumerate(SPECS)]',
-        f"config = {config}",
-    ]
+    config = _call(source.interface.KVCacheConfig, offered, {"kv_cache_groups": "GROUPS"}, first=())
+    objects = ["init_none_hash(sha256)", f"config = {config}"]
+    constants = [*_groups(header, options), _requests(options, sizes[1])]
     if header.height == "scheduler":
         objects += _scheduler(header, source, options, sizes)
     else:
@@ -57,7 +54,7 @@ def built(header: TraceHeader, source: Source) -> Built:
             "use_eagle": options.use_eagle,
         }
         objects.append(f"manager = {_call(source.manager.KVCacheManager, limits, {}, first=('config',))}")
-    return Built(_imports(header), _specs(header, options), _requests(options, sizes[1]), objects)
+    return Built(_imports(header), constants, objects)
 
 
 def _refuse(header: TraceHeader, options: Options, source: Source) -> None:
@@ -82,17 +79,18 @@ def _refuse(header: TraceHeader, options: Options, source: Source) -> None:
         raise UsageError(f"--export pytest: {asked[0]} is not spelled out in a test; attach the trace instead")
 
 
-def _specs(header: TraceHeader, options: Options) -> list[str]:
-    """Return the specs of the groups; heads, sizes and dtypes are of no account to the cache core."""
+def _groups(header: TraceHeader, options: Options) -> list[str]:
+    """Return the groups with their specs; heads, sizes and dtypes are of no account to the cache core."""
     states = options.mamba_cache_mode
     aligned = header.options.get(CHECKPOINTS, 0)
     saves = f", num_prefill_checkpoint_blocks=1, prefill_checkpoint_alignment={aligned}" if aligned else ""
     specs = [_spec(group, states, options, saves) for group in header.layout.groups]
-    whole = f"SPECS = [{', '.join(specs)}]"
-    lines = [whole] if len(whole) < 120 else ["SPECS = [", *(f"    {spec}," for spec in specs), "]"]
-    shape = ['SHAPE = {"num_kv_heads": 1, "head_size": 8, "dtype": torch.float32}'] if "**SHAPE" in whole else []
-    marks = [f"EAGLE = {[*options.eagle_groups]}"] if options.eagle_groups else []
-    return [*shape, *lines, *marks]
+    shape = [f"SHAPE = dict({SHAPE})"] if sum("**SHAPE" in spec for spec in specs) > 1 else []
+    specs = specs if shape else [spec.replace("**SHAPE", SHAPE) for spec in specs]
+    marks = [", is_eagle_group=True" if index in options.eagle_groups else "" for index in range(len(specs))]
+    groups = [f'KVCacheGroupSpec(["layers.{index}"], {spec}{marks[index]})' for index, spec in enumerate(specs)]
+    whole = f"GROUPS = [{', '.join(groups)}]"
+    return [*shape, *([whole] if len(whole) < 120 else ["GROUPS = [", *(f"    {group}," for group in groups), "]"])]
 
 
 def _spec(group: GroupSpec, states: str, options: Options, saves: str) -> str:
@@ -111,26 +109,23 @@ def _imports(header: TraceHeader) -> list[str]:
     lines.append("from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash")
     lines.append(f"from vllm.v1.kv_cache_interface import {specs}")
     if header.height == "scheduler":
-        lines.append("from vllm.config import CacheConfig, DeviceConfig, SchedulerConfig, VllmConfig")
+        lines.append("from vllm.config import DeviceConfig, SchedulerConfig, VllmConfig")
         lines.append("from vllm.v1.core.sched.scheduler import Scheduler")
         lines.append("from vllm.v1.outputs import ModelRunnerOutput")
         lines.append("from vllm.v1.request import Request, RequestStatus")
         lines.append("from vllm.v1.structured_output import StructuredOutputManager")
         if header.options.get(CHECKPOINTS):
             lines.append("from vllm.model_executor.layers.mamba.checkpoint import compute_mamba_prefill_checkpoints")
-        return ["from types import SimpleNamespace", "import torch", *sorted(lines)]
+        return ["import torch", *sorted(lines)]
     lines.append("from vllm.v1.core.kv_cache_manager import KVCacheManager")
     lines.append("from vllm.v1.request import Request, RequestStatus")
     return ["import torch", *sorted(lines)]
 
 
-def _requests(options: Options, hash_block_size: int) -> list[str]:
-    return [
-        "def request(name, tokens, **identity):",
-        f"    sampling, hasher = SamplingParams(max_tokens={options.max_model_len}), "
-        f"get_request_block_hasher({hash_block_size}, sha256)",
-        "    return Request(name, tokens, sampling, None, block_hasher=hasher, **identity)",
-    ]
+def _requests(options: Options, hash_block_size: int) -> str:
+    sampling = f"SamplingParams(max_tokens={options.max_model_len})"
+    hasher = f"get_request_block_hasher({hash_block_size}, sha256)"
+    return f'ASKED = {{"sampling_params": {sampling}, "pooling_params": None, "block_hasher": {hasher}}}'
 
 
 def _scheduler(header: TraceHeader, source: Source, options: Options, sizes: tuple[int, int]) -> list[str]:
@@ -150,13 +145,10 @@ def _scheduler(header: TraceHeader, source: Source, options: Options, sizes: tup
         cache["prefix_match_unit"] = options.hash_block_size
     described = ", ".join(f"{name}={value!r}" for name, value in cache.items()).replace("'", '"')
     return [
-        f'model = Model(max_model_len={options.max_model_len}, runner_type="generate", skip_tokenizer_init=True)',
-        f"limits = {_call(known, limits, {}, first=())}",
-        'whole = VllmConfig(scheduler_config=limits, cache_config=CacheConfig(), device_config=DeviceConfig(device="cpu"))',
+        f'whole = VllmConfig(device_config=DeviceConfig(device="cpu"), scheduler_config={_call(known, limits, {}, first=())})',
         f"vars(whole.cache_config).update({described})",
-        "whole.model_config = model",
-        "asked = StructuredOutputManager(whole)",
-        f"scheduler = Scheduler(whole, config, asked, block_size={sizes[0]}, hash_block_size={sizes[1]})",
+        f"whole.model_config = {text.MODEL.format(length=options.max_model_len)}",
+        f"engine = Scheduler(whole, config, StructuredOutputManager(whole), block_size={sizes[0]}, hash_block_size={sizes[1]})",
     ]
 
 

@@ -15,11 +15,11 @@ IDENTIFIED = """def known(r, stop):
 """
 """The same where requests differ in more than their tokens."""
 
-MODEL = '''class Model(SimpleNamespace):
-    """What vLLM's scheduler asks of a model: it is nothing that it is not said to be."""
-
-    __getattr__ = lambda self, name: None
-'''
+MODEL = (
+    'type("Model", (), {{"max_model_len": {length}, "runner_type": "generate", "skip_tokenizer_init": True, '
+    '"__getattr__": lambda self, name: None}})()'
+)
+"""What vLLM's scheduler asks of a model; it is nothing that it is not said to be."""
 
 MANAGER_STEP = """def step(manager, *chunks, owed=()):
     manager.new_step_starts()
@@ -38,18 +38,21 @@ MANAGER_STEP = """def step(manager, *chunks, owed=()):
 MANAGER_END = """    manager.block_pool.free_blocks(retained)
 """
 
-SCHEDULER_STEP = """def step(scheduler, texts, budget):
-    scheduler.max_num_scheduled_tokens, manager = budget, scheduler.kv_cache_manager
-    output = scheduler.schedule()
-    cached, counts = output.scheduled_cached_reqs, output.num_scheduled_tokens
-    starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
-    starts |= dict(zip(cached.req_ids, cached.num_computed_tokens))
-    runs = [(scheduler.requests[r], starts[r], starts[r] + count) for r, count in counts.items()]
-    copies = output.kv_cache_block_copies or ()
+SCHEDULER_STEP = """def step(engine, texts, budget):
+    engine.max_num_scheduled_tokens = budget
+"""
+SCHEDULED = """    output = engine.schedule()
+    counts = output.num_scheduled_tokens
+"""
+SCHEDULED_AND_READ = """    output, manager = engine.schedule(), engine.kv_cache_manager
+    counts, copies = output.num_scheduled_tokens, output.kv_cache_block_copies or ()
+"""
+SCHEDULER_RUNS = """\
+    runs = [(r, r.num_computed_tokens - counts[r.request_id], r.num_computed_tokens) for r in map(engine.requests.get, counts)]
 """
 SCHEDULER_END = """    sampled = [texts[r.request_id][r.num_output_tokens :][: stop == r.num_tokens] for r, _, stop in runs]
     indices = {r: index for index, r in enumerate(counts)}
-    scheduler.update_from_output(output, ModelRunnerOutput([*counts], indices, sampled_token_ids=sampled))
+    engine.update_from_output(output, ModelRunnerOutput([*counts], indices, sampled_token_ids=sampled))
 """
 """A step of vLLM's scheduler: `texts` are what requests generate."""
 
@@ -59,17 +62,17 @@ COPY = """    memory.update({{copy.dst_block_id: dict(memory[copy.src_block_id])
 STATES = """    for r, start, _, row in rows:  # group {g}, as the worker does: states are read, then written
         there = memory[row[(start - 1) // {size}]].get("state") if start else known(r, 0)
         assert there == known(r, start), f"{{r.request_id}} goes on at {{start}} from a state computed from {{there}}"
-    for r, _, stop, row in rows:
+    for r, start, stop, row in rows:
         memory[row[(stop - 1) // {size}]]["state"] = known(r, stop)
 """
 """A recurrent group in a step: each request reads the state that it goes on from, then leaves one behind its last token."""
-CHECKPOINTS = """    layers = dict(hash_block_size={unit}, mamba_block_size={size}, cache_hit_alignment_tokens={unit})
-    layers.update(checkpoint_alignment={aligned}, drop_eagle_block=False)
-    for r, start, stop, row in rows:  # what the worker's layers save on their way
-        (offset,), (at,) = compute_mamba_prefill_checkpoints([stop], [stop - start], **layers)
-        if offset:
-            memory[row[at]]["state"] = known(r, start + offset)
+CHECKPOINTS = """        (offset,), (at,) = compute_mamba_prefill_checkpoints([stop], [stop - start], **LAYERS)
+        memory[row[at]].update({"state": known(r, start + offset)} if offset else {})  # what layers save on their way
 """
+LAYERS = (
+    "LAYERS = dict(hash_block_size={unit}, mamba_block_size={size}, cache_hit_alignment_tokens={unit}, "
+    "checkpoint_alignment={aligned}, drop_eagle_block=False)"
+)
 """A recurrent group whose layers save a state within the last chunk of a prompt."""
 KEYS = """    for r, start, stop, row in rows:  # group {g}, as the worker does: keys are written, then read
         for at in range(start, stop):

@@ -76,19 +76,17 @@ def as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str
     until = failed if failed.anomaly != STATES or isinstance(at, Read) else failed._replace(seq=-1)
     parts, calls = built(header, source), _Calls(trace, history, until)
     story = text.HEAD.format(story=_story(header, failed), anomaly=failed.anomaly, version=source.version)
-    standard = ["from collections import defaultdict"] if failed.anomaly in READS else []
     content = [text.MEMORY] if failed.anomaly in READS else []
-    source_text = "\n\n\n".join(
+    body = "\n\n\n".join(
         [
-            fill(f'"""{story}"""', WIDTH)
-            + "\n\n"
-            + "\n".join([*_imports([*standard, *parts.imports]), "", *parts.specs, *content]),
+            "\n".join([*parts.constants, *_layers(header, failed), *content]),
             *(function.rstrip() for function in _functions(header, history, failed, calls)),
-            "\n".join(parts.requests),
             f"def test_{identifier(header.name)}():\n" + indent("\n".join([*parts.objects, *calls.lines()]), "    "),
         ]
     )
-    whole = source_text if calls.identified else re.sub(r"known\(r, ([^()]+)\)", _tokens, source_text)
+    body = body if calls.identified else re.sub(r"known\(r, ([^()]+)\)", _tokens, body)
+    head = [fill(f'"""{story}"""', WIDTH), "", *_imports(["from collections import defaultdict", *parts.imports], body), ""]
+    whole = "\n".join([*head, body])
     says = next(pattern for anomalies, pattern in SAYS.items() if failed.anomaly in anomalies)
     return Exported(whole + "\n", options.get("source", ""), says)
 
@@ -104,22 +102,31 @@ def _tokens(known: re.Match[str]) -> str:
     return f"r.all_token_ids[{': ' if ' ' in known[1] else ':'}{known[1]}]"
 
 
-def _imports(lines: Sequence[str]) -> Iterator[str]:
-    """Yield imports, the standard library's apart from the others."""
-    own = [line for line in lines if line.split()[1] in sys.stdlib_module_names]
+def _imports(lines: Sequence[str], body: str) -> Iterator[str]:
+    """Yield the imports of what the body names, the standard library's apart from the others."""
+    used = [line for line in (_used(line, body) for line in lines) if line]
+    own = [line for line in used if line.split()[1] in sys.stdlib_module_names]
     yield from (*own, "") if own else ()
-    yield from (line for line in lines if line not in own)
+    yield from (line for line in used if line not in own)
+
+
+def _used(line: str, body: str) -> str:
+    """Return an import of those of its names that the body has; empty if it has none."""
+    module, _, names = line.rpartition("import ")
+    kept = [name for name in names.split(", ") if re.search(rf"\b{name}\b", body)]
+    return f"{module}import {', '.join(kept)}" if kept else ""
 
 
 def _functions(header: TraceHeader, history: History, failed: Failed, calls: _Calls) -> Iterator[str]:
     """Yield the functions of a test: what makes a step, with the worker in it if what is read is judged."""
     begin, end = text.MANAGER_STEP, text.MANAGER_END
     if header.height == "scheduler":
-        begin, end = text.SCHEDULER_STEP, text.SCHEDULER_END
+        scheduled = text.SCHEDULED_AND_READ if failed.anomaly in READS else text.SCHEDULED
+        begin, end = text.SCHEDULER_STEP + scheduled + text.SCHEDULER_RUNS, text.SCHEDULER_END
     if failed.anomaly != "lost-hit":
         begin = "".join(line for line in begin.replace(", owed=()", "").splitlines(keepends=True) if "owed" not in line)
-    if header.height == "scheduler":
-        yield text.MODEL
+    if not calls.budgets:
+        begin = "".join(line for line in begin.replace(", budget):", "):").splitlines(keepends=True) if "budget" not in line)
     if calls.identified:
         yield text.IDENTIFIED
     yield begin + (_worker(header, history, failed) if failed.anomaly in READS else "") + end
@@ -136,12 +143,18 @@ def _worker(header: TraceHeader, history: History, failed: Failed) -> str:
         raise UsageError(f"--export pytest: {failed.anomaly} was seen before anything was read; attach the trace instead")
     spec = header.layout.groups[group]
     first = f"max(0, start + 1 - {spec.window})" if spec.window else "0"
-    lines, aligned = text.STATES if spec.kind == "recurrent" else text.KEYS, header.options.get(CHECKPOINTS)
-    if aligned and spec.kind == "recurrent":
-        lines += text.CHECKPOINTS
-    said = {"g": group, "size": spec.block_size, "first": first, "aligned": aligned}
-    unit = header.options.get("hash_block_size") or spec.block_size
-    return (text.COPY + lines).format(unit=unit, **said).replace("range(0, stop)", "range(stop)")
+    lines = text.COPY + (text.STATES if spec.kind == "recurrent" else text.KEYS)
+    lines = lines.format(g=group, size=spec.block_size, first=first).replace("range(0, stop)", "range(stop)")
+    saves = spec.kind == "recurrent" and header.options.get(CHECKPOINTS)
+    return lines + (text.CHECKPOINTS if saves else "")
+
+
+def _layers(header: TraceHeader, failed: Failed) -> Iterator[str]:
+    """Yield what vLLM's layers are asked with for the states that they save on their way, if they save any."""
+    aligned = header.options.get(CHECKPOINTS)
+    if aligned and failed.anomaly in READS:
+        size = next(group.block_size for group in header.layout.groups if group.kind == "recurrent")
+        yield text.LAYERS.format(unit=header.options.get("hash_block_size") or size, size=size, aligned=aligned)
 
 
 class _Calls:
@@ -158,6 +171,8 @@ class _Calls:
         own = {name: value for name, value in trace.header.options.items() if name != CHECKPOINTS}
         self._limit = Options.parse(own).max_num_batched_tokens
         self._scheduled = trace.header.height == "scheduler"
+        limits = {op.budget or self._limit for op in trace.ops if isinstance(op, Step)}
+        self.budgets = limits != {self._limit}
         self.preempts = not self._scheduled and any(isinstance(event, Preempted) for event in self._events)
 
     def lines(self) -> list[str]:
@@ -178,13 +193,13 @@ class _Calls:
                     yield f"{self._names[event.r]}.append_output_token_ids({self._number(token)})"
             case Finished() | Aborted():
                 if self._scheduled:
-                    yield f'scheduler.finish_requests("{event.r}", RequestStatus.FINISHED_ABORTED)'
+                    yield f'engine.finish_requests("{event.r}", RequestStatus.FINISHED_ABORTED)'
                 else:
                     yield f"manager.free({self._names[event.r]})"
             case Preempted() if not self._scheduled:
                 yield f"preempt(manager, {self._names[event.r]})"
             case ResetDone() | Version():
-                yield f"assert {'scheduler' if self._scheduled else 'manager'}.reset_prefix_cache()"
+                yield f"assert {'engine' if self._scheduled else 'manager'}.reset_prefix_cache()"
 
     def _submit(self, event: Submitted) -> Iterable[str]:
         if event.media or event.session:
@@ -200,12 +215,12 @@ class _Calls:
         adapter = f", lora_request=LoRARequest({event.adapter!r}, 1, {event.adapter!r})" if event.adapter else ""
         if adapter:
             yield "from vllm.lora.request import LoRARequest"
-        made = f'request("{event.r}", {self._spelled(event.tokens)}{salt}{adapter})'
-        yield f"scheduler.add_request({made})" if self._scheduled else f"{name} = {made}"
+        made = f'Request("{event.r}", {self._spelled(event.tokens)}, **ASKED{salt}{adapter})'
+        yield f"engine.add_request({made})" if self._scheduled else f"{name} = {made}"
 
     def _step(self, event: StepBegin, budget: int) -> str:
         if self._scheduled:
-            return f"step(scheduler, texts, {budget or self._limit})"
+            return f"step(engine, texts, {budget or self._limit})" if self.budgets else "step(engine, texts)"
         chunks = [f"({self._names[run.r]}, {run.stop - run.start})" for run in event.runs]
         failed = self._failed
         owed = f", owed={{{failed.r!r}: {failed.owed}}}" if failed.anomaly == "lost-hit" and self._is_last(event) else ""
@@ -219,10 +234,10 @@ class _Calls:
         failed = self._failed
         if failed.anomaly != "lost-replay-boundary":
             return []
-        manager = "scheduler.kv_cache_manager" if self._scheduled else "manager"
+        manager = "engine.kv_cache_manager" if self._scheduled else "manager"
         return [
             f"{manager}.new_step_starts()",
-            f'_, hit, _ = {manager}.get_computed_blocks(request("replay", {self._spelled(self._tokens[failed.r])}))',
+            f'_, hit, _ = {manager}.get_computed_blocks(Request("replay", {self._spelled(self._tokens[failed.r])}, **ASKED))',
             f'assert hit >= {failed.owed}, f"a replay of {failed.r} hits {{hit}} tokens"',
         ]
 
