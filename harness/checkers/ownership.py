@@ -125,7 +125,7 @@ def _miscounts(ledger: Ledger, event: Counts) -> Finding | None:
     found, records, held = None, ledger.records[event.pool], ledger.holdings.held[event.pool]
     if event.free + event.held + event.cached != records.capacity or min(event.free, event.held, event.cached) < 0:
         found = _wrong_sum(event, records.capacity)
-    elif wrong := next((page for page, count in event.refs if count != _references(records, page)), None):
+    elif (wrong := next((page for page, count in event.refs if count != _references(records, page)), None)) is not None:
         found = _miscounted(wrong, dict(event.refs)[wrong], records[wrong].holders, event.step)
     elif event.held != held:
         found = _wrong_held(event, held, len(ledger.holdings.idle[event.pool]))

@@ -92,6 +92,15 @@ def test_books_add_up_to_what_the_tables_say(counts: str, expected: list[str]) -
     assert _found(HELD + f"counts 0: {counts}\n") == expected
 
 
+def test_references_to_the_first_page_count_like_all_others() -> None:
+    """Where page 0 is no null block, the engine may neither forget nor invent references to it."""
+    text = "pool 0: 4 pages\ngroup 0: full block 4\nrules: alignment 4\nsubmit r1 a:3\ntake r1 | 0\nstep 1: r1 0..3 | 0\n"
+    counts = "counts 0: free 3 held 1 cached 0 refs 0="
+    assert _found(f"{text}{counts}1\n") == []
+    assert _found(f"{text}{counts}2\n") == ["leak"]
+    assert _found(f"{text}{counts}0\n") == ["double-free"]
+
+
 def test_the_null_block_is_nobodys() -> None:
     """It is in all tables; it is not taken, and not written."""
     assert _found(FULL + "submit r1 a:4\ntake r1 | 0\n") == ["aliased-write"]
