@@ -98,9 +98,11 @@ class EvictionOrder(Checker):
     def _excused(self, ledger: Ledger, one: Ended) -> bool:
         """Whether the page cannot be read, or has a key that goes on from the one that ended: it was added to, or rekeyed."""
         ended, ancestor = one.key, ledger.trie.ancestor
-        if (one.pool, ended.page) in self._failed:
+        if self._failed and (one.pool, ended.page) in self._failed:
             return True
-        return any(ancestor(key.node, ended.length) == ended.node for key in one.record.keys if key.node >= 0)
+        return bool(one.record.keys) and any(
+            ancestor(key.node, ended.length) == ended.node for key in one.record.keys if key.node >= 0
+        )
 
     def _judge(self, ledger: Ledger, pool: Pool, eviction: Eviction, ended: list[Ended]) -> Finding | None:
         self.opportunities += 1

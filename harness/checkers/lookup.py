@@ -54,11 +54,14 @@ class Lookup:
         A multiple of the declared alignment that leaves a token to compute; where speculation gives tokens back, attention
         must be held so many tokens further than the request resumes.
         """
+        groups, alignment = [(group, self._dropped(group)) for group in self._ledger.local], self._rules.alignment
         position = self._limit - self._rules.eagle_drop_tokens
+        if groups:
+            position = self._lowered(position, groups[0][0])
         while position > 0:
-            if all(self._resumes(group, position, self._dropped(group)) for group in self._ledger.local):
+            if all(self._resumes(group, position, dropped) for group, dropped in groups):
                 return position
-            position -= self._rules.alignment
+            position -= alignment
         return 0
 
     def longest_of_each(self, kind: GroupKind | None = None) -> set[int]:
@@ -70,10 +73,15 @@ class Lookup:
         return {self._longest(group, dropped) for group in groups for dropped in {0, self._dropped(group)}}
 
     def _longest(self, group: Group, eagle_drop_tokens: int) -> int:
-        position = self._limit
+        position = self._lowered(self._limit, group)
         while position > 0 and not self._resumes(group, position, eagle_drop_tokens):
             position -= self._rules.alignment
         return max(position, 0)
+
+    def _lowered(self, position: int, group: Group) -> int:
+        """Return from which position on to ask a group, stepping down: full attention ends within a block of its whole ones."""
+        over = position - self._runs[group.id] - group.block_size + 1 if group.kind == "full" else 0
+        return position - -(-over // self._rules.alignment) * self._rules.alignment if over > 0 else position
 
     def _run(self, group: Group) -> int:
         """Return how many tokens of whole blocks a full-attention group holds from the start."""
@@ -103,4 +111,6 @@ class Lookup:
         return all(self._held(group, nodes[length]) for length in lengths)
 
     def _held(self, group: Group, node: int) -> bool:
+        if node not in self._ledger.keys.published[group.id] and not self._ledger.stored[group.id]:
+            return False
         return held(self._ledger, group.id, node, device_alone=self._device_alone, unusable=self._unusable)

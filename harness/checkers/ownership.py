@@ -123,9 +123,10 @@ class Ownership(Checker):
 def _miscounts(ledger: Ledger, event: Counts) -> Finding | None:
     """Compare the engine's counts with the holders in the ledger."""
     found, records, held = None, ledger.records[event.pool], ledger.holdings.held[event.pool]
-    if event.free + event.held + event.cached != records.capacity or min(event.free, event.held, event.cached) < 0:
+    free, cached = event.free, event.cached
+    if free + event.held + cached != records.capacity or free < 0 or event.held < 0 or cached < 0:
         found = _wrong_sum(event, records.capacity)
-    elif (wrong := next((page for page, count in event.refs if count != _references(records, page)), None)) is not None:
+    elif (wrong := _first_miscounted(records, event)) is not None:
         found = _miscounted(wrong, dict(event.refs)[wrong], records[wrong].holders, event.step)
     elif event.held != held:
         found = _wrong_held(event, held, len(ledger.holdings.idle[event.pool]))
@@ -134,9 +135,13 @@ def _miscounts(ledger: Ledger, event: Counts) -> Finding | None:
     return found
 
 
-def _references(records: PoolRecords, page: int) -> int:
-    record = records.get(page)
-    return sum(record.holders.values()) if record is not None else 0
+def _first_miscounted(records: PoolRecords, event: Counts) -> int | None:
+    """Return the first page that the engine counts more or fewer references to than there are; None if there is none."""
+    for page, count in event.refs:
+        record = records.get(page)
+        if count != (sum(record.holders.values()) if record is not None else 0):
+            return page
+    return None
 
 
 def _leak(ledger: Ledger, r: str) -> Finding:

@@ -48,7 +48,7 @@ class Progress(Checker):
         limit = ledger.header.rules.progress_steps
         if ran:
             self._idle.clear()
-        for r in ran:
+        for r in ran if self._waited else ():
             self._waited.pop(r, None)
         for r, tokens in event.asked:
             if r in ran:

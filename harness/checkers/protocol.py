@@ -11,8 +11,8 @@ An invalid read is diagnosed once, by the panel, and the finding goes to the che
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from harness.checkers.diagnose import diagnose
 from harness.checkers.finding import Finding, Measured, Reuse, Tally
@@ -74,6 +74,14 @@ class Checker:
         return None
 
 
+class Watch(NamedTuple):
+    """Who sees an event of a kind, in this order: checkers, the ledger, and somebody who looks at the ledger behind it."""
+
+    asked: list[tuple[Checker, Handler]]
+    move: Callable[[Any], None] | None
+    after: Callable[[Any], None] | None
+
+
 class Panel:
     """Several checkers over one ledger: feed it every event once."""
 
@@ -83,8 +91,9 @@ class Panel:
         self.tallies: dict[str, Tally] = {}
         self._active: list[Checker] = []
         self._handlers: dict[type, list[tuple[Checker, Handler]]] = {}
-        self._asked: dict[type, list[tuple[Checker, Handler]]] = {}
-        """The same, of the kinds of events that came."""
+        self._watches: dict[type, Watch] = {}
+        """Of the kinds of events that came."""
+        self._after: Mapping[type[Event], Callable[[Any], None]] = {}
         self._answering: dict[str, Checker] = {}
         """Per anomaly of an invalid read: the checker whose finding it is."""
         for checker in checkers:
@@ -97,12 +106,14 @@ class Panel:
                 for kind, handler in checker.handlers().items():
                     self._handlers.setdefault(kind, []).append((checker, handler))
 
+    def show_after(self, handlers: Mapping[type[Event], Callable[[Any], None]]) -> None:
+        """Show events of some kinds to somebody when the ledger is past them; to be said before the first event."""
+        self._after = handlers
+
     def observe(self, event: Event) -> Sequence[Finding]:
         """Show the event to every checker that looks at its kind, then move the ledger; return what was found."""
         ledger, kind = self.ledger, type(event)
-        asked = self._asked.get(kind)
-        if asked is None:
-            asked = self._asked[kind] = self._handlers.get(kind, [])
+        asked, move, after = self._watches.get(kind) or self._watch(kind)
         findings: Sequence[Finding] = ()
         for checker, handler in asked:
             try:
@@ -112,8 +123,17 @@ class Panel:
                 self._crashed(checker, f"{type(error).__name__}: {error} (at event {event.seq})")
         if kind is Read and ledger.before(event).invalid:  # type: ignore[arg-type]
             findings = [*findings, *self._judge_invalid_read(event)]  # type: ignore[arg-type]
-        ledger.apply(event)
+        if move is not None:
+            move(event)
+        ledger.applied = event
+        if after is not None:
+            after(event)
         return findings
+
+    def _watch(self, kind: type[Event]) -> Watch:
+        watch = Watch(self._handlers.get(kind, []), self.ledger.moves.get(kind), self._after.get(kind))
+        self._watches[kind] = watch
+        return watch
 
     def reconsider(self) -> None:
         """Let go of doubts that have no ground any more, where an operation may be over."""
@@ -167,7 +187,7 @@ class Panel:
             tally.opportunities, tally.acceptable = max(checker.opportunities, tally.findings), checker.acceptable
             tally.measured, tally.excused, tally.reuse = checker.measured, dict(checker.excused), checker.reuse
             if not tally.opportunities:
-                kinds: list[Any] = [kind for kind in checker.handlers() if kind not in self._asked]
+                kinds: list[Any] = [kind for kind in checker.handlers() if kind not in self._watches]
                 tally.missing = [checker.lacks] if checker.lacks else [kind.__struct_config__.tag for kind in kinds]
         return findings
 
@@ -182,6 +202,7 @@ class Panel:
         tally.crashed, tally.opportunities = message, checker.opportunities
         self._active.remove(checker)
         self._answering = {anomaly: other for anomaly, other in self._answering.items() if other is not checker}
-        for handlers in (self._handlers, self._asked):
-            for kind, entries in handlers.items():
-                handlers[kind] = [entry for entry in entries if entry[0] is not checker]
+        for kind, entries in self._handlers.items():
+            self._handlers[kind] = [entry for entry in entries if entry[0] is not checker]
+        for kind in self._watches:
+            self._watch(kind)

@@ -150,6 +150,8 @@ class IntervalSparsity(Checker):
         super().__init__()
         self._shared_prefix_boundaries: dict[str, set[int]] = {}
         self._units: set[int] = set()
+        self._needed: dict[tuple[str, int, int], set[int]] = {}
+        """Per request, length of its prompt and group: what resuming at a reachable boundary needs, until the next look-up."""
 
     def not_applicable(self, header: Header) -> str:
         if reason := super().not_applicable(header):
@@ -163,6 +165,7 @@ class IntervalSparsity(Checker):
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
         """Forget the shared-prefix boundaries of requests that are over, which publish nothing any more."""
+        self._needed.clear()
         self._shared_prefix_boundaries = {
             r: points for r, points in self._shared_prefix_boundaries.items() if r in ledger.requests
         }
@@ -174,6 +177,7 @@ class IntervalSparsity(Checker):
         key is found by other rules.
         """
         retention = ledger.header.rules.retention
+        self._needed.clear()
         if retention.shared_prefix_boundary and retention.interval is not None:
             request = ledger.requests[event.r]
             points = Lookup(ledger, request).longest_of_each() | Lookup(ledger, request, unusable=True).longest_of_each()
@@ -203,12 +207,11 @@ class IntervalSparsity(Checker):
         request, group = ledger.requests[event.r], ledger.groups[event.group]
         if _fetched(ledger, request, event):
             return None
-        boundaries = self._reachable(ledger, request, group)
-        if any(event.length in needed_lengths(group, boundary) for boundary in boundaries):
+        if event.length in self._needed_of(ledger, request, group):
             return None
         if group.kind == "sliding" and event.length - group.block_size in self._looked_beyond(ledger, request, group):
             return None
-        alignment = ledger.header.rules.alignment
+        alignment, boundaries = ledger.header.rules.alignment, self._reachable(ledger, request, group)
         off_grid = group.kind == "recurrent" and event.length % alignment > 0
         sentence = (
             f"Let {event.r} have a prompt of {count(request.prompt_tokens, 'token')} under a retention interval of "
@@ -218,6 +221,15 @@ class IntervalSparsity(Checker):
         )
         cause = OFF_GRID if off_grid else ""
         return Finding(anomaly="over-dense-retention", r=event.r, sentence=sentence, seq=event.seq, cause=cause)
+
+    def _needed_of(self, ledger: Ledger, request: RequestRecord, group: Group) -> set[int]:
+        """Return the lengths of prefixes that resuming at a reachable boundary needs of a group."""
+        place = request.r, request.prompt_tokens, group.id
+        needed = self._needed.get(place)
+        if needed is None:
+            boundaries = self._reachable(ledger, request, group)
+            needed = self._needed[place] = {length for boundary in boundaries for length in needed_lengths(group, boundary)}
+        return needed
 
     def _reachable(self, ledger: Ledger, request: RequestRecord, group: Group) -> set[int]:
         """Return the boundaries, in tokens, at which the request itself, a longer one or a sibling can be resumed."""

@@ -90,7 +90,7 @@ class NoFabricatedSnapshots(Checker):
     def on_read(self, ledger: Ledger, event: Read) -> Found:
         """Count states that a hit restored."""
         request = ledger.requests[event.r]
-        if request.ran_steps == 0 and ledger.groups[event.group].kind == "recurrent" and event.stop == request.resume:
+        if not request.ran_steps and ledger.groups[event.group].kind == "recurrent" and event.stop == request.resume:
             self.opportunities += 1
         return None
 
@@ -106,10 +106,10 @@ class NoFabricatedSnapshots(Checker):
         return (Finding(anomaly="fabricated-snapshot", r=event.r, sentence=sentence),)
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
-        pending = ledger.before(event).pending
-        if not pending:
+        before = ledger.before(event)
+        self.opportunities += sum([ledger.groups[key.group].kind == "recurrent" for key in before.pending])
+        if not before.unbacked:
             return None
-        self.opportunities += sum(ledger.groups[key.group].kind == "recurrent" for key in pending)
         return [_committed(ledger, key, "fabricated-snapshot", event.step) for key in _unbacked(ledger, event, recurrent=True)]
 
 
@@ -138,10 +138,10 @@ class CommitOrder(Checker):
         return (_committed(ledger, event, "partial-commit", event.step),) if unbacked else None
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
-        pending = ledger.before(event).pending
-        if not pending:
+        before = ledger.before(event)
+        self.opportunities += len(before.pending)
+        if not before.unbacked:
             return None
-        self.opportunities += len(pending)
         return [_committed(ledger, key, "partial-commit", event.step) for key in _unbacked(ledger, event, recurrent=False)]
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:

@@ -11,14 +11,15 @@ attention a longer prefix goes before a shorter one, which it needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+
+import msgspec
 
 from harness.history.events import Eviction, Order
 from harness.ledger.ledger import Ledger
 from harness.ledger.records import Key, PageRecord
 
 
-class Times(NamedTuple):
+class Times(msgspec.Struct, gc=False):
     """The operations in which a page was used last, and how often it was hit, as in `PageRecord`."""
 
     taken: int
@@ -32,7 +33,7 @@ class Times(NamedTuple):
 NOBODY: frozenset[str] = frozenset()
 
 
-class Ended(NamedTuple):
+class Ended(msgspec.Struct, eq=False):
     """A key that ended in an operation, and how its page stood before: its holders, its uses, and the steps since the last."""
 
     key: Key
@@ -88,6 +89,8 @@ def spared_instead(ledger: Ledger, pool: int, eviction: Eviction, victims: list[
             return worst, page, "was hit less often" if order == "lfu" else "was certainly not used after the other one was"
     if order == "lru":
         together = [one for one in victims if one.times.released == latest and _by_request(one.record)]
+        if not any(ledger.groups[one.key.group].kind == "full" for one in together):
+            return None
         tied = {page: r for page, r in _upto(idle, latest) if r.released == latest and _by_request(r)}
         return _longer_stays(ledger, together, tied)
     return _longer_stays(ledger, victims, ledger.records[pool]) if order == "lru-leaves" else None

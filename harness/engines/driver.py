@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from harness._util.errors import UsageError
@@ -68,7 +68,7 @@ class Client:
         return len(self.all_token_ids) - self.num_prompt_tokens
 
 
-class InFlight(NamedTuple):
+class InFlight(msgspec.Struct):
     """A step that was scheduled and has not run; `clients` are those in it, if a device has to be given their tokens."""
 
     scheduled: Scheduled
@@ -323,12 +323,13 @@ class Driver:
         return self.adapter.worker_tables(r)
 
     def _run_oldest(self) -> None:
-        scheduled, begin, clients = self.in_flight.popleft()
+        oldest = self.in_flight.popleft()
+        scheduled, begin = oldest.scheduled, oldest.begin
         if settled := self.adapter.settled(begin):
             self.diff.events.append(settled)
         self.diff.events.append(StepEnd(step=begin.step, withdrawn=scheduled.withdrawn))
         if self.device is not None:
-            pairs = zip(begin.runs, clients, strict=True)
+            pairs = zip(begin.runs, oldest.clients, strict=True)
             tokens = {run.r: _fed(run, client.all_token_ids) for run, client in pairs}
             self.device.execute(begin, scheduled.withdrawn, tokens)
         self.adapter.complete(scheduled)

@@ -116,7 +116,8 @@ class ManagerAdapter(Driven):
         if step.withdraw:
             self._withdraw(step.withdraw, scheduled)
         copies, self._retained = self.manager.take_kv_cache_block_copies()
-        scheduled.copies = [Move(copy.src_block_id, copy.dst_block_id) for copy in copies]
+        if copies:
+            scheduled.copies = [Move(copy.src_block_id, copy.dst_block_id) for copy in copies]
         if zeros := self._zeros():
             scheduled.zeros = [(POOL, zeros)]
         return scheduled
@@ -131,8 +132,8 @@ class ManagerAdapter(Driven):
 
     def _zeros(self) -> list[int]:
         """Drain the new blocks; a configuration whose pages need no zeroing leaves them as they are."""
-        new_blocks: list[int] = self.manager.take_new_block_ids()
-        return new_blocks if self.manager.kv_cache_config.needs_kv_cache_zeroing else []
+        new_blocks = self.manager.take_new_block_ids()
+        return new_blocks if new_blocks and self.manager.kv_cache_config.needs_kv_cache_zeroing else []
 
     def _withdraw(self, asked: Iterable[str], scheduled: Scheduled) -> None:
         """Take requests back out of the step, and whoever has to go with them."""

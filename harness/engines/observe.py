@@ -211,6 +211,15 @@ class ObservedManager:
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
+    def new_step_starts(self) -> None:
+        """Let a step begin; nothing of the cache changes by that."""
+        self.manager.new_step_starts()
+
+    def take_new_block_ids(self) -> list[int]:
+        """Return the blocks that were handed out since the last call."""
+        taken: list[int] = self.manager.take_new_block_ids()
+        return taken
+
     def get_computed_blocks(self, request: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Look the request up; the answer becomes a `hit` when the request is next given pages."""
         answer: tuple[Any, ...] = self.manager.get_computed_blocks(request, *args, **kwargs)

@@ -145,7 +145,7 @@ class DirtyAccounts:
                 if why == "evict" and was > 0:
                     taken = _taken_by(served, moves) if taken is None else taken
                     why = "evict" if page in taken else "replace"
-                begun += self._rekey(step, served, page, why, events)
+                begun += self._rekey(step, served, page, why, events, gone=key is None and not several)
                 all_keys[page] = key
             if page in null or (ref == was and (key is None) == (had is None)):
                 continue
@@ -161,15 +161,18 @@ class DirtyAccounts:
             events.append(Counts(step=step, pool=self._pool, free=free, held=self._held, cached=self._cached, refs=refs))
         return events
 
-    def _rekey(self, step: int, served: str, page: int, why: UnpublishReason, ended: list[Event]) -> list[Publish]:
-        """Add the keys that a page lost to `ended`, and return what it gained."""
+    def _rekey(
+        self, step: int, served: str, page: int, why: UnpublishReason, ended: list[Event], *, gone: bool
+    ) -> Iterable[Publish]:
+        """Add the keys that a page lost to `ended`, and return what it gained; `gone`: it has no key any more."""
         group_of, old = self._state.group_of, self._claims.pop(page, _NO_CLAIMS)
-        new = self._state.keys_of(page, old)
+        new = _NO_CLAIMS if gone else self._state.keys_of(page, old)
         for key, claim in old.items():
             if key not in new or new[key].length != claim.length:
                 ended.append(Unpublish(step=step, group=group_of(key), page=page, length=claim.length, reason=why))
-        if new:
-            self._claims[page] = new
+        if not new:
+            return ()
+        self._claims[page] = new
         return [
             _publish(step, served, group_of(key), page, claim)
             for key, claim in new.items()

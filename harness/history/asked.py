@@ -132,16 +132,17 @@ class Asked:
         """Refuse a run of a request that was not looked up since it came, or lost its place; `hit` may come after the run."""
         looked = self._looked
         if Hit not in said and Preempted not in said:
-            new = {run.r for event in said.get(StepBegin, ()) for run in event.runs if run.r not in looked}
+            new = [run.r for event in said.get(StepBegin, ()) for run in event.runs if run.r not in looked]
         else:
-            hits, new = {event.r for event in said.get(Hit, ())}, set[str]()
+            hits, found = {event.r for event in said.get(Hit, ())}, set[str]()
             for event in events:
                 if isinstance(event, Hit):
                     looked.add(event.r)
                 elif isinstance(event, Preempted):
                     looked.discard(event.r)
                 elif isinstance(event, StepBegin):
-                    new |= {run.r for run in event.runs} - looked - hits
+                    found |= {run.r for run in event.runs} - looked - hits
+            new = [*found]
         if new:
             raise Nonsense(f"{min(new)!r} runs and was not looked up; report `hit`, also when nothing was hit")
 

@@ -46,9 +46,12 @@ class EventReader:
         return events
 
     def _read(self, answer: list[Any] | tuple[Any, ...]) -> list[Event]:
-        told = {
-            at: event.runs for at, event in enumerate(answer) if type(event) is StepBegin and any(map(_is_long, event.runs))
-        }
+        told: dict[int, list[Run]] = {}
+        for at, event in enumerate(answer):
+            if type(event) is StepBegin:
+                for run in event.runs:
+                    if type(run) is Run and any(map(_is_long_row, run.tables)):
+                        told[at] = event.runs
         if not told:
             return _EVENTS.decode(_ENCODER.encode(answer))
         short = list(answer)
@@ -88,13 +91,10 @@ def _read_pages(count: int, written: bytes) -> list[int]:
     return _PAGES.decode(_ARRAY_32 + count.to_bytes(4, "big") + written)
 
 
-def _is_long(run: Any) -> bool:
-    return type(run) is Run and any(map(_is_long_row, run.tables))
-
-
 def _is_long_row(row: Any) -> bool:
     """Whether a row is long; a tuple of numbers never changes, so it need not even be written again."""
-    return type(row) in (list, tuple) and len(row) >= LONG
+    kind = type(row)
+    return (kind is list or kind is tuple) and len(row) >= LONG
 
 
 def _if_short(row: Any) -> Any:

@@ -65,12 +65,12 @@ class Texts:
         """By token: the place that it was seen at first."""
         self._met: dict[tuple[str, int, int], list[int]] = {}
         """Segments that came already and whose tokens are no neighbours."""
-        self._stream: dict[str, tuple[str, int]] = {}
-        """By request: the text that it generates, and how long its prompt is."""
+        self._stream: dict[str, tuple[int, int]] = {}
+        """By request: where the text begins that it generates, and how long its prompt is."""
 
     def submit(self, op: Submit, tokens: list[int]) -> None:
         """Take in the tokens of a prompt. Raises Nonsense if a place of a text is another token than before."""
-        self._stream[op.r] = op.stream or f"@{op.r}", len(tokens)
+        self._stream[op.r] = self._place(op.stream or f"@{op.r}", 0), len(tokens)
         self._read(op.r, op.prompt, tokens)
 
     def extend(self, op: Extend, event: Extended) -> None:
@@ -86,9 +86,8 @@ class Texts:
         first = event.upto - len(event.tokens) - prompt
         if first < 0:
             raise Nonsense(f"{event.upto} - at `$.upto`; {event.r!r} has a prompt of {prompt} tokens, which stays as it is")
-        place = self._place(text, first)
-        for index, token in enumerate(event.tokens):
-            self._learn(event.r, place + index, token, alone=False)
+        for place, token in enumerate(event.tokens, text + first):
+            self._learn(event.r, place, token, alone=False)
 
     def prompt_tokens(self, r: str) -> int:
         """Return the length of a request's prompt."""

@@ -157,8 +157,7 @@ class WellFormedness:
         """Judge the end of the history. Raises Nonsense if no step ever ended of those that began."""
         if self._in_flight and not self._ended_step:
             raise Nonsense(f"{len(self._in_flight)} steps begin and none of them ends; write `step_end` when a step has run")
-        self._check_forgotten()
-        self._check_found()
+        self._check_explained()
 
     def operation_over(self) -> None:
         """Note that an operation is over. Raises Nonsense if it published keys for a step that did not begin in it."""
@@ -167,11 +166,24 @@ class WellFormedness:
                 f"step {self._keyed} has keys, and did not begin by the end of the operation - at `$.step`; the last step that "
                 f"began is {self.begun}"
             )
-        self._check_forgotten()
-        self._check_found()
+        self._check_explained()
         self._forgets = False
 
     # --- when --------------------------------------------------------------------------------------------------------------
+
+    def _check_explained(self) -> None:
+        """Refuse what nothing in the same operation explains: keys that ended for what did not happen, runs from nowhere.
+
+        A `hit` may come after the run, in the same operation.
+        """
+        if self._forgotten:
+            forgotten, self._forgotten = self._forgotten, ""
+            if not self._forgets:
+                told = "a `reset` that is `ok` or a `version`"
+                raise Nonsense(f"keys ended for {forgotten!r} without {told}; a key that ends by itself is evicted")
+        if self._unfound:
+            r, start = self._unfound.popitem()
+            raise Nonsense(f"{r!r} runs from token {start} on, and was not looked up; report `hit`, which says where that lies")
 
     def _check_step(self, event: Event) -> None:
         """Refuse an event of a step that is long over; note one of a step that has not begun."""
@@ -194,13 +206,13 @@ class WellFormedness:
             raise Nonsense(
                 f"step {step} - at `$.step`; events of step {expected} came already, so step {expected} begins first"
             )
-        self._check_forgotten()
-        self._check_found()
+        self._check_explained()
         self._forgets = False
         self.begun, self._ahead, self._keyed = step, 0, 0
         for r, tokens in event.asked:
-            self._check_known(r, "asked")
-            at_least_nothing(tokens, "asked")
+            if tokens < 0 or r not in self.tokens:
+                self._check_known(r, "asked")
+                at_least_nothing(tokens, "asked")
         runs: dict[str, tuple[int, int]] = {}
         for run in event.runs:
             if run.r in runs:
@@ -208,9 +220,9 @@ class WellFormedness:
             self._check_run(run)
             runs[run.r] = run.stop, len(run.drafts)
         self._in_flight[step] = runs
-        for moves, field in ((event.copies, "copies"), (event.stores, "stores")):
-            if moves:
-                self._moves(moves, field)
+        if event.copies or event.stores:
+            self._moves(event.copies, "copies")
+            self._moves(event.stores, "stores")
         if event.begun or event.ended or event.failed or event.flushed:
             self._transfers(event)
         for pool, pages in event.zeros:
@@ -219,7 +231,7 @@ class WellFormedness:
     def _check_run(self, run: Run) -> None:
         r = run.r
         known = self._going_on(r, "runs")
-        self._check_chunk(run, known, self._may_come(r) if run.known > known else 0)
+        self._check_chunk(run, known, self._may_come(r) if run.stop > known else 0)
         if r not in self._placed:
             if run.start:
                 self._unfound[r] = run.start
@@ -245,7 +257,9 @@ class WellFormedness:
                 raise Nonsense(f"a checkpoint of group {group} after {length} tokens - at `$.runs`; {within}")
         if run.mirrors:
             self._check_mirrors(run)
-        self._columns(run.tables, "runs", self._followed.get(run.r, ()))
+        followed = self._followed.get(run.r, ())
+        if run.tables != followed:
+            self._columns(run.tables, "runs", followed)
         self._followed[run.r] = run.tables
 
     def _check_mirrors(self, run: Run) -> None:
@@ -257,12 +271,6 @@ class WellFormedness:
             if not one or not run.start <= start < stop <= run.stop:
                 within = f"{run.r!r} computes [{run.start}, {run.stop}), and a page holds one block of attention"
                 raise Nonsense(f"tokens [{start}, {stop}) mirrored for group {group} - at `$.runs`; {within}")
-
-    def _check_found(self) -> None:
-        """Refuse a run that starts behind what nobody has looked up; `hit` may come after the run, in the same operation."""
-        if self._unfound:
-            r, start = self._unfound.popitem()
-            raise Nonsense(f"{r!r} runs from token {start} on, and was not looked up; report `hit`, which says where that lies")
 
     def _may_come(self, r: str) -> int:
         """Return how many tokens the steps in flight may add to a request."""
@@ -297,7 +305,8 @@ class WellFormedness:
         self._oldest(event)
         del self._in_flight[event.step]
         self._ended_step = event.step
-        self._in_vain = {place for place in self._in_vain if place[0] > event.step}
+        if self._in_vain:
+            self._in_vain = {place for place in self._in_vain if place[0] > event.step}
         for r in event.withdrawn:
             self._check_known(r, "withdrawn")
         if event.step in self._taken_back and not event.withdrawn:
@@ -423,13 +432,6 @@ class WellFormedness:
     def _version(self, event: Version) -> None:
         self._forgets = True
 
-    def _check_forgotten(self) -> None:
-        """Refuse keys that ended for what did not happen in the same operation."""
-        forgotten, self._forgotten = self._forgotten, ""
-        if forgotten and not self._forgets:
-            told = "a `reset` that is `ok` or a `version`"
-            raise Nonsense(f"keys ended for {forgotten!r} without {told}; a key that ends by itself is evicted")
-
     def _key_event(self, event: KvStored | KvRemoved | KvCleared) -> None:
         if not self._tells_routers:
             raise Nonsense("an event for routers; the header says that there are none - at `$.rules.key_events`")
@@ -471,7 +473,8 @@ class WellFormedness:
         self._pools[event.pool] += event.pages
 
     def _holding(self, event: Take | Drop) -> None:
-        self._check_pool(event.group, event.pool)
+        if self._pool_of_group.get(event.group) != event.pool:
+            self._check_pool(event.group, event.pool)
         self._check_pages(event.pages, event.pool, "pages")
         if event.holder not in self.tokens and not event.holder.startswith(NO_REQUEST):
             self._check_known(event.holder, "holder")

@@ -86,15 +86,42 @@ class Worker:
             elif type(event) is StepEnd:
                 begun = self._begun.pop(event.step, None)
                 if begun is not None:
-                    self._execute(begun, set(event.withdrawn), out)
+                    self._execute(begun, event.withdrawn, out)
             out.append(event)
         return out
 
-    def _execute(self, begun: StepBegin, withdrawn: set[str], out: list[Event]) -> None:
+    def _execute(self, begun: StepBegin, withdrawn: list[str], out: list[Event]) -> None:
         step = begun.step
         settled = self._settled.pop(step, _NOTHING_SETTLED)
-        runs = [run for run in settled.runs_of(begun) if run.r not in withdrawn]
-        later = begun.begun
+        runs = settled.runs_of(begun)
+        if withdrawn:
+            runs = [run for run in runs if run.r not in withdrawn]
+        later = self._move_before(begun, settled, out)
+        for run in runs if self._recurrent else ():
+            if run.start > 0:
+                out += [_read_state(group, run, step) for group in self._recurrent]
+        for run in runs:
+            for group in self._recurrent:
+                _write_states(group, run, step, out)
+            out += [_write_tokens(group, run, step) for group in self._attention]
+            if run.mirrors:
+                out.extend(self._write_mirrors(run, step))
+        for run in runs:
+            prompt = self._prompts.get(run.r, 0) if self._prompts else 0
+            for group in self._attention:
+                _read_tokens(group, run, step, prompt, out)
+        self._copy(settled.after, step, out)
+        self._copy(begun.stores, step, out)
+        if later:
+            self._begin([entry for entry in later if entry[1].src_pool in self._local], step, out)
+        for number in begun.ended:
+            self._end(number, "end", step, out)
+        for number in begun.failed:
+            self._end(number, "fail", step, out)
+
+    def _move_before(self, begun: StepBegin, settled: Settled, out: list[Event]) -> list[tuple[int, Move]]:
+        """Clear and copy what the runs of a step rely on; return the copies that begin with the step and were not flushed."""
+        step, later = begun.step, begun.begun
         if begun.flushed:
             self._begin([entry for entry in begun.begun if entry[0] in begun.flushed], step, out)
             later = [entry for entry in begun.begun if entry[0] not in begun.flushed]
@@ -103,39 +130,14 @@ class Worker:
         for pool, pages in begun.zeros:
             out.append(Zero(pool=pool, pages=pages, step=step))
         self._copy(begun.copies, step, out)
-        self._begin(_loads(later, self._local), step, out)
+        if later:
+            self._begin(_loads(later, self._local), step, out)
         self._copy(settled.before, step, out)
-        for run in runs:
-            for group in self._recurrent:
-                if run.start > 0:
-                    out.append(_read_state(group, run, step))
-        for run in runs:
-            for group in self._recurrent:
-                out.extend(_write_states(group, run, step))
-            for group in self._attention:
-                out.append(_write_tokens(group, run, step))
-            if run.mirrors:
-                out.extend(self._write_mirrors(run, step))
-        for run in runs:
-            for group in self._attention:
-                out.extend(self._read_tokens(group, run, step))
-        self._copy(settled.after, step, out)
-        self._copy(begun.stores, step, out)
-        self._begin([entry for entry in later if entry[1].src_pool in self._local], step, out)
-        for number in begun.ended:
-            self._end(number, "end", step, out)
-        for number in begun.failed:
-            self._end(number, "fail", step, out)
+        return later
 
     def _is_prompt(self, r: str, tokens: int) -> None:
         if self._prompts is not None:
             self._prompts[r] = tokens
-
-    def _read_tokens(self, group: Group, run: Run, step: int) -> Iterable[Read]:
-        prompt = self._prompts.get(run.r, 0) if self._prompts else 0
-        for start, stop in spans_read(group, run.start, run.stop, prompt):
-            pages = _pages(run.tables[group.id], *columns(group, start, stop))
-            yield Read(pool=group.pool, group=group.id, pages=pages, r=run.r, start=start, stop=stop, step=step)
 
     def _write_mirrors(self, run: Run, step: int) -> Iterable[Write]:
         for index, page, start, stop in run.mirrors:
@@ -179,22 +181,31 @@ def _read_state(group: Group, run: Run, step: int) -> Read:
     return Read(pool=group.pool, group=group.id, pages=pages, r=run.r, start=0, stop=run.start, step=step)
 
 
-def _write_states(group: Group, run: Run, step: int) -> Iterable[Write]:
-    stops = [run.known]
-    if group.snapshots == "every-block":
-        size = group.block_size
-        stops = [*range((run.start // size + 1) * size, run.known, size), run.known]
+def _write_states(group: Group, run: Run, step: int, out: list[Event]) -> None:
+    """Let a recurrent group write its checkpoints, the state after the chunk, and those after drafts."""
     for index, page, stop in run.checkpoints:
         if index == group.id:
-            yield Write(pool=group.pool, group=index, pages=[page], r=run.r, start=run.start, stop=stop, step=step)
+            out.append(Write(pool=group.pool, group=index, pages=[page], r=run.r, start=run.start, stop=stop, step=step))
+    known, size, table = run.known, group.block_size, run.tables[group.id]
+    stops = [known]
+    if group.snapshots == "every-block":
+        stops = [*range((run.start // size + 1) * size, known, size), known]
     for stop in stops:
-        column = -(-stop // group.block_size) - 1
-        pages = _pages(run.tables[group.id], column, column + 1)
-        yield Write(pool=group.pool, group=group.id, pages=pages, r=run.r, start=run.start, stop=stop, step=step)
+        column = -(-stop // size) - 1
+        pages = _pages(table, column, column + 1)
+        out.append(Write(pool=group.pool, group=group.id, pages=pages, r=run.r, start=run.start, stop=stop, step=step))
     for index in range(len(run.drafts)):
         pages = _pages(run.scratch[group.id], index, index + 1)
-        stop = run.known + index + 1
-        yield Write(pool=group.pool, group=group.id, pages=pages, r=run.r, start=run.start, stop=stop, step=step)
+        stop = known + index + 1
+        out.append(Write(pool=group.pool, group=group.id, pages=pages, r=run.r, start=run.start, stop=stop, step=step))
+
+
+def _read_tokens(group: Group, run: Run, step: int, prompt: int, out: list[Event]) -> None:
+    """Let an attention group read what the queries of a chunk need, behind a prompt of so many tokens."""
+    table = run.tables[group.id]
+    for start, stop in spans_read(group, run.start, run.stop, prompt):
+        pages = _pages(table, *columns(group, start, stop))
+        out.append(Read(pool=group.pool, group=group.id, pages=pages, r=run.r, start=start, stop=stop, step=step))
 
 
 def _write_tokens(group: Group, run: Run, step: int) -> Write:

@@ -87,7 +87,8 @@ class Ledger:
         self._pool_of = [self.records[group.pool] for group in header.groups]
         self._asked_again: list[PageRecord] = []
         """Copies in another tier of what the device has keyed for the step to come."""
-        self._applied: Event | None = None
+        self.applied: Event | None = None
+        """The event that was applied last, for whoever applies events by `moves` to keep."""
         self._asked: Event | None = None
         self._asked_after: Event | None = None
         """The event whose view was worked out last, and the one that had been applied last by then."""
@@ -99,7 +100,7 @@ class Ledger:
             Hit: self._before_hit,
             StepEnd: self._before_step_end,
         }
-        self._apply: dict[type, Callable[[Any], None]] = {
+        self.moves: dict[type, Callable[[Any], None]] = {
             Take: self.holdings.take,
             Drop: self.holdings.drop,
             Grow: self.holdings.grow,
@@ -124,6 +125,7 @@ class Ledger:
             ResetDone: self._reset,
             Version: self._version,
         }
+        """By kind of event: what moves the ledger past one; events of other kinds do not move it."""
 
     def record(self, group: int, page: int) -> PageRecord | None:
         """Return the record of a page of a group; None for a null page or a column that does not exist."""
@@ -131,10 +133,10 @@ class Ledger:
 
     def apply(self, event: Event) -> None:
         """Move the ledger past one event."""
-        handler = self._apply.get(type(event))
+        handler = self.moves.get(type(event))
         if handler is not None:
             handler(event)
-        self._applied = event
+        self.applied = event
 
     # --- before an event ----------------------------------------------------------------------------------------------------
 
@@ -154,7 +156,7 @@ class Ledger:
 
         Raises RuntimeError if the ledger has just been moved past the event.
         """
-        applied = self._applied
+        applied = self.applied
         if self._asked is event and self._asked_after is applied:
             return self._view
         if applied is event:

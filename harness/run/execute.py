@@ -104,6 +104,7 @@ class Observer:
         self.findings: list[Finding] = []
         self.panel = Panel(header, fresh(header.height) if checkers is None else checkers)
         self._counting = Counting(header, self.panel.ledger.requests)
+        self.panel.show_after(self._counting.handlers)
         self._keep = keep
         self._seq = 0
 
@@ -131,7 +132,11 @@ class Observer:
 
     def take(self, events: Iterable[Event], op: int) -> None:
         """Take in a part of what one operation made happen."""
-        observe, keep, seq, counter_of = self.panel.observe, self._keep, self._seq, self._counting.handlers.get
+        observe, seq = self.panel.observe, self._seq
+        if self._keep:
+            events = list(events)
+            self.history.events += events
+            self.history.op_of.extend([op] * len(events))
         for event in events:
             event.seq = seq
             seq += 1
@@ -139,11 +144,6 @@ class Observer:
                 for finding in found:
                     finding.op = op
                 self.findings += found
-            if count := counter_of(type(event)):
-                count(event)
-            if keep:
-                self.history.events.append(event)
-                self.history.op_of.append(op)
         self._seq = seq
 
     @property
