@@ -32,8 +32,7 @@ from harness.checkers.protocol import Checker
 from harness.engines.protocol import Engine
 from harness.engines.registry import parse
 from harness.history.events import StepBegin
-from harness.history.worker import Worker
-from harness.run.execute import Observer, applied
+from harness.run.execute import Ahead, Observer
 from harness.trace.format import Op, Submit
 from harness.verdict.result import Activity, Result
 
@@ -51,7 +50,8 @@ class Session:
         described = engine.describe()
         self.engine = engine
         self.prefilled: list[int] = []
-        self._worker, self._observer = Worker(described), Observer(described, checkers, keep=False)
+        self._observer = Observer(described, checkers, keep=False)
+        self._ahead = Ahead(engine, described, self._observer)
 
     @property
     def activity(self) -> Activity:
@@ -60,12 +60,10 @@ class Session:
 
     def run(self, ops: list[Op]) -> float:
         """Carry out operations and return the CPU seconds; raises if the engine does."""
-        apply, see, extend = self.engine, self._observer.see, self._worker.extend
         begun = time.process_time()
         for index, op in enumerate(ops):
-            events = applied(apply, op, index, self._observer)
-            assert events is not None, self._observer.findings
-            see(extend(events), index)
+            assert self._ahead.carry_out(op, index) is not None, self._observer.findings
+        self._ahead.judge()
         return time.process_time() - begun
 
     def close(self) -> Result:

@@ -145,8 +145,9 @@ class DirtyBlocks:
 
     def _note(self, given: Any) -> None:
         """Note a block, or those in a collection of blocks, of their ids, or of such collections."""
-        if hasattr(given, "block_id"):
-            self._noted.add(given.block_id)
+        page = getattr(given, "block_id", None)
+        if page is not None:
+            self._noted.add(page)
         elif isinstance(given, list | tuple | set):
             for one in given:
                 self._note(one)

@@ -273,11 +273,12 @@ class Driver:
             if op.run and not asked:
                 return  # everybody asked for has ended by itself
         self._begin(op, asked)
-        if self.adapter.cancels:
+        if self.adapter.cancels and op.cancel:
             self._cancel(op.cancel)
         while len(self.in_flight) > self.adapter.depth:
             self._run_oldest()
-        self._cancel(op.cancel)
+        if op.cancel:
+            self._cancel(op.cancel)
 
     def _cancel(self, names: Sequence[str]) -> None:
         """Let requests go whose clients went away since the step was scheduled, if they have not ended."""

@@ -132,7 +132,9 @@ class Asked:
         """Refuse a run of a request that was not looked up since it came, or lost its place; `hit` may come after the run."""
         looked = self._looked
         if Hit not in said and Preempted not in said:
-            new = [run.r for event in said.get(StepBegin, ()) for run in event.runs if run.r not in looked]
+            if StepBegin not in said:
+                return
+            new = [run.r for event in said[StepBegin] for run in event.runs if run.r not in looked]
         else:
             hits, found = {event.r for event in said.get(Hit, ())}, set[str]()
             for event in events:

@@ -71,16 +71,25 @@ class Intake:
         return sense, Asked(header, sense)
 
     def take(self, answer: Any, op: Op, index: int) -> list[Event]:
-        """Return what the engine reported of an operation, read anew; `index` is the operation's in the trace.
+        """Return what the engine reported of an operation, read anew and followed; `index` is the operation's in the trace.
 
         Raises BadEvents if it is no list of events, or an event of it cannot be followed.
         """
+        events = self.read(answer, op, index)
+        self.follow(events, op, index)
+        return events
+
+    def read(self, answer: Any, op: Op, index: int) -> list[Event]:
+        """Return what the engine reported of an operation, read anew. Raises BadEvents if it is no list of events."""
         if not isinstance(answer, list | tuple):
             raise self.bad(op, index, f"apply() returned {_kind(answer)}; return a list of events, empty if nothing happened")
         try:
-            events = self._reader.read(answer)
+            return self._reader.read(answer)
         except _UNWRITABLE:
             raise self._unreadable(answer, op, index) from None
+
+    def follow(self, events: list[Event], op: Op, index: int) -> None:
+        """Follow what was read of an operation; all before it was followed. Raises BadEvents if an event cannot be followed."""
         sense, event = self._sense, None
         try:
             for event in events:
@@ -93,7 +102,6 @@ class Intake:
             sense.operation_over()
         except Nonsense as problem:
             raise self.bad(op, index, str(problem)) from None
-        return events
 
     def rest(self) -> None:
         """Judge the end of the trace. Raises BadEvents if steps began and none of them ended."""

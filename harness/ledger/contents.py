@@ -130,7 +130,9 @@ class Contents:
             self._overwrite(record, nodes, start, stop, size)
         elif start <= record.start and stop >= record.stop:
             record.start, record.stop, record.node, record.tainted = start, stop, nodes[stop], False
-        elif record.start <= start <= record.stop and self._trie.ancestor(node, start) == nodes[start]:
+        elif record.start <= start <= record.stop and (
+            (node if start == record.stop else self._trie.ancestor(node, start)) == nodes[start]
+        ):
             if stop >= record.stop:
                 record.stop, record.node = stop, nodes[stop]
             elif self._trie.ancestor(node, stop) != nodes[stop]:

@@ -169,7 +169,9 @@ class Ledger:
         requests, group = self.requests, read.group
         if requests.ended_in_flight and (read.step, read.r) in requests.ended_in_flight:
             return SOUND_READ
-        nodes = requests.prefixes_of_run(read)
+        nodes = requests[read.r].nodes
+        if requests.draft_prefixes or read.stop >= len(nodes):
+            nodes = requests.prefixes_of_run(read)
         invalid = invalid_columns(read, self.groups[group], nodes, self._pool_of[group], self.contents)
         return BeforeRead(invalid) if invalid else SOUND_READ
 
@@ -206,8 +208,10 @@ class Ledger:
     # --- pages --------------------------------------------------------------------------------------------------------------
 
     def _write(self, event: Write) -> None:
-        requests = self.requests
-        nodes, tainted = requests.prefixes_of_run(event), requests[event.r].tainted
+        requests, request = self.requests, self.requests[event.r]
+        nodes, tainted = request.nodes, request.tainted
+        if requests.draft_prefixes or event.stop >= len(nodes):
+            nodes = requests.prefixes_of_run(event)
         if self.groups[event.group].kind == "recurrent":
             requests.note_state(event)
             self.contents.write_state(event, nodes[event.stop], tainted)

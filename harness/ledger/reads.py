@@ -76,14 +76,13 @@ def _invalid_from(
         if stop > last:
             stop = last
         record = touched(page)
-        valid = (
-            record is not None
-            and record.node == nodes[stop]
-            and record.start <= start
-            and record.group == owner
-            and r in record.holders
-        )
-        if not valid and not _block_is_valid(record, read, nodes, start, stop, contents):
+        if (
+            record is None
+            or record.node != nodes[stop]
+            or record.start > start
+            or record.group != owner
+            or r not in record.holders
+        ) and not _block_is_valid(record, read, nodes, start, stop, contents):
             invalid.append(index)
         start, stop = stop, stop + size
     return invalid

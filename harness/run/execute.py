@@ -44,6 +44,11 @@ _MAY_BEGIN = frozenset((Submitted, Extended, Finished, Aborted, Preempted, Reset
 """Events with which an operation may begin."""
 
 
+PORTION = 16
+"""So many operations are carried out, then followed, then executed, then judged: one by one, each loop would push the others
+out of the caches."""
+
+
 class Stopped(BadEvents):
     """A trace was stopped by events that cannot be followed. `result` is what came of it until then."""
 
@@ -167,6 +172,57 @@ class Observer:
         )
 
 
+class Ahead:
+    """Carries out operations on an engine and judges them, a `portion` of them at a time.
+
+    What the engine reports is read at once, since it may change what it has returned. All else of an operation comes in the
+    order in which it would come if each were judged before the next is carried out, so nothing that is found depends on the
+    portion; the engine alone may have been carried further when a finding comes.
+    """
+
+    def __init__(self, engine: Engine, header: Header, observer: Observer, portion: int = PORTION) -> None:
+        self._engine, self._worker, self._observer, self._portion = engine, Worker(header), observer, portion
+        self._waiting: list[tuple[int, Op, list[Event]]] = []
+
+    def carry_out(self, op: Op, index: int) -> list[Event] | None:
+        """Let the engine carry out one operation and return its events; None, with a `died` finding, if it raised.
+
+        Raises as `applied`.
+        """
+        observer = self._observer
+        try:
+            answer = self._engine.apply(op)
+        except Exception as error:
+            self.judge()
+            observer.activity.operations += 1
+            _raised(error, self._engine, op, index, observer)
+            return None
+        try:
+            events = observer.intake.read(answer, op, index)
+        except BadEvents:
+            self.judge()
+            observer.activity.operations += 1
+            raise
+        self._waiting.append((index, op, events))
+        if len(self._waiting) >= self._portion:
+            self.judge()
+        return events
+
+    def judge(self) -> None:
+        """Judge the operations that wait for it. Raises BadEvents, when those before are judged, if one cannot be followed."""
+        waiting, self._waiting = self._waiting, []
+        observer, followed = self._observer, 0
+        try:
+            for index, op, events in waiting:
+                observer.activity.operations += 1
+                observer.intake.follow(events, op, index)
+                followed += 1
+        finally:
+            executed = [(self._worker.extend(events), index) for index, _, events in waiting[:followed]]
+            for events, index in executed:
+                observer.see(events, index)
+
+
 def drive(
     trace: Trace,
     engine: Engine,
@@ -185,22 +241,23 @@ def drive(
     Raises Stopped, which has the result until then, if the engine reports what cannot be followed.
     """
     header = described(engine, trace.header)
-    worker, observer, applicable = Worker(header), Observer(header, checkers, keep=keep), Applicable()
+    observer, applicable = Observer(header, checkers, keep=keep), Applicable()
+    ahead = Ahead(engine, header, observer, 1 if until or beside else PORTION)
     try:
         for index, asked in enumerate(trace.ops):
             op = applicable.filter(asked)
             if op is None:
                 continue
-            events = applied(engine, op, index, observer)
+            events = ahead.carry_out(op, index)
             if events is None:
                 break
-            observer.see(worker.extend(events), index)
             if beside and (finding := beside(index, op, events)):
                 finding.seq, finding.op = observer.seen - 1, index
                 observer.findings.append(finding)
             if until and any(map(until, observer.findings)):
                 break
         else:
+            ahead.judge()
             observer.intake.rest()
     except BadEvents as bad:
         let_go(engine, observer, len(trace.ops) - 1)
@@ -240,18 +297,23 @@ def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Even
     observer.activity.operations += 1
     try:
         answer = engine.apply(op)
-    except BadEvents as bad:
-        raise observer.intake.bad(op, index, str(bad)) from None
-    except (UsageError, OwnMistake):
-        raise
     except Exception as error:
-        if of_ours(error, engine):
-            raise OwnMistake(told(error)) from error
-        r = getattr(op, "r", "")
-        what = f"operation {index + 1} ({type(op).__name__.lower()}{' ' + r if r else ''})"
-        failed(observer, index, f"Let the engine carry out {what}", error, r)
+        _raised(error, engine, op, index, observer)
         return None
     return observer.intake.take(answer, op, index)
+
+
+def _raised(error: Exception, engine: Engine, op: Op, index: int, observer: Observer) -> None:
+    """Find an engine to have died that raised in an operation; raise what is no finding, as `applied` says."""
+    if isinstance(error, BadEvents):
+        raise observer.intake.bad(op, index, str(error)) from None
+    if isinstance(error, UsageError | OwnMistake):
+        raise error
+    if of_ours(error, engine):
+        raise OwnMistake(told(error)) from error
+    r = getattr(op, "r", "")
+    what = f"operation {index + 1} ({type(op).__name__.lower()}{' ' + r if r else ''})"
+    failed(observer, index, f"Let the engine carry out {what}", error, r)
 
 
 def let_go(engine: Engine, observer: Observer, last: int) -> None:
