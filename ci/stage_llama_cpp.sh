@@ -27,13 +27,11 @@ export CACHEWITNESS_LLAMA_CPP_MODELS=$cache/models
 "$run/bin/python" ci/llama_cpp_models.py "$CACHEWITNESS_LLAMA_CPP_MODELS"
 
 status=0
-known() { # sets `known` to what a model is known to do against a rule
-    known=()
-    [[ $1 != gemma3 && $1 != gpt-oss ]] || known=(--expected fixtures/expected/llama-cpp-2026.10.txt)
-}
+windows() { [[ $1 == gemma3 || $1 == gpt-oss ]]; } # does the model have sliding windows?
 for model in $names; do
     printf '\n== %s\n' "$model"
-    known "$model"
+    known=()
+    windows "$model" && known=(--expected fixtures/expected/llama-cpp-2026.10.txt)
     "$run/bin/python" -m harness.cli run --engine "llama-cpp:model=$model" "${known[@]}" "$@" || status=$((status ? status : $?))
 done
 server=
@@ -41,15 +39,16 @@ trap '[[ -z $server ]] || kill "$server" 2>/dev/null || true' EXIT
 address=$(mktemp)
 for model in $names; do
     printf '\n== %s, by its URL\n' "$model"
-    known "$model"
-    "$run/bin/python" ci/llama_cpp_server.py "$CACHEWITNESS_LLAMA_CPP_MODELS/$model.gguf" >"$address" 2>/dev/null &
+    cells=shared # where slots share their cells a window may lack a token (docs/engine-llama-cpp.md)
+    windows "$model" && cells=apart
+    "$run/bin/python" ci/llama_cpp_server.py "$CACHEWITNESS_LLAMA_CPP_MODELS/$model.gguf" "$cells" >"$address" 2>/dev/null &
     server=$!
     until grep -q '^http' "$address"; do
         kill -0 "$server" || { echo "stage_llama_cpp: the server of $model ended before it answered" >&2; exit 2; }
         sleep 0.1
     done
-    "$run/bin/python" -m harness.cli run --engine "openai-server:url=$(grep '^http' "$address"),block=32,dtype=float32" \
-        "${known[@]}" "$@" || status=$((status ? status : $?))
+    "$run/bin/python" -m harness.cli run --engine "openai-server:url=$(grep '^http' "$address"),block=32,dtype=float32" "$@" ||
+        status=$((status ? status : $?))
     kill "$server"
     wait "$server" 2>/dev/null || true
     server=
