@@ -2,7 +2,8 @@
 
     python ci/llama_cpp_server.py MODEL.gguf [apart]
 
-`apart`: slots do not share their cells (`kv_unified` false). It needs `xllamacpp`. It prints its address when it serves, and serves until it is ended.
+`apart`: slots do not share their cells (`kv_unified` false). It needs `xllamacpp`. It prints its address
+when it serves, and serves until it is ended.
 """
 
 from __future__ import annotations
