@@ -193,7 +193,7 @@ class Ahead:
         try:
             answer = self._engine.apply(op)
         except Exception as error:
-            self.judge()
+            self._judge_before(error)
             observer.activity.operations += 1
             _raised(error, self._engine, op, index, observer)
             return None
@@ -207,6 +207,14 @@ class Ahead:
         if len(self._waiting) >= self._portion:
             self.judge()
         return events
+
+    def _judge_before(self, error: Exception) -> None:
+        """Judge what waits, in front of an error. Who says what is no answer is told that, whatever it had answered before."""
+        try:
+            self.judge()
+        except BadEvents:
+            if not isinstance(error, BadEvents | UsageError):
+                raise
 
     def judge(self) -> None:
         """Judge the operations that wait for it. Raises BadEvents, when those before are judged, if one cannot be followed."""
