@@ -9,6 +9,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Literal
 
+from harness._util.errors import UsageError
 from harness._util.lines import printable
 
 Lost = Literal["died", "hung"]
@@ -24,6 +25,10 @@ class EngineFailure(Exception):
     def __init__(self, anomaly: Lost, message: str, output: str = "") -> None:
         super().__init__(message)
         self.anomaly, self.output = anomaly, output
+
+
+class NoAnswer(UsageError):
+    """An engine's process said what is no answer of the protocol. One line; exit code 4."""
 
 
 class OwnMistake(Exception):

@@ -16,7 +16,7 @@ from harness._util.errors import UsageError
 from harness.checkers import fresh
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Panel
-from harness.engines.failure import EngineFailure, OwnMistake, of_ours, told
+from harness.engines.failure import EngineFailure, NoAnswer, OwnMistake, of_ours, told
 from harness.engines.protocol import Engine
 from harness.history.events import (
     Aborted,
@@ -209,11 +209,14 @@ class Ahead:
         return events
 
     def _judge_before(self, error: Exception) -> None:
-        """Judge what waits, in front of an error. Who says what is no answer is told that, whatever it had answered before."""
+        """Judge what waits, in front of an error.
+
+        An answer that is none comes first even where one before it cannot be followed: nothing that such an engine says counts.
+        """
         try:
             self.judge()
         except BadEvents:
-            if not isinstance(error, BadEvents | UsageError):
+            if not isinstance(error, NoAnswer):
                 raise
 
     def judge(self) -> None:

@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness._util.errors import EngineMissing, UsageError
+from harness.engines.failure import NoAnswer, OwnMistake
 from harness.engines.protocol import Engine
 from harness.engines.registry import parse
 from harness.history.events import Event, Header, StepBegin, Take
+from harness.history.intake import BadEvents
 from harness.run import execute
 from harness.run.execute import Stopped, drive
 from harness.trace.format import Op, Step, Submit, Trace, TraceHeader
@@ -24,6 +27,7 @@ HEADER = TraceHeader(name="portions", layout=load("full-mamba"), pages=16)
 OPS: list[Op] = [Submit("r1", "a:40"), *[Step(run=[("r1", 16)])] * 9, Submit("r2", "a:40"), *[Step(run=[("r2", 16)])] * 9]
 TRACE = Trace(HEADER, OPS)
 WITNESS = Path(__file__).parents[2] / "fixtures" / "traces" / "mutants" / "block-leaked.jsonl"
+NO_BLOCK = RuntimeError("no block")
 Change = Callable[[int, list[Event]], list[Event]]
 
 
@@ -48,10 +52,10 @@ class Changed:
         self.engine.close()
 
 
-def _raises_at(number: int) -> Change:
+def _raises_at(number: int, error: Exception = NO_BLOCK) -> Change:
     def change(at: int, events: list[Event]) -> list[Event]:
         if at == number:
-            raise RuntimeError("no block")
+            raise error
         return events
 
     return change
@@ -83,6 +87,9 @@ def _outcome(monkeypatch: pytest.MonkeyPatch, portion: int, engine: Any) -> tupl
         (_raises_at(0), 1, "", ["died"]),
         (_nonsense_at(5, lambda number, events: events), 6, "operation 6", []),
         (_nonsense_at(5, _raises_at(7)), 6, "operation 6", []),
+        (_nonsense_at(5, _raises_at(7, UsageError("not with drafts"))), 6, "operation 6", []),
+        (_nonsense_at(5, _raises_at(7, EngineMissing("no torch"))), 6, "operation 6", []),
+        (_nonsense_at(5, _raises_at(7, BadEvents("refused"))), 6, "operation 6", []),
         (_nonsense_at(7, _raises_at(5)), 6, "", ["died"]),
         (lambda number, events: "none" if number == 6 else events, 7, "operation 7", []),
     ],
@@ -131,3 +138,16 @@ def test_who_stops_at_a_finding_is_not_carried_further() -> None:
     engine = Changed(_raises_at(3))
     drive(TRACE, engine, until=lambda finding: True)
     assert engine.asked == 4
+
+
+@pytest.mark.parametrize("error", [UsageError("not with drafts"), EngineMissing("no torch"), OwnMistake("ours")])
+def test_what_passes_through_ends_the_run_at_once(error: Exception) -> None:
+    """An engine that refuses an operation, and nothing before it that cannot be followed: its own line is the answer."""
+    with pytest.raises(type(error), match=str(error)):
+        drive(TRACE, Changed(_raises_at(7, error)))
+
+
+def test_an_answer_that_is_none_comes_first() -> None:
+    """A process that floods its pipe has said nothing that counts, so what it said before is not what is told."""
+    with pytest.raises(NoAnswer, match="nothing that was asked"):
+        drive(TRACE, Changed(_nonsense_at(5, _raises_at(7, NoAnswer("answers nothing that was asked")))))

@@ -35,7 +35,7 @@ from harness.engines.child.messages import (
     Refused,
 )
 from harness.engines.child.process import LINE_MAX, Ended, Overlong, Process, Silent, Unasked
-from harness.engines.failure import EngineFailure, OwnMistake
+from harness.engines.failure import EngineFailure, NoAnswer, OwnMistake
 from harness.history.events import Event, Header
 from harness.history.intake import BadEvents
 from harness.trace.format import Op, TraceHeader
@@ -115,8 +115,8 @@ class Child:
     def ask(self, question: Question, seconds: float) -> Answer:
         """Ask and return the answer.
 
-        Raises EngineFailure if none comes, UsageError if the engine refuses what was asked or its answer is none of the
-        protocol, OwnMistake if this package's own adapter failed in the child.
+        Raises EngineFailure if none comes, UsageError if the engine refuses what was asked, NoAnswer if its answer is none
+        of the protocol, OwnMistake if this package's own adapter failed in the child.
         """
         answer = self.said_to(self._encoder.encode(question) + b"\n", seconds)
         if isinstance(answer, Raised) and answer.ours and not self._isolation.command:
@@ -152,9 +152,9 @@ class Child:
         self.busy = False
         return answer
 
-    def _garbage(self, why: str, said: bytes) -> UsageError:
+    def _garbage(self, why: str, said: bytes) -> NoAnswer:
         begins = f"; it begins with {said[:QUOTED].decode('utf-8', 'backslashreplace')!r}" if said else ""
-        return UsageError(f"--engine {self.name}: line {self._lines} of its answers {why}{begins}")
+        return NoAnswer(f"--engine {self.name}: line {self._lines} of its answers {why}{begins}")
 
     def _lost(self, error: Exception) -> Exception:
         self.end()
@@ -205,7 +205,7 @@ class Isolated:
         """Have one operation carried out.
 
         Raises EngineFailure if the engine raised, died or hung, BadEvents if it refuses the operation, which stops this trace
-        alone, UsageError if it answers what is no answer.
+        alone, NoAnswer if it answers what is no answer.
         """
         try:
             answer = self._expect(Happened, Apply(op), self._isolation.deadline)
@@ -230,7 +230,7 @@ class Isolated:
         if not isinstance(answer, kind):
             self._child.busy = True
             asked, said = type(question).__name__.lower(), type(answer).__name__.lower()
-            raise UsageError(f"--engine {self._child.name}: asked to {asked}, it answers {said!r}")
+            raise NoAnswer(f"--engine {self._child.name}: asked to {asked}, it answers {said!r}")
         return answer
 
 
