@@ -31,13 +31,13 @@ installed = pytest.mark.skipif(
 SEEDS = 24
 
 
-def engine(mutant: str = "") -> str:
-    options = [f"source={SOURCE}"] * bool(SOURCE) + [f"mutant={mutant}"] * bool(mutant)
+def engine(**chosen: str) -> str:
+    options = [f"{name}={value}" for name, value in {"source": SOURCE, **chosen}.items() if value]
     return f"sglang:{','.join(options)}" if options else "sglang"
 
 
-def ran(trace: Trace, mutant: str = "") -> Result:
-    return drive(trace, parse(engine(mutant)).open(trace.header))
+def ran(trace: Trace, mutant: str = "", caching: str = "") -> Result:
+    return drive(trace, parse(engine(mutant=mutant, caching=caching)).open(trace.header))
 
 
 def unlisted(result: Result) -> list[str]:
@@ -100,6 +100,24 @@ def test_the_state_that_a_chunk_leaves_is_copied_in_a_step_of_its_own() -> None:
     assert [(len(event.runs), len(event.copies)) for event in begun] == [(1, 0), (0, 1), (1, 0), (0, 1)]
     published = [event.length for event in result.history.events if isinstance(event, Publish) and event.group == 1]
     assert published == [5, 9] and result.findings == []
+
+
+@installed
+@pytest.mark.parametrize("configuration", configurations(), ids=lambda one: one.name)
+def test_without_its_cache_nothing_is_hit_and_nothing_is_found(configuration: Configuration) -> None:
+    """The control: the traces hit with the cache and have no finding without it."""
+    kept, off = Activity(), Activity()
+    for trace in random_traces(configuration):
+        kept.add(ran(trace).activity)
+        result = ran(trace, caching="off")
+        assert result.findings == [], trace.header.name
+        off.add(result.activity)
+    assert kept.hits > 0 and off.hits == 0
+
+
+def test_caching_is_on_or_off() -> None:
+    with pytest.raises(UsageError, match="caching is on or off, not 'no'"):
+        parse("sglang:caching=no").open(_header())
 
 
 def test_every_fault_says_in_advance_what_finds_it() -> None:

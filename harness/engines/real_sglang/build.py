@@ -44,8 +44,8 @@ class Built:
     asked: Asked
 
 
-def build(source: Source, asked: Asked) -> Built:
-    """Return SGLang's cache for what a trace asks, all its pools empty."""
+def build(source: Source, asked: Asked, *, caching: bool = True) -> Built:
+    """Return SGLang's cache for what a trace asks, all its pools empty; without `caching` as `--disable-radix-cache` has it."""
     import torch
 
     SETTINGS.chunk = asked.page_size
@@ -60,7 +60,7 @@ def build(source: Source, asked: Asked) -> Built:
     kinds = source.part("mem_cache.unified_cache.component_type", "ComponentType")
     parts = [kinds.FULL, *([kinds.SWA] if asked.window else []), *([kinds.MAMBA] if asked.states else [])]
     params = source.part("mem_cache.cache_init_params", "CacheInitParams")(
-        disable=False,
+        disable=not caching,
         req_to_token_pool=requests,
         token_to_kv_pool_allocator=allocator,
         page_size=asked.page_size,

@@ -24,7 +24,7 @@ def groups_of(asked: Asked) -> dict[str, int]:
     return {kind: number for number, kind in enumerate(kinds)}
 
 
-def describe(trace: TraceHeader, asked: Asked, groups: dict[str, int], version: str) -> Header:
+def describe(trace: TraceHeader, asked: Asked, groups: dict[str, int], version: str, *, caching: bool) -> Header:
     """Return the header of a history: a pool for each kind of group, whose page or slot 0 nobody owns."""
     sizes = {FULL: asked.pages, SLIDING: asked.swa_pages, RECURRENT: asked.states}
     eviction = Eviction("random", watermark=AHEAD)
@@ -34,6 +34,7 @@ def describe(trace: TraceHeader, asked: Asked, groups: dict[str, int], version: 
         pools=[Pool(id=number, pages=sizes[kind] + 1, null=[0], eviction=eviction) for kind, number in groups.items()],
         groups=[_group(kind, number, asked) for kind, number in groups.items()],
         rules=Rules(
+            caching=caching,
             alignment=asked.page_size,
             progress_steps=PROGRESS_STEPS,
             idle_resets=True,

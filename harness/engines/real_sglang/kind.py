@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness._util.errors import UsageError
+from harness.engines.answering import chosen
 from harness.engines.drift import Drift, drift
 from harness.engines.driver import Driver
 from harness.engines.kind import EngineKind
@@ -43,10 +44,12 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     if unknown := sorted(set(options) - set(ENGINE.options)):
         raise UsageError(f"--engine: sglang has no option {unknown[0]!r}; known are {', '.join(ENGINE.options)}")
     PATCHES.undo()
+    caching = chosen("sglang", options, "caching", ("on", "off")) == "on"
     source = load(options.get("source", ""))
     asked = read(header)
     groups = groups_of(asked)
-    return SglangEngine(describe(header, asked, groups, source.version), SglangCache(source, build(source, asked), groups))
+    told = describe(header, asked, groups, source.version, caching=caching)
+    return SglangEngine(told, SglangCache(source, build(source, asked, caching=caching), groups))
 
 
 def _faults() -> Mapping[str, Mutant]:
@@ -66,6 +69,7 @@ ENGINE = EngineKind(
     isolated=True,
     options={
         "source": "a folder that holds `sglang`: a wheel unpacked",
+        "caching": "on (default), or off: nothing is kept, as with SGLang's `--disable-radix-cache`",
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
     },
 )
