@@ -80,6 +80,8 @@ def expected_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 HELD_AT_ONCE = 4
 """So many processes of an engine are held at once if the user says nothing: each takes the memory of an installation."""
+ANSWERING_AT_ONCE = 2
+"""The same of an engine that only answers: with each goes its uncached twin and its controls, and it may use several cores."""
 
 
 def jobs_option(command: Callable[..., int]) -> Callable[..., int]:
@@ -89,8 +91,8 @@ def jobs_option(command: Callable[..., int]) -> Callable[..., int]:
         type=click.IntRange(min=1),
         default=None,
         help="How many traces to run at a time, each in a process of its own; the outcome is the same. Left out: one for each "
-        "core on Linux, at most 4 for an installed engine, and 1 for one that computes, only answers or is not this package's; "
-        "elsewhere always 1.",
+        "core on Linux, at most 4 for an installed engine and 2 for one that only answers; 1 for one that computes, is not "
+        "this package's, or whose answers may depend on what it computes beside them; elsewhere always 1.",
     )(command)
 
 
@@ -106,7 +108,8 @@ def jobs_of(spec: EngineSpec, wanted: int | None) -> int:
         raise UsageError(f"--jobs {wanted}: traces on {spec.kind.name} are run one after another: {why}; leave --jobs out")
     if wanted is not None or why or spec.others:
         return wanted or 1
-    return cores() if spec.isolation is None else min(cores(), HELD_AT_ONCE)
+    held = ANSWERING_AT_ONCE if spec.only_answers else HELD_AT_ONCE
+    return cores() if spec.isolation is None else min(cores(), held)
 
 
 def died(line: str) -> None:

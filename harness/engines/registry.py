@@ -81,10 +81,19 @@ class EngineSpec:
         return "in process: a death of the engine ends the run without a verdict" if self.foreign else ""
 
     @property
+    def only_answers(self) -> bool:
+        """Whether it tells nothing but its answers."""
+        return self.kind.heights == ("answers",)
+
+    @property
     def one_at_a_time(self) -> str:
         """Why traces on it are not run side by side, each in a copy of the harness's process; empty if they may be."""
-        if self.kind.heights == ("answers",):
-            return "it only answers, and two of it would wait for each other"
+        if self.kind.one_server:
+            return "one server answers all of them"
+        if self.only_answers and not self.kind.exact_batches:
+            return "its answers may depend on what it computes beside them"
+        if self.only_answers and self.isolation is None:
+            return "it answers in the harness's own process"
         if self.kind.computes:
             return "it computes on a device, or on all cores, by itself"
         return "it runs in the harness's own process" if self.foreign and self.isolation is None else ""

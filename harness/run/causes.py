@@ -36,6 +36,13 @@ REPEATS = 4
 """So often a trace is run without the cache where answers may depend on the batch."""
 
 
+def explain(result: Result, spec: EngineSpec) -> None:
+    """Find the causes of what a trace came to, and take out what is no contradiction. Raises as `runs`."""
+    assert result.trace is not None
+    find(result.trace, spec, result.findings)
+    _leave_open(result, spec)
+
+
 def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
     """Write its cause into each finding about an answer; those of a death or a hang have none.
 
@@ -94,7 +101,7 @@ def _differs(trace: Trace, bare: EngineSpec) -> bool:
     return any(anomaly == DIFFERS for anomaly, _ in _still(trace, bare) or ())
 
 
-def leave_open(result: Result, spec: EngineSpec) -> None:
+def _leave_open(result: Result, spec: EngineSpec) -> None:
     """Of an engine whose answers may depend on the batch, take findings that come without the cache too for no contradiction.
 
     The checker then says what it cannot judge, as one does that crashed: the verdict is unknown.

@@ -18,7 +18,6 @@ from harness.checkers.finding import Finding, Tally, idle, merge_tallies
 from harness.engines import policy as policies
 from harness.engines.policy import PolicyKind
 from harness.engines.registry import EngineSpec
-from harness.run import causes
 from harness.run.execute import attempt
 from harness.run.progress import Progress
 from harness.run.selection import ANSWERS, Sample, controls, random_traces, why_not
@@ -142,8 +141,20 @@ class Runner:
                     report.seconds = time.perf_counter() - started
 
     def _suite(self, suite: Suite, deadline: float | None, report: SuiteReport, tallies: list[Tally]) -> None:
-        """Run the traces of a suite until there are none, the deadline has come, or the first failure if one is enough."""
+        """Run the traces of a suite until there are none, the deadline has come, or the first failure if one is enough.
+
+        Controls share the time of an endless suite. Elsewhere they come last, so that a failure is met soon.
+        """
         streams = self._streams(suite, deadline)
+        last = [stream for stream in streams if stream.control and not suite.endless]
+        for together in ([stream for stream in streams if suite.endless or not stream.control], last):
+            if not self._in_turn(suite, together, deadline, report, tallies):
+                return
+
+    def _in_turn(
+        self, suite: Suite, streams: list[Stream], deadline: float | None, report: SuiteReport, tallies: list[Tally]
+    ) -> bool:
+        """Run the traces of streams, one of each after the other; return whether the suite goes on."""
         turns = InTurn(self._crew, suite, self.engine, streams)
         rounds = 0
         while streams:
@@ -173,8 +184,9 @@ class Runner:
                     turns.drop(stream)
                 if why := self._over():
                     self._skip(f"{suite.name}: further traces", why)
-                    return
+                    return False
             rounds += 1
+        return True
 
     def _planned(self, suites: list[Suite]) -> Progress:
         """Return what is to be done; nobody can tell of what compares tensors, or answers beside controls, or is a sample."""
@@ -300,9 +312,6 @@ class Runner:
         trace, engine = result.trace, stream.engine
         assert trace is not None
         name = f"{suite.name}:{trace.header.name}@{stream.name}"
-        if suite.height == ANSWERS:
-            causes.find(trace, engine, result.findings)
-            causes.leave_open(result, engine)
         weighed = self.expected.weigh(name, result.findings)
         if weighed is None:
             return

@@ -13,6 +13,7 @@ from harness.checkers.finding import Finding
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.history.events import Header
+from harness.run import causes
 from harness.run.answers import answered
 from harness.run.execute import attempt, described, drive, seconds_in
 from harness.run.lockstep import NAME as DIFFERENTIAL
@@ -24,8 +25,8 @@ from harness.trace.format import Trace
 from harness.verdict.result import UNCOUNTED, Result
 
 Until = Callable[[Finding], bool]
-Asked = tuple[str, EngineSpec | None, Trace]
-"""The name of a suite, the engine if it is not the run's, and the trace."""
+Asked = tuple[str, Mapping[str, str], Trace]
+"""The name of a suite, the engine's options if they are not the run's, and the trace."""
 
 
 @dataclass
@@ -56,8 +57,8 @@ class Trials:
 
     def run(self, asked: Asked) -> Trial:
         """Run one trace. Raises EngineBroken if the engine cannot be built, BadEvents if its header is none."""
-        name, other, trace = asked
-        return tried(self.suites[name], other or self.engine, trace)
+        name, options, trace = asked
+        return tried(self.suites[name], self.engine.variant(options) if options else self.engine, trace)
 
 
 def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> Trial:
@@ -84,6 +85,8 @@ def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> Trial:
             return trial
     asked = _within(suite, trace, header, spec, trial)
     trial.result, trial.bad = attempt(lambda: judged(suite, asked, engine, spec))
+    if suite.height == ANSWERS:
+        causes.explain(trial.result, spec)
     if trial.result.activity.lookups and not trial.result.counted:
         trial.skipped.append(UNCOUNTED)
     trial.engine_seconds = seconds_in(engine)
@@ -122,8 +125,8 @@ class InTurn:
             coming = self._next.popleft()
             trace = next(coming.traces, None)
             if trace is not None:
-                engine = None if coming.engine is self._engine else coming.engine
-                self._begun[id(coming)].append((trace, self._crew.submit((self._suite.name, engine, trace))))
+                options = {} if coming.engine is self._engine else coming.engine.options
+                self._begun[id(coming)].append((trace, self._crew.submit((self._suite.name, options, trace))))
                 self._next.append(coming)
         begun = self._begun[id(stream)]
         return begun.popleft() if begun else None

@@ -8,6 +8,7 @@ no part of that, since it would take a fault that is looked for into the toleran
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -213,7 +214,12 @@ def _apart(one: Answer, other: Answer) -> float:
     return parted.largest if parted.kind in ("", "near-tie") else inf
 
 
-_TWINS: dict[tuple[Any, ...], Twin] = {}
+_TWINS: dict[int, dict[tuple[Any, ...], Twin]] = {}
+"""By process: a copy of one has none of those that it had, and must not close them either."""
+
+
+def _own() -> dict[tuple[Any, ...], Twin]:
+    return _TWINS.setdefault(os.getpid(), {})
 
 
 def twin_of(spec: EngineSpec, header: TraceHeader) -> Twin:
@@ -228,13 +234,14 @@ def twin_of(spec: EngineSpec, header: TraceHeader) -> Twin:
     cold = spec.variant(spec.kind.cold)
     options = {name: value for name, value in header.options.items() if name != CHUNK}
     place = (cold.text, cold.isolation, msgspec.json.encode([header.layout, options]))
-    if place not in _TWINS:
-        while len(_TWINS) >= KEPT:
-            _let_go(next(iter(_TWINS)))
+    twins = _own()
+    if place not in twins:
+        while len(twins) >= KEPT:
+            _let_go(next(iter(twins)))
         twin = Twin(cold, header)
         _end_with_the_process()
-        _TWINS[place] = twin
-    return _TWINS[place]
+        twins[place] = twin
+    return twins[place]
 
 
 def refuses_alone(spec: EngineSpec, header: TraceHeader, asked: Submitted) -> bool:
@@ -250,12 +257,13 @@ def refuses_alone(spec: EngineSpec, header: TraceHeader, asked: Submitted) -> bo
 
 def drop(twin: Twin) -> None:
     """Forget a twin that failed; another is opened when one is needed."""
-    for place in [place for place, other in _TWINS.items() if other is twin]:
-        del _TWINS[place]
+    twins = _own()
+    for place in [place for place, other in twins.items() if other is twin]:
+        del twins[place]
 
 
 def _let_go(place: tuple[Any, ...]) -> None:
-    _TWINS.pop(place).close()
+    _own().pop(place).close()
 
 
 @cache
@@ -266,6 +274,6 @@ def _end_with_the_process() -> None:
 
 def _end() -> None:
     """Let go of all twins, also of those that fail in that: nobody is left to be told."""
-    for place in list(_TWINS):
+    for place in list(_own()):
         with suppress(EngineFailure, UsageError):
             _let_go(place)

@@ -48,7 +48,7 @@ _WEIGHTS = {
     "chain": 2,
 }
 """How often each operation is drawn where all are."""
-_SWARM = (0, 0, 1, 1, 3)
+SWARM = (0, 0, 1, 1, 3)
 """By what the weight of an operation is multiplied in a swarm; submits and steps are never left out."""
 _IMPATIENT, _LOST = 12, 10
 """Where copies take time, so many of a hundred requests are aborted a step after they came. Where there is a second tier, in so
@@ -145,7 +145,7 @@ class _Workload:
         self._weights = self._swarm() if source.chance(50) else dict(_WEIGHTS)
 
     def _swarm(self) -> dict[str, int]:
-        weights = {name: weight * self._source.choice(_SWARM) for name, weight in _WEIGHTS.items()}
+        weights = {name: weight * self._source.choice(SWARM) for name, weight in _WEIGHTS.items()}
         return weights | {name: max(weights[name], _WEIGHTS[name]) for name in ("submit", "step")}
 
     def run(self, operations: int) -> None:

@@ -10,19 +10,24 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from harness._util import workers
 from harness.cli import invoke
 from harness.cli.options import jobs_of
 from harness.engines.child.engine import Isolation
 from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec, parse
+from harness.engines.sample import engine as sample
+from harness.run.answers import runs
 from harness.run.runner import Runner
 from harness.run.suites import SUITES
+from harness.run.twins import twin_of
 from harness.trace.configurations import Configuration
 from harness.trace.format import TraceHeader
 from harness.trace.layouts import load
 from harness.verdict.summary import Report
 
+ANSWERS = [suite for suite in SUITES if suite.name == "answers"]
 SHORT = [suite for suite in SUITES if suite.name in ("invariants", "differential")]
 LAYOUTS = [Configuration(load(name)) for name in ("full", "full-mamba")]
 TIMES = {"seconds", "startup_seconds", "engine_seconds"}
@@ -53,6 +58,30 @@ def test_a_run_does_not_depend_on_the_number_of_processes(engine: str) -> None:
     one, two, three = map(outcome, reports)
     assert one == two == three
     assert bool(reports[0].failures) == (engine != "clean") and reports[0].suites[0].traces > 20
+
+
+@pytest.mark.parametrize("fault", ["", ":mutant=snapshot-one-token-early"])
+def test_an_engine_that_only_answers_is_run_side_by_side_too(fault: str) -> None:
+    """Beside its twin and its controls, with the causes of what fails; in a process of its own."""
+    engine = parse(f"sample{fault}").isolated(Isolation())
+    one, two = (Runner(engine, sample.configurations()[:1], jobs=jobs).run(ANSWERS) for jobs in (1, 2))
+    assert outcome(one) == outcome(two) and bool(one.failures) == bool(fault)
+    assert all(failure.finding.cause for failure in one.failures) and one.suites[0].controls
+
+
+def test_a_copy_of_a_process_neither_asks_nor_closes_the_twins_of_the_first() -> None:
+    """Both would read each other's answers."""
+    engine = parse("sample").isolated(Isolation())
+    trace = next(iter(ANSWERS[0].traces(sample.configurations()[0], "answers", 0)))
+    before = twin_of(engine, trace.header)
+    assert twin_of(engine, trace.header) is before
+    with workers.workers(1) as copy:
+        assert copy.submit(_has_a_twin_of_its_own, id(before), trace.header).result()
+    assert runs(trace, engine).findings == [], "the first one's is still there"
+
+
+def _has_a_twin_of_its_own(before: int, header: TraceHeader) -> bool:
+    return id(twin_of(parse("sample").isolated(Isolation()), header)) != before
 
 
 def test_endless_suites_and_a_run_that_stops_at_its_first_failure_do_not_depend_on_it_either() -> None:
@@ -116,4 +145,5 @@ def test_how_many_traces_are_run_at_a_time_if_the_user_says_nothing(monkeypatch:
     assert (jobs_of(mine, None), jobs_of(held, None), jobs_of(held, 7)) == (64, 4, 7)
     theirs = parse("jsonl:command=my-engine")
     assert (jobs_of(theirs, None), jobs_of(theirs, 2)) == (1, 2)
-    assert jobs_of(parse("toy"), None) == jobs_of(parse("sample"), None) == 1
+    assert jobs_of(parse("toy"), None) == jobs_of(parse("sample"), None) == jobs_of(parse("openai-server"), None) == 1
+    assert jobs_of(parse("sample").isolated(Isolation()), None) == 2
