@@ -38,5 +38,5 @@ for connector in lmcache lmcache-outputs; do
 done
 printf '\n== tests\n'
 CACHEWITNESS_VLLM_SOURCE=$source "$venv/bin/python" -m pytest -m lmcache suites/policies/test_real_lmcache.py \
-    suites/engines/test_vllm_lmcache.py || status=$((status ? status : $?))
+    suites/engines/test_vllm_lmcache.py suites/engines/test_lmcache_alone.py || status=$((status ? status : $?))
 exit "$status"

@@ -32,7 +32,7 @@ needs_lmcache = pytest.mark.skipif(find_spec("lmcache") is None, reason="needs l
 BOTH = [*REAL, pytest.mark.lmcache, needs_lmcache]
 
 SEEDS = 3
-NAMED = {"lost-hit", "partial-commit", "stale-hit", "state-position-skew"}
+NAMED = {"fabricated-snapshot", "lost-hit", "partial-commit", "stale-hit", "state-position-skew"}
 
 
 def configurations() -> list[Configuration]:
@@ -139,6 +139,18 @@ class TestInstalled:
         }
         assert resumed == {"lmcache": 32, "lmcache-outputs": 64}
 
+    @pytest.mark.parametrize("layout", ["full", "full-swa"])
+    def test_generated_tokens_are_stored_behind_drafts(self, layout: str) -> None:
+        """What rejected drafts wrote is not stored; of states see below."""
+        options = {"tier_pages": 48, "num_speculative_tokens": 3}
+        activity = Activity()
+        for trace in traces(Configuration(layouts.load(layout), options)):
+            result = run(trace, "lmcache-outputs")
+            assert [finding.sentence for finding in result.findings] == []
+            activity.add(result.activity)
+        assert min(activity.from_tier, activity.loaded_tokens, activity.drafts_accepted) > 0
+        assert activity.drafts > activity.drafts_accepted
+
     @pytest.mark.parametrize("layout", ["full", "full-swa", "full-mamba", "full-swa-mamba"])
     def test_a_hit_says_from_where_each_block_was_loaded(self, layout: str) -> None:
         """The last block of every group came from LMCache's memory, by its bytes."""
@@ -194,7 +206,14 @@ class TestInstalled:
         assert anomalies(run(with_options(trace, tier_delay=1))) == set()
 
     def test_a_hit_inside_a_unit_has_a_state_stored_when_its_block_is_another_s(self) -> None:
-        """Without the hit of 6 tokens the chunk is stored in time."""
+        """Without the hit of 4 tokens the chunk is stored in time."""
         trace = finding("lmcache-store-of-a-block-that-was-freed")
         assert anomalies(run(trace)) == {"fabricated-snapshot", "stale-hit"}
         assert anomalies(run(trace.with_ops(trace.ops[3:]))) == set()
+
+    def test_a_state_that_drafts_have_passed_is_stored_when_its_block_is_another_s(self) -> None:
+        """Without drafts, and where prompts alone are stored, the trace passes."""
+        trace = finding("lmcache-state-passed-by-drafts")
+        assert anomalies(run(trace, "lmcache-outputs")) == {"fabricated-snapshot"}
+        assert anomalies(run(trace)) == set()
+        assert anomalies(run(with_options(trace, num_speculative_tokens=0), "lmcache-outputs")) == set()

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from harness._util.data import fixtures
 from harness._util.errors import UsageError
 from harness.engines.mutant import Mutant
 from harness.engines.registry import parse
@@ -18,7 +19,7 @@ from harness.policies.lmcache.real.faults import FAULTS, NAME
 from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
-from harness.trace.format import Finish, Op, Reset, Step, Submit, Trace, TraceHeader
+from harness.trace.format import Finish, Op, Reset, Step, Submit, Trace, TraceHeader, load
 from harness.trace.generate import random_trace
 from harness.verdict.result import Result
 
@@ -103,9 +104,31 @@ class TestInstalled:
         self, chunk: int, anomalies: set[str]
     ) -> None:
         """A step that ends 48 tokens in leaves a state there and none after 64, where the second chunk of 32 ends."""
-        ops: list[Op] = [Submit("r1", "a:81"), Step(budget=48), Step()]
-        result = tell(ops, layout="full-mamba", chunk_size=chunk, **APART)
+        trace = load(fixtures() / "findings" / "lmcache-null-block-stored-as-a-state.jsonl")
+        result = tell([*trace.ops], layout=trace.header.layout.name, **{**trace.header.options, "chunk_size": chunk})
         assert {finding.anomaly for finding in result.findings} == anomalies
+
+    @pytest.mark.parametrize(
+        ("module", "call", "step"),
+        [
+            ("lookup.LookupModule", "lookup", 2),
+            ("lookup.LookupModule", "wait_prefetch_status", 2),
+            ("lmcache_driven_transfer.LMCacheDrivenTransferModule", "store", 2),
+            ("lmcache_driven_transfer.LMCacheDrivenTransferModule", "retrieve", 10),
+        ],
+    )
+    def test_a_call_of_lmcache_that_raises_is_a_verdict(
+        self, module: str, call: str, step: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The operation in whose middle it raised is named."""
+
+        def gone(*told: object) -> None:
+            raise ConnectionError("the server is gone")
+
+        monkeypatch.setattr(f"lmcache.v1.multiprocess.modules.{module}.{call}", gone)
+        (found,) = served_again("a:70", second=Submit("r2", "a:70"), layout="full-mamba", **APART).findings
+        assert found.anomaly == "died"
+        assert f"operation {step} (step)" in found.sentence and "the server is gone" in found.sentence
 
     def test_a_step_in_flight_is_refused_in_one_line(self) -> None:
         with pytest.raises(UsageError, match=r"option 'async_depth=1' is not driven with the installed LMCache"):

@@ -1,6 +1,7 @@
-"""The installed LMCache: the modules that its server consists of, started and kept in this process.
+"""The installed LMCache: the modules that its server consists of, started in this process.
 
-The thread that evicts once a second is not started; it looks when it is told to.
+The thread that evicts once a second and the one that asks every 5 ms which copies are over do not run; both look when they are
+told to.
 
 Sources: LMCache 0.5.6, `v1/multiprocess/engine_context.py`, `modules/lookup.py`, `modules/lmcache_driven_transfer.py`,
 `v1/distributed/storage_controllers/eviction_controller.py`.
@@ -48,8 +49,6 @@ class Sizes(NamedTuple):
     separate: bool
     watermark: float = 0.8
     ratio: float = 0.2
-    threads: bool = True
-    """Whether a thread of LMCache's says that copies are over."""
 
 
 def part(module: str, name: str) -> Any:
@@ -64,39 +63,27 @@ def part(module: str, name: str) -> Any:
         ) from None
 
 
-_PARKED: dict[Sizes, Modules] = {}
-"""Modules that nobody uses, empty, by how they were configured; one at most, because all modules of a process share a queue.
-
-They are kept because LMCache's threads take a second to end.
-"""
-
-
 def start(sizes: Sizes) -> Modules:
-    """Return LMCache's modules, empty: those that are parked if they fit, else new ones in their place."""
-    if sizes in _PARKED:
-        return _PARKED.pop(sizes)
-    for old in _PARKED.values():
-        old.transfers.close()
-        old.context.close()
-    _PARKED.clear()
+    """Return new modules of LMCache's. Those before them must be closed: all modules of a process share a queue."""
     config = "v1.distributed.config"
     memory = part(config, "L1MemoryManagerConfig")(sizes.pages * PAGE_BYTES, False, shm_name="")
     eviction = part(config, "EvictionConfig")("LRU", trigger_watermark=sizes.watermark, eviction_ratio=sizes.ratio)
     whole = part(config, "StorageManagerConfig")(part(config, "L1ManagerConfig")(memory), eviction)
-    controller = part("v1.distributed.storage_controllers.eviction_controller", "L1EvictionController")
-    controller.start = controller.stop = lambda self: None
+    for level in ("L1", "L2"):  # the first is asked to look when the harness says so; a second level there is none
+        controller = part("v1.distributed.storage_controllers.eviction_controller", f"{level}EvictionController")
+        controller.start = controller.stop = lambda self: None
     make = part("v1.multiprocess.engine_context", "MPCacheServerContext")
     context = make(whole, chunk_size=sizes.chunk, separate_object_groups=sizes.separate)
     transfers = part("v1.multiprocess.modules.lmcache_driven_transfer", "LMCacheDrivenTransferModule")(context)
-    if not sizes.threads:
-        transfers._device_host_func_dispatcher.stop()
+    transfers._device_host_func_dispatcher.stop()
     return Modules(context, part("v1.multiprocess.modules.lookup", "LookupModule")(context), transfers)
 
 
-def park(sizes: Sizes, modules: Modules) -> None:
-    """Have modules forget every object, and keep them."""
+def close(modules: Modules) -> None:
+    """Forget every object, and end the modules' threads."""
     modules.context.storage_manager.clear(force=True)
-    _PARKED[sizes] = modules
+    modules.transfers.close()
+    modules.context.close()
 
 
 def evict(modules: Modules, sizes: Sizes) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from harness.engines.failure import EngineFailure
 from harness.engines.real_lmcache.marks import MarkedBlocks
-from harness.engines.real_lmcache.modules import DEADLINE, Sizes, evict, park, part, start
+from harness.engines.real_lmcache.modules import DEADLINE, Sizes, close, evict, part, start
 
 
 class Copied(NamedTuple):
@@ -83,7 +83,7 @@ class Server:
         for r in sorted(self._sessions):
             self._modules.lookups.end_session(r)
         self._modules.transfers.unregister_kv_cache(self._instance)
-        park(self.sizes, self._modules)
+        close(self._modules)
 
     # --- look-ups -----------------------------------------------------------------------------------------------------
 

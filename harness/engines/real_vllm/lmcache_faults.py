@@ -110,6 +110,14 @@ FAULTS: tuple[Mutant, ...] = (
         checker="safety-law",
     ),
     fault(
+        Edit(METADATA, "LMCacheMPRequestTracker", "append_block_ids", "if relocation_window == 0", "if True"),
+        name="lmcache-connector-moved-block-of-drafts-kept",
+        what="A block of drafts that moved behind a prompt's end keeps its old place too, and is stored as the state there.",
+        mirrors="LMCache/LMCache#4984",
+        anomaly="fabricated-snapshot",
+        checker="no-fabricated-snapshots",
+    ),
+    fault(
         Edit(
             CONNECTOR,
             OWNER,

@@ -41,7 +41,7 @@ def prepare(pages: int, chunk: int) -> dict[str, Any]:
 
     Raises EngineMissing if LMCache is not installed.
     """
-    client = Client(Server(Sizes(chunk, pages, separate=True, threads=False)))
+    client = Client(Server(Sizes(chunk, pages, separate=True)))
     adapter: Any = importlib.import_module(ADAPTER)
     adapter.RequestClientFactory = SimpleNamespace(create=lambda url, *, context: client)
     adapter.HeartbeatThread = _NoHeartbeat

@@ -30,10 +30,13 @@ class Pages:
 
     def __init__(self, specs: Sequence[GroupSpec], pages: int) -> None:
         torch = importlib.import_module("torch")
+        torch.set_num_threads(1)  # pages are small: threads would wait for each other longer than they copy
         self._sizes = [spec.block_size for spec in specs]
         shapes = [(pages, 2, size, 1, _width(size)) for size in self._sizes]
         self._tensors = [[torch.zeros(shape, dtype=torch.bfloat16) for _ in range(LAYERS)] for shape in shapes]
         self._rows = [[self._rows_of(torch, tensor) for tensor in layers] for layers in self._tensors]
+        self._fresh = [[self._said_by(torch, rows, layer) for layer, rows in enumerate(layers)] for layers in self._rows]
+        """What a page's rows begin with, but for the page's number."""
         self._count = 0
         windows = [{"recurrent": spec.block_size, "sliding": spec.window}.get(spec.kind, -1) for spec in specs]
         parts = zip(self._tensors, self._sizes, windows, [spec.kind == "recurrent" for spec in specs], strict=True)
@@ -44,12 +47,19 @@ class Pages:
         """Return a layer's tensor as numbers, [page, row, number]."""
         return tensor.view(torch.int16).view(tensor.shape[0], -1, tensor.shape[-1])
 
+    @staticmethod
+    def _said_by(torch: Any, rows: Any, layer: int) -> Any:
+        """Return the first numbers of each row of a page of a layer, with places and the layer in them, [row, number]."""
+        said = torch.zeros((rows.shape[1], LEAST), dtype=rows.dtype)
+        said[:, 2], said[:, 3] = torch.arange(rows.shape[1]), layer + 1
+        return said
+
     def write(self, group: int, page: int) -> None:
         """Have a step write a page."""
         self._count += 1
-        for layer, rows in enumerate(self._rows[group]):
-            rows[page, :, 0], rows[page, :, 1], rows[page, :, 3] = self._count % HALF, self._count // HALF, layer + 1
-            rows[page, :, 2] = rows.new_tensor(range(rows.shape[1]))
+        for said, rows in zip(self._fresh[group], self._rows[group], strict=True):
+            said[:, 0], said[:, 1] = self._count % HALF, self._count // HALF
+            rows[page, :, :LEAST] = said
 
     def held(self, group: int, page: int) -> int:
         """Return the number of what a page holds, in all its layers and places; 0 if it is nothing, or not one thing."""

@@ -1,6 +1,7 @@
 """The installed LMCache: the modules that its server consists of, called in process, over pages in this process's memory.
 
-LMCache's threads are waited for: a call returns when what it asked for has happened.
+A call returns when what it asked for has happened. Look-ups are waited for. The thread that asks every 5 ms which copies are
+over does not run; what it does is done here, behind each copy.
 
 Sources: LMCache 0.5.6, `v1/multiprocess/modules/lookup.py`, `modules/lmcache_driven_transfer.py`;
 `v1/distributed/l1_manager.py`.
@@ -8,12 +9,12 @@ Sources: LMCache 0.5.6, `v1/multiprocess/modules/lookup.py`, `modules/lmcache_dr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from threading import Event
 from typing import Any, NamedTuple
 
 from harness.engines.failure import EngineFailure
-from harness.engines.real_lmcache.modules import DEADLINE, InPlace, Sizes, evict, park, part, start
+from harness.engines.real_lmcache.modules import DEADLINE, InPlace, Sizes, close, evict, part, start
 
 MODEL, INSTANCE, WORLD = "model", 1, 1
 
@@ -54,8 +55,8 @@ class Store:
         device = entry.cache_context.device
         self._event = entry.event_backend.export_event(entry.event_backend.create_event(device), device)
         self._stream, self._key = entry.cache_context.cupy_stream, part("v1.multiprocess.custom_types", "IPCCacheServerKey")
-        self._passed = Event()
-        self.transfers.register_host_func("harness_has_waited", lambda number: self._passed.set(), int)
+        self._passed = False
+        self.transfers.register_host_func("harness_has_waited", self._pass, int)
         self._submit = part("v1.multiprocess.native_completion", "submit_callback_to_stream")
 
     def key(self, r: str, tokens: Sequence[int], start: int, end: int, salt: str, *, worker: int | None = 0) -> Any:
@@ -91,11 +92,16 @@ class Store:
         return bool(done)
 
     def _wait(self) -> None:
-        """Wait until LMCache has been told of everything that was copied so far."""
-        self._passed.clear()
+        """Tell LMCache that copies are over, until it has been told of everything that was copied so far."""
+        self._passed, late = False, time.monotonic() + DEADLINE
         self._submit(self._stream, "harness_has_waited", 1)
-        if not self._passed.wait(DEADLINE):
-            raise EngineFailure("hung", f"had a copy not be over within {DEADLINE:g} s")
+        while not self._passed:
+            self.transfers._device_host_func_dispatcher._drain_once()
+            if not self._passed and time.monotonic() > late:
+                raise EngineFailure("hung", f"had a copy not be over within {DEADLINE:g} s")
+
+    def _pass(self, number: int) -> None:
+        self._passed = True
 
     def evict(self) -> None:
         """Let the eviction thread look once."""
@@ -106,4 +112,4 @@ class Store:
         for r in requests:
             self.lookups.end_session(r)
         self.transfers.unregister_kv_cache(INSTANCE)
-        park(self._sizes, self._modules)
+        close(self._modules)
