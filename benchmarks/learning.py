@@ -7,6 +7,9 @@ that made them (as Zest does, Padhye and others, ISSTA 2019): a trace joins it w
 before. The next trace is drawn anew, or begins as a trace of the corpus does and goes on otherwise, or is one with some choices
 changed, or goes on as another. Traces with rare features are taken more often. The ways differ in what counts as a feature.
 
+The ways with swarm weights keep no traces. Half of the traces are of a swarm, in which the weight of each kind of operation is
+multiplied by a factor; a factor is drawn the more often, the more of the traces drawn with it showed something new.
+
 Counted are operations up to the one at which the fault is found, over the hardest faults in the references and five seeds.
 `--kept` stores what was measured and goes on from there.
 """
@@ -19,6 +22,8 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Protocol, TypeVar
@@ -42,6 +47,8 @@ from harness.ledger.ledger import Ledger
 from harness.run.execute import described, drive
 from harness.trace.capabilities import within
 from harness.trace.format import Trace
+from harness.trace.generate import SWARM
+from harness.trace.source import Source
 
 T = TypeVar("T")
 CAP = 40_000
@@ -136,7 +143,14 @@ class States:
         return self._shapes.seen
 
 
-WAYS: dict[str, Callable[[Header], Feedback] | None] = {BLIND: None, "marks": Marks, "ledger states": States}
+class Learner(Protocol):
+    """Says how the next trace is drawn, and learns from what it showed."""
+
+    def source(self) -> Source:
+        """Return where the choices of the next trace come from."""
+
+    def learn(self, features: Collection[Hashable]) -> None:
+        """Take in what the last trace showed."""
 
 
 class Corpus:
@@ -147,7 +161,12 @@ class Corpus:
         self._entries: list[tuple[list[float], Collection[Hashable]]] = []
         self._times = Counter[Hashable]()
 
-    def propose(self) -> list[float]:
+    def source(self) -> Choices:
+        """Return choices that begin as those of the corpus."""
+        self._last = Choices(self.begun(), self._rng)
+        return self._last
+
+    def begun(self) -> list[float]:
         """Return the choices with which the next trace begins; none: it is drawn anew."""
         rng = self._rng
         if not self._entries or rng.random() >= AGAIN:
@@ -168,41 +187,101 @@ class Corpus:
         weights = [sum(1 / self._times[feature] for feature in features) for _, features in self._entries]
         return self._rng.choices(self._entries, weights)[0][0]
 
-    def learn(self, made: list[float], features: Collection[Hashable]) -> None:
+    def learn(self, features: Collection[Hashable]) -> None:
         """Keep a trace that showed what none showed before."""
         new = any(feature not in self._times for feature in features)
         self._times.update(features)
         if new:
-            self._entries.append((made, features))
+            self._entries.append((self._last.made, features))
 
 
-def operations_to_kill(fault: Mutant, seed: int, feedback: Callable[[Header], Feedback] | None) -> int:
+class Swarm:
+    """How many traces were drawn with each factor of a swarm, and how many of them showed something new."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._drawn, self._paid = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+        self._seen: set[Hashable] = set()
+
+    def source(self) -> Choices:
+        """Return choices of which the factors of a swarm are drawn by what they brought."""
+        self._last = _Factors(self._rng, self._weight)
+        return self._last
+
+    def _weight(self, kind: int, factor: int) -> float:
+        return (self._paid[kind, factor] + 1) / (self._drawn[kind, factor] + 2)
+
+    def learn(self, features: Collection[Hashable]) -> None:
+        """Count the trace for the factors that it was drawn with."""
+        factors = list(enumerate(self._last.factors))
+        self._drawn.update(factors)
+        if not self._seen.issuperset(features):
+            self._paid.update(factors)
+        self._seen.update(features)
+
+
+class _Factors(Choices):
+    """A source that draws the factors of a swarm, one for each kind of operation, by given weights."""
+
+    def __init__(self, rng: random.Random, weight: Callable[[int, int], float]) -> None:
+        super().__init__((), rng)
+        self._weight, self._factors_rng = weight, rng
+        self.factors: list[int] = []
+
+    def choice(self, options: Sequence[T]) -> T:
+        """Return one of the options."""
+        if options is not SWARM:
+            return super().choice(options)
+        kind = len(self.factors)
+        weights = [self._weight(kind, factor) for factor in options]  # type: ignore[arg-type]
+        self.factors.append(self._factors_rng.choices(SWARM, weights)[0])
+        return self.factors[-1]  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to search: what counts as a feature, and what is learnt from it."""
+
+    feedback: Callable[[Header], Feedback]
+    learner: Callable[[random.Random], Learner]
+
+
+WAYS: dict[str, Way | None] = {
+    BLIND: None,
+    "marks": Way(Marks, Corpus),
+    "ledger states": Way(States, Corpus),
+    "swarm weights by marks": Way(Marks, Swarm),
+    "swarm weights by ledger states": Way(States, Swarm),
+}
+
+
+def operations_to_kill(fault: Mutant, seed: int, way: Way | None) -> int:
     """Return after how many operations a way of searching finds a fault; CAP if not by then."""
     spec = parse(f"reference:mutant={fault.name}")
     plan = Plan(fault.policy, heights_of(spec, fault.policy), Restriction(), seed)
-    rng = random.Random(f"{seed}/learning")
-    corpus, operations, number = Corpus(rng), 0, 0
-    while operations < CAP:
-        choices, number = Choices(corpus.propose(), rng), number + 1
+    learner = way.learner(random.Random(f"{seed}/learning")) if way else None
+    operations = 0
+    for number in count():
         try:
-            _, trace = plan.drawn(choices, "learning") if feedback else plan.draw(number - 1)
+            _, trace = plan.drawn(learner.source(), "learning") if learner else plan.draw(number)
             engine = spec.open(trace.header)
         except UsageError:
             continue
-        ran, found, features = _run(engine, trace, feedback)
+        ran, found, features = _run(engine, trace, way)
         if found is not None:
             return min(operations + found, CAP)
         operations += ran
-        corpus.learn(choices.made, features)
+        if operations >= CAP:
+            break
+        if learner:
+            learner.learn(features)
     return CAP
 
 
-def _run(
-    engine: Engine, trace: Trace, feedback: Callable[[Header], Feedback] | None
-) -> tuple[int, int | None, Collection[Hashable]]:
+def _run(engine: Engine, trace: Trace, way: Way | None) -> tuple[int, int | None, Collection[Hashable]]:
     """Run a trace; return its operations, how many it took to a finding, and what it showed."""
     header = described(engine, trace.header)
-    sees = feedback(header) if feedback else None
+    sees = way.feedback(header) if way else None
     checkers = [*fresh(), *(sees.checkers if sees else ())]
     result = drive(within(trace, header.capabilities), engine, checkers=checkers, keep=False)
     found = min((finding.op for finding in result.findings), default=None)
@@ -217,13 +296,13 @@ def main() -> int:
     given = parser.parse_args()
     known: dict[str, dict[str, list[int]]] = json.loads(given.kept.read_text("utf-8")) if given.kept.exists() else {}
     faults = {m.name: m for m in all_mutants().values() if m.engine == "reference" and not {"vllm", "sglang"} & {*m.engines}}
-    for way, feedback in WAYS.items():
-        counts = known.setdefault(way, {})
-        for name in faults if way == BLIND else hardest(known[BLIND]):
+    for name_of_way, way in WAYS.items():
+        counts = known.setdefault(name_of_way, {})
+        for name in faults if way is None else hardest(known[BLIND]):
             if name not in counts:
-                counts[name] = [operations_to_kill(faults[name], seed, feedback) for seed in SEEDS]
+                counts[name] = [operations_to_kill(faults[name], seed, way) for seed in SEEDS]
                 given.kept.write_text(json.dumps(known), encoding="utf-8")
-                print(way, name, counts[name], flush=True)
+                print(name_of_way, name, counts[name], flush=True)
     text, chart = write(known, hardest(known[BLIND]), CAP)
     if given.write:
         given.write.write_text(text, encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import workload
 from benchmarks.bare import Bare
 from benchmarks.conversations import KINDS, Loop, Plan, Served
-from benchmarks.learning import CAP, Choices, Corpus, hardest
+from benchmarks.learning import CAP, Choices, Corpus, Swarm, hardest
 from benchmarks.retention_page import RunOf, agreement
 from harness._util.chart import LINES, Area, Curves, curves, stacked, thinned
 from harness.engines.registry import parse
@@ -21,7 +21,7 @@ from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
 from harness.trace.format import Finish, Step, Submit, Trace, TraceHeader
-from harness.trace.generate import write
+from harness.trace.generate import SWARM, write
 
 PLAN = Plan(talkers=3, turns=3, running=2, system=32, words=12, thoughts=32, answer=20, chunk=16)
 PAGES = 61
@@ -143,14 +143,31 @@ def test_choices_that_are_replayed_make_the_same_trace() -> None:
 
 def test_a_corpus_keeps_what_is_new_and_takes_what_is_rare_more_often() -> None:
     corpus = Corpus(random.Random(0))
-    assert corpus.propose() == []
-    corpus.learn([0.25] * 8, {"common"})
-    corpus.learn([0.5] * 8, {"common"})
-    corpus.learn([0.75] * 8, {"common", "rare"})
+    assert corpus.begun() == []
+
+    def saw(choice: float, features: set[str]) -> None:
+        corpus.source().made[:] = [choice] * 8
+        corpus.learn(features)
+
+    saw(0.25, {"common"})
+    saw(0.5, {"common"})
+    saw(0.75, {"common", "rare"})
     for _ in range(50):
-        corpus.learn([0.5] * 8, {"common"})
-    taken = Counter(choice for _ in range(400) for choice in corpus.propose())
+        saw(0.5, {"common"})
+    taken = Counter(choice for _ in range(400) for choice in corpus.begun())
     assert taken[0.75] > 5 * taken[0.25] > 0 and not taken[0.5]
+
+
+def test_a_swarm_takes_the_factors_more_often_that_showed_something_new() -> None:
+    """Of two kinds of operations, traces without the first show something new; what becomes of the second does not matter."""
+    swarm = Swarm(random.Random(0))
+    for number in range(2_000):
+        source = swarm.source()
+        first, _ = source.choice(SWARM), source.choice(SWARM)
+        swarm.learn({number} if not first else set())
+    drawn = [(source.choice(SWARM), source.choice(SWARM)) for source in (swarm.source() for _ in range(1_000))]
+    none = [sum(factor == 0 for factor in kind) / 1_000 for kind in zip(*drawn, strict=True)]
+    assert none[0] > 0.9 and 0.2 < none[1] < 0.7, "drawn blindly, both are left out of two in five"
 
 
 def test_the_hardest_faults_are_those_that_are_found_last() -> None:
