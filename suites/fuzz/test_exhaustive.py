@@ -147,7 +147,8 @@ def test_a_page_that_was_merely_looked_at_does_not_make_another_state() -> None:
 @pytest.mark.parametrize("name", ["small-window[retention_interval=None] at scheduler height"])
 def test_the_page_has_what_the_default_bound_covers(name: str) -> None:
     """A change that makes the bound smaller, so that less is covered under the same name, is seen here."""
-    (row,) = re.findall(rf"^{re.escape(name)} +(\S+) +(\S+) +(\S+)  complete$", PAGE, re.MULTILINE)
+    table = PAGE.partition("\nThe default bound is ")[2].split("```")[1]
+    (row,) = re.findall(rf"^{re.escape(name)} +(\S+) +(\S+) +(\S+)  complete$", table, re.MULTILINE)
     scope = next(scope for scope in (Scope(each, "scheduler", Bound()) for each in CONFIGURATIONS) if scope.name == name)
     found = [explore(parse("reference"), scope, (first,)) for first in scope.first()]
     states = set().union(*(one.states for one in found))
