@@ -233,9 +233,10 @@ class _Factors(Choices):
         if options is not SWARM:
             return super().choice(options)
         kind = len(self.factors)
-        weights = [self._weight(kind, factor) for factor in options]  # type: ignore[arg-type]
-        self.factors.append(self._factors_rng.choices(SWARM, weights)[0])
-        return self.factors[-1]  # type: ignore[return-value]
+        weights = [self._weight(kind, factor) for factor in SWARM]
+        [place] = self._factors_rng.choices(range(len(SWARM)), weights)
+        self.factors.append(SWARM[place])
+        return options[place]
 
 
 @dataclass(frozen=True)
