@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "toy: runs the toy model; needs the extra `toy`")
     config.addinivalue_line("markers", "cuda: runs the toy model on a GPU, if torch sees one")
     config.addinivalue_line("markers", "score: runs lm-eval; needs the extra `score`")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has its background jobs ignore it, and all that they start
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 NOT_RUN: dict[str, str] = {}

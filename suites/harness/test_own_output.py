@@ -123,13 +123,7 @@ def test_neither_is_anything_among_what_a_reader_sees(talker: dict[str, str], tm
 def test_a_server_tells_its_address_in_one_line_and_nothing_else(talker: dict[str, str], tmp_path: Path) -> None:
     """`serve --json`: who started it reads one line, and asks there; Ctrl-C ends it with 0."""
     asked = command("serve", "--engine", "talker", "--port", "0", "--json")
-
-    def begin() -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    with subprocess.Popen(
-        asked, cwd=tmp_path, env=talker, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=begin
-    ) as server:
+    with subprocess.Popen(asked, cwd=tmp_path, env=talker, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         line = json.loads(server.stdout.readline())
         assert line["engine"] == "talker" and line["url"].startswith("http://127.0.0.1:")

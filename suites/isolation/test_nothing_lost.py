@@ -44,11 +44,6 @@ def start(
     """Run the command line in a folder, in a session of its own."""
     surroundings = os.environ | {"PYTHONPATH": str(ROOT)}
 
-    def begin() -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
-        if limit:
-            limit()
-
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "harness.cli", *arguments],
         cwd=folder,
@@ -57,7 +52,7 @@ def start(
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=begin,
+        preexec_fn=limit,
     )
 
 

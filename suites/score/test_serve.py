@@ -168,12 +168,8 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subproc
     pytest.importorskip("torch", reason="torch is missing: pip install 'cachewitness[toy]'")
     argv = [sys.executable, "-m", "harness.cli", "serve", "--policy", "lmcache", "--port", "0"]
     folder = tmp_path_factory.mktemp("serve")
-
-    def begin() -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
-
     pipe = subprocess.PIPE
-    with subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True, cwd=folder, preexec_fn=begin) as child:
+    with subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True, cwd=folder) as child:
         assert child.stdout is not None
         said = child.stdout.readline()
         found = re.search(r"http://127\.0\.0\.1:\d+", said)
