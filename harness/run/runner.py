@@ -18,6 +18,7 @@ from harness.checkers.finding import Finding, Tally, idle, merge_tallies
 from harness.engines import policy as policies
 from harness.engines.policy import PolicyKind
 from harness.engines.registry import EngineSpec
+from harness.run import causes
 from harness.run.execute import attempt
 from harness.run.progress import Progress
 from harness.run.selection import ANSWERS, Sample, controls, random_traces, why_not
@@ -324,10 +325,9 @@ class Runner:
             self._shrunk.add(finding.anomaly)
             failure.why_long = UNFINISHED
             self._tell(failure, final=False)
-            cause = finding.cause
             failure.replace(*smallest(trace, engine, finding, partial(again, suite, finding)))
             if suite.height == ANSWERS:
-                failure.finding.cause = cause  # of the whole trace, as lists of expected failures name it
+                _with_causes(failure, engine, finding.cause)
         elif entry is None and len(trace.ops) > SHORT:
             failure.why_long = f"not shrunk, since {len(self._shrunk)} others were"
         self._tell(failure, final=True)
@@ -367,6 +367,14 @@ def again(suite: Suite, first: Finding, trace: Trace, engine: EngineSpec) -> Fin
     """Run a trace of a suite once more; return the first finding that is like one from before, None if there is none."""
     result, _ = attempt(lambda: judged(suite, trace, engine.open(trace.header), engine, until=first.alike))
     return next(filter(first.alike, result.findings), None)
+
+
+def _with_causes(failure: Failure, engine: EngineSpec, cause: str) -> None:
+    """Keep the cause of the whole trace, which lists of expected failures name; add that of the smallest if it is another."""
+    if len(failure.shrunk.ops) < len(failure.trace.ops):
+        causes.find(failure.shrunk, engine, [failure.finding])
+        failure.shrunk_cause = failure.finding.cause if failure.finding.cause != cause else ""
+    failure.finding.cause = cause
 
 
 def _arm(trace: Trace) -> str:

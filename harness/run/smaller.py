@@ -14,7 +14,7 @@ from harness.checkers.finding import Finding
 from harness.engines.child.engine import started
 from harness.engines.registry import EngineSpec
 from harness.trace.format import Trace
-from harness.trace.shrink import AGAIN, shrink_and_tell
+from harness.trace.shrink import AGAIN, TRIES, shrink_and_tell
 
 PROCESSES = 40
 """So many processes are started for one search."""
@@ -52,5 +52,6 @@ def smallest(trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun) -
     small, why_long = shrink_and_tell(trace, fails, engine.kind.shrinking)
     if why_long and started() - begun >= PROCESSES:
         why_long = f"stopped after {PROCESSES} processes"
-    again = rerun(small, engine)
+    tries = TRIES if trace.header.height == "answers" else 1
+    again = next(filter(None, (rerun(small, engine) for _ in range(tries))), None)
     return Smallest(small, again, why_long) if again else Smallest(trace, finding, AGAIN)

@@ -36,7 +36,8 @@ class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A trace that failed: its id, the finding, and the smallest trace that fails alike.
 
     `expected` is the listed reason. `why_long` says why that trace is no shorter than a person reads at a glance. `engine` is
-    what it failed on, if that is not the run's engine as the user named it (another precision, say).
+    what it failed on, if that is not the run's engine as the user named it (another precision, say). `shrunk_cause` is that
+    of the smallest trace where it is not the cause in the finding, which is the whole trace's.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
     expected: str = ""
     engine: str = ""
     why_long: str = ""
+    shrunk_cause: str = ""
 
     def replace(self, shrunk: Trace, finding: Finding, why_long: str) -> None:
         """Take a smaller trace that fails alike, its finding, and why it is not smaller still."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from harness._util.errors import UsageError
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
-from harness.trace.format import Media, Op, Preempt, Reset, Step, Submit, Trace, length_of
+from harness.trace.format import Finish, Media, Op, Preempt, Reset, Step, Submit, Trace, length_of
 from harness.trace.generate import random_trace
 from harness.trace.shrink import SHORT, shrink, shrink_and_tell
 
@@ -232,3 +233,37 @@ def test_a_long_witness_says_why_it_is_no_shorter() -> None:
     assert shrink_and_tell(ending, needs(2)).why_long == ""
     assert shrink_and_tell(ending, needs(many), attempts=3).why_long == "stopped after 3 attempts"
     assert "did not fail again" in shrink_and_tell(ending, lambda _: -1).why_long
+
+
+def _answers(ops: list[Op]) -> Trace:
+    header = random_trace(SHAPE, 1, withdraw=False).header
+    return Trace(msgspec.structs.replace(header, height="answers"), ops)
+
+
+def test_what_an_engine_that_schedules_by_itself_does_wrong_is_asked_in_turn_first() -> None:
+    """Requests at once fail one time in ten, in turn every time; so what is left is asked in turn, and fails every time."""
+    lots = iter(range(10_000))
+
+    def both_long(trace: Trace) -> int:
+        long = [at for at, op in enumerate(trace.ops) if isinstance(op, Submit) and length_of(op.prompt) >= 40]
+        if len(long) < 2:
+            return -1
+        in_turn = any(isinstance(op, Finish) for op in trace.ops[long[0] : long[1]])
+        return long[1] if in_turn or next(lots) % 10 == 9 else -1
+
+    asked: list[Op] = [Submit(f"r{n}", f"a:{n}0", generate=3) for n in range(1, 7)]
+    found = shrink(_answers([*asked, *[Step()] * 20]), both_long)
+    assert [type(op) for op in found.ops] == [Submit, Finish, Submit]
+    assert all(length_of(op.prompt) == 40 for op in found.ops if isinstance(op, Submit))
+
+
+def test_what_fails_among_others_alone_gets_more_than_one_chance_to_fail_again() -> None:
+    """One answer in three is wrong, and none in turn."""
+    lots = iter(range(10_000))
+
+    def third(trace: Trace) -> int:
+        return 2 if isinstance(trace.ops[-1], Step) and len(trace.ops) > 2 and next(lots) % 3 == 2 else -1
+
+    ops: list[Op] = [Submit("r1", "a:9", generate=3), Submit("r2", "a:9", generate=3), Step(), Step()]
+    assert len(shrink_and_tell(_answers(ops), third).trace.ops) == 3
+    assert "did not fail again" in shrink_and_tell(_answers(ops), lambda _: -1).why_long

@@ -33,20 +33,31 @@ _INDENT = "  "
 def witness_of(failure: Failure, stored: Stored | None) -> list[str]:
     """Return the witness of a failure of a run."""
     replay, whole = stored.replay if stored else "", len(failure.trace.ops)
-    return witness(failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay, why_long=failure.why_long)
+    told = {"why_long": failure.why_long, "other_cause": failure.shrunk_cause}
+    return witness(failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay, **told)
 
 
 def witness(
-    finding: Finding, trace: Trace, *, name: str = "", whole: int = 0, replay: str = "", why_long: str = ""
+    finding: Finding,
+    trace: Trace,
+    *,
+    name: str = "",
+    whole: int = 0,
+    replay: str = "",
+    why_long: str = "",
+    other_cause: str = "",
 ) -> list[str]:
     """Return the witness of a trace that failed; `whole` is how many operations the trace had before it was shrunk.
 
+    `other_cause` is this trace's, if it is not that of the whole one, which `finding` has.
     `finding.op` is the index of the offending operation; nothing is marked if it is outside the trace.
     """
     operations = len(trace.ops)
     length = f"shrunk from {whole} operations to {operations}" if whole > operations else f"{operations} operations"
     lines = [*headline(finding, name), f"trace {trace.header.name}, {length}" + (f" ({why_long})" if why_long else "")]
     lines += [_INDENT + line for line in wrapped(describe(trace))]
+    if cause := caused(other_cause):
+        lines += wrapped(f"the cause of this trace: {cause}", _INDENT)
     lines += ["", *marked([compact(op) for op in trace.ops], finding.op), "", *wrapped(finding.sentence)]
     if finding.output:
         lines += ["", "the last lines that the engine printed:"]
