@@ -25,6 +25,7 @@ from harness.run.selection import ANSWERS, Sample, controls, random_traces, why_
 from harness.run.smaller import smallest
 from harness.run.suites import Stream, Suite
 from harness.run.trial import Asked, InTurn, Trial, Trials, judged
+from harness.trace.avoided import AVOID
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Trace
 from harness.trace.shrink import SHORT
@@ -325,7 +326,8 @@ class Runner:
             self._shrunk.add(finding.anomaly)
             failure.why_long = UNFINISHED
             self._tell(failure, final=False)
-            failure.replace(*smallest(trace, engine, finding, partial(again, suite, finding)))
+            avoid = str(stream.configuration.options.get(AVOID, ""))
+            failure.replace(*smallest(trace, engine, finding, partial(again, suite, finding), avoid))
             if suite.height == ANSWERS:
                 _with_causes(failure, engine, finding.cause)
         elif entry is None and len(trace.ops) > SHORT:

@@ -13,6 +13,7 @@ from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
 from harness.engines.child.engine import started
 from harness.engines.registry import EngineSpec
+from harness.trace.avoided import avoiding
 from harness.trace.format import Trace
 from harness.trace.shrink import AGAIN, TRIES, shrink_and_tell
 
@@ -31,8 +32,10 @@ class Smallest(NamedTuple):
     why_long: str
 
 
-def smallest(trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun) -> Smallest:
+def smallest(trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun, avoid: str = "") -> Smallest:
     """Return the smallest trace that fails alike, and its finding; the trace itself if a smaller one does not fail again.
+
+    `avoid` names causes that the trace was drawn without, and smaller ones are without them too.
 
     A server that hangs and that was there before goes on hanging, so nothing more is asked of it.
     """
@@ -41,7 +44,7 @@ def smallest(trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun) -
     begun, hurried = started(), engine.hurried() if finding.anomaly == "hung" else engine
 
     def fails(candidate: Trace) -> int:
-        if started() - begun >= PROCESSES:
+        if started() - begun >= PROCESSES or avoiding(candidate, avoid) != candidate:
             return -1
         try:
             found = rerun(candidate, hurried)

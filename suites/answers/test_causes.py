@@ -9,12 +9,14 @@ import pytest
 from msgspec.structs import replace as changed
 
 from harness._util.errors import UsageError
+from harness.checkers.finding import Finding
 from harness.cli import invoke
 from harness.engines.registry import EngineSpec, parse
 from harness.engines.sample import engine as sample
 from harness.history.events import Answer, Event
 from harness.run.answers import runs
 from harness.run.causes import find
+from harness.run.smaller import smallest
 from harness.trace.answer_random import random_answers
 from harness.trace.answer_stories import STORIES, write
 from harness.trace.avoided import AVOIDABLE, MEANINGS, UNSPLIT, avoiding
@@ -130,3 +132,19 @@ def test_an_expected_failure_names_a_cause_and_traces_can_avoid_it(
     (tmp_path / "expected.txt").write_text("*:*  answer-differs,replays  # another cause\n")
     assert invoke([*asked, "--layout", "sample-16", "--expected", "expected.txt"]) == 1
     assert invoke([*asked, "--layout", "sample-16", "--option", "avoid=aborts"]) == 0
+
+
+def test_a_smaller_trace_avoids_what_the_whole_one_avoids() -> None:
+    """Two requests fail, at once as well; drawn without company they are found in turn, and stay so when they are shrunk."""
+    asked: list[Op] = [Submit(f"r{n}", "a:9", generate=1) for n in (1, 2)]
+    finding = Finding(anomaly="answer-differs", sentence="", op=-1)
+    trace = avoiding(Trace(write(WHOLE, "idle", 0).header, asked), "company")
+
+    def rerun(candidate: Trace, engine: EngineSpec) -> Finding | None:
+        last = len(candidate.ops) - 1
+        return changed(finding, op=last) if sum(isinstance(op, Submit) for op in candidate.ops) == 2 else None
+
+    kinds = [
+        [type(op) for op in smallest(trace, parse("sample"), finding, rerun, avoid).trace.ops] for avoid in ("", "company")
+    ]
+    assert kinds == [[Submit, Submit], [Submit, Finish, Submit, Finish]]
