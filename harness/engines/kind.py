@@ -134,6 +134,8 @@ class EngineKind:
     """The system that it is an adapter of; None: it needs nothing but this package, or does not say."""
     isolated: bool = False
     """It runs in a process of its own unless the user says otherwise, as every engine of another package does."""
+    kept_by_process: tuple[str, ...] = ()
+    """Options of a trace that its process goes by as the first trace has them: a trace with others gets another process."""
 
     def follows(self, policy: str) -> bool:
         """Whether it can follow a policy."""

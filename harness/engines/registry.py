@@ -152,7 +152,7 @@ class EngineSpec:
         """
         try:
             if self.isolation is not None:
-                return Isolated(self.text, header, self.isolation, self._told)
+                return Isolated(self.text, header, self.isolation, self._told, self.kind.kept_by_process)
             return self._built(header)
         except UsageError:
             raise

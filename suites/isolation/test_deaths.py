@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from harness._util.errors import EngineMissing
 from harness.cli import invoke
@@ -119,6 +121,17 @@ def test_one_child_serves_many_traces_and_is_replaced_when_it_died() -> None:
     for _ in range(3):
         assert drive(TRACE, dying.open(TRACE.header)).findings
     assert started() - second == 3
+
+
+def test_a_process_that_goes_by_its_first_trace_serves_only_traces_alike() -> None:
+    """An option that the engine says its process keeps decides which traces share a process."""
+    calm, first = engine("exit-0", at="reset", deadline=22.0), started()
+    keeping = replace(calm, kind=replace(calm.kind, kept_by_process=("max_num_seqs",)))
+    for spec, values, processes in ((calm, (16, 32, 16), 1), (keeping, (16, 32, 16, 32), 2), (keeping, (None, 16), 3)):
+        for value in values:
+            header = structs.replace(TRACE.header, options={} if value is None else {"max_num_seqs": value})
+            assert drive(Trace(header, TRACE.ops), spec.open(header)).findings == []
+        assert started() - first == processes
 
 
 def test_of_many_engines_only_the_last_few_keep_their_process() -> None:

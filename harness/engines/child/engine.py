@@ -190,9 +190,13 @@ class Child:
 class Isolated:
     """An engine in a child; see `harness.engines.protocol.Engine`."""
 
-    def __init__(self, text: str, header: TraceHeader, isolation: Isolation, options: Mapping[str, str]) -> None:
-        self._isolation, self._child = isolation, _CHILDREN.take(text, isolation)
-        self._release = weakref.finalize(self, _CHILDREN.give_back, self._child, text, isolation)
+    def __init__(
+        self, text: str, header: TraceHeader, isolation: Isolation, options: Mapping[str, str], kept: Sequence[str] = ()
+    ) -> None:
+        """Open it in a child that waits, if there is one: one whose traces had the same values of the options in `kept`."""
+        values = tuple(str(header.options.get(name, "")) for name in kept)
+        self._isolation, self._child = isolation, _CHILDREN.take(text, isolation, values)
+        self._release = weakref.finalize(self, _CHILDREN.give_back, self._child, text, isolation, values)
         self.engine_seconds: float | None = None
         answer = self._expect(Opened, Open(text, header, dict(options)), isolation.opening)
         self._header: Header = answer.header
@@ -242,21 +246,21 @@ class _Children:
         self._owner = os.getpid()
         self._idle: list[tuple[_Of, Child]] = []
 
-    def take(self, text: str, isolation: Isolation) -> Child:
+    def take(self, text: str, isolation: Isolation, kept: Sequence[str] = ()) -> Child:
         """Return a child that waits for this engine, the one that has waited least, or a new one."""
-        idle, wanted = self._own(), _of(text, isolation)
+        idle, wanted = self._own(), _of(text, isolation, kept)
         for place in reversed(range(len(idle))):
             if idle[place][0] == wanted:
                 return idle.pop(place)[1]
         self.started += 1
         return Child(text, isolation)
 
-    def give_back(self, child: Child, text: str, isolation: Isolation) -> None:
+    def give_back(self, child: Child, text: str, isolation: Isolation, kept: Sequence[str] = ()) -> None:
         """Keep a child for the next trace, or end it if it is in the middle of something; the oldest make room."""
         if child.busy:
             child.end()
         else:
-            self._own().append((_of(text, isolation), child))
+            self._own().append((_of(text, isolation, kept), child))
         self._end(all_but=IDLE_MAX)
 
     def end(self) -> None:
@@ -275,12 +279,12 @@ class _Children:
         return self._idle
 
 
-_Of = tuple[str, float, Sequence[str]]
+_Of = tuple[str, float, Sequence[str], Sequence[str]]
 
 
-def _of(text: str, isolation: Isolation) -> _Of:
+def _of(text: str, isolation: Isolation, kept: Sequence[str]) -> _Of:
     """Return what a child must have been started for to serve this engine."""
-    return text, isolation.memory_gib, isolation.argv()
+    return text, isolation.memory_gib, isolation.argv(), kept
 
 
 _CHILDREN = _Children()

@@ -14,6 +14,7 @@ from harness.engines.kind import EngineKind, WrittenFor
 from harness.engines.llama_cpp.settings import BLOCK, NAME
 from harness.engines.protocol import Engine
 from harness.history.events import Resumes
+from harness.trace.avoided import CHUNK
 from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, TraceHeader
 
@@ -85,6 +86,7 @@ ENGINE = EngineKind(
     cold={"caching": "alone"},
     controls={"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}},
     shrinking=SHRINKING,
+    kept_by_process=("n_ubatch", CHUNK),  # where the server cuts prompts for checkpoints: by the first n_ubatch of the process
     isolated=True,
     written_for=WrittenFor("llama.cpp", "xllamacpp", "2026.10", "2026.10"),
 )
