@@ -127,7 +127,7 @@ def test_a_process_that_goes_by_its_first_trace_serves_only_traces_alike() -> No
     """An option that the engine says its process keeps decides which traces share a process."""
     calm, first = engine("exit-0", at="reset", deadline=22.0), started()
     keeping = replace(calm, kind=replace(calm.kind, kept_by_process=("max_num_seqs",)))
-    for spec, values, processes in ((calm, (16, 32, 16), 1), (keeping, (16, 32, 16, 32), 2), (keeping, (None, 16), 3)):
+    for spec, values, processes in ((calm, (16, 32, 16), 1), (keeping, (16, 32, 16, 32), 3), (keeping, (None, 16), 4)):
         for value in values:
             header = structs.replace(TRACE.header, options={} if value is None else {"max_num_seqs": value})
             assert drive(Trace(header, TRACE.ops), spec.open(header)).findings == []
