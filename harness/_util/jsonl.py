@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
@@ -19,6 +20,8 @@ WHOLE_MAX, LINES_MAX = 1 << 28, 1 << 21
 """Bytes and lines of a file that is kept whole; a history is read line by line, and may be longer."""
 UNPACKED_MAX, RATIO_MAX = 1 << 24, 500
 """A packed file that unpacks to more bytes than that may grow by so much at most. Histories grow by 10 to 120."""
+BLOCK = 1 << 14
+"""Bytes that are read at a time."""
 TOLD_MAX = 1000
 """Characters that are told of what is wrong with a line."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -45,26 +48,48 @@ def read(path: Path) -> list[bytes]:
 
 
 def lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, one at a time. `-` is standard input; what is packed by gzip is unpacked.
+    """Yield the lines of a file, one at a time, with their ends; see `blocks`."""
+    for _, block in blocks(path):
+        yield from io.BytesIO(block)
 
-    Raises UsageError if it cannot be read, if a line is longer than LINE_MAX, or if it unpacks out of all proportion.
+
+def blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the whole lines of a file, some kilobytes of them at a time, with the number of the first of them.
+
+    `-` is standard input; what is packed by gzip is unpacked. Raises UsageError if it cannot be read, if a line is longer than
+    LINE_MAX, or if it unpacks out of all proportion.
     """
     try:
         with opened(path) as (file, packed):
-            number = size = 0
-            while line := file.readline(LINE_MAX + 1):
-                number, size = number + 1, size + len(line)
-                if len(line) > LINE_MAX:
-                    raise UsageError(f"{path}:{number}: longer than {LINE_MAX:,} bytes; no line of ours is")
-                if packed is not None and size > max(UNPACKED_MAX, RATIO_MAX * packed.tell()):
-                    raise UsageError(f"{path}:{number}: unpacks to more than {RATIO_MAX} times its size; no file of ours does")
-                yield line
+            yield from _blocks(path, file, packed)
     except (EOFError, zlib.error) as error:
         raise UsageError(f"{path}: cannot be unpacked ({error})") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from None
     except ValueError as error:  # a name with a zero in it
         raise UsageError(f"{path}: cannot be read ({error})") from None
+
+
+def _blocks(path: Path, file: IO[bytes], packed: IO[bytes] | None) -> Iterator[tuple[int, bytes]]:
+    number, size, length = 1, 0, 0
+    begun: list[bytes] = []
+    while some := file.read(BLOCK):
+        size += len(some)
+        if length + (some.find(b"\n") + 1 or len(some)) > LINE_MAX:
+            raise UsageError(f"{path}:{number}: longer than {LINE_MAX:,} bytes; no line of ours is")
+        if packed is not None and size > max(UNPACKED_MAX, RATIO_MAX * packed.tell()):
+            raise UsageError(f"{path}:{number}: unpacks to more than {RATIO_MAX} times its size; no file of ours does")
+        end = some.rfind(b"\n") + 1
+        begun.append(some[:end] if end else some)
+        if not end:
+            length += len(some)
+            continue
+        block = b"".join(begun)
+        yield number, block
+        number += block.count(b"\n")
+        begun, length = [some[end:]], len(some) - end
+    if length:
+        yield number, b"".join(begun)
 
 
 def rows(path: Path, kind: Any) -> Iterator[tuple[int, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from harness._util.errors import UsageError
@@ -68,8 +69,8 @@ def check(history: str | Path | History) -> Result:
     """
     if isinstance(history, History):
         return execute.judge(history.header, iter(history.events))
-    header, events = validate.read(Path(history))
-    return execute.judge(header, (event for _, event in events))
+    header, portions = validate.portions(Path(history))
+    return execute.judge(header, chain.from_iterable(events for _, events in portions))
 
 
 def chosen_of(

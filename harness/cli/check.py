@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,9 +46,9 @@ def check(file: Path, expected: Path | None, strict_expected: bool, folder: Path
     known = expectations_of(expected, strict_expected)
     if folder:
         store.ready_folder(folder, "--report")
-    header, events = validate.read(file)
+    header, portions = validate.portions(file)
     with _seldom_collected():
-        result = execute.judge(header, (event for _, event in events))
+        result = execute.judge(header, chain.from_iterable(events for _, events in portions))
     finding, entry = known.weigh(f"check:{file.name}@{header.engine}", result.findings) or (None, None)
     code, told = _verdict(result, known, entry)
     pages, problems = _page(file, folder, result, (code, "; ".join(told if expected else [])))

@@ -7,8 +7,7 @@ for each group. A record that fails this is refused with file, line and field; i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterator
 from pathlib import Path
 
 from harness._util import jsonl
@@ -22,50 +21,45 @@ from harness.trace.format import Abort, Extend, Finish, Height, Op, Preempt, Ste
 
 LAYERS_MAX, PAGES = 1 << 16, "_pages"
 """The most layers of a group, and how options end that are numbers of pages: memory is taken for each of them."""
-PORTION = 128
-"""So many events are read, then followed, then judged: one by one, each loop would push the others out of the caches."""
 
 
 def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
     """Return the header of a history that makes sense, and its events with their lines, read as they are asked for.
 
+    Raises as `portions`.
+    """
+    header, read = portions(path)
+    return header, (numbered for lines, events in read for numbered in zip(lines, events, strict=True))
+
+
+def portions(path: Path) -> tuple[Header, Iterator[history.Portion]]:
+    """Return the header of a history that makes sense, and its events, some at a time, read as they are asked for.
+
+    What is read together is followed together and then judged: one by one, each loop would push the others out of the caches.
+
     Raises UsageError naming the file, the line and the field if anything does not fit the format or refers to nothing.
     """
-    header, events = history.read(path)
+    header, read = history.read(path)
     try:
         sense = sense_of(header)
     except Nonsense as problem:
         raise UsageError(f"{path}:1: {problem}") from None
 
-    def followed() -> Iterator[tuple[int, Event]]:
-        for portion in _portions(events):
-            for line, event in portion:
-                try:
+    def followed() -> Iterator[history.Portion]:
+        for lines, events in read:
+            try:
+                for event in events:
                     sense.follow(event)
-                except Nonsense as problem:
-                    raise UsageError(f"{path}:{line}: {problem}") from None
-            yield from portion
+            except Nonsense as problem:
+                line = next(line for line, other in zip(lines, events, strict=True) if other is event)
+                raise UsageError(f"{path}:{line}: {problem}") from None
+            yield lines, events
         try:
             sense.rest()
         except Nonsense as problem:
             raise UsageError(f"{path}: {problem}") from None
 
     return header, followed()
-
-
-def _portions(events: Iterable[tuple[int, Event]]) -> Iterator[list[tuple[int, Event]]]:
-    """Yield events in portions; those before a line that cannot be read come before its UsageError."""
-    rest = iter(events)
-    while True:
-        portion: list[tuple[int, Event]] = []
-        try:
-            portion.extend(islice(rest, PORTION))
-        except UsageError:
-            yield portion
-            raise
-        if not portion:
-            return
-        yield portion
 
 
 def load(path: Path) -> tuple[History, list[int]]:
