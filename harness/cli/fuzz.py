@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from harness.fuzz.canary import CanaryResult
     from harness.fuzz.exhaustive import Coverage
     from harness.fuzz.trial import Plan
+    from harness.trace.format import Height
     from harness.verdict.summary import Stored
 
 
@@ -79,6 +80,13 @@ if TYPE_CHECKING:
     metavar="KEY=N,…",
     help="The bound of --exhaustive: requests, blocks (of a prompt), pages (of the pool), generated (tokens).",
 )
+@click.option(
+    "--height",
+    "heights",
+    multiple=True,
+    type=click.Choice(["manager", "scheduler"]),
+    help="A height of --exhaustive; may be repeated. Left out: each that the engine has.",
+)
 @json_option("fuzz` or, with --exhaustive, `search")
 def fuzz(
     engine: str,
@@ -97,6 +105,7 @@ def fuzz(
     folder: Path | None,
     exhaustive: bool,
     bound: str,
+    heights: tuple[Height, ...],
     as_json: bool,
 ) -> int:
     """Run random traces on drawn configurations under every checker, until time is up or something fails.
@@ -115,9 +124,9 @@ def fuzz(
         if expected:
             raise UsageError("--expected: an exhaustive search has no list; it ends at its first failure")
         spec = engine_of(engine, policy, isolate=isolate, release=release)
-        return _exhaustive(spec, policy, layouts, options, bound, seconds, jobs, as_json)
-    if bound:
-        raise UsageError("--bound: belongs to --exhaustive")
+        return _exhaustive(spec, policy, layouts, options, bound, heights, seconds, jobs, as_json)
+    if bound or heights:
+        raise UsageError(f"--{'bound' if bound else 'height'}: belongs to --exhaustive")
     from harness.fuzz import terminal as told
     from harness.fuzz.campaign import Campaign
     from harness.fuzz.canary import POLICY, run_canary
@@ -197,13 +206,14 @@ def _exhaustive(
     layouts: Sequence[str],
     options: Sequence[str],
     bound: str,
+    heights: Sequence[Height],
     seconds: float,
     jobs: int | None,
     as_json: bool,
 ) -> int:
     from harness.fuzz import terminal as told
     from harness.fuzz.canary import sought
-    from harness.fuzz.exhaustive import bound_of, check, search
+    from harness.fuzz.exhaustive import HEIGHTS, bound_of, check, search
     from harness.fuzz.scope import CONFIGURATIONS
     from harness.run import store
     from harness.trace.configurations import Configuration
@@ -213,7 +223,8 @@ def _exhaustive(
     chosen = options_of(options)
     configurations = [Configuration(load(name), chosen) for name in dict.fromkeys(layouts)]
     configurations = configurations or [Configuration(one.layout, one.options | chosen) for one in CONFIGURATIONS if chosen]
-    check(spec, policy, configurations)
+    chosen_heights = tuple(dict.fromkeys(heights)) or HEIGHTS
+    check(spec, policy, configurations, chosen_heights)
     configurations = configurations or list(CONFIGURATIONS)
     limits, canary = bound_of(bound), sought()
     status, started = StatusLine(anywhere=True), monotonic()
@@ -223,7 +234,7 @@ def _exhaustive(
         status.tell(lambda: f"exhaustive: {tasks:,} tasks done, {states:,} states{rest}")
 
     try:
-        coverage = search(spec, limits, configurations, seconds=seconds, told=tell, processes=jobs_of(spec, jobs))
+        coverage = search(spec, limits, configurations, chosen_heights, seconds=seconds, told=tell, processes=jobs_of(spec, jobs))
     finally:
         status.clear()
     kept = store.Keeper(spec, store.DEFAULT_FOLDER)

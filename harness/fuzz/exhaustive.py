@@ -27,6 +27,7 @@ from harness.verdict.summary import Failure, NotRun
 
 POLICY = "vllm"
 PROCESSES = 2
+HEIGHTS: tuple[Height, ...] = ("manager", "scheduler")
 ASKED = {"manager": ("preempt", "reset", "withdraw"), "scheduler": ("abort", "preempt", "reset", "withdraw")}
 """What a search asks for that an engine need not be able to do."""
 UNTOLD = ("tier_delay",)
@@ -103,16 +104,22 @@ def bound_of(text: str) -> Bound:
     return Bound(**given)
 
 
-def check(engine: EngineSpec, policy: str, configurations: Sequence[Configuration]) -> None:
+def check(
+    engine: EngineSpec, policy: str, configurations: Sequence[Configuration], heights: Sequence[Height] = HEIGHTS
+) -> None:
     """Raise UsageError for what cannot be searched exhaustively, and if the engine refuses every one of the configurations."""
     if policy != POLICY or not engine.kind.follows(POLICY) or "manager" not in engine.kind.heights:
         raise UsageError(f"--exhaustive: states are those of the reference of {POLICY}, not of {engine.kind.name}, {policy}")
-    height: Height = "scheduler" if "scheduler" in engine.kind.heights else "manager"
+    offered = [height for height in heights if height in engine.kind.heights]
+    if not offered:
+        raise UsageError(f"--height: {engine.kind.name} has no {' or '.join(heights)} height")
     for configuration in configurations:
         for name in UNTOLD:
             if configuration.options.get(name):
                 raise UsageError(f"--exhaustive: option {name!r} is not searched exhaustively; fuzz without --exhaustive")
-    taken, told = _asked(engine, [Scope(configuration, height, Bound()) for configuration in configurations])
+        if not any(map(configuration.runs_at, offered)):
+            raise UsageError(f"--height: the options of {configuration.name} mean nothing at {' or '.join(offered)} height")
+    taken, told = _asked(engine, [Scope(one, next(filter(one.runs_at, offered)), Bound()) for one in configurations])
     if configurations and not taken:
         raise UsageError(told[0].why)
 
@@ -141,7 +148,7 @@ def search(
     engine: EngineSpec,
     bound: Bound,
     configurations: Sequence[Configuration] = CONFIGURATIONS,
-    heights: Sequence[Height] = ("manager", "scheduler"),
+    heights: Sequence[Height] = HEIGHTS,
     *,
     seconds: float = 0.0,
     told: Progress | None = None,

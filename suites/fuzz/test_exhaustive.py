@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path as File
@@ -202,6 +203,19 @@ def test_command_says_that_it_was_complete(capsys: pytest.CaptureFixture[str]) -
     assert invoke(["fuzz", "--exhaustive", "--seconds", "0.01"]) == EXIT_UNKNOWN
 
 
+def test_a_height_may_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    """Options of schedulers are searched at scheduler height, whichever is named first."""
+    small = ["fuzz", "--exhaustive", "--bound", "requests=1,pages=4", "--json"]
+    for words, heights in (
+        (["--height", "manager"], ["manager"]),
+        (["--height", "manager", "--height", "scheduler"], ["manager", "scheduler"]),
+        (["--height", "manager", "--height", "scheduler", "--option", "tier_pages=3"], ["scheduler"]),
+    ):
+        assert invoke([*small, *words]) == EXIT_PASS
+        covered = json.loads(capsys.readouterr().out)["covered"]
+        assert {one["configuration"].split(" at ")[1] for one in covered} == {f"{height} height" for height in heights}
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -210,7 +224,9 @@ def test_command_says_that_it_was_complete(capsys: pytest.CaptureFixture[str]) -
         ["--exhaustive", "--bound", "cats=3"],
         ["--exhaustive", "--option", "tier_pages=4", "--option", "tier_delay=1"],
         ["--exhaustive", "--policy", "furiosa"],
+        ["--exhaustive", "--height", "manager", "--option", "tier_pages=3"],
         ["--bound", "pages=4"],
+        ["--height", "manager"],
         ["--engine", "nothing"],
     ],
 )
