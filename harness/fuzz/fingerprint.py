@@ -202,24 +202,33 @@ class _View:
         return max(step - self._ledger.requests.last_step_ended, 0)
 
     def _lost(self) -> Any:
-        """Return the keys whose end is forgiven, and to whom: those of a replay, and states at shared-prefix boundaries."""
+        """Return the keys whose end is forgiven, and to whom: those of its replay, and states at shared-prefix boundaries."""
         ledger = self._ledger
         if ReplayBoundaryRetained.name in ledger.header.not_applicable:
             return ()
-        live = [request for request in ledger.requests.values() if request.live and request.hit]
-        needed = None
-        if self._live is not None:
-            needed = {place for request in live for place in replay_needs(ledger, request)[1]}
-            if ledger.header.rules.retention.shared_prefix_boundary:
-                states = [group.id for group in ledger.local if group.kind == "recurrent"]
-                needed |= {(group, node) for request in live for group in states for node in request.nodes}
+        live = [(request, self._needs(request)) for request in ledger.requests.values() if request.live and request.hit]
         lost = []
         for group, ended in enumerate(ledger.keys.ended):
             for node, how in ended.items():
-                by = [request.r for request in live if request.hit and request.hit.step <= how.step]
-                if by and how.reason != "retention" and (needed is None or (group, node) in needed):
+                by = [
+                    request.r
+                    for request, needs in live
+                    if request.hit and request.hit.step <= how.step and (needs is None or (group, node) in needs)
+                ]
+                if by and how.reason != "retention":
                     lost.append((group, self._node(node), by))
         return sorted(lost)
+
+    def _needs(self, request: RequestRecord) -> set[tuple[int, int]] | None:
+        """Return the (group, prefix) whose keys may still be owed to a request; None: any, as somebody may yet come."""
+        ledger = self._ledger
+        if self._live is None:
+            return None
+        needs = set(replay_needs(ledger, request)[1])
+        if ledger.header.rules.retention.shared_prefix_boundary:
+            states = [group.id for group in ledger.local if group.kind == "recurrent"]
+            needs |= {(group, node) for group in states for node in request.nodes}
+        return needs
 
     def _record(self, page: int, pool: int = 0) -> PageRecord:
         """Return the record of a page; one that nobody touched is as every page was at first."""

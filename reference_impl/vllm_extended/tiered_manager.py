@@ -76,6 +76,11 @@ class TieredManager(KVCacheManager):
         self.block_pool.touch(transfer.block for transfer in transfers)
         return transfers
 
+    def _note_adoption(self, request_id: str, computed: Sequence[Sequence[KVCacheBlock]]) -> None:
+        """Note whose blocks of the device are hit before they are written; a place of the tier is no block of the same number."""
+        on_device = [[block for block in blocks if not isinstance(block, TierBlock)] for blocks in computed]
+        super()._note_adoption(request_id, on_device)
+
     # COMMIT
 
     def store_to_tier(self) -> list[TierCopy]:

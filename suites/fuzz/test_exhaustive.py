@@ -14,13 +14,14 @@ from harness.cli import invoke
 from harness.engines.child.engine import Isolation
 from harness.engines.registry import EngineSpec, parse
 from harness.fuzz.exhaustive import bound_of, search
-from harness.fuzz.explore import Path, explore, reached
+from harness.fuzz.explore import Path, _Walk, explore, reached
 from harness.fuzz.scope import CONFIGURATIONS, Bound, Scope
 from harness.history.events import StepBegin
 from harness.run.execute import drive
 from harness.trace.configurations import Configuration
 from harness.trace.format import Finish, Height, Op, Step, Submit, Trace
 from harness.verdict.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN, EXIT_USAGE
+from suites.support.sampled import sampled
 
 PAGE = (File(__file__).resolve().parents[2] / "docs" / "fuzz.md").read_text(encoding="utf-8")
 SMALL = Bound(requests=1, blocks=1, pages=4)
@@ -132,6 +133,30 @@ def test_states_taken_to_be_one_behave_alike(configuration: int, height: Height,
         for op in offered:
             ways = [reached(spec, scope, (*path, op)) for path in (one, other)]
             assert ways[0].fingerprint() == ways[1].fingerprint(), (one, other, op)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "height"),
+    sampled([(3, "manager"), (0, "scheduler"), (2, "scheduler"), (6, "scheduler"), (5, "scheduler")], every=5),
+)
+def test_the_order_of_a_search_does_not_matter(configuration: int, height: Height, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest states first: by other ways to the same states, with the same operations in them.
+
+    If two states that differ were taken for one, what lies behind the one that came later would be missing.
+    """
+    scope, spec = Scope(CONFIGURATIONS[configuration], height, Bound()), parse("reference")
+    first = list(scope.first())[-1]
+
+    def newest(walk: _Walk) -> bytes | None:
+        while walk._waiting and not walk.untried[walk._waiting[-1]]:
+            walk._waiting.pop()
+        return walk._waiting[-1] if walk._waiting else None
+
+    nearest_first = explore(spec, scope, (first,))
+    monkeypatch.setattr(_Walk, "next", newest)
+    newest_first = explore(spec, scope, (first,))
+    assert newest_first.complete and newest_first.depth > nearest_first.depth
+    assert newest_first.states == nearest_first.states and newest_first.transitions == nearest_first.transitions
 
 
 def test_a_page_that_was_merely_looked_at_does_not_make_another_state() -> None:

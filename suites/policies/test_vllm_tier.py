@@ -141,3 +141,22 @@ def test_a_withdrawn_request_fetches_nothing() -> None:
     assert not output.kv_connector_metadata.loads and not output.kv_connector_metadata.stores
     engine.update_from_output(output)
     assert engine.kv_cache_manager.reset_prefix_cache()
+
+
+def test_a_place_of_the_tier_is_no_block_of_the_device_of_the_same_number() -> None:
+    """Of two that fetch in one step, the one that hits place n is not withdrawn with the one that fetches into block n."""
+    engine = scheduler([FULL], 10, num_blocks=5)
+    texts = [PROMPT[start : start + 6] for start in (0, 20, 40, 60)]
+    for number, tokens in enumerate(texts):
+        serve(engine, str(number), tokens)
+    engine.reset_prefix_cache()
+    for number in (0, 1):
+        engine.add_request(Request(f"{number} again", texts[number], 4))
+    output = engine.schedule()
+    assert output.num_scheduled_tokens == {"0 again": 2, "1 again": 2}
+    manager = engine.kv_cache_manager
+    assert isinstance(manager, TieredManager)
+    into, place = manager.get_block_ids("0 again")[0][0], manager.tier.get(manager.block_pool.blocks[3].block_hash)  # type: ignore[arg-type]
+    assert into == 1 == place.block_id and manager.get_block_ids("1 again")[0][0] == 3  # type: ignore[union-attr]
+    engine.withdraw(output, ["0 again"])
+    assert list(output.num_scheduled_tokens) == ["1 again"]
