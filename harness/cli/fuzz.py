@@ -234,7 +234,9 @@ def _exhaustive(
         status.tell(lambda: f"exhaustive: {tasks:,} tasks done, {states:,} states{rest}")
 
     try:
-        coverage = search(spec, limits, configurations, chosen_heights, seconds=seconds, told=tell, processes=jobs_of(spec, jobs))
+        coverage = search(
+            spec, limits, configurations, chosen_heights, seconds=seconds, told=tell, processes=jobs_of(spec, jobs)
+        )
     finally:
         status.clear()
     kept = store.Keeper(spec, store.DEFAULT_FOLDER)

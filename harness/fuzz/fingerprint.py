@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from harness.checkers.content_floor import ContentFloor
 from harness.checkers.ownership import Ownership
 from harness.checkers.progress import Progress
 from harness.checkers.protocol import Checker
@@ -47,7 +48,7 @@ def fingerprint(engine: Any, ledger: Ledger, checkers: Iterable[Checker], *, las
     `last`: nobody is submitted any more, so a key matters only if it names a prefix that somebody live has or may come to have.
     """
     view = _View(engine, ledger, last=last)
-    content = (view.engine(), view.ledger(), [_remembered(checker, ledger) for checker in checkers])
+    content = (view.engine(), view.ledger(), [view.remembered(checker) for checker in checkers])
     return blake2b(msgspec.msgpack.encode(content), digest_size=16).digest()
 
 
@@ -230,6 +231,40 @@ class _View:
             needs |= {(group, node) for group in states for node in request.nodes}
         return needs
 
+    def remembered(self, checker: Checker) -> Any:
+        """Return what a checker remembers that bears on what it will say.
+
+        What others remember bears on their counters, on the operation at hand, or on keys that end by retention, by which
+        none of vLLM's ends once it is there.
+        """
+        requests = self._ledger.requests
+        if isinstance(checker, Progress):
+            return sorted(checker._waited.items()), checker._idle
+        if isinstance(checker, Ownership):
+            return sorted((r, step - requests.last_step_ended) for r, step in checker._ended.items())
+        if isinstance(checker, ReplayBoundaryRetained):
+            return sorted((r, at) for r, at in checker._shared_prefix_boundaries.items() if requests[r].live)
+        if isinstance(checker, IntervalSparsity):
+            return sorted((r, sorted(points)) for r, points in checker._shared_prefix_boundaries.items() if requests[r].live)
+        if isinstance(checker, ContentFloor):
+            return self._lying(checker)
+        return None
+
+    def _lying(self, checker: ContentFloor) -> Any:
+        """Return what a checker of content knows to lie in pages without a key, or to have lost its key while it was held.
+
+        Who came before a reset is left out: it only excuses, and the way without the reset is shorter, so it is met first.
+        """
+        lying = [one for one in checker._lying.values() if self._comparable(one.node)]
+        stripped = [(group, node) for group, node in checker._stripped if self._comparable(node)]
+        return (
+            sorted((one.group, self._node(one.node), one.pool, self._place(one.pool, one.page), one.keyed) for one in lying),
+            sorted((group, self._node(node)) for group, node in stripped),
+        )
+
+    def _place(self, pool: int, page: int) -> int:
+        return self._places.setdefault(page, len(self._places)) if pool == TIER else self._name(page)
+
     def _record(self, page: int, pool: int = 0) -> PageRecord:
         """Return the record of a page; one that nobody touched is as every page was at first."""
         return self._ledger.records[pool].get(page, _UNTOUCHED)
@@ -283,16 +318,3 @@ def _further(thing: Any) -> list[Any]:
     """Return the attributes that an object keeps in a dictionary."""
     kept = getattr(thing, "__dict__", {})
     return [kept[name] for name in sorted(kept) if name not in _OF_A_REQUEST_ELSEWHERE]
-
-
-def _remembered(checker: Checker, ledger: Ledger) -> Any:
-    """Return what a checker remembers that bears on what it will say; what others remember bears on their counters alone."""
-    if isinstance(checker, Progress):
-        return sorted(checker._waited.items()), checker._idle
-    if isinstance(checker, Ownership):
-        return sorted((r, step - ledger.requests.last_step_ended) for r, step in checker._ended.items())
-    if isinstance(checker, ReplayBoundaryRetained):
-        return sorted((r, point) for r, point in checker._shared_prefix_boundaries.items() if ledger.requests[r].live)
-    if isinstance(checker, IntervalSparsity):
-        return sorted((r, sorted(points)) for r, points in checker._shared_prefix_boundaries.items() if ledger.requests[r].live)
-    return None

@@ -77,7 +77,7 @@ class TieredManager(KVCacheManager):
         return transfers
 
     def _note_adoption(self, request_id: str, computed: Sequence[Sequence[KVCacheBlock]]) -> None:
-        """Note whose blocks of the device are hit before they are written; a place of the tier is no block of the same number."""
+        """Note whose blocks are hit before they are written; a place of the tier may have the number of such a block."""
         on_device = [[block for block in blocks if not isinstance(block, TierBlock)] for blocks in computed]
         super()._note_adoption(request_id, on_device)
 

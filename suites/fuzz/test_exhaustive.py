@@ -10,6 +10,7 @@ from pathlib import Path as File
 import pytest
 
 from harness._util.errors import UsageError
+from harness.checkers.content_floor import ContentFloor, Lying
 from harness.cli import invoke
 from harness.engines.child.engine import Isolation
 from harness.engines.registry import EngineSpec, parse
@@ -157,6 +158,19 @@ def test_the_order_of_a_search_does_not_matter(configuration: int, height: Heigh
     newest_first = explore(spec, scope, (first,))
     assert newest_first.complete and newest_first.depth > nearest_first.depth
     assert newest_first.states == nearest_first.states and newest_first.transitions == nearest_first.transitions
+
+
+def test_what_lies_without_a_key_is_part_of_a_state() -> None:
+    """An engine that forgets is in the same state as one that never had anything; what it owes is not."""
+    scope = Scope(CONFIGURATIONS[0], "manager", SMALL)
+    position = reached(parse("reference"), scope, (Submit("r1", "A:3"), Step(run=[("r1", 2)])))
+    before = position.fingerprint()
+    (floor,) = (checker for checker in position._judged.checkers if isinstance(checker, ContentFloor))
+    node = position._named.ledger.requests["r1"].nodes[2]
+    floor._lying[0, node] = Lying(0, node, 2, 0, 1, "r1", 0)
+    assert (lying := position.fingerprint()) != before
+    floor._stripped[0, node] = 1
+    assert position.fingerprint() not in (before, lying)
 
 
 def test_a_page_that_was_merely_looked_at_does_not_make_another_state() -> None:
