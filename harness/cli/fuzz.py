@@ -87,6 +87,12 @@ if TYPE_CHECKING:
     type=click.Choice(["manager", "scheduler"]),
     help="A height of --exhaustive; may be repeated. Left out: each that the engine has.",
 )
+@click.option(
+    "--full",
+    is_flag=True,
+    help="With --exhaustive: every configuration at each height; without it, and without --layout, --option and --height, "
+    "those that take a minute or two.",
+)
 @json_option("fuzz` or, with --exhaustive, `search")
 def fuzz(
     engine: str,
@@ -106,6 +112,7 @@ def fuzz(
     exhaustive: bool,
     bound: str,
     heights: tuple[Height, ...],
+    full: bool,
     as_json: bool,
 ) -> int:
     """Run random traces on drawn configurations under every checker, until time is up or something fails.
@@ -124,9 +131,9 @@ def fuzz(
         if expected:
             raise UsageError("--expected: an exhaustive search has no list; it ends at its first failure")
         spec = engine_of(engine, policy, isolate=isolate, release=release)
-        return _exhaustive(spec, policy, layouts, options, bound, heights, seconds, jobs, as_json)
-    if bound or heights:
-        raise UsageError(f"--{'bound' if bound else 'height'}: belongs to --exhaustive")
+        return _exhaustive(spec, policy, layouts, options, bound, heights, full, seconds, jobs, as_json)
+    if bound or heights or full:
+        raise UsageError(f"--{'bound' if bound else 'height' if heights else 'full'}: belongs to --exhaustive")
     from harness.fuzz import terminal as told
     from harness.fuzz.campaign import Campaign
     from harness.fuzz.canary import POLICY, run_canary
@@ -207,6 +214,7 @@ def _exhaustive(
     options: Sequence[str],
     bound: str,
     heights: Sequence[Height],
+    full: bool,
     seconds: float,
     jobs: int | None,
     as_json: bool,
@@ -225,6 +233,7 @@ def _exhaustive(
     configurations = configurations or [Configuration(one.layout, one.options | chosen) for one in CONFIGURATIONS if chosen]
     chosen_heights = tuple(dict.fromkeys(heights)) or HEIGHTS
     check(spec, policy, configurations, chosen_heights)
+    full = full or bool(configurations or heights)
     configurations = configurations or list(CONFIGURATIONS)
     limits, canary = bound_of(bound), sought()
     status, started = StatusLine(anywhere=True), monotonic()
@@ -235,7 +244,14 @@ def _exhaustive(
 
     try:
         coverage = search(
-            spec, limits, configurations, chosen_heights, seconds=seconds, told=tell, processes=jobs_of(spec, jobs)
+            spec,
+            limits,
+            configurations,
+            chosen_heights,
+            full=full,
+            seconds=seconds,
+            told=tell,
+            processes=jobs_of(spec, jobs),
         )
     finally:
         status.clear()

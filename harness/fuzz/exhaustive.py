@@ -150,18 +150,22 @@ def search(
     configurations: Sequence[Configuration] = CONFIGURATIONS,
     heights: Sequence[Height] = HEIGHTS,
     *,
+    full: bool = True,
     seconds: float = 0.0,
     told: Progress | None = None,
     processes: int = PROCESSES,
 ) -> Coverage:
     """Search every configuration at every height, for so many seconds at most (0: until all is seen).
 
-    `told` is called with how many tasks are done and how many states they had.
+    Without `full` only those that take a minute or two in all; the others are listed as not run. `told` is called with how many
+    tasks are done and how many states they had.
     """
     started = time.monotonic()
     deadline = started + seconds if seconds else 0.0
     scopes = [Scope(one, height, bound) for one in configurations for height in heights if one.runs_at(height)]
-    scopes, not_run = _asked(engine, [scope for scope in scopes if scope.height in engine.kind.heights])
+    left_out = [] if full else [scope for scope in scopes if not scope.quick]
+    scopes, not_run = _asked(engine, [one for one in scopes if one.height in engine.kind.heights and one not in left_out])
+    not_run += [NotRun(scope.name, "it takes longer; --full searches it") for scope in left_out]
     coverage = Coverage(bound, [Covered(scope) for scope in scopes], not_run=not_run)
     left = Counter({id(covered): len(list(covered.scope.first())) for covered in coverage.covered})
     try:

@@ -57,6 +57,12 @@ class Scope:
         """The configuration and the height, as reports name them."""
         return f"{self.configuration.name} at {self.height} height"
 
+    @property
+    def quick(self) -> bool:
+        """Whether it is searched unless everything is asked for: no second tier, and at manager height one group alone."""
+        groups, tier = self.configuration.layout.groups, self.configuration.options.get("tier_pages")
+        return not tier and (self.height == "scheduler" or len(groups) == 1)
+
     def header(self) -> TraceHeader:
         """Return the header of every trace of the scope."""
         options = {"max_model_len": self.bound.model_len, **self.configuration.options}

@@ -255,6 +255,19 @@ def test_a_height_may_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
         assert {one["configuration"].split(" at ")[1] for one in covered} == {f"{height} height" for height in heights}
 
 
+def test_what_is_left_out_unless_all_is_asked_for_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """And nothing is, if a layout, an option or a height is named."""
+    small = ["fuzz", "--exhaustive", "--bound", "requests=1,pages=4", "--json"]
+    searched = {}
+    for words in ([], ["--full"], ["--height", "scheduler"]):
+        assert invoke([*small, *words]) == EXIT_PASS
+        said = json.loads(capsys.readouterr().out)
+        searched[" ".join(words)] = {one["configuration"] for one in said["covered"]}, {one["what"] for one in said["not_run"]}
+    covered, left_out = searched[""]
+    assert searched["--full"] == (covered | left_out, set()) and len(covered) == 7 and len(left_out) == 7
+    assert searched["--height scheduler"] == ({one for one in covered | left_out if "scheduler" in one}, set())
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -266,6 +279,7 @@ def test_a_height_may_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
         ["--exhaustive", "--height", "manager", "--option", "tier_pages=3"],
         ["--bound", "pages=4"],
         ["--height", "manager"],
+        ["--full"],
         ["--engine", "nothing"],
     ],
 )
