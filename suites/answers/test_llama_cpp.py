@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +19,7 @@ from harness._util.data import fixtures
 from harness._util.errors import EngineMissing, UsageError
 from harness.engines.child.engine import Isolation
 from harness.engines.llama_cpp.completion import Completion, ServerFailed
-from harness.engines.llama_cpp.kind import ALL, ATTENTION, MODELS, WINDOWS, configurations
+from harness.engines.llama_cpp.kind import ALL, ATTENTION, ENGINE, MODELS, WINDOWS, configurations
 from harness.engines.llama_cpp.settings import CONTEXT, settings_of
 from harness.engines.registry import EngineSpec, parse
 from harness.history.events import Answer
@@ -35,12 +37,25 @@ FINDINGS: dict[str, dict[str, Any]] = {
     "window-one-short": {"cache_ram": 0},
     "window-one-short-in-a-file": {"slot_files": False},
     "window-one-short-in-shared-cells": {"kv_unified": False},
+    "window-one-short-in-one-slot": {"ctx_checkpoints": 0},
     "full-window-cut": {"cache_ram": 0},
     "full-window-written-over": {"kv_unified": False},
 }
 """What was found in xllamacpp 2026.10.11549, and one thing with which it passes."""
 TOLD = ("window-one-short", "window-one-short-in-a-file")
-"""Those whose checkpoint the log says to begin behind the window; in shared cells it says that it begins at 0."""
+"""Those whose checkpoint the log says to begin behind the window; of the others it says that it begins at 0."""
+SERVERS = """
+import sys
+from pathlib import Path
+from harness.engines.llama_cpp.server import Server
+from harness.engines.llama_cpp.settings import NUMBERS, SWITCHES, Settings
+for size in map(int, sys.argv[2:]):
+    server = Server(Path(sys.argv[1]), Settings(512, 512, NUMBERS | {"n_ubatch": size}, SWITCHES), "")
+    print("opened", file=sys.stderr, flush=True)
+    server.ask("POST", "/completion", {"prompt": [index % 250 for index in range(200)], "n_predict": 1})
+    server.close()
+"""
+"""Opens servers of a process one after the other, each with an `n_ubatch`, and asks each a prompt of 200 tokens."""
 ASKED = Submit(r="a", prompt="", tokens=[1, 2, 3], generate=2)
 PARTS: list[dict[str, Any]] = [
     {"tokens": [7], "stop": False, "completion_probabilities": [{"id": 7, "logprob": -0.5}]},
@@ -239,6 +254,17 @@ def test_a_finding_passes_with_one_thing_changed(name: str) -> None:
     trace = stored(name)
     changed = Trace(replace(trace.header, options=trace.header.options | FINDINGS[name]), trace.ops)
     assert runs(changed, engine("model=gpt-oss")).findings == []
+
+
+@installed
+@pytest.mark.parametrize("sizes", [(16, 512), (512, 16)])
+def test_prompts_are_cut_by_the_first_server_of_the_process(sizes: tuple[int, int]) -> None:
+    """4 and 4 + n_ubatch tokens before the end, by the first server's n_ubatch: traces with another one get another process."""
+    command = [sys.executable, "-c", SERVERS, str(Path(os.environ[MODELS]) / f"{WINDOWS[0]}.gguf"), *map(str, sizes)]
+    log = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
+    made = [re.findall(r"created context checkpoint .* n_tokens = (\d+)", part) for part in log.split("opened\n")[1:]]
+    assert made == [["180", "196"] if sizes[0] == 16 else ["196"]] * 2
+    assert "n_ubatch" in ENGINE.kept_by_process
 
 
 @pytest.mark.parametrize("name", FINDINGS)
