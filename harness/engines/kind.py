@@ -119,15 +119,19 @@ class EngineKind:
     cold: Mapping[str, str] = field(default_factory=dict)
     """At answers height: the options with which its name opens the uncached twin, whose answers are compared with its own."""
     controls: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """At answers height, by name: options with which some traces are run again in every run, and nothing may be found."""
+    """By name: options with which some traces are run again in every run, and nothing may be found."""
     one_server: bool = False
     """At answers height: all traces and the twin are asked of one server that was there before. Its pool is what it is, so
     nothing is learned by asking for another one, and its twin waits until nobody else is under way."""
     exact_batches: bool = True
     """At answers height: an answer must not depend on who shares the batch. Otherwise what differs without the cache too is
     the batch's doing, and leaves the verdict unknown."""
+    controlled: tuple[Height, ...] = ("answers",)
+    """The heights at which its controls run."""
     loads_by: str = ""
     """The option that gives it a second tier: a run with it that loads nothing from there has not checked what it should."""
+    tier: str = ""
+    """The same of one that always has a second tier: what that is."""
     shrinking: int = ATTEMPTS
     """So many traces are tried in search of a smaller one that fails; fewer where an engine takes long to open."""
     written_for: WrittenFor | None = None

@@ -61,10 +61,10 @@ class EngineSpec:
 
     @property
     def tier(self) -> str:
-        """The option by which it is asked for a second tier, and which; empty if it is not."""
+        """The second tier that it has, or the option by which it is asked for one, and which; empty if there is none."""
         option = self.kind.loads_by
         name = self.options.get(option, "") if option else ""
-        return f"{option} {name}" if name else ""
+        return f"{option} {name}" if name else self.kind.tier
 
     @property
     def held_apart(self) -> bool:

@@ -191,11 +191,11 @@ class Runner:
         return True
 
     def _planned(self, suites: list[Suite]) -> Progress:
-        """Return what is to be done; nobody can tell of what compares tensors, or answers beside controls, or is a sample."""
+        """Return what is to be done; nobody can tell of what compares tensors, or runs beside controls, or is a sample."""
         timed = {suite.name for suite in suites if suite.endless and self.seconds}
         planned: dict[str, int | None] = {suite.name: None for suite in suites}
         for suite in suites:
-            if suite.name not in timed and not (suite.tensors or self._short or suite.height == ANSWERS):
+            if suite.name not in timed and not (suite.tensors or self._short or self._has_controls(suite)):
                 fitting = [one for one in self.configurations if one.runs_at(suite.height)]
                 planned[suite.name] = sum(
                     self._most if suite.endless else sum(1 for _ in suite.traces(one, suite.height, self.seed))
@@ -236,7 +236,10 @@ class Runner:
             Stream(configuration, self.engine, suite.traces(configuration, suite.height, self.seed))
             for configuration in configurations
         ]
-        return streams + (controls(suite, self.engine, configurations, self.seed) if suite.height == ANSWERS else [])
+        return streams + (controls(suite, self.engine, configurations, self.seed) if self._has_controls(suite) else [])
+
+    def _has_controls(self, suite: Suite) -> bool:
+        return suite.height in self.engine.kind.controlled and not suite.paired
 
     def _leave_out(self, suite: Suite) -> None:
         why = f"a short run takes one in {suite.sampled} of each configuration, and each at least once; --full takes all"

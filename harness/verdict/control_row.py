@@ -19,13 +19,14 @@ class ControlRow(msgspec.Struct, kw_only=True):
     @staticmethod
     def of(control: str, result: Result) -> ControlRow:
         """Return the row of one trace."""
-        activity = result.activity
+        activity, trace = result.activity, result.trace
+        assert trace is not None, "a control runs a trace"
         return ControlRow(
             control=control,
             traces=1,
             failed=int(bool(result.findings)),
             answers=activity.lookups,
-            restored=activity.hits,
+            restored=activity.hits if trace.header.height == "answers" else activity.from_tier,
         )
 
     @property

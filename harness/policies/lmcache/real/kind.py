@@ -15,6 +15,7 @@ import msgspec
 
 from harness._util.errors import UsageError
 from harness.engines.adapter import Driven
+from harness.engines.answering import chosen
 from harness.engines.driver import Driver
 from harness.engines.kind import EngineKind, WrittenFor
 from harness.engines.mutant import Mutant
@@ -56,6 +57,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     Raises EngineMissing if LMCache cannot be imported, UsageError for what it or the reference of vLLM refuses, and for what is
     not driven.
     """
+    keeps = chosen(NAME, options, "caching", ("on", "off")) == "on"
     release = str(part("_version", "__version__"))
     own, config = configure(header, "")
     asked = options_of(config)
@@ -68,7 +70,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         raise UsageError(f"--engine real-lmcache: one engine is driven, of LMCache {spec.NEWEST}; see the policy's reference")
     device = Pages(header.layout.groups, header.pages)
     PATCHES.undo()
-    driver: Any = assemble(header, own, config, NAME, partial(RealServer, device=device))
+    driver: Any = assemble(header, own, config, NAME, partial(RealServer, device=device, keeps=keeps))
     server = driver.adapter.connector.lmcache.server
     engine = Served(_declared(driver.header, release, pads=server.pads), driver.adapter, server)
     engine.device = device
@@ -91,7 +93,13 @@ ENGINE = EngineKind(
     summary="the installed LMCache's own look-up, store and retrieve, on a CPU, behind vLLM's reference scheduler",
     heights=("scheduler",),
     open=open_engine,
-    options={"mutant": "a seeded fault patched into it (see `ls mutants`)"},
+    options={
+        "caching": "on (default), or off: nothing is stored in LMCache, so its look-ups find nothing",
+        "mutant": "a seeded fault patched into it (see `ls mutants`)",
+    },
+    controls={"uncached": {"caching": "off"}},
+    controlled=("scheduler",),
+    tier="LMCache",
     policies=("lmcache",),
     replays=False,
     isolated=True,

@@ -86,10 +86,12 @@ class Level:
 
 
 class RealServer:
-    """What the reference's connector asks its server for, answered by LMCache."""
+    """What the reference's connector asks its server for, answered by LMCache. If it does not `keep`, nothing is stored."""
 
-    def __init__(self, groups: KVLayerGroups, num_pages: int, device: Pages, *, watermark: float, ratio: float) -> None:
-        self.groups, self.device = groups, device
+    def __init__(
+        self, groups: KVLayerGroups, num_pages: int, device: Pages, *, watermark: float, ratio: float, keeps: bool = True
+    ) -> None:
+        self.groups, self.device, self._keeps = groups, device, keeps
         apart = len(groups.object_groups) > 1
         self.store_of = Store(device.groups, groups.chunk_size, num_pages, separate=apart, watermark=watermark, ratio=ratio)
         self.l1 = Level(self.store_of, num_pages)
@@ -157,7 +159,9 @@ class RealServer:
     def store(self, request_id: str, tokens: Sequence[int], chunks: range, block_ids: BlockIds) -> Transfer:
         """Say what LMCache will be asked to store when the step has run."""
         self._tokens[request_id] = [*tokens]
-        transfer = Transfer(request_id)
+        transfer = Transfer(request_id, ok=self._keeps)
+        if not self._keeps:
+            return transfer
         self._asked[id(transfer)] = self._key(request_id, chunks), [[*row] for row in block_ids]
         for group, keys in enumerate(self._objects(request_id, chunks)):
             stored = {
@@ -223,6 +227,8 @@ class RealServer:
 
     def finish_store(self, transfer: Transfer) -> None:
         """Have LMCache store what a step has written, and take note of what it has."""
+        if not transfer.ok:
+            return
         key, blocks = self._asked.pop(id(transfer))
         for copy in transfer.copies:
             there = copy.block_id != NULL_BLOCK_ID
