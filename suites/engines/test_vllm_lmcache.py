@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import chain
@@ -94,6 +95,9 @@ def with_options(trace: Trace, **options: Any) -> Trace:
     return Trace(replace(trace.header, options={**trace.header.options, **options}), trace.ops)
 
 
+AWAY = TraceHeader("away", layouts.load("full"), 40, height="scheduler", options={"tier_pages": 16})
+DIES_IN_A_LOOK_UP = Trace(AWAY, [*[Step()] * 7, Submit("r1", "a:33"), *[Step()] * 6])
+"""The server goes away with the seventh step, and a request comes with the eighth."""
 STORED: list[Op] = [Submit("r1", "a:70"), *[Step()] * 8, Finish("r1"), *[Step()] * 4, Reset(running=True, tier="local")]
 """A prompt is served and stored, and the device forgets it."""
 
@@ -217,3 +221,26 @@ class TestInstalled:
         assert anomalies(run(trace, "lmcache-outputs")) == {"fabricated-snapshot"}
         assert anomalies(run(trace)) == set()
         assert anomalies(run(with_options(trace, num_speculative_tokens=0), "lmcache-outputs")) == set()
+
+    def test_a_server_that_dies_costs_no_answer(self) -> None:
+        """In the middle of look-ups, of stores and of loads: what it was to bring is computed."""
+        asked: Counter[str] = Counter()
+        for trace in [finding("lmcache-stalled-load"), finding("lmcache-stalled-store"), DIES_IN_A_LOOK_UP]:
+            engine: Any = parse(f"vllm:source={SOURCE},connector=lmcache-dies").open(trace.header)
+            result = drive(trace, engine)
+            asked += engine.adapter.connector._sides[0].asked
+            assert anomalies(result) == set()
+        assert min(asked[what] for what in ("look-up", "store", "retrieve")) > 0, asked
+
+    @pytest.mark.parametrize(
+        ("name", "found"),
+        [
+            ("lmcache-stalled-store", {"partial-commit"}),
+            ("lmcache-stalled-load", {"aliased-write", "stale-hit"}),
+        ],
+    )
+    def test_what_a_server_does_when_it_goes_on_is_done_to_blocks_of_others(self, name: str, found: set[str]) -> None:
+        """If the server is there all the time, or has died, the trace passes."""
+        trace = finding(name)
+        assert anomalies(run(trace, "lmcache-stalls")) == found
+        assert anomalies(run(trace, "lmcache-dies")) == anomalies(run(trace)) == set()

@@ -5,6 +5,7 @@ The tests need the package `lmcache` and torch (`ci/stage_lmcache.sh`).
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 
 import pytest
@@ -14,9 +15,12 @@ from harness._util.errors import UsageError
 from harness.engines.mutant import Mutant
 from harness.engines.registry import parse
 from harness.history.events import Hit
-from harness.policies.lmcache.policy import configurations
+from harness.policies.lmcache import policy
 from harness.policies.lmcache.real.faults import FAULTS, NAME
+from harness.policies.lmcache.real.kind import configurations as further
 from harness.run.execute import drive
+from harness.run.runner import Runner
+from harness.run.suites import SUITES
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
 from harness.trace.format import Finish, Op, Reset, Step, Submit, Trace, TraceHeader, load
@@ -29,12 +33,16 @@ needs_lmcache = pytest.mark.skipif(
 REAL = [pytest.mark.lmcache, pytest.mark.filterwarnings("ignore"), needs_lmcache]
 
 SEEDS = 8
+OF_WORKERS = [fault.name for fault in FAULTS if re.search("worker|reader", fault.name)]
+"""Faults that show where there are several workers."""
 APART = {"separate_object_groups": True}
 
 
 def sound() -> list[Configuration]:
     """Return the configurations in which no state can be left out of a chunk: one block in a chunk, groups apart."""
-    driven = [one for one in configurations() if not {"async_depth", "num_speculative_tokens", "engines"} & {*one.options}]
+    driven = [
+        one for one in policy.configurations() if not {"async_depth", "num_speculative_tokens", "engines"} & {*one.options}
+    ]
     plain = [one for one in driven if one.options.get("chunk_size", 16) == 16]
     return [one for one in plain if one.options.get("separate_object_groups") or len(one.layout.groups) == 1]
 
@@ -57,7 +65,7 @@ def served_again(prompt: str, *, second: Submit, **options: object) -> Result:
 
 
 def test_every_fault_says_in_advance_what_finds_it() -> None:
-    assert len(FAULTS) >= 6 and {fault.engines for fault in FAULTS} == {(NAME,)}
+    assert len(FAULTS) >= 10 and {fault.engines for fault in FAULTS} == {(NAME,)}
     assert {fault.checker for fault in FAULTS} >= {"identity", "safety-law", "reuse-floor", "engine"}
 
 
@@ -66,7 +74,7 @@ class TestInstalled:
 
     pytestmark = REAL
 
-    @pytest.mark.parametrize("configuration", sound(), ids=lambda configuration: configuration.name)
+    @pytest.mark.parametrize("configuration", [*sound(), *further()], ids=lambda configuration: configuration.name)
     def test_one_block_in_a_chunk_and_groups_apart_pass_and_are_hit(self, configuration: Configuration) -> None:
         loaded = 0
         for trace in traces(configuration):
@@ -78,7 +86,8 @@ class TestInstalled:
     @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
     def test_a_fault_is_found_as_named_and_the_same_trace_passes_without_it(self, fault: Mutant) -> None:
         killed = False
-        for trace in (trace for configuration in sound() for trace in traces(configuration)):
+        configurations = further() if fault.name in OF_WORKERS else sound()
+        for trace in (trace for configuration in configurations for trace in traces(configuration)):
             found = drive(trace, parse(f"{NAME}:mutant={fault.name}").open(trace.header)).findings
             killed = (fault.anomaly, fault.checker) in {(finding.anomaly, finding.checker) for finding in found}
             if killed:
@@ -129,6 +138,37 @@ class TestInstalled:
         (found,) = served_again("a:70", second=Submit("r2", "a:70"), layout="full-mamba", **APART).findings
         assert found.anomaly == "died"
         assert f"operation {step} (step)" in found.sentence and "the server is gone" in found.sentence
+
+    @pytest.mark.parametrize("latent", [False, True])
+    @pytest.mark.parametrize("layout", ["full", "full-mamba"])
+    def test_every_worker_gets_its_own(self, layout: str, latent: bool) -> None:
+        result = served_again("a:70", second=Submit("r2", "a:70"), layout=layout, **APART, workers=3, latent=latent)
+        (hit,) = [event for event in result.history.events if isinstance(event, Hit) and event.r == "r2"]
+        assert result.findings == [] and (hit.tier, hit.resume) == ("cpu", 64)
+
+    def test_what_one_worker_has_not_stored_is_no_hit(self) -> None:
+        """The second of two stores is not made, so the first worker's alone is there."""
+        result = served_again("a:70", second=Submit("r2", "a:70"), workers=2, lost=2)
+        hits = [event for event in result.history.events if isinstance(event, Hit) and event.r == "r2"]
+        assert result.findings == [] and [hit.resume for hit in hits] == [0]
+
+    def test_latent_attention_alone_is_stored_by_one_worker(self) -> None:
+        """Of two stores one is not made, were there two: there is one, and it is for all."""
+        result = served_again("a:70", second=Submit("r2", "a:70"), workers=2, lost=2, latent=True)
+        (hit,) = [event for event in result.history.events if isinstance(event, Hit) and event.r == "r2"]
+        assert result.findings == [] and (hit.tier, hit.resume) == ("cpu", 64)
+
+    def test_with_nothing_stored_a_run_has_checked_nothing(self) -> None:
+        report = Runner(parse(f"{NAME}:caching=off"), [Configuration(layouts.load("full"), {"tier_pages": 48}, "lmcache")]).run(
+            [suite for suite in SUITES if suite.name == "scheduler-random"]
+        )
+        assert report.failures == [] and report.activity.hits > 0
+        assert report.activity.from_tier == 0 and report.vacuous == ["nothing was loaded by LMCache"]
+
+    @pytest.mark.parametrize(("name", "value"), [("workers", 0), ("lost", -1), ("latent", "yes"), ("workers", True)])
+    def test_a_wrong_option_is_refused_in_one_line(self, name: str, value: object) -> None:
+        with pytest.raises(UsageError, match=f"option '{name}={value}' must be"):
+            tell([], **{name: value})
 
     def test_a_step_in_flight_is_refused_in_one_line(self) -> None:
         with pytest.raises(UsageError, match=r"option 'async_depth=1' is not driven with the installed LMCache"):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from harness.engines.real_lmcache.modules import part
+from harness.engines.real_lmcache.outage import Heartbeat, Moment, Outages
 from harness.engines.real_lmcache.server import Server, Transfer
 
 NO_EVENT = b""
@@ -34,27 +35,60 @@ Begin = Callable[[Transfer, bool], Pending]
 
 
 class Client:
-    """What LMCache's connector has for its request client."""
+    """What LMCache's connector has for its request client. While the server is away, what is asked waits until it is back."""
 
     begin: Begin
     """Set once there is a device."""
 
     def __init__(self, server: Server) -> None:
-        self.server = server
+        self.server, self.outages = server, Outages()
+        self._heartbeats: list[Heartbeat] = []
+        self._unasked: list[tuple[Any, Callable[[], Any]]] = []
+        """What was asked while the server was away: the future of its answer, and what answers."""
+
+    def heartbeat(self, **told: Any) -> Heartbeat:
+        """Return what LMCache has in place of its thread that asks whether the server lives."""
+        self._heartbeats.append(made := Heartbeat(**told))
+        return made
+
+    def step(self) -> Moment:
+        """Count a step: the server may go away with it, or be back. One that begins anew has heard of nothing."""
+        moment = self.outages.step()
+        if moment.back:
+            asked, self._unasked = self._unasked, []
+            if self.outages.how == "dies":
+                self.server.restart()
+                asked = []
+            for future, answer in asked:
+                future.set_result(answer())
+        if moment.noticed or moment.back:
+            for heartbeat in self._heartbeats:
+                heartbeat.beat(answered=moment.back)
+        return moment
+
+    def _ask(self, what: str, answer: Callable[[], Any]) -> Any:
+        future = part("v1.multiprocess.futures", "MessagingFuture")()
+        if self.outages.away:
+            self.outages.asked[what] += 1
+            self._unasked.append((future, answer))
+            future.wait = lambda timeout=None: bool(future.query())
+        else:
+            future.set_result(answer())
+        return future
 
     # --- a server that is there ---------------------------------------------------------------------------------------
 
     def get_chunk_size(self) -> Any:
         """Answer how many tokens a chunk has."""
-        return _answer(self.server.sizes.chunk)
+        return self._ask("chunk size", lambda: self.server.sizes.chunk)
 
     def get_experimental(self) -> Any:
         """Answer that nothing experimental is there, no stream of key events either."""
-        return _answer([])
+        return self._ask("experimental", list)
 
     def report_block_allocation(self, *told: Any) -> Any:
         """Take no note: it is for statistics alone."""
-        return _answer(None)
+        return self._ask("report", lambda: None)
 
     def close(self) -> None:
         """There is no transport to be closed."""
@@ -63,52 +97,41 @@ class Client:
 
     def register_kv_cache(self, instance: int, *told: Any) -> Any:
         """Register an engine's caches."""
-        self.server.register(instance, *told)
-        return _answer(None)
+        return self._ask("register", lambda: self.server.register(instance, *told))
 
     def lookup(self, key: Any, readers: int) -> Any:
         """Look a prefix up."""
-        self.server.lookup(key, readers)
-        return _answer(None)
+        return self._ask("look-up", lambda: self.server.lookup(key, readers))
 
     def query_prefetch_status(self, r: str) -> Any:
         """Answer how many chunks a look-up has found."""
-        return _answer(self.server.found(r))
+        return self._ask("look-up", lambda: self.server.found(r))
 
     def free_lookup_locks(self, key: Any, readers: int) -> Any:
         """Let go of what a look-up locked."""
-        self.server.free_lookup_locks(key, readers)
-        return _answer(None)
+        return self._ask("free", lambda: self.server.free_lookup_locks(key, readers))
 
     def end_session(self, r: str) -> Any:
         """Let go of a request."""
-        self.server.end_session(r)
-        return _answer(None)
+        return self._ask("end", lambda: self.server.end_session(r))
 
     def clear(self, force: bool = False) -> Any:
         """Forget every object."""
-        self.server.clear(force=force)
-        return _answer(None)
+        return self._ask("clear", lambda: self.server.clear(force=force))
 
     # --- copies -------------------------------------------------------------------------------------------------------
 
     def store(self, key: Any, instance: int, block_ids: Sequence[Sequence[int]], event: bytes) -> Any:
         """Store the key's tokens from these blocks; the answer comes when the copy is over."""
-        return self._under_way(self.server.store(key, instance, block_ids, event), stores=True)
+        return self._under_way("store", self.server.store(key, instance, block_ids, event))
 
     def retrieve(self, key: Any, instance: int, block_ids: Sequence[Sequence[int]], event: bytes, skip: int) -> Any:
         """Fill these blocks with the key's tokens but the first `skip`; the answer comes when the copy is over."""
-        return self._under_way(self.server.retrieve(key, instance, block_ids, event, skip), stores=False)
+        return self._under_way("retrieve", self.server.retrieve(key, instance, block_ids, event, skip))
 
-    def _under_way(self, transfer: Transfer, *, stores: bool) -> Any:
-        return _late()(transfer, self.begin(transfer, stores))
-
-
-def _answer(value: Any) -> Any:
-    """Return the future of something that is there."""
-    future = part("v1.multiprocess.futures", "MessagingFuture")()
-    future.set_result(value)
-    return future
+    def _under_way(self, what: str, transfer: Transfer) -> Any:
+        self.outages.asked[what] += self.outages.away
+        return _late()(self.outages, transfer, self.begin(transfer, what == "store"))
 
 
 @functools.cache
@@ -118,9 +141,9 @@ def _late() -> Any:
     class Late(base):  # type: ignore[misc]
         """The answer to a copy: it is there when the copy is over."""
 
-        def __init__(self, transfer: Transfer, pending: Pending) -> None:
+        def __init__(self, outages: Outages, transfer: Transfer, pending: Pending) -> None:
             super().__init__()
-            self._transfer, self._pending = transfer, pending
+            self._outages, self._transfer, self._pending = outages, transfer, pending
 
         def query(self) -> bool:
             """Whether the answer is there."""
@@ -129,8 +152,8 @@ def _late() -> Any:
             return bool(self.is_done_.is_set())
 
         def wait(self, timeout: float | None = None) -> bool:
-            """Wait for the answer."""
-            if not self.query():
+            """Wait for the answer; none comes while the server is away, however long one waits."""
+            if not self.query() and not self._outages.away:
                 self._pending.wait()
             return self.query()
 

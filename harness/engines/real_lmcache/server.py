@@ -85,6 +85,14 @@ class Server:
         self._modules.transfers.unregister_kv_cache(self._instance)
         close(self._modules)
 
+    def restart(self) -> None:
+        """Begin anew, as a process that was started again: with no engine, no request and no object."""
+        self.close()
+        self._modules = start(self.sizes)
+        self._level = self._modules.context.storage_manager._l1_manager
+        self._sessions.clear()
+        self.look()
+
     # --- look-ups -----------------------------------------------------------------------------------------------------
 
     def lookup(self, key: Any, readers: int) -> None:

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from harness._util.errors import UsageError
 from harness.engines.observe_tier import TIER
+from harness.engines.real_lmcache.outage import OUTAGE
 from harness.engines.real_vllm.build import fill, settle
 from harness.engines.real_vllm.connectors.example import PAGES, Example
 from harness.engines.real_vllm.connectors.kinds import Connector, Side
@@ -108,6 +109,8 @@ KINDS: Mapping[str, Kind] = {
     "lmcache": Kind(LMCACHE, patient=True),
     "lmcache-strict": Kind(LMCACHE),
     "lmcache-chunks": Kind(LMCACHE, blocks=2, patient=True),
+    "lmcache-dies": Kind(LMCACHE, extra={OUTAGE: "dies"}, patient=True),
+    "lmcache-stalls": Kind(LMCACHE, extra={OUTAGE: "stalls"}, patient=True),
     "lmcache-outputs": Kind(LMCACHE, extra={"lmcache.mp.save_decode_cache": True}, patient=True),
     "multi": Kind("MultiConnector", ("SimpleCPUOffloadConnector", "OffloadingConnector")),
 }
@@ -180,7 +183,7 @@ def connected_header(header: Header, connector: Connector, delay: int, *, gives_
     """
     tiered = with_tier(header, connector.pages, None)
     pools = [structs.replace(pool, null=[*connector.null]) if pool.id == TIER else pool for pool in tiered.pools]
-    waits = tiered.rules.progress_steps + WAIT_STEPS + delay
+    waits = tiered.rules.progress_steps + WAIT_STEPS + delay + connector.waits
     tier = TierRules(
         chunk=connector.chunk,
         fenced=connector.fenced,

@@ -45,6 +45,13 @@ class Side(Memory, Protocol):
     """Its own worker says which loads have failed."""
     once: bool
     """A request is looked up there once, until it has blocks."""
+    waits: int
+    """So many steps a request may wait for it because it is away."""
+
+    @property
+    def away(self) -> bool:
+        """Whether nobody answers there now."""
+
     lacks: Sequence[str]
     """What a trace may need and its keys do not know."""
     null: Sequence[int]
@@ -71,6 +78,8 @@ class VllmSide:
     """What holds of each connector that vLLM ships: its keys know what vLLM's know, and the harness says which loads fail."""
 
     tells_failures = once = False
+    waits = 0
+    away = False
     lacks: Sequence[str] = ()
 
     def close(self) -> None:
@@ -93,6 +102,7 @@ class Connector:
         self.fenced, self.unordered = any(side.fenced for side in sides), all(side.unordered for side in sides)
         self.tells_failures = all(side.tells_failures for side in sides)
         self.once = any(side.once for side in sides)
+        self.waits = max(side.waits for side in sides)
         self.lacks = {name for side in sides for name in side.lacks}
         self.null = [first + page for first, side in self._placed() for page in side.null]
 
@@ -106,6 +116,11 @@ class Connector:
         for first, side in self._placed():
             side.attach(pool, CopiesOf(copies, first))
             self._runner.forward = self._runner.forward or side.forward
+
+    @property
+    def away(self) -> bool:
+        """Whether nobody answers at one of the sides now."""
+        return any(side.away for side in self._sides)
 
     def hold_back(self, *, held: bool) -> None:
         """Let no memory begin stores of its own accord while it is held back: where each store makes room, they never end."""

@@ -2,7 +2,8 @@
 
 Everything is LMCache's: the connector of the scheduler with its trackers, that of the worker with its adapter, and the modules
 of the server, which look up, lock, reserve, copy and evict. Between them no message is sent: their client asks a server in
-this process (`real_lmcache`). The thread that asks once in ten seconds whether the server lives is left out: it always does.
+this process (`real_lmcache`). The thread that asks once in ten seconds whether the server lives asks when it is told to,
+where the server goes away now and then (`lmcache-dies`, `lmcache-stalls`); elsewhere it always does.
 
 A copy's bytes are moved when LMCache asks for it, and say from and into which blocks. As a copy of the ledger's it takes steps;
 LMCache hears that it is over when it is, and then lets its objects be found, or its locks go.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import importlib
 import weakref
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -24,6 +26,7 @@ from harness.engines.cache_state import Claim, KeyId
 from harness.engines.real_lmcache.client import Client
 from harness.engines.real_lmcache.marks import EACH, LAYERS, MarkedBlocks
 from harness.engines.real_lmcache.modules import InPlace, Sizes
+from harness.engines.real_lmcache.outage import LASTS, OUTAGE
 from harness.engines.real_lmcache.server import Server, Transfer
 from harness.engines.real_vllm.connectors.copies import Job
 from harness.engines.real_vllm.connectors.kinds import CopiesOf
@@ -36,6 +39,10 @@ LAYOUT = "LBNHC"
 """How layers lie in memory: vLLM's default, each layer on its own, the tokens of a block one behind the other."""
 
 
+FOR_EVER = 1 << 30
+"""Steps of a copy that a server makes which is away: until it is back."""
+
+
 def prepare(pages: int, chunk: int) -> dict[str, Any]:
     """Start a server with so many pages and tokens to a chunk; return what vLLM's configuration has to say of it.
 
@@ -44,26 +51,10 @@ def prepare(pages: int, chunk: int) -> dict[str, Any]:
     client = Client(Server(Sizes(chunk, pages, separate=True)))
     adapter: Any = importlib.import_module(ADAPTER)
     adapter.RequestClientFactory = SimpleNamespace(create=lambda url, *, context: client)
-    adapter.HeartbeatThread = _NoHeartbeat
+    adapter.HeartbeatThread = client.heartbeat
     worker: Any = importlib.import_module(WORKER)
     worker.wrap_kv_caches = lambda caches: [InPlace(tensor) for tensor in caches.values()]
     return {"lmcache.mp.mp_transfer_mode": "lmcache_driven"}
-
-
-class _NoHeartbeat:
-    """In place of the thread that asks whether the server lives."""
-
-    def __init__(self, **told: Any) -> None:
-        """Take what the thread would be told."""
-
-    def register_recover_callback(self, _: Any) -> None:
-        """Never call it: the server lives."""
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def stop(self) -> None:
-        """Do nothing."""
 
 
 def fitted(config: Any) -> Any:
@@ -111,12 +102,26 @@ class LMCache:
     null: Sequence[int] = ()
 
     def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
+        self._client: Client
         (self._client,) = connector.scheduler_adapter.req_clients.values()
         self._server: Server = self._client.server
         self._worker, self._config = worker, connector._kv_cache_config
+        self._client.outages.how = connector._vllm_config.kv_transfer_config.kv_connector_extra_config.get(OUTAGE, "")
+        self.waits = LASTS if self._client.outages.how else 0
+        self._holds = self._hides = False
         self._jobs: list[tuple[Job, Transfer]] = []
         """Copies under way, and those that LMCache has not heard of that they are over."""
         self.close = weakref.finalize(self, self._server.close)
+
+    @property
+    def asked(self) -> Counter[str]:
+        """How often its server was asked for what while it was away."""
+        return self._client.outages.asked
+
+    @property
+    def away(self) -> bool:
+        """Whether its server is away."""
+        return self._client.outages.away
 
     def attach(self, pool: Any, copies: CopiesOf) -> None:
         """Register the device's caches, and take what stands in for its copies."""
@@ -135,11 +140,12 @@ class LMCache:
     def _begin(self, transfer: Transfer, stores: bool) -> _Pending:
         """Begin the copies of the ledger's that a transfer of LMCache's is."""
         blocks, pages = [copy.block for copy in transfer.copied], [copy.page for copy in transfer.copied]
+        steps = FOR_EVER if self.away else 0
         if stores:
-            job = self._copies.begin(blocks, pages, stores=True)
+            job = self._copies.begin(blocks, pages, stores=True, steps=steps)
             self._copies.fill_for(pages, [copy.group for copy in transfer.copied])
         else:
-            job = self._copies.begin(pages, blocks, stores=False)
+            job = self._copies.begin(pages, blocks, stores=False, steps=steps)
         self._jobs.append((job, transfer))
         return _Pending(self._copies, job)
 
@@ -147,20 +153,36 @@ class LMCache:
         """Do nothing: it stores what requests have computed."""
 
     def tell(self, meta: Any) -> None:
-        """Let LMCache evict, as it does once a second."""
+        """Let LMCache evict, as it does once a second, and let its server go away or come back if it is time."""
         self._finish()
         self._server.evict()
+        moment, how = self._client.step(), self._client.outages.how
+        self._holds, self._hides = self.away or moment.back, self.away and not moment.goes
+        if moment.noticed and how == "dies":
+            self._lose()
+        if moment.back and how == "stalls":
+            for job, _ in self._jobs:
+                job.steps_left = min(job.steps_left, 1)
+
+    def _lose(self) -> None:
+        """Have the copies under way come to nothing: who made them is dead."""
+        for job, _ in self._jobs:
+            job.failed, job.steps_left = set(job.numbers), 1
+        self._jobs.clear()
 
     def books(self) -> Books:
-        """Return what LMCache shows of itself: objects that can be found are keyed, and held while somebody reads them."""
+        """Return what LMCache shows of itself: objects that can be found are keyed, and held while somebody reads them.
+
+        While the server is away nothing can be found, and what it has it holds: a step longer, so that nothing is let go of.
+        """
         self._finish()
         self._server.look()
         keys: dict[KeyId, Claim] = {}
         held = dict.fromkeys(self._server.staged(), 1)
         for name, pages, read in self._server.resident():
-            for page, place in pages.items():
+            for page, place in () if self._hides else pages.items():
                 keys[place.group, page, name] = Claim(place.length, place.r)
-            held |= dict.fromkeys(pages, 1) if read else {}
+            held |= dict.fromkeys(pages, 1) if read or self._holds else {}
         return Books(keys, held, self._server.sizes.pages - len(held))
 
     def _finish(self) -> None:

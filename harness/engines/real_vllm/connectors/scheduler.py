@@ -190,7 +190,7 @@ class ConnectedScheduler(RealScheduler):
 
     def renew(self) -> bool:
         """End everything that was computed with the old weights, in both tiers."""
-        if self.connector.patient and self.connector.books().references:
+        if self.connector.patient and (self.connector.away or self.connector.books().references):
             return False
         done = super().renew() and self._forget_memory("version")
         self.connector.names.forget()

@@ -13,6 +13,7 @@ PATCHES = Patches("lmcache")
 
 KEYS, HASHES = "v1.distributed.api", "v1.multiprocess.token_hasher"
 LOOKUP, MOVES = "v1.multiprocess.modules.lookup", "v1.multiprocess.object_group_transfer"
+READERS = "v1.multiprocess.custom_types"
 TRANSFER = "v1.multiprocess.modules.lmcache_driven_transfer"
 
 
@@ -79,6 +80,53 @@ FAULTS = (
         Edit(LOOKUP, "LookupModule", "_consume_prefetch_result", "return found_count", "return found_count + 1"),
         name="real-lmcache-looked-up-long",
         what="A look-up serves one chunk more than it has found.",
+        anomaly="died",
+        checker="engine",
+        group="C",
+    ),
+    fault(
+        Edit(
+            TRANSFER,
+            "LMCacheDrivenTransferModule",
+            "retrieve",
+            "self._ctx.resolve_obj_keys( key, list(range(num_object_groups)) )",
+            "self._ctx.resolve_obj_keys(\n"
+            "__import__('dataclasses').replace(key, worker_id=(key.worker_id + 1) % key.world_size),\n"
+            "list(range(num_object_groups)),\n)",
+        ),
+        name="real-lmcache-workers-exchanged",
+        what="A worker is brought what another worker has stored.",
+        anomaly="stale-hit",
+        checker="safety-law",
+        group="K",
+    ),
+    fault(
+        Edit(KEYS, "", "_lookup_kv_ranks", "for worker_id in range(ipc_key.world_size)", "for worker_id in range(1)"),
+        name="real-lmcache-looked-up-for-one-worker",
+        what="A look-up asks for what the first worker has stored, and for no other's.",
+        anomaly="died",
+        checker="engine",
+        group="C",
+    ),
+    fault(
+        Edit(
+            KEYS,
+            "",
+            "ipc_key_to_object_keys",
+            "kv_ranks = _lookup_kv_ranks(ipc_key)",
+            "kv_ranks = [ObjectKey.ComputeKVRank(ipc_key.world_size, 0, ipc_key.world_size, 0)]",
+        ),
+        Edit(KEYS, "", "_lookup_kv_ranks", "for worker_id in range(ipc_key.world_size)", "for worker_id in range(1)"),
+        name="real-lmcache-one-share-for-all-workers",
+        what="What the first worker has stored is every worker's, as if all layers were latent attention.",
+        anomaly="stale-hit",
+        checker="safety-law",
+        group="K",
+    ),
+    fault(
+        Edit(READERS, "IPCCacheServerKey", "require_num_kv_readers", "return self.num_kv_readers", "return 1"),
+        name="real-lmcache-locked-for-one-reader",
+        what="What several workers are to read is locked for one of them.",
         anomaly="died",
         checker="engine",
         group="C",

@@ -27,13 +27,21 @@ from harness.policies.lmcache.engine import assemble
 from harness.policies.lmcache.options import configure
 from harness.policies.lmcache.real.faults import FAULTS, NAME, PATCHES
 from harness.policies.lmcache.real.pages import Pages
-from harness.policies.lmcache.real.server import RealServer
-from harness.trace.format import TraceHeader
+from harness.policies.lmcache.real.server import RealServer, Setting
+from harness.trace import layouts
+from harness.trace.configurations import Configuration
+from harness.trace.format import Layout, TraceHeader
 from reference_impl.lmcache import spec
 from reference_impl.vllm_extended.config import options_of
 
 NOT_DRIVEN = {"async_depth": 0, "num_speculative_tokens": 0, "enable_caching": True}
 """vLLM's options that have to be as they are by default."""
+OWN: Mapping[str, tuple[Any, str]] = {
+    "workers": (1, "a number of workers, 1 or more"),
+    "lost": (0, "a whole number: one in so many stores of a worker is not made, 0 for none"),
+    "latent": (False, "true or false: whether full attention keeps one vector of a token, as MLA does"),
+}
+"""What a trace may ask of this engine and not of the policy's reference: what it is by default, and what it has to be."""
 WITHOUT = ("adapter", "kernels")
 """What a trace may need and this engine has not: LMCache's keys know neither."""
 
@@ -59,6 +67,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     """
     keeps = chosen(NAME, options, "caching", ("on", "off")) == "on"
     release = str(part("_version", "__version__"))
+    header, own_options = _taken(header)
+    setting = Setting(keeps=keeps, **own_options)
     own, config = configure(header, "")
     asked = options_of(config)
     for name, value in NOT_DRIVEN.items():
@@ -68,13 +78,45 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
             )
     if own.engines > 1 or own.release != spec.NEWEST:
         raise UsageError(f"--engine real-lmcache: one engine is driven, of LMCache {spec.NEWEST}; see the policy's reference")
-    device = Pages(header.layout.groups, header.pages)
+    replicated = setting.latent and all(group.kind == "full" for group in header.layout.groups)
+    setting = setting._replace(replicated=replicated)
+    device = Pages(header.layout.groups, header.pages, workers=setting.workers, latent=setting.latent, replicated=replicated)
     PATCHES.undo()
-    driver: Any = assemble(header, own, config, NAME, partial(RealServer, device=device, keeps=keeps))
+    driver: Any = assemble(header, own, config, NAME, partial(RealServer, device=device, setting=setting))
     server = driver.adapter.connector.lmcache.server
-    engine = Served(_declared(driver.header, release, pads=server.pads), driver.adapter, server)
+    free = server.pads or setting.workers > 1
+    engine = Served(_declared(driver.header, release, pads=free), driver.adapter, server)
     engine.device = device
     return engine
+
+
+def _taken(header: TraceHeader) -> tuple[TraceHeader, dict[str, Any]]:
+    """Return a trace's header less the options that this engine alone has, and those. Raises UsageError for a wrong value."""
+    options = dict(header.options)
+    given = {name: options.pop(name, least) for name, (least, _) in OWN.items()}
+    for name, (least, what) in OWN.items():
+        value = given[name]
+        if type(value) is not type(least) or value < least:
+            raise UsageError(f"--engine {NAME}: option '{name}={value}' must be {what}")
+    return msgspec.structs.replace(header, options=options), given
+
+
+def configurations() -> list[Configuration]:
+    """Return what is run beside the policy's configurations: several workers, and latent attention."""
+    full, mamba, three = (layouts.load(name) for name in ("full", "full-mamba", "full-swa-mamba"))
+    apart: dict[str, Any] = {"separate_object_groups": True, "retention_interval": 0}
+    return [
+        _configuration(full, 40, workers=2, lost=3),
+        _configuration(mamba, 64, **apart, workers=3, lost=4),
+        _configuration(three, 96, **apart, workers=2),
+        _configuration(full, 40, workers=2, latent=True),
+        _configuration(mamba, 64, **apart, latent=True),
+        _configuration(mamba, 64, **apart, workers=2, lost=3, latent=True),
+    ]
+
+
+def _configuration(layout: Layout, tier_pages: int, **options: Any) -> Configuration:
+    return Configuration(layout, {"tier_pages": tier_pages, **options}, "lmcache")
 
 
 def _declared(header: Header, release: str, *, pads: bool) -> Header:
@@ -97,6 +139,7 @@ ENGINE = EngineKind(
         "caching": "on (default), or off: nothing is stored in LMCache, so its look-ups find nothing",
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
     },
+    configurations=configurations,
     controls={"uncached": {"caching": "off"}},
     controlled=("scheduler",),
     tier="LMCache",

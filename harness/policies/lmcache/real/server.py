@@ -8,8 +8,8 @@ is there, was filled by nobody, and keeps in the history what it held before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from harness.engines.failure import EngineFailure
 from harness.policies.lmcache.real.pages import Pages
@@ -28,6 +28,36 @@ NOWHERE = PageId(-1)
 """The page of a block of a window that was null when its object was stored: nobody reads it any more."""
 
 
+class Brought(NamedTuple):
+    """What is to arrive in a block: the page, the block's column, and by worker the number of what was stored there."""
+
+    page: PageId
+    column: int
+    numbers: tuple[int, ...]
+
+
+class Asked(NamedTuple):
+    """A store that was asked for: the key, the blocks by group, and by object the blocks of it."""
+
+    key: Any
+    blocks: list[list[BlockId]]
+    objects: Mapping[Any, Sequence[PlacedBlockId]]
+
+
+class Setting(NamedTuple):
+    """What a trace asks of this engine beyond the policy's options.
+
+    `keeps`: whether anything is stored. `workers`: how many there are. `latent`: what full attention keeps is one vector of a
+    token (MLA). `lost`: one in so many stores of a worker is not made; 0: none. `replicated`: every worker has the same.
+    """
+
+    keeps: bool = True
+    workers: int = 1
+    latent: bool = False
+    lost: int = 0
+    replicated: bool = False
+
+
 class Level:
     """The first level as the observer sees it: the objects that LMCache has, with the pages that they were given here."""
 
@@ -37,8 +67,8 @@ class Level:
         self.objects: dict[Any, Resident] = {}
         self.staging: dict[tuple[Any, str], MemoryObj] = {}
         self.listeners: list[Any] = []
-        self.content: dict[PageId, int] = {}
-        """By page: the number of what was stored in it."""
+        self.content: dict[Any, list[int]] = {}
+        """By LMCache's key: the numbers of what was stored in it, by block."""
 
     def memory_usage(self) -> tuple[int, int]:
         """Return how many pages are in use, and how many there are."""
@@ -64,19 +94,21 @@ class Level:
         """Take note of which of the keys that a request has staged LMCache has stored."""
         for key in keys:
             memory = self.staging.pop((key, writer))
-            if key in self._store.objects and key not in self.objects:
+            if self._store.holds(key) and key not in self.objects:
                 self.objects[key] = Resident(memory)
             else:
                 self._let_go(memory)
         self._tell(keys)
-        self.look()
 
     def look(self) -> None:
         """Take note of what LMCache has let go. Raises EngineFailure if it has what nobody has stored."""
-        gone = [key for key in self.objects if key not in self._store.objects]
+        whole = {*self._store.whole()}
+        gone = [key for key in self.objects if key not in whole]
         for key in gone:
             self._let_go(self.objects.pop(key).memory)
-        if more := [key for key in self._store.objects if key not in self.objects]:
+        for key in [key for key in self.content if key not in self._store.objects]:
+            del self.content[key]
+        if more := [key for key in whole if key not in self.objects]:
             raise EngineFailure("died", f"has {len(more)} objects that nobody has stored, the first of them {more[0]}")
         self._tell(gone)
 
@@ -86,14 +118,23 @@ class Level:
 
 
 class RealServer:
-    """What the reference's connector asks its server for, answered by LMCache. If it does not `keep`, nothing is stored."""
+    """What the reference's connector asks its server for, answered by LMCache."""
 
     def __init__(
-        self, groups: KVLayerGroups, num_pages: int, device: Pages, *, watermark: float, ratio: float, keeps: bool = True
+        self, groups: KVLayerGroups, num_pages: int, device: Pages, setting: Setting, *, watermark: float, ratio: float
     ) -> None:
-        self.groups, self.device, self._keeps = groups, device, keeps
+        self.groups, self.device, self._setting = groups, device, setting
+        self._stores = 0
         apart = len(groups.object_groups) > 1
-        self.store_of = Store(device.groups, groups.chunk_size, num_pages, separate=apart, watermark=watermark, ratio=ratio)
+        self.store_of = Store(
+            device.groups,
+            groups.chunk_size,
+            num_pages,
+            replicated=setting.replicated,
+            separate=apart,
+            watermark=watermark,
+            ratio=ratio,
+        )
         self.l1 = Level(self.store_of, num_pages)
         self.sessions: dict[str, Session] = {}
         self._names: set[str] = set()
@@ -101,8 +142,10 @@ class RealServer:
         self._tokens: dict[str, list[int]] = {}
         self._locked: dict[str, range] = {}
         """By request: the chunks that its look-up holds."""
-        self._asked: dict[int, tuple[Any, list[list[BlockId]]]] = {}
-        """By store that was asked for: its key, and its blocks; its request may have ended when it is made."""
+        self._asked: dict[int, Asked] = {}
+        """By store that was asked for; its request may have ended when it is made."""
+        self._unsettled: list[Transfer] = []
+        """The stores of the step that has run."""
 
     @property
     def pads(self) -> bool:
@@ -140,7 +183,8 @@ class RealServer:
             {name: chunk for keys in self._objects(request_id, range(hit)) for chunk, name in enumerate(keys)} if hit else {}
         )
         locked = self.store_of.locked(key, hit, self.groups.windows) if hit else []
-        self.sessions[request_id].locked = {name: chunk_of[name] for name in locked if name in chunk_of}
+        found = [name for name in locked if name in chunk_of and self.store_of.holds(name)]
+        self.sessions[request_id].locked = {name: chunk_of[name] for name in found}
         self.l1.look()
         return hit
 
@@ -159,20 +203,22 @@ class RealServer:
     def store(self, request_id: str, tokens: Sequence[int], chunks: range, block_ids: BlockIds) -> Transfer:
         """Say what LMCache will be asked to store when the step has run."""
         self._tokens[request_id] = [*tokens]
-        transfer = Transfer(request_id, ok=self._keeps)
-        if not self._keeps:
+        transfer = Transfer(request_id, ok=self._setting.keeps)
+        if not transfer.ok:
             return transfer
-        self._asked[id(transfer)] = self._key(request_id, chunks), [[*row] for row in block_ids]
+        whole: dict[Any, list[PlacedBlockId]] = {}
         for group, keys in enumerate(self._objects(request_id, chunks)):
             stored = {
                 key: chunk for chunk, key in zip(chunks, keys, strict=True) if self._is_stored(group, chunk, chunks, block_ids)
             }
             placed = {key: self._placed(group, chunk, chunks, block_ids) for key, chunk in stored.items()}
             wanted = {key: [self._is_claimed(block) for block in blocks] for key, blocks in placed.items()}
+            whole |= placed
             for key, memory in self.l1.stage(wanted, request_id).items():
                 transfer.keys.append(key)
                 pairs = zip(memory.pages, placed[key], strict=True)
                 transfer.copies += [PageCopy(page, *block) for page, block in pairs if page != NOWHERE]
+        self._asked[id(transfer)] = Asked(self._key(request_id, chunks), [[*row] for row in block_ids], whole)
         return transfer
 
     def _is_claimed(self, block: PlacedBlockId) -> bool:
@@ -195,33 +241,50 @@ class RealServer:
         for group, block in expected:
             self.device.write(group, block)
         before = self.device.copies()
-        if not self.store_of.retrieve(self._key(request_id, chunks), block_ids, skip_first_n_tokens):
-            raise EngineFailure("died", f"had LMCache serve {chunks.stop} chunks of {request_id}, and then not find them")
+        for worker in self.store_of.workers:
+            if not self.store_of.retrieve(self._key(request_id, chunks, worker=worker), worker, block_ids, skip_first_n_tokens):
+                whose = f" by worker {worker}" if worker else ""
+                raise EngineFailure(
+                    "died", f"had LMCache serve {chunks.stop} chunks of {request_id}, and then not find them{whose}"
+                )
         self._locked[request_id] = range(0)
         self.sessions[request_id].locked.clear()
         copies = [self._came(group, block, expected) for group, block in self.device.changed(before) if block]
         return Transfer(request_id, copies=[copy for copy in copies if copy is not None])
 
-    def _expected(self, r: str, chunks: range, block_ids: BlockIds, skip: int) -> dict[tuple[int, int], tuple[PageId, int]]:
-        """Return by group and block the page that a retrieve is to bring, and its column; the first tokens stay as they are."""
-        expected: dict[tuple[int, int], tuple[PageId, int]] = {}
+    def _expected(self, r: str, chunks: range, block_ids: BlockIds, skip: int) -> dict[tuple[int, int], Brought]:
+        """Return by group and block what a retrieve is to bring; the first tokens stay as they are."""
+        expected: dict[tuple[int, int], Brought] = {}
         first = chunks.start * self.groups.chunk_size + skip
         for key, chunk in self.sessions[r].locked.items():
             if chunk in chunks and key in self.l1.objects:
                 placed = self._placed(key.object_group_id, chunk, chunks, block_ids)
-                for page, (block, group, column) in zip(self.l1.objects[key].memory.pages, placed, strict=True):
+                for at, (page, (block, group, column)) in enumerate(
+                    zip(self.l1.objects[key].memory.pages, placed, strict=True)
+                ):
                     if block and column * self.groups.kernel_groups[group].tokens_per_block >= first:
-                        expected[group, block] = page, column
+                        expected[group, block] = Brought(page, column, self._numbers(key, at))
         return expected
 
-    def _came(self, group: int, block: int, expected: dict[tuple[int, int], tuple[PageId, int]]) -> PageCopy | None:
-        """Return from which page a block was filled; None if from none that is there."""
-        said = self.device.held(group, block)
-        page, column = expected.get((group, block), (NOWHERE, 0))
-        if not said or self.l1.content.get(page) != said:
-            others = [other for other, content in self.l1.content.items() if content == said != 0]
+    def _numbers(self, key: Any, at: int) -> tuple[int, ...]:
+        """Return for each worker the number of what was stored in a block of an object."""
+        stored = [self.l1.content[self.store_of.named(key, share)][at] for share in self.store_of.shares]
+        return tuple(stored[worker % len(stored)] for worker in self.store_of.workers)
+
+    def _came(self, group: int, block: int, expected: dict[tuple[int, int], Brought]) -> PageCopy | None:
+        """Return from which page a block was filled, on every worker; None if from none that is there."""
+        said = tuple(self.device.held(group, block, worker) for worker in self.store_of.workers)
+        page, column, numbers = expected.get((group, block), Brought(NOWHERE, 0, ()))
+        if not all(said) or numbers != said:
+            others = [other for other, content in self._contents() if content == said and all(said)]
             page = others[0] if others else NOWHERE
         return PageCopy(page, BlockId(block), group, column) if page != NOWHERE else None
+
+    def _contents(self) -> Iterator[tuple[PageId, tuple[int, ...]]]:
+        """Yield each page of the first level that has a name, with what is in it."""
+        for key, resident in self.l1.objects.items():
+            for at, page in enumerate(resident.memory.pages):
+                yield page, self._numbers(key, at)
 
     # COMMIT
 
@@ -229,12 +292,27 @@ class RealServer:
         """Have LMCache store what a step has written, and take note of what it has."""
         if not transfer.ok:
             return
-        key, blocks = self._asked.pop(id(transfer))
-        for copy in transfer.copies:
-            there = copy.block_id != NULL_BLOCK_ID
-            self.l1.content[copy.page] = self.device.held(copy.kernel_group, copy.block_id) if there else 0
-        self.store_of.store(key, blocks)
-        self.l1.settle(transfer.request_id, transfer.keys)
+        asked = self._asked.pop(id(transfer))
+        for share in self.store_of.shares:
+            self._stores += 1
+            if not self._setting.lost or self._stores % self._setting.lost:
+                self._store(asked, share)
+        self._unsettled.append(transfer)
+
+    def _store(self, asked: Asked, share: int) -> None:
+        """Have a worker store what a step has written, and note what is in the objects that were not there before."""
+        there = {*self.store_of.objects}
+        held = {
+            self.store_of.named(name, share): [
+                self.device.held(block.kernel_group, block.block_id, share) if block.block_id != NULL_BLOCK_ID else 0
+                for block in blocks
+            ]
+            for name, blocks in asked.objects.items()
+        }
+        self.store_of.store(self.store_of.of_share(asked.key, share), share, asked.blocks)
+        self.l1.content |= {
+            name: numbers for name, numbers in held.items() if name in self.store_of.objects and name not in there
+        }
 
     def finish_retrieve(self, transfer: Transfer) -> None:
         """Do nothing: LMCache has let go of what it has brought."""
@@ -253,7 +331,11 @@ class RealServer:
         self.store_of.close(sorted(self._names))
 
     def tick(self) -> None:
-        """Let the eviction thread look once."""
+        """Take note of what a step's stores have come to, and let the eviction thread look once."""
+        settled, self._unsettled = self._unsettled, []
+        for transfer in settled:
+            self.l1.settle(transfer.request_id, transfer.keys)
+        self.l1.look()
         self.store_of.evict()
         self.l1.look()
 
