@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -169,6 +170,14 @@ class TestInstalled:
     def test_a_wrong_option_is_refused_in_one_line(self, name: str, value: object) -> None:
         with pytest.raises(UsageError, match=f"option '{name}={value}' must be"):
             tell([], **{name: value})
+
+    def test_the_engine_s_name_may_say_them(self) -> None:
+        header = TraceHeader("t", layouts.load("full"), 60, height="scheduler", policy="lmcache")
+        engine: Any = parse(f"{NAME}:workers=2,latent=true").open(header)
+        assert len(engine.device.workers) == 2
+        engine.close()
+        with pytest.raises(UsageError, match=r"option 'workers=many' must be a number of workers"):
+            parse(f"{NAME}:workers=many").open(header)
 
     def test_a_step_in_flight_is_refused_in_one_line(self) -> None:
         with pytest.raises(UsageError, match=r"option 'async_depth=1' is not driven with the installed LMCache"):

@@ -52,13 +52,12 @@ class Client:
         return made
 
     def step(self) -> Moment:
-        """Count a step: the server may go away with it, or be back. One that begins anew has heard of nothing."""
+        """Count a step: the server may go away with it, or be back. What was asked in between reaches one that begins anew."""
         moment = self.outages.step()
         if moment.back:
             asked, self._unasked = self._unasked, []
             if self.outages.how == "dies":
                 self.server.restart()
-                asked = []
             for future, answer in asked:
                 future.set_result(answer())
         if moment.noticed or moment.back:

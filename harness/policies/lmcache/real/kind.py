@@ -37,7 +37,7 @@ from reference_impl.vllm_extended.config import options_of
 NOT_DRIVEN = {"async_depth": 0, "num_speculative_tokens": 0, "enable_caching": True}
 """vLLM's options that have to be as they are by default."""
 OWN: Mapping[str, tuple[Any, str]] = {
-    "workers": (1, "a number of workers, 1 or more"),
+    "workers": (1, "a number of workers, 1 or more: ranks of tensor parallelism"),
     "lost": (0, "a whole number: one in so many stores of a worker is not made, 0 for none"),
     "latent": (False, "true or false: whether full attention keeps one vector of a token, as MLA does"),
 }
@@ -67,7 +67,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     """
     keeps = chosen(NAME, options, "caching", ("on", "off")) == "on"
     release = str(part("_version", "__version__"))
-    header, own_options = _taken(header)
+    header, own_options = _taken(header, options)
     setting = Setting(keeps=keeps, **own_options)
     own, config = configure(header, "")
     asked = options_of(config)
@@ -90,12 +90,16 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     return engine
 
 
-def _taken(header: TraceHeader) -> tuple[TraceHeader, dict[str, Any]]:
-    """Return a trace's header less the options that this engine alone has, and those. Raises UsageError for a wrong value."""
-    options = dict(header.options)
-    given = {name: options.pop(name, least) for name, (least, _) in OWN.items()}
+def _taken(header: TraceHeader, named: Mapping[str, str]) -> tuple[TraceHeader, dict[str, Any]]:
+    """Return a trace's header less the options that this engine alone has, and those: the trace's, else the engine's name's.
+
+    Raises UsageError for a wrong value.
+    """
+    options, given = dict(header.options), dict[str, Any]()
     for name, (least, what) in OWN.items():
-        value = given[name]
+        text = named.get(name, "")
+        said = int(text) if text.isdecimal() else {"": least, "true": True, "false": False}.get(text, text)
+        value = given[name] = options.pop(name, said)
         if type(value) is not type(least) or value < least:
             raise UsageError(f"--engine {NAME}: option '{name}={value}' must be {what}")
     return msgspec.structs.replace(header, options=options), given
@@ -137,6 +141,7 @@ ENGINE = EngineKind(
     open=open_engine,
     options={
         "caching": "on (default), or off: nothing is stored in LMCache, so its look-ups find nothing",
+        **{name: f"{what}; an option of a trace too" for name, (_, what) in OWN.items()},
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
     },
     configurations=configurations,
