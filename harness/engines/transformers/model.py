@@ -22,6 +22,8 @@ from harness.engines.transformers.architectures import COMMON, Architecture
 SEED = 0
 DELTA_RULE = "torch_chunk_gated_delta_rule"
 """What a modelling file of transformers calls the scan of GatedDeltaNet; its parameter `chunk_size` is nowhere configured."""
+NAMES = ("cache", "cache_params", "past_key_values")
+"""What models call the cache that they are given: the first since transformers 5.24, before that one of the others."""
 SCAN, SCAN_MIN = 32, 8
 """Tokens that a scan computes together, and the least of it."""
 
@@ -43,7 +45,7 @@ class Model:
                 if name.endswith(end):
                     torch.nn.init.constant_(parameter, value)
         takes = inspect.signature(self.module.forward).parameters
-        self._named = "cache_params" if "cache_params" in takes else "past_key_values"
+        self._named = next(name for name in NAMES if name in takes)
         self._placed = "position_ids" in takes
 
     def empty(self) -> transformers.DynamicCache:
