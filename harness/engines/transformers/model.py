@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import transformers
 
+from harness._util.errors import UsageError
 from harness.engines.failure import native
 from harness.engines.transformers.architectures import COMMON, Architecture
 
@@ -29,11 +30,17 @@ SCAN, SCAN_MIN = 32, 8
 
 
 class Model:
-    """A model of one architecture, and what it takes to resume it. Raises what transformers raises."""
+    """A model of one architecture, and what it takes to resume it.
+
+    Raises what transformers raises, and UsageError for an architecture that this release does not have.
+    """
 
     def __init__(self, architecture: Architecture) -> None:
         torch.set_num_threads(1)
         transformers.logging.set_verbosity_error()
+        if architecture.model_type not in transformers.CONFIG_MAPPING:
+            told = f"{architecture.model_type} is in transformers {architecture.since} and later"
+            raise UsageError(f"--engine transformers: {told}, and this is {transformers.__version__}")
         config = transformers.CONFIG_MAPPING[architecture.model_type](
             **{**COMMON, "initializer_range": architecture.width, **architecture.options}
         )
