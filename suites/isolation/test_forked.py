@@ -129,6 +129,18 @@ def test_a_template_that_is_gone_is_no_verdict_and_is_replaced() -> None:
     other.end()
 
 
+def test_one_that_does_not_answer_in_time_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its late answer would be taken for another one."""
+    one = start("decimal")
+    template = process_of(one)._template
+    monkeypatch.setattr(forked, "ANSWER_S", 0.2)
+    os.kill(template._process.pid, signal.SIGSTOP)
+    with pytest.raises(OwnMistake, match="is gone"):
+        template.ended(process_of(one).pid, hang=False)
+    assert template.gone
+    one.end()
+
+
 def test_of_idle_templates_only_a_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has processes is never ended."""
     held = start("decimal")

@@ -23,7 +23,7 @@ from typing import IO, Any, NamedTuple
 from harness.engines.child.messages import MARK, TEMPLATE
 from harness.engines.failure import OwnMistake
 
-ANSWER_S = 60.0
+ANSWER_S = 300.0
 """Seconds that a template has to answer, when it has imported."""
 LINE = 1 << 16
 """Bytes of an answer."""
@@ -57,21 +57,20 @@ class Template:
                 start_new_session=True,
             )
         self.usable = self._usable(asked)
-        if not self.usable:
-            self.end()
 
     def _usable(self, asked: Forks) -> bool:
-        try:
-            return self._asked({"import": list(asked.modules)}, (), asked.seconds) is True
-        except OwnMistake:
-            return False
+        with suppress(OwnMistake):
+            if self._asked({"import": list(asked.modules)}, (), asked.seconds):
+                return True
+        self.end()
+        return False
 
     def fork(self, told: Mapping[str, str], streams: Sequence[int]) -> int:
         """Fork a process with these variables besides, standard output and error, and the two pipes of its conversation.
 
         Return its id. Raises OSError.
         """
-        pid: int = self._asked({"fork": {**told}, "folder": str(Path.cwd())}, streams)
+        pid: int = self._asked({"fork": {**told}, "folder": _folder()}, streams)
         if not pid:
             raise BlockingIOError("no process can be forked")
         self.living += 1
@@ -83,15 +82,16 @@ class Template:
         self.living -= code is not None
         return code
 
-    def _asked(self, question: Mapping[str, Any], descriptors: Sequence[int], seconds: float = ANSWER_S) -> Any:
+    def _asked(self, question: Mapping[str, Any], descriptors: Sequence[int], seconds: float = 0.0) -> Any:
         with self._lock:
             try:
-                self._asks.settimeout(seconds)
+                self._asks.settimeout(seconds or ANSWER_S)
                 socket.send_fds(self._asks, [json.dumps(question).encode()], list(descriptors))
                 said = self._asks.recv(LINE)
             except OSError:
                 said = b""
         if not said:
+            self.end()  # a late answer would be taken for that to another question
             raise OwnMistake("the process of which the engine's was forked is gone")
         return json.loads(said)
 
@@ -105,6 +105,14 @@ class Template:
         self._asks.close()
         self._process.kill()
         self._process.wait()
+
+
+def _folder() -> str:
+    """Return the current folder; empty if it is gone, which a process that is forked may bear."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
 
 
 class Forked:
