@@ -34,17 +34,28 @@ def possible() -> bool:
 
 
 class Crew(Generic[Item, Result]):
-    """So many processes (1: this one) that carry out `call`. `told` is given a line for each that died and was replaced."""
+    """So many processes (1: this one) that carry out `call`. `told` is given a line for each that died and was replaced.
 
-    def __init__(self, jobs: int, call: Callable[[Item], Result], told: Callable[[str], None] | None = None) -> None:
+    With `first_here` the first item is carried out in this process, and others are begun when its result is there.
+    """
+
+    def __init__(
+        self,
+        jobs: int,
+        call: Callable[[Item], Result],
+        told: Callable[[str], None] | None = None,
+        *,
+        first_here: bool = False,
+    ) -> None:
         self.jobs = jobs if possible() else 1
+        self.here = first_here or self.jobs == 1
         self.call, self._told = call, told
         self._pool: _Processes | None = None
 
     @property
     def ahead(self) -> int:
         """How many items to submit before the first result is asked for."""
-        return 1 if self.jobs == 1 else AHEAD * self.jobs
+        return 1 if self.here else AHEAD * self.jobs
 
     def submit(self, item: Item) -> Task[Item, Result]:
         """Begin with an item; in one process it is carried out when its result is asked for."""
@@ -89,12 +100,15 @@ class Task(Generic[Item, Result]):
 
     def __init__(self, crew: Crew[Item, Result], item: Item) -> None:
         self._crew, self._item = crew, item
-        self._begun = crew.begin(item) if crew.jobs > 1 else None
+        self._begun = None if crew.here else crew.begin(item)
 
     def result(self) -> Result:
         """Return what came of the item, or raise what it raised. Raises WorkerDied if it ended two processes."""
         if self._begun is None:
-            return self._crew.call(self._item)
+            try:
+                return self._crew.call(self._item)
+            finally:
+                self._crew.here = self._crew.jobs == 1
         processes, future = self._begun
         try:
             return future.result()

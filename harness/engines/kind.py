@@ -141,6 +141,10 @@ class EngineKind:
     kept_by_process: tuple[str, ...] = ()
     """Options of a trace that its process goes by as the first trace has them: a trace with others gets another process."""
 
+    imports: tuple[str, ...] = ()
+    """Modules that are imported once for all its processes, which are then forked (Linux): what takes seconds to import. They
+    must not start threads or compute; if they do, each process imports them by itself."""
+
     def follows(self, policy: str) -> bool:
         """Whether it can follow a policy."""
         return self.policies is None or policy in self.policies

@@ -120,7 +120,7 @@ class EngineSpec:
         key = self.options.get(self.kind.key, "") if self.kind.key else ""
         isolation = replace(isolation, named=(key,)) if key else isolation
         if not self.kind.command:
-            return replace(self, isolation=isolation)
+            return replace(self, isolation=replace(isolation, imports=self.kind.imports))
         try:
             command = tuple(shlex.split(self.options.get(self.kind.command, "")))
         except ValueError as error:

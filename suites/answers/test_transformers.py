@@ -26,6 +26,8 @@ installed = pytest.mark.skipif(
 WRONG = ("nemotron_h-small-steps", "zamba2-small-steps", "mamba", "jamba", "recurrent_gemma")
 """Architectures that transformers itself does not resume rightly (docs/engine-transformers.md)."""
 RIGHT = [name for name in ARCHITECTURES if name not in WRONG]
+NEWER = [name for name, architecture in ARCHITECTURES.items() if architecture.since]
+"""Those that the oldest supported release does not have."""
 
 
 def engine(**options: str) -> EngineSpec:
@@ -67,10 +69,29 @@ def found(of: Trace, spec: EngineSpec) -> list[str]:
 @pytest.mark.parametrize("model", RIGHT)
 def test_an_architecture_is_resumed_rightly(model: str) -> None:
     """Restored tokens, chunks, crops where the library has them; no finding, and a floor far below its ceiling."""
+    if not _had(model):
+        pytest.skip(f"transformers {ARCHITECTURES[model].since}")
     for of in (GROWN, CUT):
         result = runs(of, engine(model=model))
         assert result.findings == [] and result.activity.hits
         assert measured(result).tolerance == 2e-4 < measured(result).ceiling
+
+
+@installed
+@pytest.mark.parametrize("model", NEWER)
+def test_an_architecture_that_the_release_does_not_have_is_one_line(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the first release that has it."""
+    import transformers
+
+    monkeypatch.delitem(transformers.CONFIG_MAPPING._mapping, ARCHITECTURES[model].model_type, raising=False)
+    with pytest.raises(UsageError, match=f"is in transformers {ARCHITECTURES[model].since} and later, and this is "):
+        parse(f"transformers:model={model}").open(GROWN.header)
+
+
+def _had(model: str) -> bool:
+    import transformers
+
+    return ARCHITECTURES[model].model_type in transformers.CONFIG_MAPPING
 
 
 @installed
@@ -207,7 +228,7 @@ STORED = {
 @installed
 @pytest.mark.parametrize("name", STORED)
 def test_a_finding_is_found_again_and_not_with_one_thing_changed(name: str) -> None:
-    """In transformers 5.23."""
+    """In transformers 5.23 and 5.24."""
     options, changed = STORED[name]
     of = load_trace(fixtures() / "findings" / f"transformers-{name}.jsonl")
     assert "answer-differs" in found(of, engine(**options))

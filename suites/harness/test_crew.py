@@ -25,6 +25,13 @@ def squared(number: int) -> int:
     return number * number
 
 
+def whose(number: int) -> int:
+    """Return the process that carries it out."""
+    if number == 13:
+        raise EngineMissing("no such engine")
+    return os.getpid()
+
+
 def results(crew: Crew[int, int], numbers: range) -> list[int]:
     tasks: list[Task[int, int]] = [crew.submit(number) for number in numbers]
     return [task.result() for task in tasks]
@@ -47,6 +54,21 @@ def test_what_an_item_raises_is_raised_for_it(jobs: int) -> None:
             bad.result()
         assert raised.value.mend == "pip install it"
         assert after.result() == 9
+
+
+def test_the_first_item_can_be_carried_out_here_and_the_others_are_not() -> None:
+    """None is begun before its result is there; what it raises does not keep the others here."""
+    for first in (1, 13):
+        with Crew(2, whose, first_here=True) as crew:
+            assert crew.ahead == 1
+            task = crew.submit(first)
+            if first == 1:
+                assert task.result() == os.getpid()
+            else:
+                with pytest.raises(EngineMissing):
+                    task.result()
+            assert crew.ahead > 1
+            assert crew.submit(2).result() != os.getpid()
 
 
 @pytest.mark.parametrize("how", ["kill", "exit"])

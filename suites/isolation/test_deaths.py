@@ -30,6 +30,13 @@ from suites.support.foreign_engine import mortal  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("mortal")
 
+
+@pytest.fixture(autouse=True, params=["started", "forked"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have engines' processes started, or forked from one that has imported a module."""
+    monkeypatch.setenv("MORTAL_IMPORTS", "decimal" if request.param == "forked" else "")
+
+
 TRACE = Trace(
     TraceHeader(name="short", layout=Layout("full", [GroupSpec("full", 16)]), pages=9),
     [Submit("a", "x:20"), Step([("a", 20)]), Preempt("a"), Step([("a", 21)])],

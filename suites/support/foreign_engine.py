@@ -130,6 +130,7 @@ ENGINE = EngineKind(
     heights=("manager", "scheduler"),
     open=open_mortal,
     options={"how": "how it dies", "at": "in which operation"},
+    imports=tuple(os.environ.get("MORTAL_IMPORTS", "").split()),
 )
 OWN = ("how", "at")
 ANSWERS = EngineKind(

@@ -19,6 +19,7 @@ import msgspec
 
 from harness._util.errors import EngineMissing, UsageError
 from harness._util.lines import shortened
+from harness.engines.child.forked import Forks
 from harness.engines.child.messages import (
     PROTOCOL,
     VERSION,
@@ -42,8 +43,9 @@ from harness.trace.format import Op, TraceHeader
 
 HURRY, HURRIED_MIN = 30, 1.0
 """Who is in a hurry waits for a part of the deadline, of one in so many, but so many seconds at least."""
-SERVE = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from harness.engines.child.serve import main; main()"
-SERVE_ELSEWHERE = "from harness.engines.child.serve import main; main()"
+HERE = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
+SERVE = "from harness.engines.child.{} import main; main()"
+"""What runs in a child: `serve`; in a process of which children are forked: `template`."""
 STACK = re.compile(r"^Current thread .*\n +File (.+)$", re.MULTILINE)
 """The innermost frame in what Python's fault handler writes."""
 IDLE_MAX = 8
@@ -61,7 +63,7 @@ class Isolation:
     `opening` is the deadline in seconds for opening an engine, which is imported when it opens for the first time. `command` is
     the user's own child; empty: a Python that opens the engine as it is registered, `python` or else the one that runs here.
     `engines` is the file that the user named for it. `named` are variables of the environment that it gets although they look
-    like secrets (`harness.engines.child.surroundings`).
+    like secrets (`harness.engines.child.surroundings`). `imports` are modules that are imported once for all such processes.
     """
 
     deadline: float = 60.0
@@ -71,16 +73,17 @@ class Isolation:
     python: str = ""
     engines: str = ""
     named: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
 
     def hurried(self) -> Isolation:
         """Return the same with a shorter deadline for operations."""
         return replace(self, deadline=min(self.deadline, max(HURRIED_MIN, self.deadline / HURRY)))
 
-    def argv(self) -> Sequence[str]:
+    def argv(self, module: str = "serve") -> Sequence[str]:
         """Return the command of a child. Another Python has its own path, and this package installed on it."""
         if self.python:
-            return [self.python, "-P", "-u", "-c", SERVE_ELSEWHERE]
-        return self.command or [sys.executable, "-u", "-c", SERVE, json.dumps(sys.path)]
+            return [self.python, "-P", "-u", "-c", SERVE.format(module)]
+        return self.command or [sys.executable, "-u", "-c", HERE + SERVE.format(module), json.dumps(sys.path)]
 
 
 class Refusal(UsageError):
@@ -99,7 +102,8 @@ class Child:
         self._encoder, self._decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Answer)
         self._lines = 0
         try:
-            self._process = Process(isolation.argv(), int(isolation.memory_gib * (1 << 30)), isolation.named)
+            forks = Forks(isolation.argv("template"), isolation.imports, isolation.opening)
+            self._process = Process(isolation.argv(), int(isolation.memory_gib * (1 << 30)), isolation.named, forks)
         except OSError as error:
             raise UsageError(f"--engine {name}: {isolation.argv()[0]} cannot be started ({error.strerror})") from None
         self.heard = b""

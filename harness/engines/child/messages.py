@@ -17,6 +17,10 @@ PROTOCOL = "cachewitness.engine"
 VERSION = 1
 ASKED, ANSWERS = "CACHEWITNESS_ASKED", "CACHEWITNESS_ANSWERS"
 """The environment variables that tell a child its two file descriptors: where it is asked, and where it answers."""
+TEMPLATE = "CACHEWITNESS_TEMPLATE"
+"""The environment variable that tells a template the descriptor of the socket on which it is asked."""
+MARK = "CACHEWITNESS_CHILD"
+"""The environment variable by which a child, and whatever descends from it, is known."""
 
 
 class Open(msgspec.Struct, frozen=True, tag_field="do", tag="open"):

@@ -19,11 +19,10 @@ from pathlib import Path
 from time import monotonic
 
 from harness.engines.child import surroundings
-from harness.engines.child.messages import ANSWERS, ASKED
+from harness.engines.child.forked import Forked, Forks, template_of
+from harness.engines.child.messages import ANSWERS, ASKED, MARK
 from harness.engines.child.output import Output
 
-MARK = "CACHEWITNESS_CHILD"
-"""The environment variable by which a child, and whatever descends from it, is known."""
 LINE_MAX = 64 << 20
 """Bytes of one answer; more than that is no answer."""
 CHUNK = 1 << 16
@@ -52,25 +51,24 @@ class Unasked(Exception):
 class Process:
     """A command that runs as a child. `memory` limits its data, in bytes; 0: it does not.
 
-    `named` are variables of the environment that it gets although they look like secrets.
+    `named` are variables of the environment that it gets although they look like secrets. With `forks` it is forked of
+    a template where it can be.
     """
 
-    def __init__(self, command: Sequence[str], memory: int = 0, named: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        memory: int = 0,
+        named: Sequence[str] = (),
+        forks: Forks | None = None,
+    ) -> None:
         asked, self._asks = os.pipe()
         self._answers, answers = os.pipe()
         self._mark = uuid.uuid4().hex
         told = {ASKED: str(asked), ANSWERS: str(answers), MARK: self._mark}
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=(asked, answers),
-                env=surroundings.passed(named=named) | told,
-                start_new_session=True,
-            )
-        except OSError:
+            self._process = self._started(command, surroundings.passed(named=named), told, (asked, answers), forks)
+        except BaseException:
             os.close(self._asks)
             os.close(self._answers)
             raise
@@ -82,6 +80,26 @@ class Process:
         self._said, self._killed = bytearray(), False
         self._searched = 0
         self._listen()
+
+    def _started(
+        self,
+        command: Sequence[str],
+        environment: dict[str, str],
+        told: dict[str, str],
+        pipes: tuple[int, int],
+        forks: Forks | None,
+    ) -> subprocess.Popen[bytes] | Forked:
+        if template := forks and template_of(forks, environment):
+            return Forked(template, told, pipes)
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=pipes,
+            env=environment | told,
+            start_new_session=True,
+        )
 
     def _listen(self) -> None:
         assert self._process.stdout is not None and self._process.stderr is not None

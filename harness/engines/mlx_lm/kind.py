@@ -75,5 +75,6 @@ ENGINE = EngineKind(
     controls={"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}},
     shrinking=SHRINKING,
     isolated=True,
+    imports=("harness.engines.mlx_lm.engine",),
     written_for=WrittenFor("mlx-lm", "mlx-lm", "0.32", "0.32"),
 )

@@ -26,7 +26,8 @@ Kind = Literal["attention", "window", "recurrent"]
 class Architecture:
     """A model: its `model_type`, what its configuration adds to `COMMON`, and what its cache holds.
 
-    `weights` fills parameters by the end of their names after the model was made.
+    `weights` fills parameters by the end of their names after the model was made. `since` is the first release that has it;
+    empty: all that the adapter was written for.
     """
 
     model_type: str
@@ -34,6 +35,7 @@ class Architecture:
     options: Mapping[str, Any]
     width: float = WIDTH
     weights: Mapping[str, float] = field(default_factory=dict)
+    since: str = ""
 
 
 COMMON: Mapping[str, Any] = {
@@ -88,8 +90,24 @@ _ZAMBA2 = {
 
 _STEPS, _SMALL_STEPS = {"dt_bias": 0.0}, {"dt_bias": -7.0}
 """Time steps of a Mamba-2 layer: about 0.7, and about the least of 0.001 that `time_step_min` allows."""
+_INKLING2 = {
+    "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"],
+    "n_layers_per_attn_res_block": 1,
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 2,
+    "swa_head_dim": 16,
+    "sliding_window_size": WINDOW,
+    "d_rel": 4,
+    "rel_extent": 64,
+    "unpadded_vocab_size": VOCABULARY,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    **_HEAD,
+}
 _STATES: tuple[Kind, ...] = ("recurrent", "attention")
 _WINDOWS: tuple[Kind, ...] = ("window", "attention")
+_ALL: tuple[Kind, ...] = ("recurrent", "window", "attention")
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen3_next": Architecture(
@@ -108,6 +126,28 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "olmo_hybrid": Architecture("olmo_hybrid", _STATES, _DELTA),
     "lfm2": Architecture("lfm2", _STATES, {**_CONVOLVED, "block_auto_adjust_ff_dim": False}),
     "lfm2_moe": Architecture("lfm2_moe", _STATES, {**_CONVOLVED, **_EXPERTS, "num_dense_layers": 1}),
+    "lfm3": Architecture("lfm3", _STATES, {**_CONVOLVED, **_EXPERTS}),
+    "lara_mini": Architecture(
+        "lara_mini",
+        _ALL,
+        {
+            **_DELTA,
+            **_HEAD,
+            **_EXPERTS,
+            "num_hidden_layers": 4,
+            "layer_types": ["linear_attention", "sliding_attention", "linear_attention", "full_attention"],
+            "sliding_window": WINDOW,
+            "shared_expert_intermediate_size": 32,
+        },
+        since="5.24",
+    ),
+    "inkling2": Architecture("inkling2_text", _ALL, _INKLING2),
+    "inkling2_loop": Architecture(
+        "inkling2_loop_text",
+        _ALL,
+        {**_INKLING2, "loop_layer_index_start": 1, "loop_layer_index_end": 2, "loop_num_passes": 3, "loop_gate_rank": 8},
+        since="5.24",
+    ),
     "mamba2": Architecture(
         "mamba2", ("recurrent",), {"state_size": 16, "n_groups": 1, "num_heads": 8, "chunk_size": 32, **_HEAD}
     ),
@@ -131,6 +171,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "gemma3": Architecture("gemma3_text", _WINDOWS, {**_WINDOWED, "query_pre_attn_scalar": 16}),
     "gpt_oss": Architecture("gpt_oss", _WINDOWS, {**_WINDOWED, "num_local_experts": 4, "num_experts_per_tok": 2}),
     "laguna": Architecture("laguna", _WINDOWS, {**_WINDOWED, **_EXPERTS, "shared_expert_intermediate_size": 32}),
+    "dory": Architecture(
+        "dory",
+        _WINDOWS,
+        {**_WINDOWED, "n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 1, "ngpt_alpha_init": 0.5},
+        weights={"logit_scale": 1.0},
+        since="5.24",
+    ),
     "mistral": Architecture("mistral", ("window",), {"sliding_window": WINDOW, **_HEAD}),
     "llama": Architecture("llama", ("attention",), _HEAD),
     "mamba": Architecture("mamba", ("recurrent",), {"state_size": 8}),

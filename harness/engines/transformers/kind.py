@@ -86,5 +86,6 @@ ENGINE = EngineKind(
     controls={"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}},
     shrinking=SHRINKING,
     isolated=True,
-    written_for=WrittenFor("transformers", "transformers", "5.23", "5.23"),
+    imports=("harness.engines.transformers.engine", "transformers.models.llama.modeling_llama"),
+    written_for=WrittenFor("transformers", "transformers", "5.23", "5.24"),
 )

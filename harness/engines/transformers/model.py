@@ -16,22 +16,31 @@ from typing import Any
 import torch
 import transformers
 
+from harness._util.errors import UsageError
 from harness.engines.failure import native
 from harness.engines.transformers.architectures import COMMON, Architecture
 
 SEED = 0
 DELTA_RULE = "torch_chunk_gated_delta_rule"
 """What a modelling file of transformers calls the scan of GatedDeltaNet; its parameter `chunk_size` is nowhere configured."""
+NAMES = ("cache", "cache_params", "past_key_values")
+"""What models call the cache that they are given: the first since transformers 5.24, before that one of the others."""
 SCAN, SCAN_MIN = 32, 8
 """Tokens that a scan computes together, and the least of it."""
 
 
 class Model:
-    """A model of one architecture, and what it takes to resume it. Raises what transformers raises."""
+    """A model of one architecture, and what it takes to resume it.
+
+    Raises what transformers raises, and UsageError for an architecture that this release does not have.
+    """
 
     def __init__(self, architecture: Architecture) -> None:
         torch.set_num_threads(1)
         transformers.logging.set_verbosity_error()
+        if architecture.model_type not in transformers.CONFIG_MAPPING:
+            told = f"{architecture.model_type} is in transformers {architecture.since} and later"
+            raise UsageError(f"--engine transformers: {told}, and this is {transformers.__version__}")
         config = transformers.CONFIG_MAPPING[architecture.model_type](
             **{**COMMON, "initializer_range": architecture.width, **architecture.options}
         )
@@ -43,7 +52,7 @@ class Model:
                 if name.endswith(end):
                     torch.nn.init.constant_(parameter, value)
         takes = inspect.signature(self.module.forward).parameters
-        self._named = "cache_params" if "cache_params" in takes else "past_key_values"
+        self._named = next(name for name in NAMES if name in takes)
         self._placed = "position_ids" in takes
 
     def empty(self) -> transformers.DynamicCache:
