@@ -100,7 +100,8 @@ class Runner:
         trials = Trials({suite.name: suite for suite in suites}, self.engine)
         try:
             # Where one failure is enough, it mostly comes of the first trace, and is shrunk on processes that are there then.
-            with Crew(self.jobs, trials.run, self.on_died, first_here=self.fail_fast) as self._crew:
+            alone = self.fail_fast and self.engine.isolation is not None
+            with Crew(self.jobs, trials.run, self.on_died, first_here=alone) as self._crew:
                 self._suites(suites, policies.get(self.policy))
             self._refuse_if_nothing_fits()
         except WorkerDied as died:
