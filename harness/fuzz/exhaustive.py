@@ -118,7 +118,7 @@ def check(
             if configuration.options.get(name):
                 raise UsageError(f"--exhaustive: option {name!r} is not searched exhaustively; fuzz without --exhaustive")
         if not any(map(configuration.runs_at, offered)):
-            raise UsageError(f"--height: the options of {configuration.name} mean nothing at {' or '.join(offered)} height")
+            raise UsageError(f"--exhaustive: the options of {configuration.name} mean nothing at {' or '.join(offered)} height")
     taken, told = _asked(engine, [Scope(one, next(filter(one.runs_at, offered)), Bound()) for one in configurations])
     if configurations and not taken:
         raise UsageError(told[0].why)
@@ -162,10 +162,11 @@ def search(
     """
     started = time.monotonic()
     deadline = started + seconds if seconds else 0.0
-    scopes = [Scope(one, height, bound) for one in configurations for height in heights if one.runs_at(height)]
-    left_out = [] if full else [scope for scope in scopes if not scope.quick]
-    scopes, not_run = _asked(engine, [one for one in scopes if one.height in engine.kind.heights and one not in left_out])
-    not_run += [NotRun(scope.name, "it takes longer; --full searches it") for scope in left_out]
+    offered = [height for height in heights if height in engine.kind.heights]
+    scopes = [Scope(one, height, bound) for one in configurations for height in offered if one.runs_at(height)]
+    left_out = [NotRun(scope.name, "it takes longer; --full searches it") for scope in scopes if not (full or scope.quick)]
+    scopes, not_run = _asked(engine, [scope for scope in scopes if full or scope.quick])
+    not_run += left_out
     coverage = Coverage(bound, [Covered(scope) for scope in scopes], not_run=not_run)
     left = Counter({id(covered): len(list(covered.scope.first())) for covered in coverage.covered})
     try:
