@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 from harness._util.errors import UsageError
@@ -69,8 +68,7 @@ def check(history: str | Path | History) -> Result:
     """
     if isinstance(history, History):
         return execute.judge(history.header, iter(history.events))
-    header, portions = validate.portions(Path(history))
-    return execute.judge(header, chain.from_iterable(events for _, events in portions))
+    return execute.judge(*validate.events(Path(history)))
 
 
 def chosen_of(

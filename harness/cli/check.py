@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,9 +45,9 @@ def check(file: Path, expected: Path | None, strict_expected: bool, folder: Path
     known = expectations_of(expected, strict_expected)
     if folder:
         store.ready_folder(folder, "--report")
-    header, portions = validate.portions(file)
+    header, events = validate.events(file)
     with _seldom_collected():
-        result = execute.judge(header, chain.from_iterable(events for _, events in portions))
+        result = execute.judge(header, events)
     finding, entry = known.weigh(f"check:{file.name}@{header.engine}", result.findings) or (None, None)
     code, told = _verdict(result, known, entry)
     pages, problems = _page(file, folder, result, (code, "; ".join(told if expected else [])))
@@ -87,8 +86,8 @@ def _page(file: Path, folder: Path | None, result: Result, weighed: tuple[int, s
         return {}, []
 
     def draw() -> bytes:
-        header, events = validate.read(file)
-        return page.of_history(header, [event for _, event in events], file.name, result, weighed)
+        header, events = validate.events(file)
+        return page.of_history(header, [*events], file.name, result, weighed)
 
     return drawn_or_told(folder / store.PAGE, draw)
 

@@ -69,8 +69,8 @@ def _judged(path: Path, engine: str, isolate: Isolate) -> Result:
     from harness.run.execute import attempt, judge
 
     if history.FORMAT.encode() in next(jsonl.lines(path), b""):
-        header, lines = validate.read(path)
-        events = [event for _, event in lines]
+        header, read = validate.events(path)
+        events = [*read]
         return replace(judge(header, iter(events)), history=history.History(header, events))
     trace, spec = validate.load_trace(path), engine_of(engine, isolate=isolate)
     return attempt(lambda: runs(trace, spec))[0]

@@ -37,11 +37,11 @@ def report(run: Path, out: Path | None, as_json: bool) -> int:
         from harness.trace.format import FORMAT as TRACE
 
         try:
-            header, events = validate.read(run)
+            header, events = validate.events(run)
         except UsageError as error:
             told = "; a trace has to be run: `cachewitness replay FILE --report DIR`" if TRACE in str(error) else ""
             raise UsageError(f"{error}{told}") from None
-        kept = [event for _, event in events]
+        kept = [*events]
         content = page.of_history(header, kept, run.name, judge(header, iter(kept)))
         default = Path(store.PAGE) if str(run) == reading.STANDARD_INPUT else run.with_suffix(".html")
     target = out or default

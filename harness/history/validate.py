@@ -8,6 +8,7 @@ for each group. A record that fails this is refused with file, line and field; i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from harness._util import jsonl
@@ -28,8 +29,14 @@ def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
 
     Raises as `portions`.
     """
-    header, read = portions(path)
-    return header, (numbered for lines, events in read for numbered in zip(lines, events, strict=True))
+    header, followed = portions(path)
+    return header, (numbered for lines, events in followed for numbered in zip(lines, events, strict=True))
+
+
+def events(path: Path) -> tuple[Header, Iterator[Event]]:
+    """Return the header of a history that makes sense, and its events, read as they are asked for. Raises as `portions`."""
+    header, followed = portions(path)
+    return header, chain.from_iterable(events for _, events in followed)
 
 
 def portions(path: Path) -> tuple[Header, Iterator[history.Portion]]:

@@ -115,8 +115,8 @@ def filmed(picture: Picture, stored: Stored | None, folder: Path) -> Picture:
         if not stored.history:
             picture.why = "its history was not stored"
             return picture
-        header, lines = validate.read(folder / Path(stored.history).name)
-        events = [event for _, event in lines]
+        header, read = validate.events(folder / Path(stored.history).name)
+        events = [*read]
         found = judge(header, iter(events)).findings
         alike = [one for one in found if one.anomaly == picture.anomaly] or found
         if not alike:

@@ -29,8 +29,7 @@ def _sentences() -> Iterator[tuple[str, str, str]]:
             found = drive(asked, parse(f"reference:mutant={name}").open(asked.header)).findings
             yield from ((name, finding.anomaly, finding.sentence) for finding in found[:1])
     for path in sorted((fixtures() / "histories" / "anomalous").glob("*.jsonl")):
-        header, events = validate.read(path)
-        found = judge(header, (event for _, event in events)).findings
+        found = judge(*validate.events(path)).findings
         yield from ((path.stem, finding.anomaly, finding.sentence) for finding in found)
 
 

@@ -76,8 +76,8 @@ def _histories() -> list[bytes]:
 
 def _judged(path: Path) -> None:
     """Read a history and judge it, and draw it if it is one: no text of it is markup on the page."""
-    header, events = validate.read(path)
-    kept = [event for _, event in events]
+    header, events = validate.events(path)
+    kept = [*events]
     result = judge(header, iter(kept))
     _sound(result)
     inert(page.of_history(header, kept, path.name, result))
