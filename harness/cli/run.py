@@ -93,7 +93,11 @@ _FILE = click.Path(path_type=Path)
     help="Run every trace on an engine that computes tensors; without it, and without --layout, a sample that takes a minute.",
 )
 @jobs_option
-@click.option("--fail-fast", is_flag=True, help="Stop at the first failure that is not expected; the first trace is run alone.")
+@click.option(
+    "--fail-fast",
+    is_flag=True,
+    help="Stop at the first failure that is not expected; the first trace is run alone if the engine has a process of its own.",
+)
 @expected_options
 @json_option("report")
 @table_option("suites and failures")

@@ -129,10 +129,13 @@ def test_an_engine_that_ends_its_process_never_passes() -> None:
     assert any(entry.what == "the rest of the run" for entry in report.not_run)
 
 
-def test_the_command_says_why_it_is_unknown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The verdict names the trace, not a checker."""
+@pytest.mark.parametrize("more", [[], ["--fail-fast"]], ids=" ".join)
+def test_the_command_says_why_it_is_unknown(
+    more: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verdict names the trace, not a checker; the first trace of all ends no process but a worker's."""
     monkeypatch.setattr("harness.cli.run.engine_of", lambda *_: dying(lambda header: os._exit(0)))
-    assert invoke(["run", "--layout", "full", "--suite", "invariants", "--jobs", "2"]) == 2
+    assert invoke(["run", "--layout", "full", "--suite", "invariants", "--jobs", "2", *more]) == 2
     out, err = capsys.readouterr()
     assert "verdict: unknown" in out and "trace invariants:" in out and "exit code 0" in out
     assert "what it was at is done again" in err
