@@ -15,7 +15,7 @@ from harness.engines.registry import EngineSpec
 from harness.fuzz import marks
 from harness.fuzz.campaign import Campaign
 from harness.fuzz.canary import CanaryResult
-from harness.fuzz.exhaustive import Coverage
+from harness.fuzz.exhaustive import LEFT_OUT, Coverage
 from harness.fuzz.scope import BLOCK
 from harness.verdict.report import terminal
 from harness.verdict.report.counterexample import wrapped
@@ -81,7 +81,10 @@ def print_coverage(
     if coverage.failure:
         terminal.print_witness(coverage.failure, stored.get(coverage.failure.id), out)
     code, reasons = judged(coverage, canary)
-    terminal.print_verdict(code, out, reasons=reasons, passed="complete: nothing within the bound contradicts a rule")
+    passed = "complete: nothing within the bound contradicts a rule"
+    if left_out := sum(one.why == LEFT_OUT for one in coverage.not_run):
+        passed += f"; {left_out} of {left_out + len(coverage.covered)} configurations were left out, --full searches them"
+    terminal.print_verdict(code, out, reasons=reasons, passed=passed)
 
 
 def judged(coverage: Coverage, canary: CanaryResult) -> tuple[int, list[str]]:

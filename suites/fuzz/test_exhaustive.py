@@ -266,6 +266,9 @@ def test_what_is_left_out_unless_all_is_asked_for_is_told(capsys: pytest.Capture
     covered, left_out = searched[""]
     assert searched["--full"] == (covered | left_out, set()) and len(covered) == 7 and len(left_out) == 7
     assert searched["--height scheduler"] == ({one for one in covered | left_out if "scheduler" in one}, set())
+    for words, told in (([], True), (["--full"], False)):
+        assert invoke([*small[:-1], *words]) == EXIT_PASS
+        assert ("7 of 14 configurations were left out" in " ".join(capsys.readouterr().out.split())) == told
 
 
 @pytest.mark.parametrize(
