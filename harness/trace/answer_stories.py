@@ -160,6 +160,20 @@ def tenants(s: Story) -> None:
             s.serve(f"r{turn}{salt}", f"{prompt} {s.text(f'{turn}{salt}', s.own())}", salt=salt)
 
 
+def taken_back(s: Story) -> None:
+    """Take back the end of a prompt, ever more of it, and say something else or nothing; also after it has become long."""
+    for r, goes_on in (("a", True), ("b", False)):
+        for k in (2, 3):
+            length = k * s.unit + s.unit // 2
+            for cut in sorted({0, 1, 2, 5, s.unit // 2 + 1}):
+                left = s.text(f"{r}said{k}", length - cut)
+                s.serve(f"{r}{k}-{cut}", f"{left} {s.text(f'{r}{k}-{cut}', s.own())}" if goes_on else left)
+    for cut in sorted({1, 5, s.unit // 2}):
+        length = 3 * s.unit
+        for r, tokens in (("c", length + cut), ("d", 8 * s.unit), ("e", length)):
+            s.serve(f"{r}{cut}", s.text(f"long{cut}", tokens))
+
+
 def newcomers(s: Story) -> None:
     """Let requests come while others run, long prompts beside answers under way."""
     running = list[str]()
@@ -183,6 +197,7 @@ STORIES: Mapping[str, tuple[str, Callable[[Story], None]]] = {
     "pressure": ("a pool that is too small for all prefixes", pressure),
     "idle": ("a cache that is left alone, and asked again", idle),
     "tenants": ("tenants with salts of their own", tenants),
+    "taken-back": ("the end of a prompt is taken back, and something else is said", taken_back),
     "newcomers": ("requests come while others are computed and answered", newcomers),
 }
 SMALL_POOL = ("pressure",)

@@ -24,7 +24,7 @@ from harness.run.answers import runs
 from harness.run.runner import Runner
 from harness.run.suites import SUITES
 from harness.trace import format as traces
-from harness.trace.answer_stories import write
+from harness.trace.answer_stories import STORIES, write
 from harness.trace.format import Finish, Op
 from suites.support.foreign_engine import mortal  # noqa: F401
 
@@ -104,7 +104,7 @@ def test_an_exception_is_a_death_and_the_run_goes_on() -> None:
     spec = liar(raises)
     report = Runner(spec, [CONFIGURATION]).run(OF_ANSWERS[:1])
     assert report.exit_code == 1 and {failure.finding.anomaly for failure in report.failures} == {"died"}
-    assert report.suites[0].traces == len([one for one in report.failures if not one.engine]) == 11
+    assert report.suites[0].traces == len([one for one in report.failures if not one.engine]) == len(STORIES)
 
 
 def test_a_twin_that_restores_proves_nothing() -> None:
@@ -133,7 +133,7 @@ def test_an_engine_that_ends_its_process_gets_a_verdict_and_the_run_goes_on(
     spec = parse(f"mortal-answers:how={how},at=abort").isolated(Isolation(deadline=1.5))
     report = Runner(spec, [CONFIGURATION]).run(OF_ANSWERS[:1])
     assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == [anomaly]
-    assert report.suites[0].traces == 11
+    assert report.suites[0].traces == len(STORIES)
     assert len(report.failures[0].shrunk.ops) <= 2
 
 
