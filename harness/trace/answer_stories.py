@@ -188,18 +188,19 @@ def newcomers(s: Story) -> None:
 
 STORIES: Mapping[str, tuple[str, Callable[[Story], None]]] = {
     "replays": ("the same prompt again, at every length around a boundary", replays),
+    "answered-prompts": ("prompts that are an earlier prompt with its answer", answered_prompts),
+    "taken-back": ("the end of a prompt is taken back, and something else is said", taken_back),
+    "single-tokens": ("requests for one token", single_tokens),
     "parting": ("prompts part around boundaries", parting),
     "siblings": ("several consumers of one prefix, at once and in turn", siblings),
-    "single-tokens": ("requests for one token", single_tokens),
-    "answered-prompts": ("prompts that are an earlier prompt with its answer", answered_prompts),
     "cancelled": ("clients go away in mid-prefill and in mid-answer", cancelled),
     "conversations": ("conversations that grow by the engine's own answers", conversations),
     "pressure": ("a pool that is too small for all prefixes", pressure),
     "idle": ("a cache that is left alone, and asked again", idle),
     "tenants": ("tenants with salts of their own", tenants),
-    "taken-back": ("the end of a prompt is taken back, and something else is said", taken_back),
     "newcomers": ("requests come while others are computed and answered", newcomers),
 }
+"""In the order in which a run tells them: what an engine may get wrong of a single request again comes first."""
 SMALL_POOL = ("pressure",)
 """Stories whose pool holds little more than the longest request."""
 
