@@ -30,7 +30,6 @@ PROCESSES = 2
 HEIGHTS: tuple[Height, ...] = ("manager", "scheduler")
 ASKED = {"manager": ("preempt", "reset", "withdraw"), "scheduler": ("abort", "preempt", "reset", "withdraw")}
 """What a search asks for that an engine need not be able to do."""
-LEFT_OUT = "it takes longer; --full searches it"
 UNTOLD = ("tier_delay",)
 """Options whose state the fingerprint does not read."""
 Progress = Callable[[int, int], None]
@@ -71,7 +70,9 @@ class Coverage:
     interrupted: bool = False
     seconds: float = 0.0
     not_run: list[NotRun] = field(default_factory=list)
-    """What the engine cannot be asked, and why."""
+    """What the engine cannot be asked, and what was left out, and why."""
+    left_out: int = 0
+    """How many configurations were left out, since searching them takes longer."""
 
     @property
     def complete(self) -> bool:
@@ -165,10 +166,9 @@ def search(
     deadline = started + seconds if seconds else 0.0
     offered = [height for height in heights if height in engine.kind.heights]
     scopes = [Scope(one, height, bound) for one in configurations for height in offered if one.runs_at(height)]
-    left_out = [NotRun(scope.name, LEFT_OUT) for scope in scopes if not (full or scope.quick)]
+    left_out = [NotRun(scope.name, "it takes longer; --full searches it") for scope in scopes if not (full or scope.quick)]
     scopes, not_run = _asked(engine, [scope for scope in scopes if full or scope.quick])
-    not_run += left_out
-    coverage = Coverage(bound, [Covered(scope) for scope in scopes], not_run=not_run)
+    coverage = Coverage(bound, [Covered(scope) for scope in scopes], not_run=not_run + left_out, left_out=len(left_out))
     left = Counter({id(covered): len(list(covered.scope.first())) for covered in coverage.covered})
     try:
         _search(engine, coverage, left, deadline, told, processes)

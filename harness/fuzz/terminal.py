@@ -15,7 +15,7 @@ from harness.engines.registry import EngineSpec
 from harness.fuzz import marks
 from harness.fuzz.campaign import Campaign
 from harness.fuzz.canary import CanaryResult
-from harness.fuzz.exhaustive import LEFT_OUT, Coverage
+from harness.fuzz.exhaustive import Coverage
 from harness.fuzz.scope import BLOCK
 from harness.verdict.report import terminal
 from harness.verdict.report.counterexample import wrapped
@@ -82,7 +82,7 @@ def print_coverage(
         terminal.print_witness(coverage.failure, stored.get(coverage.failure.id), out)
     code, reasons = judged(coverage, canary)
     passed = "complete: nothing within the bound contradicts a rule"
-    if left_out := sum(one.why == LEFT_OUT for one in coverage.not_run):
+    if left_out := coverage.left_out:
         passed += f"; {left_out} of {left_out + len(coverage.covered)} configurations were left out, --full searches them"
     terminal.print_verdict(code, out, reasons=reasons, passed=passed)
 
