@@ -17,13 +17,15 @@ from harness.trace.scenarios.shape import Script, Shape
 
 GENERATED = 6
 """Tokens that a request generates where a story is not about that."""
+LEAST_UNIT = 4
+"""Stories ask for a few tokens less than a unit; where the scheduler's blocks are smaller, several of them are one."""
 
 
 class Story:
     """Writes one story."""
 
     def __init__(self, shape: Shape, name: str, seed: int) -> None:
-        self.unit, self.seed = shape.unit, seed
+        self.unit, self.seed = shape.unit * max(1, -(-LEAST_UNIT // shape.unit)), seed
         self.random = random.Random(crc32(f"{seed} {name} {shape.layout.name}".encode()))
         self.script = Script(shape, name, STORIES[name][0], "harness/trace/answer_stories.py")
 
@@ -161,7 +163,7 @@ def tenants(s: Story) -> None:
 
 
 def taken_back(s: Story) -> None:
-    """Take back the end of a prompt, ever more of it, and say something else or nothing; also after it has become long."""
+    """Ask with ever less of an earlier prompt, another text behind it or none; then with the beginning of a much longer one."""
     for r, goes_on in (("a", True), ("b", False)):
         for k in (2, 3):
             length = k * s.unit + s.unit // 2
@@ -189,7 +191,7 @@ def newcomers(s: Story) -> None:
 STORIES: Mapping[str, tuple[str, Callable[[Story], None]]] = {
     "replays": ("the same prompt again, at every length around a boundary", replays),
     "answered-prompts": ("prompts that are an earlier prompt with its answer", answered_prompts),
-    "taken-back": ("the end of a prompt is taken back, and something else is said", taken_back),
+    "taken-back": ("a prompt that is an earlier one without its end, alone or with another text behind it", taken_back),
     "single-tokens": ("requests for one token", single_tokens),
     "parting": ("prompts part around boundaries", parting),
     "siblings": ("several consumers of one prefix, at once and in turn", siblings),
@@ -200,7 +202,7 @@ STORIES: Mapping[str, tuple[str, Callable[[Story], None]]] = {
     "tenants": ("tenants with salts of their own", tenants),
     "newcomers": ("requests come while others are computed and answered", newcomers),
 }
-"""In the order in which a run tells them: what an engine may get wrong of a single request again comes first."""
+"""In the order of a run. Exact replays come first: they find most in the fewest requests, and `--fail-fast` stops there."""
 SMALL_POOL = ("pressure",)
 """Stories whose pool holds little more than the longest request."""
 

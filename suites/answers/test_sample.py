@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as changed
 
 from harness.checkers.finding import Finding
 from harness.engines.registry import EngineSpec, parse
@@ -54,6 +55,20 @@ def test_a_right_engine_passes_and_shows_what_it_restored() -> None:
     (tally,) = [tally for tally in report.tallies() if not tally.not_applicable]
     assert tally.checker == "answers" and tally.opportunities > 100
     assert tally.measured[0].restored_rows > 500 and 0 < tally.measured[0].restored < tally.measured[0].asked
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_blocks_of_a_few_tokens_are_served_and_a_fault_in_them_is_found(size: int) -> None:
+    """No prompt is empty and no request comes twice, though stories ask for a few tokens less than a block."""
+    groups = [changed(group, block_size=size) for group in SMALL.layout.groups]
+    configuration = replace(SMALL, layout=changed(SMALL.layout, groups=groups))
+    for story in STORIES:
+        asked = [op for op in write(configuration.shape("answers"), story, 0).ops if isinstance(op, traces.Submit)]
+        assert len({op.r for op in asked}) == len(asked)
+        assert all(count > 0 for op in asked for _, _, count in traces.segments(op.prompt))
+    report = run("sample", configuration)
+    assert (report.exit_code, report.failures) == (0, []) and all(suite.activity.hits > 50 for suite in report.suites)
+    assert run("sample:mutant=snapshot-one-token-early", configuration).exit_code == 1
 
 
 @pytest.mark.parametrize("control", ["", "caching=off", "model=attention"])
