@@ -36,7 +36,7 @@ def possible() -> bool:
 class Crew(Generic[Item, Result]):
     """So many processes (1: this one) that carry out `call`. `told` is given a line for each that died and was replaced.
 
-    With `first_here` the first item is carried out in this process, and others are begun when its result is there.
+    The first `here` items are carried out in this process one by one, and others are begun when their results are there.
     """
 
     def __init__(
@@ -45,12 +45,17 @@ class Crew(Generic[Item, Result]):
         call: Callable[[Item], Result],
         told: Callable[[str], None] | None = None,
         *,
-        first_here: bool = False,
+        here: int = 0,
     ) -> None:
         self.jobs = jobs if possible() else 1
-        self.here = first_here or self.jobs == 1
+        self._here = here
         self.call, self._told = call, told
         self._pool: _Processes | None = None
+
+    @property
+    def here(self) -> bool:
+        """Whether the next item is carried out in this process."""
+        return self._here > 0 or self.jobs == 1
 
     @property
     def ahead(self) -> int:
@@ -60,6 +65,10 @@ class Crew(Generic[Item, Result]):
     def submit(self, item: Item) -> Task[Item, Result]:
         """Begin with an item; in one process it is carried out when its result is asked for."""
         return Task(self, item)
+
+    def done_here(self) -> None:
+        """Take note that an item was carried out in this process."""
+        self._here -= 1
 
     def begin(self, item: Item) -> tuple[_Processes, Future[Result]]:
         """Give an item to a process; return it with the processes that were there then."""
@@ -108,7 +117,7 @@ class Task(Generic[Item, Result]):
             try:
                 return self._crew.call(self._item)
             finally:
-                self._crew.here = self._crew.jobs == 1
+                self._crew.done_here()
         processes, future = self._begun
         try:
             return future.result()

@@ -96,7 +96,8 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--fail-fast",
     is_flag=True,
-    help="Stop at the first failure that is not expected; the first trace is run alone if the engine has a process of its own.",
+    help="Stop at the first failure that is not expected; the first four traces are run one at a time if the engine has a"
+    " process of its own.",
 )
 @expected_options
 @json_option("report")

@@ -40,6 +40,8 @@ FAILURES_SHRUNK = 3
 """How many failures of a run are shrunk, the first of each anomaly; the others are reported as they are."""
 HUNG_MAX = 3
 """After so many traces on which the engine hangs, a run ends."""
+FIRST_HERE = 4
+"""Where one failure is enough, so many traces are run before further processes, each with an engine of its own, are started."""
 
 OnFailure = Callable[[Failure, bool], None]
 """Told of a failure; the second argument says whether it stays as it is."""
@@ -99,9 +101,9 @@ class Runner:
         """Configurations that the engine ran, and then refused."""
         trials = Trials({suite.name: suite for suite in suites}, self.engine)
         try:
-            # Where one failure is enough, it mostly comes of the first trace, and is shrunk on processes that are there then.
-            alone = self.fail_fast and self.engine.isolation is not None
-            with Crew(self.jobs, trials.run, self.on_died, first_here=alone) as self._crew:
+            # Where one failure is enough, it mostly comes of the first traces, and is shrunk on processes that are there then.
+            here = FIRST_HERE if self.fail_fast and self.engine.isolation is not None else 0
+            with Crew(self.jobs, trials.run, self.on_died, here=here) as self._crew:
                 self._suites(suites, policies.get(self.policy))
             self._refuse_if_nothing_fits()
         except WorkerDied as died:

@@ -56,17 +56,18 @@ def test_what_an_item_raises_is_raised_for_it(jobs: int) -> None:
         assert after.result() == 9
 
 
-def test_the_first_item_can_be_carried_out_here_and_the_others_are_not() -> None:
-    """None is begun before its result is there; what it raises does not keep the others here."""
-    for first in (1, 13):
-        with Crew(2, whose, first_here=True) as crew:
-            assert crew.ahead == 1
-            task = crew.submit(first)
-            if first == 1:
-                assert task.result() == os.getpid()
-            else:
-                with pytest.raises(EngineMissing):
-                    task.result()
+def test_the_first_items_can_be_carried_out_here_and_the_others_are_not() -> None:
+    """None is begun before their results are there; what one raises does not keep the others here."""
+    for first in ((1, 2), (13, 1), (1, 13)):
+        with Crew(2, whose, here=2) as crew:
+            for item in first:
+                assert crew.ahead == 1
+                task = crew.submit(item)
+                if item != 13:
+                    assert task.result() == os.getpid()
+                else:
+                    with pytest.raises(EngineMissing):
+                        task.result()
             assert crew.ahead > 1
             assert crew.submit(2).result() != os.getpid()
 

@@ -293,12 +293,18 @@ def ran(name: str, given: dict[str, Any], release: str) -> tuple[Any, ...] | str
     return tokens, blocks, next(iter(states), 0), interval, tokens * blocks, dynamic
 
 
-@pytest.mark.parametrize("name", layouts.names())
+GIVEN = list(product(SIZED, CACHED, KEPT))
+REFUSED = ("deepseek-v4-flash", "full-swa-unequal", "glm-5.1", "glm-5.2", "kimi-linear-48b-a3b")
+"""Layouts of which OpenVINO GenAI takes few configurations or none."""
+
+
+@pytest.mark.parametrize(("index", "name"), list(enumerate(layouts.names())))
 @pytest.mark.parametrize("release", RELEASES)
-def test_plan_and_run_agree_on_every_layout_and_option_or_refuse_in_the_same_words(name: str, release: str) -> None:
-    """Blocks, tokens of a block, states, tokens between checkpoints: 252 configurations of each layout and release."""
+def test_plan_and_run_agree_on_every_layout_and_option_or_refuse_in_the_same_words(index: int, name: str, release: str) -> None:
+    """Blocks, tokens of a block, states, tokens between checkpoints: some of 252 configurations of each layout and release."""
     agreed = 0
-    for parts in product(SIZED, CACHED, KEPT):
+    chosen = sampled(GIVEN, 5, index)  # five divides none of the three counts, so each value meets each other somewhere
+    for parts in chosen:
         given = parts[0] | parts[1] | parts[2]
         mine, other = planned(name, given, release), ran(name, given, release)
         if isinstance(other, str) and "a run keeps a record of each" in other:
@@ -306,7 +312,7 @@ def test_plan_and_run_agree_on_every_layout_and_option_or_refuse_in_the_same_wor
             continue
         assert mine == other, (name, release, given)
         agreed += not isinstance(mine, str)
-    assert agreed > 20 or name in ("deepseek-v4-flash", "full-swa-unequal", "glm-5.1", "glm-5.2", "kimi-linear-48b-a3b")
+    assert agreed > len(chosen) / 13 or name in REFUSED
 
 
 @pytest.mark.parametrize(
