@@ -8,7 +8,7 @@ from harness._util.errors import UsageError
 from harness.engines.answering import chosen
 from harness.engines.drift import Drift, drift
 from harness.engines.driver import Driver
-from harness.engines.kind import EngineKind
+from harness.engines.kind import EngineKind, WrittenFor
 from harness.engines.mutant import Mutant
 from harness.engines.protocol import Engine
 from harness.engines.real_sglang.build import build
@@ -67,6 +67,7 @@ ENGINE = EngineKind(
     policies=None,
     replays=False,
     isolated=True,
+    written_for=WrittenFor("SGLang", "sglang", KNOWN, KNOWN),
     options={
         "source": "a folder that holds `sglang`: a wheel unpacked",
         "caching": "on (default), or off: nothing is kept, as with SGLang's `--disable-radix-cache`",

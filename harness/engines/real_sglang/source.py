@@ -20,6 +20,8 @@ from harness.engines.real_sglang import stubs
 
 KNOWN = "0.5.23"
 """The release that the list of stand-ins was written for."""
+MADE_BY = "ci/stage_sglang.sh"
+"""Makes an environment with that release and what its cache imports."""
 UTILS = ("ceil_div", "ceil_align", "next_power_of_2", "get_num_new_pages", "async_h2d")
 GRIDS = ("mamba_checkpoint_grid",)
 SETTINGS = SimpleNamespace()
@@ -55,7 +57,7 @@ def load(path: str = "") -> Source:
         raise UsageError("--engine sglang: this process has imported SGLang already; use one process for each")
     for name in ("torch", "psutil"):
         if importlib.util.find_spec(name) is None:
-            raise EngineMissing(f"sglang needs the package {name}; pip install -r ci/sglang_requirements.txt")
+            raise EngineMissing(f"sglang needs the package {name}; {MADE_BY} installs what it needs", MADE_BY)
     return _imported(root, version)
 
 
@@ -68,7 +70,7 @@ def _imported(root: Path, version: str) -> Source:
             importlib.import_module(f"sglang.srt.{name}")
     except (ImportError, LookupError, AttributeError, TypeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise EngineMissing(f"SGLang {version} cannot be imported from {root}: {reason}") from None
+        raise EngineMissing(f"SGLang {version} cannot be imported from {root}: {reason}", MADE_BY) from None
     stubs.seal()
     return Source(version)
 
@@ -82,8 +84,9 @@ def _root(path: str) -> Path:
     spec = None if "sglang" in sys.modules else importlib.util.find_spec("sglang")
     if spec is None or spec.origin is None:
         raise EngineMissing(
-            f"sglang is not installed; pip install --no-deps sglang=={KNOWN}, or name an unpacked wheel: "
-            "--engine sglang:source=PATH"
+            f"sglang is not installed; {MADE_BY} makes an environment with {KNOWN}, or name an unpacked wheel: "
+            "--engine sglang:source=PATH",
+            MADE_BY,
         )
     return Path(spec.origin).resolve().parent.parent
 
