@@ -38,7 +38,9 @@ stage imports python ci/lint_imports.py
 stage dead-code python -m vulture
 stage spelling python -m codespell_lib
 stage changelog changelog
-stage tests python -m pytest --numprocesses=auto --dist=worksteal
+# Some tests wait for a deadline, so there is work for one process more than there are cores.
+cores=$(python -c 'import os; print(os.cpu_count())')
+stage tests python -m pytest --numprocesses="$((cores + 1))" --dist=worksteal
 
 cat <<'END'
 

@@ -17,6 +17,7 @@ if importlib.util.find_spec("benchmarks") is None:
 from benchmarks.damages import DAMAGES, WHOLE
 from benchmarks.needed import Row, caches, in_transformers, paged
 from harness._util.data import fixtures
+from suites.support.sampled import sampled
 
 QUESTIONS = 72
 FOLDERS = {folder.name: folder for folder in sorted((fixtures() / "checkpoints").iterdir())}
@@ -33,13 +34,13 @@ def hold(rows: list[Row], groups: set[str]) -> None:
     assert [row for row in losses if not row.alone(sorted(groups))] == []
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("name", sampled(sorted(FOLDERS), 3, 1))
 def test_each_cache_is_needed_by_its_own_questions_alone_in_the_paged_execution(name: str) -> None:
     assert set(caches(FOLDERS[name])) == HAS[name]
     hold(paged(FOLDERS[name], QUESTIONS), HAS[name])
 
 
-@pytest.mark.parametrize("name", ["qwen3_5", "window"])
+@pytest.mark.parametrize("name", sampled(["qwen3_5", "window"], 2))
 def test_each_cache_is_needed_by_its_own_questions_alone_in_transformers(name: str) -> None:
     hold(in_transformers(FOLDERS[name], QUESTIONS), HAS[name])
 
