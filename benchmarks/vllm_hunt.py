@@ -30,6 +30,8 @@ from harness.trace.generate import random_trace
 from harness.trace.scenarios import SCENARIOS
 
 ROUNDS = 2
+LEAST, MOST = 30_000, 10
+"""On a slow machine a hunt goes on for so many operations, within so many times its budget."""
 
 
 @dataclass(frozen=True)
@@ -127,14 +129,15 @@ def named(mutant: Mutant, finding: Finding) -> bool:
 
 
 def hunt(mutant: Mutant, source: str, budget: float, seed: int = 0) -> Hunt:
-    """Run workloads on a faulty vLLM until the kill, or until so many CPU seconds are spent."""
+    """Run workloads on a faulty vLLM until the kill, or until so many CPU seconds are spent, and `LEAST` operations."""
     clean = parse(f"vllm:source={source}{needs(mutant)}")
     faulty = parse(f"vllm:source={source}{needs(mutant)},mutant={mutant.name}")
     started, operations, traces = time.process_time(), 0, 0
     others: dict[str, None] = {}
     alarms: list[str] = []
     for trace in workloads_for(mutant, seed):
-        if time.process_time() - started > budget:
+        spent = time.process_time() - started
+        if spent > MOST * budget or (spent > budget and operations >= LEAST):
             break
         try:
             result = drive(trace, faulty.open(trace.header), until=partial(named, mutant), keep=False)
