@@ -38,9 +38,7 @@ stage imports python ci/lint_imports.py
 stage dead-code python -m vulture
 stage spelling python -m codespell_lib
 stage changelog changelog
-# Some tests wait for a deadline, so there is work for one process more than there are cores.
-cores=$(python -c 'import os; print(os.cpu_count())')
-stage tests python -m pytest --numprocesses="$((cores + 1))" --dist=worksteal
+stage tests python -m pytest --numprocesses=auto --dist=worksteal
 
 cat <<'END'
 

@@ -259,11 +259,11 @@ HANGING = {"silent": wait, "drip": drip, "body": begun(part(choices=choice(finis
 def test_a_server_that_hangs_is_a_finding_after_the_deadline(fault: Fault) -> None:
     """The run goes on. The bound on the time is a loaded machine's: without the deadline it would be a minute."""
     with Double(meets=meets(fault, ASKED_FIRST, ASKED_FIRST + 1)).serving() as double:
-        spec = spec_of(double).isolated(Isolation(deadline=1.0, opening=20.0))
+        spec = spec_of(double).isolated(Isolation(deadline=3.0, opening=20.0))
         begun = time.monotonic()
         report = run(spec)
     assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == ["hung"]
-    assert report.suites[0].traces == 2 and time.monotonic() - begun < 30
+    assert report.suites[0].traces == 2 and time.monotonic() - begun < 45
 
 
 AT_FIRST: dict[str, tuple[Fault, str]] = {
@@ -322,4 +322,4 @@ def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with Double(meets=meets(sent(429, b"later", Retry_After="1"))).serving() as double:
         begun = time.monotonic()
         assert run(spec_of(double)).exit_code == 4
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 45
