@@ -66,9 +66,12 @@ class Crew(Generic[Item, Result]):
         """Begin with an item; in one process it is carried out when its result is asked for."""
         return Task(self, item)
 
-    def done_here(self) -> None:
-        """Take note that an item was carried out in this process."""
-        self._here -= 1
+    def carry_out(self, item: Item) -> Result:
+        """Carry out an item in this process."""
+        try:
+            return self.call(item)
+        finally:
+            self._here -= 1
 
     def begin(self, item: Item) -> tuple[_Processes, Future[Result]]:
         """Give an item to a process; return it with the processes that were there then."""
@@ -114,10 +117,7 @@ class Task(Generic[Item, Result]):
     def result(self) -> Result:
         """Return what came of the item, or raise what it raised. Raises WorkerDied if it ended two processes."""
         if self._begun is None:
-            try:
-                return self._crew.call(self._item)
-            finally:
-                self._crew.done_here()
+            return self._crew.carry_out(self._item)
         processes, future = self._begun
         try:
             return future.result()

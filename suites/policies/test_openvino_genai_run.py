@@ -303,7 +303,7 @@ REFUSED = ("deepseek-v4-flash", "full-swa-unequal", "glm-5.1", "glm-5.2", "kimi-
 def test_plan_and_run_agree_on_every_layout_and_option_or_refuse_in_the_same_words(index: int, name: str, release: str) -> None:
     """Blocks, tokens of a block, states, tokens between checkpoints: some of 252 configurations of each layout and release."""
     agreed = 0
-    chosen = sampled(GIVEN, 5, index)  # five divides none of the three counts, so each value meets each other somewhere
+    chosen = sampled(GIVEN, 5, index)  # another fifth for each of five layouts in turn
     for parts in chosen:
         given = parts[0] | parts[1] | parts[2]
         mine, other = planned(name, given, release), ran(name, given, release)
@@ -312,7 +312,7 @@ def test_plan_and_run_agree_on_every_layout_and_option_or_refuse_in_the_same_wor
             continue
         assert mine == other, (name, release, given)
         agreed += not isinstance(mine, str)
-    assert agreed > len(chosen) / 13 or name in REFUSED
+    assert agreed > 20 * len(chosen) / len(GIVEN) or name in REFUSED
 
 
 @pytest.mark.parametrize(
