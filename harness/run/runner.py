@@ -236,9 +236,10 @@ class Runner:
             )
         if not configurations:
             self._skip(f"suite {suite.name}", "what the configurations ask for is the scheduler's alone")
+        places = len(configurations)
         streams = [
-            Stream(configuration, self.engine, suite.traces(configuration, suite.height, self.seed))
-            for configuration in configurations
+            Stream(configuration, self.engine, suite.traces_of(configuration, self.seed, place, places))
+            for place, configuration in enumerate(configurations)
         ]
         return streams + (controls(suite, self.engine, configurations, self.seed) if self._has_controls(suite) else [])
 

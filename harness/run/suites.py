@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 
 import msgspec
 
@@ -58,7 +58,8 @@ class Tensors:
 class Suite:
     """A named stream of traces. `paired` runs each beside the reference too, `tensors` compares what an engine computes.
 
-    `sampled`: on an engine that computes tensors, a short run takes one trace in so many.
+    `sampled`: on an engine that computes tensors, a short run takes one trace in so many. `spread`: each configuration has so
+    many traces and begins with another of them, so that the first rounds meet all traces and all configurations.
     """
 
     name: str
@@ -69,6 +70,14 @@ class Suite:
     endless: bool = False
     tensors: Tensors | None = None
     sampled: int = 1
+    spread: int = 0
+
+    def traces_of(self, configuration: Configuration, seed: int, place: int, places: int) -> Iterator[Trace]:
+        """Yield the traces of a configuration, the one at `place` of so many, in the order in which they are run."""
+        first = self.spread * place // places
+        yield from islice(self.traces(configuration, self.height, seed), first, None)
+        if first:
+            yield from islice(self.traces(configuration, self.height, seed), first)
 
 
 def scenario_traces(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
@@ -119,6 +128,12 @@ SUITES: tuple[Suite, ...] = (
         paired=True,
         endless=True,
     ),
-    Suite("answers", "stories told to an engine that only answers, beside its uncached twin", "answers", _answers),
+    Suite(
+        "answers",
+        "stories told to an engine that only answers, beside its uncached twin",
+        "answers",
+        _answers,
+        spread=len(STORIES),
+    ),
     Suite("answers-random", "random requests around boundaries, judged alike", "answers", _random_answers, endless=True),
 )

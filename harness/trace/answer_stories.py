@@ -202,7 +202,7 @@ STORIES: Mapping[str, tuple[str, Callable[[Story], None]]] = {
     "tenants": ("tenants with salts of their own", tenants),
     "newcomers": ("requests come while others are computed and answered", newcomers),
 }
-"""In the order of a run. Exact replays come first: they find most in the fewest requests, and `--fail-fast` stops there."""
+"""In the order of a run, of which each configuration begins at another. Exact replays find most in the fewest requests."""
 SMALL_POOL = ("pressure",)
 """Stories whose pool holds little more than the longest request."""
 

@@ -57,6 +57,15 @@ def test_a_right_engine_passes_and_shows_what_it_restored() -> None:
     assert tally.measured[0].restored_rows > 500 and 0 < tally.measured[0].restored < tally.measured[0].asked
 
 
+@pytest.mark.parametrize("places", [1, 2, 6, len(STORIES), 20])
+def test_every_configuration_is_told_every_story_once_and_begins_with_another(places: int) -> None:
+    """As many stories are met in the first round as there are configurations; the first of all is the exact replays."""
+    (stories,) = [suite for suite in OF_ANSWERS if suite.spread]
+    told = [[t.header.name for t in stories.traces_of(SMALL, 0, place, places)] for place in range(places)]
+    assert all(sorted(names) == sorted(STORIES) for names in told)
+    assert len({names[0] for names in told}) == min(places, len(STORIES)) and told[0][0] == "replays"
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_blocks_of_a_few_tokens_are_served_and_a_fault_in_them_is_found(size: int) -> None:
     """No prompt is empty and no request comes twice, though stories ask for a few tokens less than a block."""
