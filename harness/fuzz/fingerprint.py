@@ -189,7 +189,7 @@ class _View:
         records += [(-1 - name, self._page(self._record(page, TIER))) for page, name in self._places.items()]
         requests = [(request.r, self._known(request)) for request in ledger.requests.values() if request.live]
         outlived = sorted((r, self._ago(step)) for step, r in ledger.requests.ended_in_flight)
-        left = sorted(self._name(page) for _, page in ledger.holdings._left)
+        left = sorted((self._ago(step), self._name(page)) for step, _, page in ledger.holdings.left)
         return records, requests, self._lost(), len(ledger.requests), outlived, left, self._said()
 
     def _said(self) -> Any:

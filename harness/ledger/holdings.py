@@ -8,8 +8,6 @@ fenced (`TierRules`), what lies there is kept for them until it is overwritten.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from harness.history.events import Drop, Grow, StepBegin, Take
 from harness.ledger.records import Key, PageRecord, PoolRecords
 
@@ -27,10 +25,10 @@ class Holdings:
         """The number of the operation under way."""
         self.pages_of: dict[str, int] = {}
         """Per holder: how many pages it holds, counted with multiplicity."""
-        self._copied_from: Counter[tuple[int, int]] = Counter()
-        """(pool, page) -> how many steps in flight copy from the page."""
-        self._left: set[tuple[int, int]] = set()
-        """Those of them that were given up meanwhile."""
+        self._copied_from: dict[tuple[int, int], int] = {}
+        """(pool, page) -> the latest of the steps in flight that copy from the page."""
+        self.left: set[tuple[int, int, int]] = set()
+        """(step, pool, page) of pages that were given up while that step was the latest to copy from them."""
 
     def grow(self, event: Grow) -> None:
         """Add pages to a pool in the operation under way."""
@@ -85,8 +83,8 @@ class Holdings:
 
     def _leave(self, pool: int, page: int, record: PageRecord) -> None:
         """Poison a page that nobody holds and no key names, now or when the steps have ended that copy from it."""
-        if (pool, page) in self._copied_from:
-            self._left.add((pool, page))
+        if (step := self._copied_from.get((pool, page))) is not None:
+            self.left.add((step, pool, page))
         elif self._fenced:
             record.leave()
         else:
@@ -94,13 +92,18 @@ class Holdings:
 
     def begin_step(self, event: StepBegin) -> None:
         """Note from which pages a step copies when it runs."""
-        self._copied_from.update((move.src_pool, move.src) for move in event.copies)
+        self._copied_from.update(dict.fromkeys(((move.src_pool, move.src) for move in event.copies), event.step))
 
     def end_step(self, event: StepBegin) -> None:
-        """Poison what was given up while a step that has ended copied from it."""
-        self._copied_from -= Counter((move.src_pool, move.src) for move in event.copies)
-        for pool, page in self._left.difference(self._copied_from):
-            self._left.remove((pool, page))
+        """Poison what was given up while a step that has ended was the latest to copy from it.
+
+        A step that begins later and copies from the page copies what the next holder writes there.
+        """
+        for place in [(move.src_pool, move.src) for move in event.copies]:
+            if self._copied_from.get(place) == event.step:
+                del self._copied_from[place]
+        for step, pool, page in [entry for entry in self.left if entry[0] <= event.step]:
+            self.left.remove((step, pool, page))
             record = self._records[pool][page]
             self._records[pool].changes(record)
             record.poison()

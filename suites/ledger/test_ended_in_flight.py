@@ -89,6 +89,20 @@ def test_what_a_step_in_flight_copies_from_is_there_until_it_has_run(meanwhile: 
     assert (copy.state, copy.stop, source.node) == (True, 3, NOTHING)
 
 
+def test_who_has_the_page_next_keeps_what_it_writes_there_though_a_later_step_copies_from_it_too() -> None:
+    """r1's state in page 4 is copied by step 2 and given up; r2 writes its own there, which step 4 copies and step 5 reads.
+
+    Found on vLLM 0.33.0 with two steps in flight, whose answer was right: the page was taken for given up until step 4.
+    """
+    taken = "submit r2 b:6\ntake r2 | 3 6 | 4\ntake copy:2 | | 7\n"
+    steps = "begin 2: r1 3..4 | 1 2 | 4; copy 4>5\nabort r1\ndrop r1\n" + taken
+    steps += "begin 3: r2 0..3 | 3 6 | 4\nbegin 4: r2 3..4 | 3 6 | 4; copy 4>7\nend 2\nend 3\nend 4\n"
+    ledger = ledger_after(COPYING + steps)
+    first, copy, source = (ledger.records[0][page] for page in (5, 7, 4))
+    assert (first.stop, copy.stop, source.stop, first.writer, copy.writer, source.writer) == (3, 3, 4, "r1", "r2", "r2")
+    assert found(COPYING + steps + "take r2 | | 8\nstep 5: r2 4..5 | 3 6 | 4 8\n") == []
+
+
 def test_what_was_given_up_before_a_step_began_cannot_be_copied() -> None:
     ledger = ledger_after(COPYING + "abort r1\ndrop r1\nbegin 2: ; copy 4>5\nend 2\n")
     assert ledger.records[0][5].node == NOTHING
