@@ -43,6 +43,19 @@ class Judged(msgspec.Struct, kw_only=True):
     version: int = 1
 
 
+class Checked(msgspec.Struct, kw_only=True):
+    """Several histories that `check` read, in the order in which they were named, and what comes of them together.
+
+    One that could not be read, or followed, has no engine, and says why in `bad_events`.
+    """
+
+    exit_code: int
+    reasons: list[str]
+    histories: list[Judged]
+    format: str = "cachewitness.checked"
+    version: int = 1
+
+
 class Fuzzed(msgspec.Struct, kw_only=True):
     """A campaign: the run that it amounts to, the fault that was planted first, how often each mark was reached.
 
@@ -164,6 +177,7 @@ class Listed(msgspec.Struct, kw_only=True):
 
 KINDS: dict[str, tuple[str, Any]] = {
     "judged": ("a trace or a history, judged", Judged),
+    "checked": ("several histories, judged", Checked),
     "fuzz": ("a fuzz campaign", Fuzzed),
     "search": ("an exhaustive search", Search),
     "explained": ("what an anomaly is, or what is wrong with a file", Explained),

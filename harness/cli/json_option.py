@@ -11,12 +11,13 @@ import click
 from harness._util import output
 
 
-def json_option(kind: str) -> Callable[[Any], Any]:
-    """Return the option, for a command that then prints a document of a kind of which there is a schema.
+def json_option(kind: str, several: str = "") -> Callable[[Any], Any]:
+    """Return the option, for a command that then prints a document of a kind of which there is a schema; of another of several.
 
     With it or without, what an engine prints in this process goes to standard error (`output.claim`).
     """
-    what = f"Print a JSON document (`schema {kind}`), and nothing else, on standard output."
+    other = f"; of several files `schema {several}`" if several else ""
+    what = f"Print a JSON document (`schema {kind}`{other}), and nothing else, on standard output."
 
     def with_option(command: Callable[..., int]) -> Any:
         @click.option("--json", "as_json", is_flag=True, help=what)

@@ -31,7 +31,7 @@ EXAMPLES: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
         ((str(TRACES / f"{FAULT}.jsonl"), "--engine", engine), code, "judged")
         for engine, code in (("reference", 0), (FAULTY, 1))
     ],
-    "check": [((str(LEGAL),), 0, "judged")],
+    "check": [((str(LEGAL),), 0, "judged"), ((str(LEGAL), "nowhere.jsonl"), 4, "checked")],
     "explain": [(("stale-hit",), 0, "explained"), ((str(TRACES / f"{FAULT}.jsonl"), "--engine", FAULTY), 0, "explained")],
     "report": [((str(LEGAL), "--out", "page.html"), 0, "written")],
     "doctor": [(("reference",), 0, "doctor")],
