@@ -1,6 +1,6 @@
-"""Time and memory of `cachewitness check` on long stored histories.
+"""Time and memory of `cachewitness check` on long stored histories, and its time on several at once.
 
-    python benchmarks/check_history.py [--events N ...] [--write docs/speed.md]
+    python benchmarks/check_history.py [--events N ...] [--several] [--write docs/speed.md]
 
 A history is the workload `three-groups` (`benchmarks/workload.py`), carried out by the reference and its worker and written
 down line by line. Each is judged by a process of its own; memory is the largest that the process had.
@@ -14,6 +14,7 @@ import platform
 import sys
 import tempfile
 import time
+from datetime import date
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -26,6 +27,8 @@ from harness.engines.registry import parse
 from harness.history.worker import Worker
 
 EVENTS = (100_000, 400_000, 1_000_000)
+SEVERAL, TIMES = 4, 3
+"""So many histories are judged one after another and two at a time, and each of both is timed so often."""
 
 
 def write(path: Path, events: int) -> int:
@@ -44,12 +47,12 @@ def write(path: Path, events: int) -> int:
     raise AssertionError("the workload has fewer events than operations")
 
 
-def judge(path: Path) -> tuple[int, float, float, float]:
-    """Return (exit code, seconds by the clock, CPU seconds, peak memory in MiB) of `cachewitness check` on a file."""
+def judge(*words: str | Path) -> tuple[int, float, float, float]:
+    """Return (exit code, seconds by the clock, CPU seconds, peak memory in MiB) of `cachewitness check` with these words."""
     began = time.perf_counter()
     child = os.posix_spawn(
         sys.executable,
-        [sys.executable, "-m", "harness.cli", "check", "--quiet", str(path)],
+        [sys.executable, "-m", "harness.cli", "check", "--quiet", *map(str, words)],
         os.environ,
         file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)],
     )
@@ -58,14 +61,32 @@ def judge(path: Path) -> tuple[int, float, float, float]:
     return os.waitstatus_to_exitcode(status), seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
+def several(folder: Path) -> tuple[int, str]:
+    """Return the worst exit code of runs over several histories, and the section that compares them."""
+    paths = [folder / f"{number}.history.jsonl" for number in range(SEVERAL)]
+    events = sum(write(path, EVENTS[0]) for path in paths)
+    worst, best = 0, {1: float("inf"), 2: float("inf")}
+    for _ in range(TIMES):
+        for jobs, before in best.items():
+            code, clock, _, _ = judge("--jobs", str(jobs), *paths)
+            worst, best[jobs] = max(worst, code), min(before, clock)
+    told = {"count": SEVERAL, "events": events, "times": TIMES, "one": best[1], "two": best[2], "today": date.today()}
+    return worst, pages.render("speed-several", python=platform.python_version(), **told)
+
+
 def main() -> int:
     """Measure and print the section; 1 if a history was not found clean."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, nargs="+", default=EVENTS)
+    parser.add_argument("--several", action="store_true", help="measure several histories at once, and nothing else")
     parser.add_argument("--write", metavar="FILE", type=Path, help="put the section into this page")
     given = parser.parse_args()
     worst, rows = 0, list[list[str]]()
     with tempfile.TemporaryDirectory() as folder:
+        if given.several:
+            worst, text = several(Path(folder))
+            sections.tell(text, given.write)
+            return int(worst != 0)
         for number, events in enumerate(given.events):
             path = Path(folder) / f"{number}.history.jsonl"
             written = write(path, events)
