@@ -145,6 +145,7 @@ class Campaign:
         for what, why in trial.left_out:
             self._left_out.setdefault((what, why), NotRun(what, why, 0)).count += 1
         self.refused += trial.refused
+        self.report.startup_seconds = max(self.report.startup_seconds, trial.startup_seconds)
         if judged := trial.judged:
             self._count(judged)
             if weighed := self.expected.weigh(judged.name, judged.findings):
@@ -158,7 +159,6 @@ class Campaign:
         suite.tallies = merge_tallies([*suite.tallies, *judged.tallies])
         suite.crashed = sorted({*suite.crashed, *(f"{t.checker}: {t.crashed}" for t in judged.tallies if t.crashed)})
         suite.bad_events += [judged.bad] if judged.bad else []
-        report.startup_seconds = max(report.startup_seconds, judged.startup_seconds)
         if judged.engine_seconds:
             report.engine_seconds = (report.engine_seconds or 0.0) + judged.engine_seconds
         self._versions.add(judged.version)

@@ -78,7 +78,6 @@ class Judged:
     digested: bytes
     marks: Counter[str]
     seconds: float
-    startup_seconds: float
     engine_seconds: float | None
     version: str
 
@@ -90,6 +89,8 @@ class Trial:
     left_out: list[tuple[str, str]] = field(default_factory=list)
     refused: bool = False
     """Whether the engine refused the configuration that was drawn."""
+    startup_seconds: float = 0.0
+    """How long it took to build the engine, or until it refused: an installed one is imported for the first trace."""
     judged: Judged | None = None
 
 
@@ -119,10 +120,10 @@ class Trials:
             raise
         except UsageError as error:
             trial.left_out.append(("configurations", str(error)))
-            trial.refused = True
+            trial.refused, trial.startup_seconds = True, time.perf_counter() - began
             return trial
         header = described(engine, trace.header)
-        startup = time.perf_counter() - began
+        trial.startup_seconds = time.perf_counter() - began
         for need in lacking(trace, header.capabilities):
             trial.left_out.append((f"{need} in a trace", header.not_applicable.get(need, "the engine cannot")))
         trace, marks = within(trace, header.capabilities), Counter[str]()
@@ -142,7 +143,6 @@ class Trials:
             digested=traces.dump(trace) + msgspec.json.encode(counted),
             marks=marks,
             seconds=time.perf_counter() - began,
-            startup_seconds=startup,
             engine_seconds=seconds_in(engine),
             version=header.engine_version,
         )

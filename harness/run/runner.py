@@ -285,10 +285,10 @@ class Runner:
             trial = begun.result()
         except WorkerDied as died:
             raise WorkerDied(f"{DIED}{suite.name}:{trace.header.name}@{stream.name}: {died}") from None
+        self._report.startup_seconds = max(self._report.startup_seconds, trial.startup_seconds)
         if trial.refusal is not None:
             self._take_refusal(suite, stream, trace, trial.refusal)
             return None
-        self._report.startup_seconds = max(self._report.startup_seconds, trial.startup_seconds)
         self._report.engine_version = trial.version
         if trial.inapplicable:
             self._skip(f"{suite.name}: arm {_arm(trace)} on {stream.configuration.name}", trial.inapplicable)

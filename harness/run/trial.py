@@ -69,7 +69,7 @@ def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> Trial:
     except EngineBroken:
         raise
     except UsageError as error:
-        return Trial(refusal=error)
+        return Trial(refusal=error, startup_seconds=time.perf_counter() - began)
     header = described(engine, trace.header)
     trial = Trial(version=header.engine_version, startup_seconds=time.perf_counter() - began)
     if suite.paired and (why := header.not_applicable.get(DIFFERENTIAL) or refused(trace, header)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from itertools import count
 
@@ -81,6 +82,18 @@ def test_an_engine_that_refuses_most_of_what_is_drawn_was_not_checked() -> None:
     assert any("drawn configurations, all but" in line for line in most.report.vacuous)
     assert few.report.exit_code == EXIT_PASS, few.report.vacuous
     assert any(entry.what == "configurations" and entry.why == "not this one" for entry in few.report.not_run)
+
+
+def test_what_an_engine_imports_before_it_refuses_is_start_up() -> None:
+    """The first configuration is refused, after half a second: that is not the harness's time."""
+
+    def slow(number: int) -> bool:
+        time.sleep(0.5 if number == 0 else 0)
+        return number == 0
+
+    campaign = refusing(slow)
+    campaign.run(operations=100)
+    assert campaign.refused == 1 and campaign.report.startup_seconds >= 0.5
 
 
 def test_a_campaign_goes_on_after_what_is_expected() -> None:
