@@ -11,7 +11,7 @@ How many tokens an engine restores is judged too: no more than the prompt shares
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
+from math import isfinite, log
 from typing import Literal, NamedTuple
 
 from harness.checkers.divergence import Blind
@@ -19,13 +19,19 @@ from harness.checkers.finding import Finding, Measured, merge_measured
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.resumes import shared_tokens
 from harness.checkers.wording import count
-from harness.history.events import Answer, Cold, Finished, Header, Submitted
+from harness.history.events import Aborted, Answer, Cold, Finished, Header, Submitted
 from harness.ledger.ledger import Ledger
 
 DIFFERS, MISSING, FOREIGN = "answer-differs", "answer-missing", "foreign-restore"
 
 BY_CHANCE = 4
 """So many tokens a prompt may share by chance with what other traces left, where they are kept apart by their texts alone."""
+
+EVEN, EVEN_MOST = log(0.5), 0.5
+"""The logprob of one of two tokens that share everything, and the most by which rounding is believed to lift it."""
+
+BEYOND = 1e9
+"""The floor where right answers are not the same tokens: further than logprobs can be apart, and still a number in a file."""
 
 Kind = Literal["", "logprob", "number", "token", "length", "near-tie"]
 
@@ -46,8 +52,9 @@ class Comparison(NamedTuple):
 def compare(answer: Answer, cold: Cold) -> Comparison:
     """Compare an answer, from the cold one's `start` on, with the cold one."""
     said, right = answer.tokens[cold.start :], cold.tokens
-    probable = answer.logprobs[cold.start :] and cold.logprobs
-    largest = 0.0
+    probable, largest = bool(answer.logprobs and cold.logprobs), 0.0
+    if said and right and bool(answer.logprobs) != bool(cold.logprobs):
+        return Comparison("number", cold.start, largest, 0)
     for index in range(max(len(said), len(right))):
         at = cold.start + index
         if index >= min(len(said), len(right)):
@@ -57,11 +64,16 @@ def compare(answer: Answer, cold: Cold) -> Comparison:
             return Comparison("number", at, largest, index + 1)
         largest = max(largest, off)
         if said[index] != right[index]:
-            tie = probable and off <= cold.tolerance
+            tie = probable and off <= cold.tolerance and _even(answer.logprobs[at], cold.tolerance)
             return Comparison("near-tie" if tie else "token", at, largest, index + 1)
         if off > cold.tolerance:
             return Comparison("logprob", at, largest, index + 1)
     return Comparison("", cold.start + len(said), largest, len(said))
+
+
+def _even(logprob: float | None, tolerance: float) -> bool:
+    """Whether another token can be as likely as one of this logprob: the two together have no more than all."""
+    return logprob is not None and logprob <= EVEN + min(tolerance, EVEN_MOST)
 
 
 def _apart(said: float | None, right: float | None) -> float:
@@ -88,6 +100,9 @@ class AnswersAgree(Checker):
         self._excused: set[str] = set()
         """Requests that are given up alone as well: the pool has no room for them."""
         self._gives_up = False
+        self._under_way: set[str] = set()
+        self._crowded: set[str] = set()
+        """Requests beside which another one was under way."""
         self._by_chance = 0
         self._prompts = self._restored = 0
         """Tokens of prompts that were answered, and those of them that were restored."""
@@ -99,16 +114,30 @@ class AnswersAgree(Checker):
         return own if header.height == "answers" else "the engine tells its pages, by which it is judged"
 
     def handlers(self) -> dict[type, Handler]:
-        return {Submitted: self.on_submit, Answer: self.on_answer, Cold: self.on_cold, Finished: self.on_finish}
+        return {
+            Submitted: self.on_submit,
+            Answer: self.on_answer,
+            Aborted: self.on_abort,
+            Cold: self.on_cold,
+            Finished: self.on_finish,
+        }
 
     def on_submit(self, ledger: Ledger, event: Submitted) -> Found:
-        """Remember who asked what."""
+        """Remember who asked what, and beside whom."""
         self._requests[event.r] = event
+        self._crowded |= {event.r, *self._under_way} if self._under_way else set()
+        self._under_way.add(event.r)
+        return None
+
+    def on_abort(self, ledger: Ledger, event: Aborted) -> Found:
+        """Remember who is not under way any more."""
+        self._under_way.discard(event.r)
         return None
 
     def on_answer(self, ledger: Ledger, event: Answer) -> Found:
         """Judge how much was restored."""
         self._answers[event.r] = event
+        self._under_way.discard(event.r)
         self._prompts += len(self._requests[event.r].tokens)
         self._restored += max(event.restored, 0)
         reach, whose = self._reach(event.r)
@@ -119,6 +148,8 @@ class AnswersAgree(Checker):
     def on_cold(self, ledger: Ledger, event: Cold) -> Found:
         """Compare the answer with the cold one. Raises Blind if rounding alone could hide what is looked for."""
         if not event.tolerance <= event.ceiling:
+            if event.floor >= BEYOND:
+                raise Blind("without its cache the engine answers the same prompt with other tokens, so nothing is judged")
             raise Blind(
                 f"right {event.dtype} logprobs of this model differ by {event.floor:.1e}; the tolerance {event.tolerance:.1e} "
                 f"would exceed its ceiling {event.ceiling:.1e}, so nothing is judged; use a wider dtype"
@@ -129,7 +160,7 @@ class AnswersAgree(Checker):
             return None
         compared = compare(answer, event)
         restored = answer.restored > 0 and event.restored == 0
-        self.opportunities += restored and event.start == 0
+        self.opportunities += restored and event.start == 0 and compared.rows > 0
         self.acceptable += compared.kind == "near-tie"
         wrong = compared.kind not in ("", "near-tie")
         self.measured = merge_measured([*self.measured, _measured(event, compared, restored, wrong)])
@@ -143,7 +174,8 @@ class AnswersAgree(Checker):
         answer = self._answers.get(event.r)
         if answer is None:
             return [self._missing(event.r, "none comes")]
-        if answer.ended == "refused" and not self._gives_up and event.r not in self._excused:
+        for_room = self._gives_up and event.r in self._crowded
+        if answer.ended == "refused" and not for_room and event.r not in self._excused:
             return [self._missing(event.r, "the engine gives it up, which it answers alone in a pool of that size")]
         if answer.ended == "cancelled":
             return [self._missing(event.r, f"the engine cancels it after {count(len(answer.tokens), 'token')}")]

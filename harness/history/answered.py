@@ -106,6 +106,10 @@ class AnswerSense:
         if len(event.tokens) > self._generate[event.r]:
             asked = f"{event.r!r} was to generate {self._generate[event.r]}"
             raise Nonsense(f"{len(event.tokens)} tokens - at `$.tokens`; {asked}")
+        if event.ended == "length" and len(event.tokens) < self._generate[event.r]:
+            asked = f"{event.r!r} was to generate {self._generate[event.r]}; say `stop` if it ended before"
+            raise Nonsense(f"'length' after {len(event.tokens)} tokens - at `$.ended`; {asked}")
+        check_tokens(event.tokens)
         _check_logprobs(event)
         if event.restored > self._prompts[event.r]:
             raise Nonsense(f"{event.restored} - at `$.restored`; the prompt has {self._prompts[event.r]} tokens")
@@ -121,6 +125,7 @@ class AnswerSense:
             raise Nonsense(f"{event.r!r} has no answer yet - at `$.r`; what it is compared with comes behind it")
         if not 0 <= event.start <= self._answered[event.r]:
             raise Nonsense(f"{event.start} - at `$.start`; the answer has {self._answered[event.r]} tokens")
+        check_tokens(event.tokens)
         _check_logprobs(event)
         for field in ("floor", "tolerance", "ceiling"):
             at_least_nothing(getattr(event, field), field)

@@ -16,7 +16,7 @@ STEPS_MAX, DRAFTS_MAX = 1024, 64
 """The most `progress_steps` and `drafts` that a header may declare; beyond them nothing is left to be judged."""
 PAGES_FACTOR, PAGES_BESIDE = 64, 4096
 """A pool has at most so many times the pages that the trace gives, and so many beside them; what a trace fills is far less."""
-ALWAYS = ("safety-law", "ownership", "identity", "window-liveness", "content-floor")
+ALWAYS = ("safety-law", "ownership", "identity", "window-liveness", "content-floor", "answers")
 """Rules that no engine can declare not applicable: where they have nothing to judge, the harness sees that for itself."""
 OF_KEYS = ("commit-order", "reuse-floor", "replay-boundary-retained")
 """Rules that do not apply where there are no keys, and only there."""

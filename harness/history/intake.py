@@ -135,8 +135,11 @@ class AnswerIntake(Intake):
         return self._answers, None
 
     def note(self, event: Event) -> None:
-        """Take in what the harness itself writes down."""
-        self._answers.note(event)
+        """Take in what the harness itself writes down. Raises BadEvents if it cannot be followed, being made of an answer."""
+        try:
+            self._answers.note(event)
+        except Nonsense as problem:
+            raise BadEvents(f"engine {self._engine}, {_kind(event)} of its answers: {problem}; {_FORMAT}") from None
 
 
 def _place(events: list[Event], event: Event | None) -> int:

@@ -21,7 +21,7 @@ from harness.history.events import Aborted, Answer, Cold, Event, Finished, Submi
 from harness.history.intake import AnswerIntake, BadEvents
 from harness.run.execute import Applicable, Observer, Stopped, applied, described, drive, failed, let_go
 from harness.run.twins import Twin, TwinFailed, drop, refuses_alone, twin_of
-from harness.trace.format import Abort, Finish, Op, Step, Submit, Trace
+from harness.trace.format import Abort, Finish, Op, Submit, Trace
 from harness.trace.spelling import Spelling
 from harness.verdict.result import Result
 
@@ -104,8 +104,7 @@ class _Talk:
             self._asked[op.r] = _submitted(op)
             self._note(self._asked[op.r], index)
         over = isinstance(op, Finish | Abort) and op.r in self._answers
-        idle = isinstance(op, Step) and len(self._answers) == len(self._asked)
-        if not over and not idle:
+        if not over:
             answer = applied(self._engine, op, index, observer)
             if answer is None:
                 return False

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from harness._util.errors import UsageError
 from harness.checkers.answers import DIFFERS, AnswersAgree
 from harness.checkers.finding import Finding
+from harness.engines.failure import EngineFailure
 from harness.engines.kind import EngineKind
 from harness.engines.registry import EngineSpec
 from harness.run.answers import runs
 from harness.run.execute import attempt
-from harness.run.twins import twin_of
+from harness.run.twins import TwinFailed, drop, twin_of
 from harness.trace.avoided import (
     AVOIDABLE,
     BATCH,
@@ -75,13 +76,21 @@ def _tells(name: str, kind: EngineKind) -> bool:
 
 
 def _blame_decoding(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
-    """Make decoding the cause of what takes prompts behind answers, if uncached it moves logprobs beyond the tolerance."""
+    """Make decoding the cause of what takes prompts behind answers, if uncached it moves logprobs beyond the tolerance.
+
+    An engine that fails when it is asked for that has not excused itself: the findings stay what they are.
+    """
     differing = [finding for finding in findings if finding.anomaly == DIFFERS]
-    if differing:
-        twin = twin_of(spec, trace.header)
-        if twin.decoded > twin.floor.tolerance:
-            for finding in differing:
-                finding.cause = DECODING
+    if not differing:
+        return
+    twin = twin_of(spec, trace.header)
+    try:
+        moved = twin.decoded > twin.floor.tolerance
+    except (EngineFailure, TwinFailed, UsageError):
+        drop(twin)
+        return
+    for finding in differing if moved else ():
+        finding.cause = DECODING
 
 
 def _blame_the_batch(trace: Trace, spec: EngineSpec, bare: EngineSpec, findings: Sequence[Finding]) -> None:

@@ -254,6 +254,10 @@ class Runner:
         """Return why nothing more is run; empty if something is."""
         if self.fail_fast and self._report.outcome == "fail":
             return "the run stopped at its first failure"
+        return self._hangs()
+
+    def _hangs(self) -> str:
+        """Return that the engine hung too often to go on, whatever a list excuses; empty if it did not."""
         hung = sum(failure.finding.anomaly == "hung" for failure in self._report.failures)
         return f"the engine hung in {hung} traces, and each takes its deadline" if hung >= HUNG_MAX else ""
 
@@ -367,7 +371,7 @@ class Runner:
         ran = {suite.name for suite in report.suites if suite.traces}
         if self.chosen_suites:
             report.vacuous += [f"suite {suite.name} was asked for and was not run" for suite in suites if suite.name not in ran]
-        if not self.fail_fast and (why := self._over()):
+        if why := self._hangs():
             report.vacuous.append(why)
         report.vacuous += report.activity.shortfalls(self.engine.tier)
         report.take_in(self.expected)

@@ -12,19 +12,19 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from math import inf
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from harness._util.errors import UsageError
-from harness.checkers.answers import compare
+from harness.checkers.answers import BEYOND, compare
 from harness.engines.failure import EngineFailure
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
-from harness.history.events import Answer, Cold, Finished, Header, Submitted
-from harness.history.intake import AnswerIntake, taken_in
+from harness.history.events import Answer, Cold, Finished, Header, Resumed, Submitted
+from harness.history.intake import AnswerIntake, BadEvents, taken_in
 from harness.trace.avoided import CHUNK, ROOMY
 from harness.trace.format import Finish, Submit, TraceHeader
 from harness.trace.scenarios.shape import Shape
@@ -71,6 +71,7 @@ class Twin:
         options = {name: value for name, value in header.options.items() if name != CHUNK}
         asked = msgspec.structs.replace(header, name="twin", pages=ROOMY, options=options, needs=[])
         self._shape = Shape(header.layout, options, "answers")
+        self._spec = spec
         self._engine: Engine = spec.open(asked)
         self._header: Header = taken_in(self._engine.describe(), asked)
         self._intake = AnswerIntake(self._header)
@@ -159,8 +160,15 @@ class Twin:
 
     def _take(self, op: Submit | Finish, answers: dict[str, Answer]) -> None:
         for event in self._intake.take(self._engine.apply(op), op, self._asked):
-            assert isinstance(event, Answer)
-            answers[event.r] = event
+            assert isinstance(event, Answer | Resumed)
+            kept = event.restored if isinstance(event, Answer) else event.at
+            if kept > 0:
+                raise self._unfit(f"{event.r} goes on from {kept} tokens that are kept; it must compute every prompt whole")
+            if isinstance(event, Answer):
+                answers[event.r] = event
+
+    def _unfit(self, why: str) -> BadEvents:
+        return BadEvents(f"engine {self._header.engine}, asked without its cache ({self._spec.text}): {why}")
 
     # --- the floor ------------------------------------------------------------------------------------------------------------
 
@@ -188,11 +196,19 @@ class Twin:
         texts = self._texts("floor", 1, unit - 1, unit, unit + 1, 2 * unit + unit // 2)
         questions = [_Question(tokens, GENERATED) for tokens in texts]
         alone = [self._together([question])[0] for question in questions]
+        self._check_that_prompts_matter(alone)
         runs = [[self._together([question])[0] for question in questions]]
         for company in COMPANIES:
             others = [_Question([*tokens, *tokens[:3]], GENERATED) for tokens in (texts * company)[:company]]
             runs.append([self._together([question, *others])[0] for question in questions])
         return max(_apart(first, other) for run in runs for first, other in zip(alone, run, strict=True))
+
+    def _check_that_prompts_matter(self, answers: Sequence[Answer]) -> None:
+        """Raise BadEvents if different prompts are answered alike: such answers show nothing of what was read."""
+        if len({(*answer.tokens, *filter(_is_number, answer.logprobs)) for answer in answers}) == 1:
+            said = f"with {answers[0].tokens[:3]} …" if answers[0].tokens else "with no token"
+            why = f"it answers {len(answers)} different prompts alike, {said}; take a model whose answers depend on the prompt"
+            raise self._unfit(why)
 
 
 class _Question(NamedTuple):
@@ -208,10 +224,14 @@ class _Question(NamedTuple):
         return Submit(r=r, prompt="", adapter=adapter, media=media, generate=self.generate, tokens=self.tokens)
 
 
+def _is_number(logprob: float | None) -> bool:
+    return logprob is not None and isfinite(logprob)
+
+
 def _apart(one: Answer, other: Answer) -> float:
-    """Return the largest difference of two answers' logprobs; infinity where one has another token that is no near-tie."""
+    """Return the largest difference of two answers' logprobs; BEYOND where one has another token that is no near-tie."""
     parted = compare(other, Cold(r=one.r, tokens=one.tokens, logprobs=one.logprobs, tolerance=inf))
-    return parted.largest if parted.kind in ("", "near-tie") else inf
+    return min(parted.largest, BEYOND) if parted.kind in ("", "near-tie") else BEYOND
 
 
 _TWINS: dict[int, dict[tuple[Any, ...], Twin]] = {}

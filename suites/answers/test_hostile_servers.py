@@ -19,12 +19,13 @@ from harness.engines import retries
 from harness.engines.child.engine import Isolation
 from harness.engines.openai_server import engine as openai_engine
 from harness.engines.openai_server import request
+from harness.engines.openai_server.address import Address
 from harness.engines.registry import EngineSpec, parse
 from harness.run.runner import Runner
 from harness.run.suites import SUITES
 from harness.trace.answer_stories import write
 from harness.trace.configurations import Configuration
-from harness.trace.format import Height, Trace
+from harness.trace.format import Height, Submit, Trace
 from harness.verdict.summary import Report
 from suites.support.openai_double import BLOCK, Double
 
@@ -182,9 +183,8 @@ def test_a_server_that_fails_is_a_finding(fault: Fault, told: str) -> None:
 
 
 PASSING: dict[str, Fault] = {
-    "500, then well": sent(500, b""),
+    "503, then well": sent(503, b""),
     "429, come back at once": sent(429, b"", Retry_After="0"),
-    "breaks off before it answers": cut,
 }
 
 
@@ -193,6 +193,72 @@ def test_what_passes_is_waited_out(fault: Fault) -> None:
     """It is no false alarm that the second sending finds what the first one left."""
     with Double(meets=meets(fault, 8, 10)).serving() as double:
         assert run(spec_of(double)).exit_code == 0
+
+
+@pytest.mark.parametrize("fault", [sent(500, b""), cut], ids=["500", "breaks off before it answers"])
+def test_a_server_that_fails_over_a_request_once_has_failed(fault: Fault) -> None:
+    """It answers when it is asked again; but what falls over a cache hit, and is up again, is not well."""
+    with Double(meets=meets(fault, 8, 9)).serving() as double:
+        report = run(spec_of(double))
+    assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == ["died"]
+
+
+@pytest.mark.parametrize("number", range(1, ASKED_FIRST + 1))
+def test_a_server_that_is_busy_for_a_moment_is_asked_anew_what_it_must_prove(number: int) -> None:
+    """A question that was sent twice may find what it left itself, so it proves nothing."""
+    with Double(meets=meets(sent(503, b""), number - 1, number)).serving() as double:
+        assert run(spec_of(double), "single-tokens").exit_code == 0
+
+
+def test_a_server_that_is_always_busy_is_one_line() -> None:
+    """Every second question is turned away, before the first trace."""
+    turned = sent(429, b"", Retry_After="0")
+    told = "turned questions away in each of 3 attempts; ask it when it is less busy"
+    busy = Double(meets=lambda handler, number: number % 2 > 0 and not turned(handler))
+    with busy.serving() as double, pytest.raises(UsageError, match=told):
+        run(spec_of(double))
+
+
+def test_who_was_asked_twice_may_find_what_the_first_sending_left() -> None:
+    """A cold request as well: a proxy may give up what the server computes to its end."""
+    address = Address("http://127.0.0.1:9")
+    for again in (True, False):
+        asked = Submit(r="a", prompt="", tokens=[1] * 9, generate=2)
+        sending = request.Request(address, asked, b"", lambda: None, model="toy", cold="salts")
+        sending.said.restored, sending.again = 8, again
+        if again:
+            assert sending.answer().restored == -1
+        else:
+            with pytest.raises(request.ServerFailed, match="restores 8 tokens of a prompt that was asked cold"):
+                sending.answer()
+
+
+def without_zero(part: dict[str, Any], number: int) -> dict[str, Any]:
+    """Leave a count of 0 out, as servers do that write what they have."""
+    usage = part.get("usage") or {}
+    if not usage.get("prompt_tokens_details", {}).get("cached_tokens"):
+        usage.pop("prompt_tokens_details", None)
+    return part
+
+
+def test_a_count_of_nothing_may_be_left_out() -> None:
+    """The server counts where there is something to count, so where it does not there is nothing."""
+    with Double(said=without_zero).serving() as double:
+        report = run(spec_of(double))
+    assert report.exit_code == 0 and report.suites[0].activity.hits > 0
+
+
+def test_a_server_that_cuts_prompts_is_one_line() -> None:
+    """It answers both times to the same part of the prompt, so they agree."""
+
+    def cut_off(part: dict[str, Any], number: int) -> dict[str, Any]:
+        if number > ASKED_FIRST and part.get("usage"):
+            part["usage"]["prompt_tokens"] = min(part["usage"]["prompt_tokens"], 2 * BLOCK)
+        return part
+
+    with Double(said=cut_off).serving() as double:
+        report = run(spec_of(double))
+    assert report.exit_code == 4 and "counts 16 tokens of a prompt of " in report.bad_events[0]
 
 
 def half_a_letter(part: dict[str, Any], number: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -12,20 +13,26 @@ from msgspec.structs import replace as changed
 
 from harness._util import data
 from harness._util.errors import UsageError
+from harness.checkers.answers import compare
 from harness.cli import invoke
 from harness.engines.child import engine as child_engine
 from harness.engines.child.engine import Isolation
+from harness.engines.failure import EngineFailure
 from harness.engines.registry import EngineSpec, parse
 from harness.engines.sample import engine as sample
+from harness.engines.sample.server_faults import FAULTS
 from harness.history import validate
-from harness.history.events import Answer, Event, Header
+from harness.history.declared import check_declared
+from harness.history.events import Answer, Cold, Event, Header
 from harness.history.intake import BadEvents
+from harness.history.nonsense import Nonsense
 from harness.run.answers import runs
 from harness.run.runner import Runner
 from harness.run.suites import SUITES
 from harness.trace import format as traces
 from harness.trace.answer_stories import STORIES, write
-from harness.trace.format import Finish, Op
+from harness.trace.format import Finish, Op, Step
+from harness.verdict.expected import Entry, Expectations
 from suites.support.foreign_engine import mortal  # noqa: F401
 
 CONFIGURATION = sample.configurations()[0]
@@ -62,8 +69,12 @@ def raises(answer: Answer) -> Answer:
 
 WRONG: dict[str, tuple[Say, str]] = {
     "another token": (lambda a: changed(a, tokens=[(a.tokens[0] + 1) % 89, *a.tokens[1:]], logprobs=[]), "answer-differs"),
-    "no tokens": (lambda a: changed(a, tokens=[], logprobs=[]), "answer-differs"),
-    "a token less": (lambda a: changed(a, tokens=a.tokens[:-1], logprobs=a.logprobs[:-1]), "answer-differs"),
+    "no tokens": (lambda a: changed(a, tokens=[], logprobs=[], ended="stop"), "answer-differs"),
+    "a token less": (
+        lambda a: changed(a, tokens=a.tokens[:-1], logprobs=a.logprobs[:-1], ended="stop"),
+        "answer-differs",
+    ),
+    "no numbers after a hit": (lambda a: changed(a, logprobs=[]) if a.restored > 0 else a, "answer-differs"),
     "no number": (lambda a: changed(a, logprobs=[math.nan, *a.logprobs[1:]]), "answer-differs"),
     "infinity": (lambda a: changed(a, logprobs=[-math.inf, *a.logprobs[1:]]), "answer-differs"),
     "a missing number": (lambda a: changed(a, logprobs=[None, *a.logprobs[1:]]), "answer-differs"),
@@ -81,6 +92,11 @@ UNREADABLE: dict[str, tuple[Say, str]] = {
     "tokens without end": (lambda a: changed(a, tokens=[1] * 1000, logprobs=[]), "1000 tokens - at `$.tokens`"),
     "more restored than there is": (lambda a: changed(a, restored=10**6), "1000000 - at `$.restored`"),
     "restored below nothing": (lambda a: changed(a, restored=-7), "at `$.restored`"),
+    "a token below nothing": (lambda a: changed(a, tokens=[-1, *a.tokens[1:]]), "a token id outside 0 to"),
+    "fewer tokens, and no end": (
+        lambda a: changed(a, tokens=a.tokens[:1], logprobs=a.logprobs[:1]),
+        "'length' after 1 tokens - at `$.ended`",
+    ),
 }
 
 
@@ -107,12 +123,115 @@ def test_an_exception_is_a_death_and_the_run_goes_on() -> None:
     assert report.suites[0].traces == len([one for one in report.failures if not one.engine]) == len(STORIES)
 
 
-def test_a_twin_that_restores_proves_nothing() -> None:
-    """An answer beside a twin that restored is compared, and is no evidence of a cold one: nothing was checked."""
+def test_a_twin_that_restores_is_one_line() -> None:
+    """An engine that does not heed that its cache is to be off would be compared with its own mistakes."""
     kind = replace(sample.ENGINE, cold={"caching": "on"}, controls={})
     report = Runner(EngineSpec(kind, {}, "sample"), [CONFIGURATION]).run(OF_ANSWERS[:1])
-    tally = next(tally for tally in report.tallies() if tally.checker == "answers")
-    assert report.exit_code in (0, 5) and tally.opportunities < report.suites[0].activity.hits
+    assert report.exit_code == 4 and "goes on from 8 tokens that are kept; it must compute every prompt whole" in str(
+        report.bad_events
+    )
+
+
+class Twinned(Liar):
+    """What its twin answers goes through `say` as well."""
+
+    def __init__(self, header: Any, options: Any, say: Say) -> None:
+        super().__init__(header, options, say)
+        self.say = say
+
+
+NAMES = (f"twinned-{number}" for number in count())
+"""A twin is kept by the name of its engine, so each of these has its own."""
+
+
+def twinned(say: Say) -> EngineSpec:
+    name = next(NAMES)
+    return EngineSpec(replace(sample.ENGINE, name=name, open=lambda header, options: Twinned(header, options, say)), {}, name)
+
+
+ALIKE: dict[str, Say] = {
+    "one answer for all": lambda a: changed(a, tokens=[7] * len(a.tokens), logprobs=[-0.5] * len(a.tokens)),
+    "no number, and one token": lambda a: changed(a, tokens=[0] * len(a.tokens), logprobs=[math.nan] * len(a.tokens)),
+    "no token": lambda a: changed(a, tokens=[], logprobs=[], ended="stop"),
+}
+
+
+@pytest.mark.parametrize("say", ALIKE.values(), ids=ALIKE.keys())
+def test_an_engine_that_answers_every_prompt_alike_is_one_line(say: Say) -> None:
+    """Such answers agree whatever was read, so nothing is shown."""
+    report = Runner(twinned(say), [CONFIGURATION]).run(OF_ANSWERS[:1])
+    assert report.exit_code == 4 and "answers 5 different prompts alike" in report.bad_events[0]
+
+
+def test_tokens_that_share_everything_are_no_tie() -> None:
+    """Two tokens cannot both have more than half: equal logprobs of 0 do not make them as likely as each other."""
+    certain = twinned(lambda a: changed(a, logprobs=[0.0] * len(a.tokens)))
+    assert Runner(certain, [CONFIGURATION]).run(OF_ANSWERS[:1]).exit_code == 0
+
+    class Early(Twinned):
+        def __init__(self, header: Any, options: Any, say: Say) -> None:
+            super().__init__(header, options, say)
+            if options.get("caching") != "off":
+                FAULTS["snapshot-one-token-early"].plant(self.engine)
+
+    say = certain.kind.open(TRACE.header, {}).say
+    early = replace(certain.kind, name=next(NAMES), open=lambda header, options: Early(header, options, say))
+    report = Runner(EngineSpec(early, {}, early.name), [CONFIGURATION], fail_fast=True).run(OF_ANSWERS[:1])
+    assert report.exit_code == 1 and report.failures[0].finding.anomaly == "answer-differs"
+
+
+@pytest.mark.parametrize(("logprob", "kind"), [(-0.7, "near-tie"), (math.log(0.5) + 1e-4, "near-tie"), (-0.6, "token")])
+def test_two_tokens_as_likely_as_each_other_have_half_at_most(logprob: float, kind: str) -> None:
+    said, right = Answer(r="a", tokens=[1], logprobs=[logprob]), Cold(r="a", tokens=[2], logprobs=[logprob], tolerance=2e-4)
+    assert compare(said, right).kind == kind
+
+
+def test_whoever_is_given_up_with_nobody_else_there_is_missing() -> None:
+    """`gives_up` says that requests end for want of room beside others."""
+    spec = liar(lambda a: changed(a, tokens=[], logprobs=[], ended="refused") if a.restored else a)
+
+    def opened(header: Any, options: Any) -> Any:
+        engine = spec.kind.open(header, options)
+        told = engine.describe()
+        engine.describe = lambda: changed(told, rules=changed(told.rules, gives_up=True))
+        return engine
+
+    report = Runner(replace(spec, kind=replace(spec.kind, open=opened)), [CONFIGURATION], fail_fast=True).run(OF_ANSWERS[:1])
+    assert report.exit_code == 1 and report.failures[0].finding.anomaly == "answer-missing"
+
+
+def test_an_engine_cannot_declare_that_its_answers_are_not_judged() -> None:
+    header = sample.SampleEngine(TRACE.header, {}).describe()
+    with pytest.raises(Nonsense, match="it applies to every cache"):
+        check_declared(changed(header, not_applicable={"answers": "they are good"}))
+
+
+def test_the_engine_makes_steps_with_nothing_to_do() -> None:
+    """As the story `idle` has it: what it does then to its cache is seen."""
+    steps = list[int]()
+
+    class Counted(Liar):
+        def apply(self, op: Op) -> list[Event]:
+            steps.append(isinstance(op, Step))
+            return super().apply(op)
+
+    kind = replace(sample.ENGINE, open=lambda header, options: Counted(header, options, lambda a: a))
+    idle = write(CONFIGURATION.shape("answers"), "idle", 0)
+    assert runs(idle, EngineSpec(kind, {}, "sample")).findings == []
+    assert sum(steps) == sum(isinstance(op, Step) for op in idle.ops) > 3
+
+
+def test_an_engine_that_hangs_as_expected_was_not_checked_to_the_end() -> None:
+    """After three hangs a run ends, with `--fail-fast` too, which stops at what is not expected alone."""
+    spec = liar(hangs)
+    known = Expectations([Entry(pattern="*", anomaly="hung", reason="known")])
+    for fail_fast in (False, True):
+        report = Runner(spec, [CONFIGURATION], expected=known, fail_fast=fail_fast).run(OF_ANSWERS[:1])
+        assert report.exit_code == 5 and any("the engine hung in 3 traces" in line for line in report.vacuous)
+
+
+def hangs(answer: Answer) -> Answer:
+    raise EngineFailure("hung", "does not answer")
 
 
 def test_an_engine_that_does_not_say_what_it_restored_has_checked_nothing() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
 from typing import Any, Literal
@@ -35,15 +36,19 @@ CONTEXT = 4
 SAYS = "(`usage.prompt_tokens_details.cached_tokens`; vLLM's does with --enable-prompt-tokens-details)"
 """Where a server says how many tokens it restored."""
 
+PROOFS = 3
+"""So often the questions are asked anew, with other prompts, if one of them had to be sent twice."""
+
 Way = Literal["another server", "salts", "cache_prompt"]
 
 
 @dataclass(frozen=True)
 class Manner:
-    """How a server is asked: how without its cache, and whether it keeps salts apart."""
+    """How a server is asked: how without its cache, whether it keeps salts apart, and whether it leaves a count of 0 out."""
 
     way: Way
     salted: bool
+    zero_unsaid: bool = False
 
     def fields(self, salt: str, *, caching: bool) -> dict[str, Any]:
         """Return what a request has beside its prompt; without the cache the salt must be one that nobody used."""
@@ -71,9 +76,7 @@ class Asker:
         """
         submit, over = Submit(r="a first question", prompt="", tokens=prompt, generate=TOKENS), Event()
         content = body(self.model, submit, stream=self.stream, **fields)
-        request = Request(
-            self.address, submit.r, content, TOKENS, lambda: over.set() if request.over else None, model=self.model
-        )
+        request = Request(self.address, submit, content, lambda: over.set() if request.over else None, model=self.model)
         request.send()
         try:
             if not over.wait(ASKED_S):
@@ -84,14 +87,13 @@ class Asker:
         finally:
             request.leave()
         self._check(request, answer, prompt)
+        if request.again:
+            raise _AskedAgain
         return answer.restored
 
     def _check(self, request: Request, answer: Answer, prompt: list[int]) -> None:
-        said = request.said
         if request.refusal:
             raise self.refused(f"the server takes no prompt of {len(prompt)} token ids: {request.refusal}")
-        if said.prompt_tokens not in (0, len(prompt)):
-            raise self.refused(f"the server counts {said.prompt_tokens} tokens of a prompt of {len(prompt)} ids: it adds some")
         if answer.restored > len(prompt):
             raise self.refused(f"the server says that it restored {answer.restored} tokens of a prompt of {len(prompt)}")
 
@@ -100,18 +102,29 @@ class Asker:
         return UsageError(f"--engine {NAME}: {self.address.told(why)}")
 
 
+class _AskedAgain(Exception):
+    """A question was sent twice, since the server turned it away: what it restores may be of the first sending."""
+
+
 def prove(warm: Asker, cold: Asker | None, block: int) -> Manner:
     """Ask until it is proven how a server is asked without its cache. Raises UsageError if it is not."""
-    prompt, salt = _cached(warm, block)
+    for _ in range(PROOFS):
+        with suppress(_AskedAgain):
+            return _proven(warm, cold, block)
+    raise warm.refused(f"the server turned questions away in each of {PROOFS} attempts; ask it when it is less busy")
+
+
+def _proven(warm: Asker, cold: Asker | None, block: int) -> Manner:
+    prompt, salt, zero_unsaid = _cached(warm, block)
     salted = warm.restored(prompt, cache_salt=new_salt()) <= 0 < warm.restored(prompt, cache_salt=salt)
     if cold is not None:
         for _ in range(2):
             _without_cache(cold, cold.restored(prompt))
-        return Manner("another server", salted)
+        return Manner("another server", salted, zero_unsaid)
     if salted:
-        return Manner("salts", salted)
+        return Manner("salts", salted, zero_unsaid)
     if warm.restored(prompt, cache_prompt=False) <= 0 < warm.restored(prompt):
-        return Manner("cache_prompt", salted)
+        return Manner("cache_prompt", salted, zero_unsaid)
     raise warm.refused(
         "the server cannot be asked without its cache, so no answer can be called cold: it heeds neither a new `cache_salt` "
         "nor `cache_prompt` false; start a second server of the same model without prefix caching, cold_url=URL"
@@ -126,15 +139,15 @@ def _without_cache(cold: Asker, restored: int) -> None:
         raise cold.refused(f"cold_url: that server does not say how many tokens it restored, so it may cache as well {SAYS}")
 
 
-def _cached(warm: Asker, block: int) -> tuple[list[int], str]:
-    """Return a prompt of which tokens are restored, and the salt that it was asked with."""
+def _cached(warm: Asker, block: int) -> tuple[list[int], str, bool]:
+    """Return a prompt of which tokens are restored, the salt that it was asked with, and whether a count of 0 is left out."""
     warm.restored(warm.prompt(CONTEXT * block))
-    prompt, salt, restored = _asked_twice(warm, LENGTHS[0] * block + 1)
+    prompt, salt, first, restored = _asked_twice(warm, LENGTHS[0] * block + 1)
     if restored > 0:
-        return prompt, salt
+        return prompt, salt, first < 0
     for blocks in LENGTHS[1:]:
         try:
-            longer, _, more = _asked_twice(warm, blocks * block + 1)
+            longer, _, _, more = _asked_twice(warm, blocks * block + 1)
         except UsageError:  # longer than its context
             break
         if more > 0:
@@ -147,13 +160,13 @@ def _cached(warm: Asker, block: int) -> tuple[list[int], str]:
     raise warm.refused(f"the server restores nothing of {len(prompt)} tokens that it just computed; is caching on?")
 
 
-def _asked_twice(warm: Asker, length: int) -> tuple[list[int], str, int]:
-    """Ask a prompt twice; return it, its salt, and how many tokens were restored the second time."""
+def _asked_twice(warm: Asker, length: int) -> tuple[list[int], str, int, int]:
+    """Ask a prompt twice; return it, its salt, and how many tokens were restored each time."""
     prompt, salt = warm.prompt(length), new_salt()
     first, second = (warm.restored(prompt, cache_salt=salt) for _ in range(2))
     if first > 0:
         raise warm.refused(f"the server says that it restored {first} tokens of a prompt that nobody asked before")
-    return prompt, salt, second
+    return prompt, salt, first, second
 
 
 def new_salt() -> str:

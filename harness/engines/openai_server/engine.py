@@ -81,4 +81,5 @@ class OpenAiServer(HeardEngine[Request | NotSent]):
         fields = self._manner.fields(salt, caching=self._caching) if self._manner else {}
         content = body(self._known.model, op, stream=self._stream, **fields)
         cold = "" if self._caching else self._known.manner.way
-        return Request(self._address, op.r, content, op.generate, self.heard, model=self._known.model, cold=cold)
+        unsaid = 0 if self._known.manner.zero_unsaid else -1
+        return Request(self._address, op, content, self.heard, model=self._known.model, cold=cold, unsaid=unsaid)

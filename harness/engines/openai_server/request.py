@@ -1,7 +1,8 @@
 """One request to a server: its answer is read as it comes, in a thread of its own.
 
-Until an answer begins, what may pass is waited out (`harness.engines.retries`). A request that was sent twice may find what its
-first sending left, so of its restored tokens nothing is said. A redirection is not followed: the key would go with it.
+A server that has no time, or is not there, is waited for (`harness.engines.retries`); one that fails over a request, or breaks
+the connection once it has it, has failed. A request that was sent twice may find what its first sending left, so of its
+restored tokens nothing is said. A redirection is not followed: the key would go with it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from harness.engines.retries import wait_s
 from harness.engines.server_words import said
 from harness.history.events import Answer, Ended
 from harness.history.intake import BadEvents
+from harness.trace.format import Submit
 
 ANSWER_MAX = 8 << 20
 """Bytes that an answer may have."""
@@ -55,19 +57,30 @@ class Request:
     """A request for a completion; `heard` is called, in another thread, for each part of the answer and at its end.
 
     `model` is who must answer, if the server says who it is. `cold`: how nothing is to be restored; empty if something may be.
+    `unsaid` is the number of restored tokens where the server counts the prompt's tokens and no restored ones.
     """
 
     def __init__(
-        self, address: Address, r: str, body: bytes, generate: int, heard: Callable[[], None], *, model: str, cold: str = ""
+        self,
+        address: Address,
+        asked: Submit,
+        body: bytes,
+        heard: Callable[[], None],
+        *,
+        model: str,
+        cold: str = "",
+        unsaid: int = -1,
     ) -> None:
-        self._model, self._cold = model, cold
+        self._model, self._cold, self._unsaid = model, cold, unsaid
+        r, self._prompt, generate = asked.r, len(asked.tokens), asked.generate
         self.r, self.over, self.said = r, False, Said()
         self._address, self._body, self._generate, self._heard = address, body, generate, heard
         self._sent, self._gone = Event(), Event()
         self._connection = address.connection()
         self._failed: Exception | None = None
         self._refused = ""
-        self._again = False
+        self.again = False
+        """Whether it was sent more than once."""
         self._thread = Thread(target=self._listen, daemon=True)
 
     def send(self) -> None:
@@ -90,12 +103,16 @@ class Request:
         said = self.said
         if said.model not in ("", self._model):
             raise BadEvents(self._told(f"answers as {said.model[:80]}, and {self._model} was asked"))
-        if self._cold and said.restored > 0:
+        if said.prompt_tokens not in (0, self._prompt):
+            counted = f"counts {said.prompt_tokens} tokens of a prompt of {self._prompt} ids: it adds some, or leaves some out"
+            raise BadEvents(self._told(counted))
+        if self._cold and said.restored > 0 and not self.again:
             raise ServerFailed(self._told(f"restores {said.restored} tokens of a prompt that was asked cold (by {self._cold})"))
         ended: Ended = "cancelled" if cancelled else "refused" if self._refused else "length"
         if ended == "length" and len(said.tokens) < self._generate:
             ended = "stop"
-        restored = -1 if self._again else said.restored
+        counts = self._unsaid if said.restored < 0 < said.prompt_tokens else said.restored
+        restored = -1 if self.again else counts
         return Answer(r=self.r, tokens=said.tokens[:], logprobs=said.logprobs[:], restored=restored, ended=ended)
 
     @property
@@ -130,13 +147,17 @@ class Request:
             if status in REFUSED:
                 self._refused = words
                 return
-            wait = wait_s(attempt, status, later)
+            wait = None if self._fell_over(status) else wait_s(attempt, status, later)
             if wait is None or waited + wait > PATIENCE_S:
                 raise self._failure(status, words)
-            waited, self._again = waited + wait, True
+            waited, self.again = waited + wait, True
             if self._gone.wait(wait):
                 return
             self._connection = self._address.connection()
+
+    def _fell_over(self, status: int) -> bool:
+        """Whether the server failed over the request, which it has: a cache that it fails on is not to be asked again."""
+        return status == http.client.INTERNAL_SERVER_ERROR or (not status and self._sent.is_set())
 
     def _attempt(self) -> tuple[int, str, str]:
         """Send it once; return the status, the server's words and when it says to come back. An answer has been read."""

@@ -63,6 +63,8 @@ class ConnectedScheduler(RealScheduler):
         self._pauses = source.part("v1.core.sched.interface", "PauseState")
         self._leaving: dict[str, Any] = {}
         """Who was aborted while something is loaded for it, where the connector does not survive that."""
+        self._forgot = False
+        """Whether the connector has forgotten what it has since a step was scheduled last."""
         self._group_of: dict[int, int] = {}
         """For which of the device's groups a page of the connector's memory is filled."""
         connector.attach(self.held.pool, self._copies)
@@ -71,6 +73,7 @@ class ConnectedScheduler(RealScheduler):
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
         """Have vLLM schedule a step, then have the worker begin, and perhaps end, what its connector is told to copy."""
+        self._forgot = False
         self._copies.begin_step(step.fail if self.sync_failures else ())
         with self._paused("PAUSED_ALL" if self._copies.under_way else "PAUSED_NEW") if asked is not None else _running():
             scheduled = super().schedule(None, step)
@@ -144,8 +147,8 @@ class ConnectedScheduler(RealScheduler):
     def end(self, r: str, *, finished: bool) -> None:
         """Let a request go; what is loaded for it or stored of it keeps its blocks.
 
-        vLLM's scheduler stops a request that runs and of which all but the last token is computed. Any other is aborted: of
-        those that have stopped, connectors store what they have tokens for.
+        vLLM's scheduler stops a request that runs and has generated a token, of which all but the last token is computed. Any
+        other is aborted: of those that have stopped, connectors store what they have tokens for.
         """
         request = self.requests[r]
         if self.connector.patient and self._is_loading(request):
@@ -153,7 +156,8 @@ class ConnectedScheduler(RealScheduler):
             self.held.let_linger(self.requests, self.scheduler.requests)
             return
         runs = any(request is other for other in self.scheduler.running)
-        super().end(r, finished=finished and runs and request.num_computed_tokens >= request.num_tokens - 1)
+        least = max(request.num_tokens - 1, request.num_prompt_tokens)
+        super().end(r, finished=finished and runs and request.num_computed_tokens >= least)
         self.held.let_linger(self.requests, self.scheduler.requests)
         self._look("evict")
 
@@ -197,8 +201,18 @@ class ConnectedScheduler(RealScheduler):
         return done
 
     def _forget_memory(self, reason: UnpublishReason) -> bool:
-        """Have the connector forget; of several, one may do so and another not: then nothing was asked for that was done."""
-        done = bool(self._reset_connector_cache())
+        """Have the connector forget; of several, one may do so and another not: then nothing was asked for that was done.
+
+        Asked again before the next step, `OffloadingConnector` asserts that it has nothing to flush, though the first reset
+        left it that. vLLM tells its client that the reset failed, and serves on: it counts as refused.
+        """
+        try:
+            done = bool(self._reset_connector_cache())
+        except AssertionError:
+            if not self._forgot:
+                raise
+            done = False
+        self._forgot = self._forgot or done
         if self.connector.patient:
             done = done and not self.connector.books().keys
         self._look(reason if done else "evict")
