@@ -164,7 +164,7 @@ class CapturesKept(Checker):
     def _needed_room(self, ledger: Ledger, capture: Capture, event: Drop) -> Finding | None:
         if capture not in self._given_up:
             return None
-        pool = ledger.header.pools[event.pool]
+        pool = ledger.pools[event.pool]
         if ledger.records[event.pool].capacity > ledger.holdings.held[event.pool]:
             return _needless(ledger, capture, pool, event)
         captures = ledger.header.rules.captures

@@ -147,7 +147,7 @@ class ContentFloor(Checker):
             self._note_stripped(
                 key, held=wanted and event.reason != "retention" and record is not None and bool(record.holders)
             )
-            declared = ledger.header.pools[pool].eviction is not None
+            declared = ledger.pools[pool].eviction is not None
             if wanted and not declared and record is not None and not record.holders and not _thinned_out(ledger, key.group):
                 self._ended.append((key, record))
         return None
@@ -181,7 +181,7 @@ class ContentFloor(Checker):
 
     def on_take(self, ledger: Ledger, event: Take) -> Found:
         """Who is given a page may write over what lies there."""
-        if ledger.header.pools[event.pool].eviction is None:
+        if ledger.pools[event.pool].eviction is None:
             records = ledger.records[event.pool]
             self._given[event.pool] = self._given.get(event.pool, 0) + sum(not records[page].holders for page in event.pages)
         if not self._in_page:

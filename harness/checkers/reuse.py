@@ -10,7 +10,7 @@ from harness.checkers.lookup import Lookup
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.tier_floor import ANY_TIME, NO_TIME, longest_apart
 from harness.checkers.wording import count
-from harness.history.events import Aborted, Copy, Finished, Header, Hit, Preempted, StepBegin, Submitted
+from harness.history.events import Aborted, Copy, Drop, Finished, Header, Hit, Preempted, Run, StepBegin, Submitted
 from harness.ledger.ledger import Ledger
 
 
@@ -32,6 +32,8 @@ class ReuseFloor(Checker):
         """Prefixes that were computed at some time, and with each of them all that it begins with."""
         self._came: dict[str, int] = {}
         """Where a request is looked up in the tier once: in which operation it came, or lost its pages."""
+        self._dropped: set[str] = set()
+        """Who gave pages back since it was looked up last: what was found may be lost before it runs."""
         self._failed: set[str] = set()
         """Whose load failed since it was looked up last: it is not looked up in the tier then."""
 
@@ -44,23 +46,44 @@ class ReuseFloor(Checker):
             Hit: self.on_hit,
             StepBegin: self.on_step_begin,
             Copy: self.on_copy,
+            Drop: self.on_drop,
             Preempted: self.on_preempted,
             Aborted: self.on_end,
             Finished: self.on_end,
         }
 
     def on_step_begin(self, ledger: Ledger, event: StepBegin) -> Found:
-        """Note what had been computed of those who run."""
+        """Note what had been computed of those who run; who runs first since it was looked up begins where it was told."""
+        found: list[Finding] = []
         for run in event.runs:
             if run.start:
                 self._note(ledger, run.r, run.start)
-        return None
+            request = ledger.requests[run.r]
+            told = request.hit if request.ran_steps == 0 else None
+            if told is not None and (told.step == event.step or run.r not in self._dropped):
+                found += self._computed_again(ledger, told, run)
+        return found
+
+    def _computed_again(self, ledger: Ledger, hit: Hit, run: Run) -> list[Finding]:
+        """Judge a first run that begins in front of what its look-up found on the device; what a tier has may fail to load."""
+        if hit.tier != "local" or run.start + ledger.header.rules.reuse_distance >= hit.resume:
+            return []
+        sentence = (
+            f"Let {run.r} resume at {hit.resume}, as its look-up in step {hit.step} says. However its first run begins at "
+            f"{run.start} and computes {count(hit.resume - run.start, 'token')} again: a contradiction."
+        )
+        return [Finding(anomaly="lost-hit", r=run.r, sentence=sentence, owed=hit.resume)]
 
     def on_come(self, ledger: Ledger, event: Submitted | Preempted) -> Found:
         """Note when a request came that is looked up in the tier once."""
         tier = ledger.header.rules.tier
         if tier is not None and tier.once:
             self._came[event.r] = ledger.holdings.operation
+        return None
+
+    def on_drop(self, ledger: Ledger, event: Drop) -> Found:
+        """Note who gave pages back."""
+        self._dropped.add(event.holder)
         return None
 
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
@@ -79,6 +102,7 @@ class ReuseFloor(Checker):
         if not isinstance(event, Preempted):
             self._came.pop(event.r, None)
             self._failed.discard(event.r)
+            self._dropped.discard(event.r)
         self._note(ledger, event.r, ledger.requests[event.r].computed)
         return None
 
@@ -109,10 +133,15 @@ class ReuseFloor(Checker):
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Compare where the request resumes with the longest common prefix."""
+        begun = ledger.open_steps.get(event.step)  # a look-up may be told behind the run
+        for run in begun.runs if begun is not None else ():
+            if run.r == event.r and (again := self._computed_again(ledger, event, run)):
+                return again
         floor, distance = Lookup(ledger, ledger.requests[event.r]).longest_common(), ledger.header.rules.reuse_distance
         short = event.resume + distance < floor
         acceptable = short and self._acceptable(ledger, event)
         self._failed.discard(event.r)
+        self._dropped.discard(event.r)
         self._count(ledger, event, event.resume if acceptable else floor)
         if event.resume < floor and not short:
             self.excused[f"reuse_distance {distance}"] += 1

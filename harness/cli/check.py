@@ -66,19 +66,19 @@ def check(
 
 
 def _check(file: Path, known: Expectations, folder: Path | None, *, listed: bool, quiet: bool, as_json: bool) -> int:
-    from harness.cli.judged_history import document, seldom_collected, verdict, with_list
-    from harness.history import validate
-    from harness.run import execute, store
+    from harness.cli.judged_history import cut_off, document, events_of, judged, verdict, with_list
+    from harness.run import store
     from harness.verdict.report import terminal
     from harness.verdict.report.counterexample import witness_of_history
 
     if folder:
         store.ready_folder(folder, "--report")
-    header, events = validate.events(file)
-    with seldom_collected():
-        result = execute.judge(header, events)
+    header, result, bad = judged(file)
     finding, entry = known.weigh(f"check:{file.name}@{header.engine}", result.findings) or (None, None)
+    if bad and (finding is None or entry is not None):
+        raise UsageError(bad)
     code, told = with_list(*verdict(result, entry), known)
+    told += [cut_off(bad)] if bad else []
     pages, problems = _page(file, folder, result, (code, "; ".join(told if listed else [])))
     if as_json:
         print_json(document(file, header, result, code, told, entry))
@@ -90,7 +90,7 @@ def _check(file: Path, known: Expectations, folder: Path | None, *, listed: bool
         terminal.print_activity(result.activity, out)
         terminal.print_tallies(result.tallies, out)
     if finding and not entry:
-        terminal.print_lines([*witness_of_history(finding, validate.read(file)[1], str(file)), ""], out)
+        terminal.print_lines([*witness_of_history(finding, events_of(file), str(file)), ""], out)
     terminal.print_verdict(code, out, reasons=told, passed="no contradiction in this history")
     return finish(code, pages, problems, quiet=quiet)
 

@@ -14,7 +14,7 @@ from harness._util.lines import printable
 from harness._util.reading import STANDARD_INPUT
 from harness.cli import documents
 from harness.cli.json_option import print_json
-from harness.cli.judged_history import document, seldom_collected, verdict, with_list
+from harness.cli.judged_history import cut_off, document, events_of, judged, verdict, with_list
 from harness.verdict.result import (
     EXIT_FAIL,
     EXIT_INTERNAL,
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 WORST_FIRST = (EXIT_INTERNAL, EXIT_FAIL, EXIT_USAGE, EXIT_UNKNOWN, EXIT_NOTHING_CHECKED)
 """A finding stands whatever else is open; of the others, what has cleared least comes first."""
+Judgement = tuple["Result | None", str]
+"""What came of a file: the result, None if there is none, and one line if it cannot be read or followed to its end."""
 SHOWN = 3
 """How many witnesses are printed, the first of each anomaly."""
 WORDS = {
@@ -87,7 +89,7 @@ def _judged(files: Sequence[Path], known: Expectations, jobs: int) -> Iterator[O
     if any(str(file) == STANDARD_INPUT for file in files):
         raise UsageError(f"{STANDARD_INPUT}: is one history, and cannot be judged beside others; name it alone, or name files")
     with Crew(min(jobs, len(files)), judge_file) as crew:
-        waiting: deque[tuple[Path, Task[Path, Result | str]]] = deque()
+        waiting: deque[tuple[Path, Task[Path, Judgement]]] = deque()
         rest = iter(files)
         while True:
             while len(waiting) < crew.ahead and (file := next(rest, None)) is not None:
@@ -102,27 +104,28 @@ def _judged(files: Sequence[Path], known: Expectations, jobs: int) -> Iterator[O
                 yield One(file, documents.Judged(file=str(file), engine="", exit_code=EXIT_UNKNOWN, reasons=[reason]), None, "")
 
 
-def judge_file(file: Path) -> Result | str:
-    """Judge a stored history; return one line instead if it cannot be read or followed."""
-    from harness.history import validate
-    from harness.run import execute
-
+def judge_file(file: Path) -> Judgement:
+    """Judge a stored history."""
     try:
-        header, events = validate.events(file)
-        with seldom_collected():
-            return execute.judge(header, events)
+        _, result, bad = judged(file)
     except UsageError as problem:
-        return str(problem)
+        return None, str(problem)
+    return result, bad
 
 
-def _weighed(file: Path, result: Result | str, known: Expectations) -> One:
-    if isinstance(result, str):
-        return One(file, documents.Judged(file=str(file), engine="", exit_code=EXIT_USAGE, bad_events=result), None, "")
-    header = result.history.header
-    finding, entry = known.weigh(f"check:{file.name}@{header.engine}", result.findings) or (None, None)
+def _weighed(file: Path, judgement: Judgement, known: Expectations) -> One:
+    result, bad = judgement
+    found = None
+    if result is not None:
+        engine = result.history.header.engine
+        found = known.weigh(f"check:{file.name}@{engine}", result.findings)
+    finding, entry = found or (None, None)
+    if result is None or (bad and (finding is None or entry is not None)):
+        return One(file, documents.Judged(file=str(file), engine="", exit_code=EXIT_USAGE, bad_events=bad), None, "")
     code, told = verdict(result, entry)
-    judged = document(file, header, result, code, told, entry)
-    return One(file, judged, finding if entry is None else None, judged.expected)
+    told += [cut_off(bad)] if bad else []
+    one = document(file, result.history.header, result, code, told, entry)
+    return One(file, one, finding if entry is None else None, one.expected)
 
 
 def _line(one: One) -> str:
@@ -150,7 +153,6 @@ def _verdict(done: Sequence[One], known: Expectations) -> tuple[int, list[str]]:
 
 
 def _print(done: Sequence[One], code: int, told: list[str], *, quiet: bool) -> None:
-    from harness.history import validate
     from harness.verdict.report import terminal
     from harness.verdict.report.counterexample import witness_of_history
 
@@ -162,6 +164,6 @@ def _print(done: Sequence[One], code: int, told: list[str], *, quiet: bool) -> N
     if said:
         out.print()
     for file, finding in list(first.values())[:SHOWN]:
-        terminal.print_lines([*witness_of_history(finding, validate.read(file)[1], str(file)), ""], out)
+        terminal.print_lines([*witness_of_history(finding, events_of(file), str(file)), ""], out)
     passed = f"no contradiction in {len(done)} histories"
     terminal.print_verdict(code, out, reasons=told, passed=passed)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness._util.errors import UsageError
 from harness.cli.replay import reasons
+from harness.history import validate
+from harness.run import execute
 from harness.verdict import result as verdicts
 
 if TYPE_CHECKING:
     from harness.cli.documents import Judged
-    from harness.history.events import Header
+    from harness.history.events import Event, Header
     from harness.verdict.expected import Entry, Expectations
     from harness.verdict.result import Result
 
@@ -30,6 +33,30 @@ def seldom_collected() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+def judged(file: Path) -> tuple[Header, Result, str]:
+    """Judge a stored history; return its header, the result, and where it cannot be read or followed any further, in one line.
+
+    Raises UsageError if there is no header that makes sense.
+    """
+    header, events = validate.events(file)
+    try:
+        with seldom_collected():
+            return header, execute.judge(header, events), ""
+    except execute.Stopped as stopped:
+        return header, stopped.result, str(stopped)
+
+
+def events_of(file: Path) -> Iterator[tuple[int, Event]]:
+    """Yield the events of a stored history with their lines, as far as it can be read and followed."""
+    with suppress(UsageError):
+        yield from validate.read(file)[1]
+
+
+def cut_off(bad: str) -> str:
+    """Return what is said beside a finding of a history that cannot be read or followed to its end."""
+    return f"and not judged behind it: {bad}"
 
 
 def document(file: Path, header: Header, result: Result, code: int, told: list[str], entry: Entry | None) -> Judged:

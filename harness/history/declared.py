@@ -54,6 +54,12 @@ def _check_rules(header: Header) -> None:
         raise Nonsense("less than it can be - at `$.rules`; alignment is at least 1, eagle_drop_tokens and interval at least 0")
     if not all(0 <= group < len(header.groups) for group in rules.retention.groups):
         raise Nonsense(f"groups {rules.retention.groups} - at `$.rules.retention`; one of them does not exist")
+    for group in rules.retention.groups:
+        if header.groups[group].kind == "full":
+            whole = "of full attention every block is needed, and none is left out by retention"
+            raise Nonsense(f"group {group} - at `$.rules.retention.groups`; {whole}")
+    if rules.captures is not None and all(pool.tier == "local" for pool in header.pools):
+        raise Nonsense("no pool of another tier - at `$.pools`; captures (`$.rules.captures`) lie in one")
     if not 1 <= rules.progress_steps <= STEPS_MAX:
         raise Nonsense(f"{rules.progress_steps} - at `$.rules.progress_steps`; it is 1 to {STEPS_MAX}")
     if not 0 <= rules.drafts <= DRAFTS_MAX:

@@ -61,6 +61,8 @@ from harness.history.nonsense import (
 
 NO_COLUMN = -1
 """What stands for a column that a table does not have."""
+CAPTURE = "capture:"
+"""How whoever holds what was captured is called."""
 IN_FLIGHT_MAX = 64
 """So many steps may be in flight at once."""
 
@@ -102,6 +104,8 @@ class WellFormedness:
         """The step that has not begun and will write what keys were published for."""
         self._in_flight: dict[int, dict[str, tuple[int, int]]] = {}
         """Steps that have not ended, the oldest first; of each, by request, where its run ends and how many drafts it has."""
+        self._copying: dict[int, list[Move]] = {}
+        """By copy under way: what it moves."""
         self._under_way: set[int] = set()
         self._placed: set[str] = set()
         """Requests that were looked up, or ran from their first token, since they came or lost their place."""
@@ -119,7 +123,7 @@ class WellFormedness:
             Grow: self._grow,
             Read: self._access,
             Write: self._access,
-            Copy: lambda e: self._moves(e.moves, "moves"),
+            Copy: self._copy,
             Zero: lambda e: self._check_pages(e.pages, e.pool, "pages"),
             Publish: self._publish,
             Unpublish: self._unpublish,
@@ -476,6 +480,8 @@ class WellFormedness:
         if self._pool_of_group.get(event.group) != event.pool:
             self._check_pool(event.group, event.pool)
         self._check_pages(event.pages, event.pool, "pages")
+        if not event.pages and event.holder.startswith(CAPTURE):
+            raise Nonsense(f"no page of {event.holder!r} - at `$.pages`; a capture lies in one at least")
         if event.holder not in self.tokens and not event.holder.startswith(NO_REQUEST):
             self._check_known(event.holder, "holder")
 
@@ -501,6 +507,13 @@ class WellFormedness:
         tokens = max(tokens, run[0] if run else 0)
         if not 0 <= event.start <= event.stop <= tokens:
             raise Nonsense(f"tokens [{event.start}, {event.stop}) - at `$.start`; {event.r!r} has {tokens} tokens here")
+
+    def _copy(self, event: Copy) -> None:
+        self._moves(event.moves, "moves")
+        if event.phase == "begin":
+            self._copying[event.id] = event.moves
+        elif self._copying.pop(event.id, event.moves) != event.moves:
+            raise Nonsense(f"other pages than copy {event.id} began with - at `$.moves`; it ends, or fails, with the same")
 
     def _moves(self, moves: list[Move], field: str) -> None:
         for move in moves:

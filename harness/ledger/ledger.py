@@ -68,6 +68,7 @@ class Ledger:
     def __init__(self, header: Header) -> None:
         self.header = header
         self.groups: list[Group] = header.groups
+        self.pools = {pool.id: pool for pool in header.pools}
         self.local: list[Group] = header.local_groups()
         self.stored: list[list[int]] = [[other.id for other in header.groups if other.of == g.id] for g in header.groups]
         """Per group: the groups of other tiers that keep copies of its pages."""

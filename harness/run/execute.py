@@ -142,14 +142,16 @@ class Observer:
             events = list(events)
             self.history.events += events
             self.history.op_of.extend([op] * len(events))
-        for event in events:
-            event.seq = seq
-            seq += 1
-            if found := observe(event):
-                for finding in found:
-                    finding.op = op
-                self.findings += found
-        self._seq = seq
+        try:
+            for event in events:
+                event.seq = seq
+                seq += 1
+                if found := observe(event):
+                    for finding in found:
+                        finding.op = op
+                    self.findings += found
+        finally:
+            self._seq = seq
 
     @property
     def seen(self) -> int:
@@ -357,9 +359,14 @@ def judge(header: Header, events: Iterable[Event], checkers: Iterable[Checker] |
 
     Where an operation ends is not written in a history. It may be over where something happens to a request; it is over when
     the first event of a later step comes.
+
+    Raises Stopped, which has the result until then, where the events raise UsageError.
     """
     observer = Observer(header, checkers, keep=False)
-    observer.take(_by_operations(events, observer), -1)
+    try:
+        observer.take(_by_operations(events, observer), -1)
+    except UsageError as bad:
+        raise Stopped(str(bad), observer.close(None)) from None
     observer.operation_over(-1)
     return observer.close(None)
 

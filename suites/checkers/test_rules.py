@@ -174,6 +174,23 @@ def test_a_key_of_a_step_in_flight_counts_for_the_reuse_floor() -> None:
     assert _found(text) == ["lost-hit"]
 
 
+AGAIN = FULL + "submit r1 a:5\ntake r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\nsubmit r2 a:5\n"
+
+
+@pytest.mark.parametrize(("start", "expected"), [(4, []), (0, ["lost-hit"])], ids=["where it was told", "from the beginning"])
+def test_who_is_told_of_a_hit_begins_behind_it(start: int, expected: list[str]) -> None:
+    """A cache that is looked up, counted and never used computes everything again: it is inert."""
+    looked_up, run = "hit r2 4 | 1\n", f"r2 {start}..5 | 1 3\n"
+    assert _found(AGAIN + looked_up + "take r2 | 1 3\nstep 2: " + run) == expected
+    assert _found(AGAIN + "take r2 | 1 3\nbegin 2: " + run + looked_up.replace("\n", " @2\n") + "end 2\n") == expected
+
+
+def test_who_runs_in_a_later_step_may_have_lost_blocks_meanwhile() -> None:
+    text = AGAIN + "hit r2 4 | 1\ntake r2 | 1 3\nsubmit r3 b:2\ntake r3 | 4\nstep 2: r3 0..2 | 4\n"
+    assert _found(text + "step 3: r2 0..5 | 1 3\n") == ["lost-hit"]
+    assert _found(text + "drop r2 | 1\ntake r2 | 5\nstep 3: r2 0..5 | 5 3\n") == []
+
+
 @pytest.mark.parametrize(("interval", "expected"), [("dense", []), ("4", []), ("8", ["over-dense-retention"])])
 def test_an_interval_allows_its_multiples_and_the_boundary(interval: str, expected: list[str]) -> None:
     """Of the states after 4 and after 8 tokens, an interval of 8 allows the second alone."""

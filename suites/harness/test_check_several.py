@@ -65,6 +65,22 @@ def test_the_worst_of_them_is_the_exit_code(
     assert out.count("\nFAIL  group-misalignment") == ("bad" in names)
 
 
+def test_a_finding_is_told_though_the_history_breaks_off(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a recorder leaves it whose engine crashed; without a finding it is refused as ever."""
+    whole = Path("bad.jsonl").read_bytes()
+    Path("broken.jsonl").write_bytes(whole + b'{"e":"rea')
+    line = len(whole.splitlines()) + 1
+    code, out, _ = _run(capsys, "broken.jsonl")
+    assert code == 1 and "FAIL  group-misalignment  found by safety-law" in out and "\n> " in out
+    assert f"and not judged behind it: broken.jsonl:{line}: " in out.rpartition("verdict: ")[2]
+    code, out, _ = _run(capsys, "good.jsonl", "broken.jsonl")
+    assert code == 1 and "1 of 2 histories contradict a rule (group-misalignment in 1)" in out
+    assert f"and not judged behind it: broken.jsonl:{line}: " in out
+    Path("known.txt").write_text("check:broken.jsonl@*  group-misalignment  # ours\n")
+    code, out, err = _run(capsys, "broken.jsonl", "--expected", "known.txt")
+    assert code == 4 and out == "" and err.startswith(f"cachewitness: broken.jsonl:{line}: ")
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_each_is_judged_as_if_it_were_alone(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code, findings, tallies and what happened are those of `check FILE`; what cannot be read says why."""

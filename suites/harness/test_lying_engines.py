@@ -5,6 +5,7 @@ The cache behind each is the reference's and right unless the lie is about it, s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
@@ -21,19 +22,29 @@ from harness.engines.registry import EngineSpec, parse
 from harness.history.declared import ALWAYS, OF_INTERVAL, OF_KEYS, OF_STATES
 from harness.history.events import (
     Accept,
+    Captures,
+    Copy,
     Counts,
     Event,
     Eviction,
+    Group,
     Header,
+    History,
     Hit,
+    Move,
+    Pool,
     ResetDone,
+    Retention,
     StepBegin,
     Submitted,
+    Take,
     Unpublish,
     UnpublishReason,
 )
 from harness.history.intake import BadEvents
-from harness.run.execute import Stopped, drive, seconds_in
+from harness.history.nonsense import Nonsense
+from harness.history.well_formed import WellFormedness
+from harness.run.execute import Stopped, check, drive, seconds_in
 from harness.run.runner import Runner
 from harness.run.suites import SUITES
 from harness.trace.configurations import Configuration
@@ -135,8 +146,12 @@ def test_an_exception_writes_one_printable_line() -> None:
 def test_an_engine_of_another_layout_is_refused() -> None:
     """A trace with a recurrent group is not judged on an engine that declares attention alone."""
     trace = lively()
+
+    def all_full(header: Header) -> Header:
+        return each_group(kind="full")(rules(retention=Retention())(header))
+
     with pytest.raises(BadEvents, match=r"full - at `\$.groups`; the trace's layout has full, recurrent"):
-        drive(trace, Declaring(trace.header, each_group(kind="full")))
+        drive(trace, Declaring(trace.header, all_full))
 
 
 def test_a_window_narrower_than_the_layouts_is_refused() -> None:
@@ -270,3 +285,47 @@ def test_an_engine_without_counts_is_told_that_they_were_not_judged() -> None:
     silent, counted = (Runner(engine, [FULL]).run(asked) for engine in (spec, parse("reference")))
     assert UNCOUNTED[0] in [entry.what for entry in silent.not_run] and UNCOUNTED[0] in covered(silent)
     assert UNCOUNTED[0] not in [entry.what for entry in counted.not_run]
+
+
+DECLARED = Header("test", "manager", [Pool(0, 9)], [Group(0, "full", 4)])
+WITH_TIER = [Pool(0, 9), Pool(1, 9, tier="cpu")]
+DENIED: dict[str, tuple[Say, str]] = {
+    "full attention that retention thins out": (
+        rules(retention=Retention(0, [0])),
+        "group 0 - at `$.rules.retention.groups`; of full attention every block is needed",
+    ),
+    "captures that lie nowhere": (rules(captures=Captures()), "no pool of another tier - at `$.pools`"),
+}
+
+
+@pytest.mark.parametrize(("say", "told"), DENIED.values(), ids=DENIED.keys())
+def test_what_no_cache_can_be_is_not_declared(say: Say, told: str) -> None:
+    """Where it could, rules would be silent: a cache that forgets says that retention did it."""
+    with pytest.raises(BadEvents, match=re.escape(told)):
+        drive(CROWDED, Declaring(CROWDED.header, say))
+
+
+def test_pools_are_known_by_their_ids_and_not_by_their_place() -> None:
+    """A history of one pool that has the number 7."""
+    happened = drive(CROWDED, parse("reference").open(CROWDED.header)).history
+    (pool,), (group,) = happened.header.pools, happened.header.groups
+    header = replace(happened.header, pools=[replace(pool, id=7)], groups=[replace(group, pool=7)])
+    events = [replace(e, pool=7) if hasattr(e, "pool") else e for e in map(_of_pool_7, happened.events)]
+    result = check(History(header, events, happened.op_of))
+    assert result.findings == [] and not any(tally.crashed for tally in result.tallies)
+
+
+def _of_pool_7(event: Event) -> Event:
+    return replace(event, zeros=[(7, pages) for _, pages in event.zeros]) if isinstance(event, StepBegin) else event
+
+
+def test_a_copy_ends_with_the_pages_that_it_began_with() -> None:
+    sense = WellFormedness(replace(DECLARED, pools=WITH_TIER))
+    sense.follow(Copy(id=1, moves=[Move(1, 2)], phase="begin"))
+    with pytest.raises(Nonsense, match="other pages than copy 1 began with"):
+        sense.follow(Copy(id=1, moves=[], phase="end"))
+
+
+def test_a_capture_lies_in_a_page_at_least() -> None:
+    with pytest.raises(Nonsense, match="no page of 'capture:1'"):
+        WellFormedness(replace(DECLARED, pools=WITH_TIER)).follow(Take(pool=0, group=0, pages=[], holder="capture:1"))
