@@ -104,8 +104,7 @@ class WellFormedness:
         """The step that has not begun and will write what keys were published for."""
         self._in_flight: dict[int, dict[str, tuple[int, int]]] = {}
         """Steps that have not ended, the oldest first; of each, by request, where its run ends and how many drafts it has."""
-        self._copying: dict[int, list[Move]] = {}
-        """By copy under way: what it moves."""
+        self._copying: dict[int, list[Move]] = {}  # by copy under way: what it moves
         self._under_way: set[int] = set()
         self._placed: set[str] = set()
         """Requests that were looked up, or ran from their first token, since they came or lost their place."""
@@ -118,8 +117,7 @@ class WellFormedness:
         self._in_vain: set[tuple[int, str]] = set()
         """(step, r) of steps in flight when the answer of r was over."""
         self._rules: dict[type, Callable[[Any], None]] = {
-            Take: self._holding,
-            Drop: self._holding,
+            **dict.fromkeys((Take, Drop), self._holding),
             Grow: self._grow,
             Read: self._access,
             Write: self._access,
