@@ -120,8 +120,9 @@ class ReuseFloor(Checker):
             node = parent[node]
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
-        """Forget prefixes whose nodes stand for others now."""
+        """Forget prefixes whose nodes stand for others now, and whoever is no request any more."""
         self._computed.difference_update(gone)
+        self._dropped.intersection_update(ledger.requests)
 
     def _count(self, ledger: Ledger, event: Hit, owed: int) -> None:
         """Count what a look-up got, what it was owed, and what had been computed before."""

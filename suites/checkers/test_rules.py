@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from harness.checkers.reuse import ReuseFloor
 from harness.engines import registry
+from harness.history.events import Drop
 from harness.history.notation import parse
+from harness.ledger.ledger import Ledger
 from harness.run.execute import check, drive
 from harness.trace import layouts
 from harness.trace.format import Preempt, Step, Submit, Trace, TraceHeader
@@ -189,6 +192,20 @@ def test_who_runs_in_a_later_step_may_have_lost_blocks_meanwhile() -> None:
     text = AGAIN + "hit r2 4 | 1\ntake r2 | 1 3\nsubmit r3 b:2\ntake r3 | 4\nstep 2: r3 0..2 | 4\n"
     assert _found(text + "step 3: r2 0..5 | 1 3\n") == ["lost-hit"]
     assert _found(text + "drop r2 | 1\ntake r2 | 5\nstep 3: r2 0..5 | 5 3\n") == []
+
+
+def test_who_gave_pages_back_and_is_no_request_any_more_is_forgotten() -> None:
+    """Else a long run would remember every request that it ever had, and every copy."""
+    floor, history = ReuseFloor(), parse(AGAIN + "take copy:1 | 5\ndrop copy:1\ndrop r1\n")
+    ledger = Ledger(history.header)
+    for event in history.events:
+        if isinstance(event, Drop):
+            floor.on_drop(ledger, event)
+        ledger.apply(event)
+    assert floor._dropped == {"copy:1", "r1"}
+    del ledger.requests["r1"]
+    floor.forget(ledger, ())
+    assert floor._dropped == set()
 
 
 @pytest.mark.parametrize(("interval", "expected"), [("dense", []), ("4", []), ("8", ["over-dense-retention"])])
