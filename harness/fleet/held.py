@@ -2,8 +2,8 @@
 
 A unit that was done counts as done while package and engine stay what they were. The package is told by its files. An engine of
 somebody else is told by its name and options, the files that these name, the modules and packages beside a script, the package
-that registers it, and the Python that it runs in with every distribution that is installed for it. A server behind a URL is
-told by its URL alone; `label` is for the rest.
+that registers it and the code beside that, and the Python that it runs in with every distribution that is installed for it. A
+server behind a URL is told by its URL alone; `label` is for the rest.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ _LIST = (
 SCRIPT = ".py"
 CODE = (SCRIPT, ".so", ".pyd")
 """How the files end that a script may import from its folder."""
+INSTALLED = ("site-packages", "dist-packages")
+"""What folders are called in which distributions are installed."""
 NOT_READ = {"__pycache__", ".git", ".venv", ".cachewitness", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 """Folders that are no part of an engine, whatever is in them."""
 
@@ -137,14 +139,20 @@ def _content(word: str) -> str:
 
 @cache
 def _package(entry: EntryPoint) -> str:
-    """Return a digest of the package that registers something; empty for what is in this package."""
+    """Return a digest of the package that registers something, and of the code beside it; empty for what is in this package.
+
+    In a folder of installed distributions their versions tell what lies beside it.
+    """
     name = entry.value.partition(":")[0].partition(".")[0]
     found = find_spec(name) if name != harness.__name__ else None
     where = found.origin if found else None
     if not where:
         return ""
     path = Path(where)
-    return sha256(_tree(path.parent) if path.name == "__init__.py" else path.read_bytes()).hexdigest()
+    is_package = path.name == "__init__.py"
+    folder = path.parent.parent if is_package else path.parent
+    beside = b"" if folder.name in INSTALLED else _digest(folder, _beside(folder))
+    return sha256((_tree(path.parent) if is_package else path.read_bytes()) + beside).hexdigest()
 
 
 @cache

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from hashlib import sha256
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import click
 import pytest
 
 from harness._util.errors import UsageError
-from harness.engines.registry import parse
+from harness.engines.registry import GROUP, parse
 from harness.fleet import worker as serving
 from harness.fleet.database import Database
-from harness.fleet.held import made_of
+from harness.fleet.held import _package, _tree, forget, made_of
 from harness.fleet.queue import Queue
 from harness.fleet.store import opened
 from harness.fleet.unit import Outcome
@@ -49,6 +52,29 @@ def test_the_program_that_a_command_finds_is_part_of_the_engine(tmp_path: Path, 
         program.chmod(0o755)
         seen.add(made_of(parse("jsonl:command=my-engine"), "vllm", ""))
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize("registered", ["adapter.py", "adapter/__init__.py"])
+def test_code_beside_what_registers_an_engine_is_part_of_it(
+    registered: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `new engine` has it: the adapter is installed as editable, and the cache that it imports lies beside it."""
+    (tmp_path / registered).parent.mkdir(exist_ok=True)
+    (tmp_path / registered).write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen = set()
+    for content in ("", "early = True\n"):
+        (tmp_path / "my_cache.py").write_text(content)
+        forget()
+        seen.add(_package(EntryPoint("mine", "adapter:ENGINE", GROUP)))
+    assert len(seen) == 2 and "" not in seen
+    forget()
+
+
+def test_of_a_folder_of_installed_distributions_the_package_alone_is_read() -> None:
+    """Their versions tell what lies beside it, and there may be gigabytes."""
+    entry = EntryPoint("installed", "click:command", GROUP)
+    assert _package(entry) == sha256(_tree(Path(click.__file__).parent)).hexdigest()
 
 
 def test_a_file_of_an_engine_that_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
