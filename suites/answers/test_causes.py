@@ -11,12 +11,15 @@ from msgspec.structs import replace as changed
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
 from harness.cli import invoke
+from harness.engines.failure import EngineFailure
 from harness.engines.registry import EngineSpec, parse
 from harness.engines.sample import engine as sample
 from harness.history.events import Answer, Event
+from harness.run import causes
 from harness.run.answers import runs
 from harness.run.causes import find
 from harness.run.smaller import smallest
+from harness.run.twins import TwinFailed
 from harness.trace.answer_random import random_answers
 from harness.trace.answer_stories import STORIES, write
 from harness.trace.avoided import AVOIDABLE, MEANINGS, UNSPLIT, avoiding
@@ -148,3 +151,22 @@ def test_a_smaller_trace_avoids_what_the_whole_one_avoids() -> None:
         [type(op) for op in smallest(trace, parse("sample"), finding, rerun, avoid).trace.ops] for avoid in ("", "company")
     ]
     assert kinds == [[Submit, Submit], [Submit, Finish, Submit, Finish]]
+
+
+@pytest.mark.parametrize("failure", [EngineFailure("died", "answers 500"), TwinFailed("does not answer"), UsageError("busy")])
+def test_an_engine_that_fails_while_its_cause_is_looked_for_keeps_its_finding(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cause stays what was found until then."""
+
+    class Failing:
+        @property
+        def decoded(self) -> float:
+            raise failure
+
+    dropped = list[object]()
+    monkeypatch.setattr(causes, "twin_of", lambda *_: Failing())
+    monkeypatch.setattr(causes, "drop", dropped.append)
+    finding = Finding(anomaly="answer-differs", r="a", sentence="", cause="continuations")
+    causes._blame_decoding(write(WHOLE, "conversations", 0), parse("sample"), [finding])
+    assert finding.cause == "continuations" and len(dropped) == 1

@@ -16,7 +16,7 @@ from harness.engines.real_vllm.configurations import connector_configurations
 from harness.engines.registry import parse
 from harness.fuzz.draw import Restriction
 from harness.fuzz.trial import Plan
-from harness.history.events import Copy, Drop, Hit, StepBegin, StepEnd, Take
+from harness.history.events import Copy, Drop, Hit, Publish, ResetDone, StepBegin, StepEnd, Take
 from harness.run.execute import drive
 from harness.trace import layouts
 from harness.trace.capabilities import within
@@ -221,6 +221,25 @@ def test_blocks_that_others_have_are_stored_after_a_reset_of_the_connector() -> 
     assert {finding.anomaly for finding in found} == {"partial-commit", "stale-hit"}
     clean = without_resets_of_the_memory(trace)
     assert drive(clean, parse(f"vllm:source={SOURCE},connector=offloading").open(clean.header)).findings == []
+
+
+def test_who_ends_within_its_prompt_is_aborted_and_not_stopped() -> None:
+    """VLLM stops nobody before a token was generated; of who has stopped, the connector stores every block with tokens.
+
+    Of the 32 tokens of b, 31 have been computed.
+    """
+    ops: list[Op] = [Submit("a", "a:49"), Submit("b", "b:32"), Step(budget=80), Finish("b"), Step(), Step()]
+    result = tell("offloading", ops, max_num_batched_tokens=96, tier_pages=48, tier_delay=2)
+    assert [finding.sentence for finding in result.findings] == []
+    assert not any(event.r == "b" and event.length == 32 for event in result.history.events if isinstance(event, Publish))
+
+
+def test_a_second_reset_before_the_next_step_counts_as_refused() -> None:
+    """`OffloadingConnector` asserts that it has nothing to flush, which the first one left it; vLLM's client is told so."""
+    ops: list[Op] = [Submit("a", "a:16"), Step(), Reset(), Reset(running=True, tier="cpu"), Step(), Reset(tier="cpu")]
+    result = tell("offloading", ops, pages=3, tier_pages=48, tier_delay=2)
+    done = [event.ok for event in result.history.events if isinstance(event, ResetDone) and event.tier == "cpu"]
+    assert result.findings == [] and done == [True, False, True]
 
 
 def test_a_longer_prefix_in_the_memory_takes_the_place_of_a_tail_on_the_device() -> None:
