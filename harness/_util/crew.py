@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
 from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -65,6 +67,15 @@ class Crew(Generic[Item, Result]):
     def submit(self, item: Item) -> Task[Item, Result]:
         """Begin with an item; in one process it is carried out when its result is asked for."""
         return Task(self, item)
+
+    def in_order(self, items: Iterable[Item]) -> Iterator[tuple[Item, Task[Item, Result]]]:
+        """Yield each item with what was begun of it, while a few further ones are under way."""
+        waiting, rest = deque[tuple[Item, Task[Item, Result]]](), iter(items)
+        while True:
+            waiting.extend((item, self.submit(item)) for item in islice(rest, max(self.ahead - len(waiting), 0)))
+            if not waiting:
+                return
+            yield waiting.popleft()
 
     def carry_out(self, item: Item) -> Result:
         """Carry out an item in this process."""

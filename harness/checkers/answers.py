@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite, log
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeGuard
 
 from harness.checkers.divergence import Blind
 from harness.checkers.finding import Finding, Measured, merge_measured
@@ -73,12 +73,17 @@ def compare(answer: Answer, cold: Cold) -> Comparison:
 
 def _even(logprob: float | None, tolerance: float) -> bool:
     """Whether another token can be as likely as one of this logprob: the two together have no more than all."""
-    return logprob is not None and logprob <= EVEN + min(tolerance, EVEN_MOST)
+    return is_number(logprob) and logprob <= EVEN + min(tolerance, EVEN_MOST)
+
+
+def is_number(logprob: float | None) -> TypeGuard[float]:
+    """Whether a logprob is there, and finite."""
+    return logprob is not None and isfinite(logprob)
 
 
 def _apart(said: float | None, right: float | None) -> float:
     """Return by how much two logprobs differ: infinity if only one of them is a number."""
-    numbers = [value for value in (said, right) if value is not None and isfinite(value)]
+    numbers = [*filter(is_number, (said, right))]
     if len(numbers) < 2:
         return float("inf") if numbers else 0.0
     return abs(numbers[0] - numbers[1])
@@ -125,7 +130,8 @@ class AnswersAgree(Checker):
     def on_submit(self, ledger: Ledger, event: Submitted) -> Found:
         """Remember who asked what, and beside whom."""
         self._requests[event.r] = event
-        self._crowded |= {event.r, *self._under_way} if self._under_way else set()
+        if self._under_way:
+            self._crowded |= {event.r, *self._under_way}
         self._under_way.add(event.r)
         return None
 
@@ -242,7 +248,7 @@ def _told(tokens: Sequence[int], logprobs: Sequence[float | None], at: int) -> s
     if not logprobs:
         return str(tokens[at])
     logprob = logprobs[at]
-    number = "no number" if logprob is None or not isfinite(logprob) else f"{logprob:.6f}"
+    number = f"{logprob:.6f}" if is_number(logprob) else "no number"
     return f"{tokens[at]} with the logprob {number}"
 
 

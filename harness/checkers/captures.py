@@ -17,11 +17,11 @@ from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.wording import count
 from harness.history.attention_span import first_needed
 from harness.history.events import Drop, Header, Hit, Pool, ResetDone, StepBegin, StepEnd, Take, Version
+from harness.history.nonsense import CAPTURE
 from harness.ledger.ledger import Ledger
 from harness.ledger.records import NOTHING
 from harness.ledger.requests import RequestRecord
 
-HOLDER = "capture:"
 AGAIN = 1
 """Whoever restores a capture may compute its last token again, as for its logits; of states, that is another rule's matter."""
 
@@ -83,7 +83,7 @@ class CapturesKept(Checker):
 
     def on_take(self, ledger: Ledger, event: Take) -> Found:
         """Note a place that is to be a capture."""
-        if event.holder.startswith(HOLDER):
+        if event.holder.startswith(CAPTURE):
             capture = self._captures.setdefault(event.holder, Capture(event.holder))
             capture.used = event.step
             capture.pages[event.group] = event.pages[0]

@@ -66,31 +66,30 @@ def check(
 
 
 def _check(file: Path, known: Expectations, folder: Path | None, *, listed: bool, quiet: bool, as_json: bool) -> int:
-    from harness.cli.judged_history import cut_off, document, events_of, judged, verdict, with_list
+    from harness.cli.judged_history import judged, print_witness, weighed, with_list
     from harness.run import store
     from harness.verdict.report import terminal
-    from harness.verdict.report.counterexample import witness_of_history
 
     if folder:
         store.ready_folder(folder, "--report")
-    header, result, bad = judged(file)
-    finding, entry = known.weigh(f"check:{file.name}@{header.engine}", result.findings) or (None, None)
-    if bad and (finding is None or entry is not None):
-        raise UsageError(bad)
-    code, told = with_list(*verdict(result, entry), known)
-    told += [cut_off(bad)] if bad else []
+    one = weighed(file, *judged(file), known)
+    result = one.result
+    if one.bad or result is None:
+        raise UsageError(one.bad)
+    code, told = with_list(one.code, one.told, known)
     pages, problems = _page(file, folder, result, (code, "; ".join(told if listed else [])))
     if as_json:
-        print_json(document(file, header, result, code, told, entry))
+        print_json(one._replace(code=code, told=told).document())
         return finish(code, pages, problems, quiet=True)
     out = terminal.console()
     if not quiet:
+        header = result.history.header
         version = f" ({header.engine_version})" if header.engine_version else ""
         output.echo(printable(f"history of {header.engine}{version}, {result.activity.events:,} events") + "\n")
         terminal.print_activity(result.activity, out)
         terminal.print_tallies(result.tallies, out)
-    if finding and not entry:
-        terminal.print_lines([*witness_of_history(finding, events_of(file), str(file)), ""], out)
+    if one.finding and not one.entry:
+        print_witness(one, out)
     terminal.print_verdict(code, out, reasons=told, passed="no contradiction in this history")
     return finish(code, pages, problems, quiet=quiet)
 

@@ -2,61 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from harness._util import output, workers
-from harness._util.crew import Crew, Task, WorkerDied
+from harness._util.crew import Crew, WorkerDied
 from harness._util.errors import UsageError
 from harness._util.lines import printable
 from harness._util.reading import STANDARD_INPUT
-from harness.cli import documents
 from harness.cli.json_option import print_json
-from harness.cli.judged_history import cut_off, document, events_of, judged, verdict, with_list
-from harness.verdict.result import (
-    EXIT_FAIL,
-    EXIT_INTERNAL,
-    EXIT_INTERRUPTED,
-    EXIT_NOTHING_CHECKED,
-    EXIT_PASS,
-    EXIT_UNKNOWN,
-    EXIT_USAGE,
-)
+from harness.cli.judged_history import Weighed, judged, print_witness, weighed, with_list
+from harness.verdict import result as verdicts
+from harness.verdict.report import terminal
 
 if TYPE_CHECKING:
-    from harness.checkers.finding import Finding
     from harness.verdict.expected import Expectations
-    from harness.verdict.result import Result
 
-WORST_FIRST = (EXIT_INTERNAL, EXIT_FAIL, EXIT_USAGE, EXIT_UNKNOWN, EXIT_NOTHING_CHECKED)
-"""A finding stands whatever else is open; of the others, what has cleared least comes first."""
-Judgement = tuple["Result | None", str]
-"""What came of a file: the result, None if there is none, and one line if it cannot be read or followed to its end."""
 SHOWN = 3
 """How many witnesses are printed, the first of each anomaly."""
 WORDS = {
-    EXIT_INTERNAL: "are judged in two ways by the harness",
-    EXIT_FAIL: "contradict a rule",
-    EXIT_USAGE: "cannot be read or followed",
-    EXIT_UNKNOWN: "were not judged to the end",
-    EXIT_NOTHING_CHECKED: "have nothing to judge",
+    verdicts.EXIT_INTERNAL: "are judged in two ways by the harness",
+    verdicts.EXIT_FAIL: "contradict a rule",
+    verdicts.EXIT_USAGE: "cannot be read or followed",
+    verdicts.EXIT_UNKNOWN: "were not judged to the end",
+    verdicts.EXIT_NOTHING_CHECKED: "have nothing to judge",
 }
-
-
-class One(NamedTuple):
-    """What came of one history: `code` is its own exit code, `excused` the reason of the list for its finding."""
-
-    file: Path
-    judged: documents.Judged
-    finding: Finding | None
-    excused: str
-
-    @property
-    def code(self) -> int:
-        """Return the exit code of this history alone."""
-        return self.judged.exit_code
 
 
 def check_several(files: Sequence[Path], known: Expectations, jobs: int | None, *, quiet: bool, as_json: bool) -> int:
@@ -64,106 +36,72 @@ def check_several(files: Sequence[Path], known: Expectations, jobs: int | None, 
 
     One that cannot be read or followed does not keep the others from being judged.
     """
-    done: list[One] = []
+    done: list[Weighed] = []
     interrupted = False
     try:
-        for one in _judged(files, known, jobs or workers.cores()):
+        for one in _weighed(files, known, jobs or workers.cores()):
             done.append(one)
-            if not as_json and (not quiet or one.code != EXIT_PASS):
+            if not as_json and (not quiet or one.code != verdicts.EXIT_PASS):
                 output.echo(printable(_line(one)))
     except KeyboardInterrupt:
         interrupted = True
     code, told = _verdict(done, known)
     if interrupted:
         so_far = "; ".join(told) or "nothing found"
-        code, told = EXIT_INTERRUPTED, [f"stopped after {len(done)} of {len(files)} histories", f"until then {so_far}"]
+        told = [f"stopped after {len(done)} of {len(files)} histories", f"until then {so_far}"]
+        code = verdicts.EXIT_INTERRUPTED
     if as_json:
-        print_json(documents.Checked(exit_code=code, reasons=told, histories=[one.judged for one in done]))
+        from harness.cli.documents import Checked
+
+        print_json(Checked(exit_code=code, reasons=told, histories=[one.document() for one in done]))
     else:
         _print(done, code, told, quiet=quiet)
     return code
 
 
-def _judged(files: Sequence[Path], known: Expectations, jobs: int) -> Iterator[One]:
+def _weighed(files: Sequence[Path], known: Expectations, jobs: int) -> Iterator[Weighed]:
     """Yield what comes of each file, in their order, however many are judged at a time."""
     if any(str(file) == STANDARD_INPUT for file in files):
         raise UsageError(f"{STANDARD_INPUT}: is one history, and cannot be judged beside others; name it alone, or name files")
-    with Crew(min(jobs, len(files)), judge_file) as crew:
-        waiting: deque[tuple[Path, Task[Path, Judgement]]] = deque()
-        rest = iter(files)
-        while True:
-            while len(waiting) < crew.ahead and (file := next(rest, None)) is not None:
-                waiting.append((file, crew.submit(file)))
-            if not waiting:
-                return
-            file, task = waiting.popleft()
+    with Crew(min(jobs, len(files)), judged) as crew:
+        for file, task in crew.in_order(files):
             try:
-                yield _weighed(file, task.result(), known)
+                yield weighed(file, *task.result(), known)
             except WorkerDied as died:
-                reason = f"{file}: {died}"
-                yield One(file, documents.Judged(file=str(file), engine="", exit_code=EXIT_UNKNOWN, reasons=[reason]), None, "")
+                yield Weighed(file, None, verdicts.EXIT_UNKNOWN, [f"{file}: {died}"])
 
 
-def judge_file(file: Path) -> Judgement:
-    """Judge a stored history."""
-    try:
-        _, result, bad = judged(file)
-    except UsageError as problem:
-        return None, str(problem)
-    return result, bad
+def _line(one: Weighed) -> str:
+    told, result = one.bad or "; ".join(one.told), one.result
+    if result is None or one.bad:
+        counted = engine = ""
+    else:
+        header, events = result.history.header, result.activity.events
+        counted = f"{events:,} events" if events else ""
+        engine = f"  ({' '.join(filter(None, (header.engine, header.engine_version)))})"
+    return f"{terminal.MEANINGS[one.code][0]:<15}{counted:>17}  {one.file}{engine}{f'  {told}' if told else ''}"
 
 
-def _weighed(file: Path, judgement: Judgement, known: Expectations) -> One:
-    result, bad = judgement
-    found = None
-    if result is not None:
-        engine = result.history.header.engine
-        found = known.weigh(f"check:{file.name}@{engine}", result.findings)
-    finding, entry = found or (None, None)
-    if result is None or (bad and (finding is None or entry is not None)):
-        return One(file, documents.Judged(file=str(file), engine="", exit_code=EXIT_USAGE, bad_events=bad), None, "")
-    code, told = verdict(result, entry)
-    told += [cut_off(bad)] if bad else []
-    one = document(file, result.history.header, result, code, told, entry)
-    return One(file, one, finding if entry is None else None, one.expected)
-
-
-def _line(one: One) -> str:
-    from harness.verdict.report.terminal import MEANINGS
-
-    events, judged = one.judged.activity.events, one.judged
-    counted = f"{events:,} events" if events else ""
-    version = f" {judged.engine_version}" if judged.engine_version else ""
-    engine = f"  ({judged.engine}{version})" if judged.engine else ""
-    why = judged.bad_events or "; ".join(judged.reasons)
-    return f"{MEANINGS[one.code][0]:<15}{counted:>17}  {one.file}{engine}{f'  {why}' if why else ''}"
-
-
-def _verdict(done: Sequence[One], known: Expectations) -> tuple[int, list[str]]:
+def _verdict(done: Sequence[Weighed], known: Expectations) -> tuple[int, list[str]]:
     """Return the exit code of several histories, and its reasons."""
     codes = Counter(one.code for one in done)
     of = f"of {len(done)} histories"
-    worst = next((code for code in WORST_FIRST if codes[code]), EXIT_PASS)
-    told = [f"{codes[code]} {of} {WORDS[code]}" for code in WORST_FIRST if codes[code]]
-    if kinds := Counter(one.finding.anomaly for one in done if one.finding is not None):
+    told = [f"{codes[code]} {of} {says}" for code, says in WORDS.items() if codes[code]]
+    if kinds := Counter(one.finding.anomaly for one in done if one.finding is not None and one.entry is None):
         told[0] += f" ({', '.join(f'{anomaly} in {count}' for anomaly, count in kinds.items())})"
-    expected = Counter(one.excused for one in done if one.excused)
+    expected = Counter(one.entry.reason for one in done if one.entry is not None)
     told += [f"{count} {of} fail as listed ({why})" for why, count in expected.items()]
-    return with_list(worst, told, known)
+    return with_list(verdicts.worst(codes), told, known)
 
 
-def _print(done: Sequence[One], code: int, told: list[str], *, quiet: bool) -> None:
-    from harness.verdict.report import terminal
-    from harness.verdict.report.counterexample import witness_of_history
-
-    out, said = terminal.console(), not quiet or any(one.code for one in done)
-    first: dict[str, tuple[Path, Finding]] = {}
+def _print(done: Sequence[Weighed], code: int, told: list[str], *, quiet: bool) -> None:
+    out = terminal.console()
+    first: dict[str, Weighed] = {}
     for one in done:
-        if one.finding is not None:
-            first.setdefault(one.finding.anomaly, (one.file, one.finding))
-    if said:
+        if one.finding is not None and one.entry is None:
+            first.setdefault(one.finding.anomaly, one)
+    if not quiet or any(one.code for one in done):
         out.print()
-    for file, finding in list(first.values())[:SHOWN]:
-        terminal.print_lines([*witness_of_history(finding, events_of(file), str(file)), ""], out)
-    passed = f"no contradiction in {len(done)} histories"
-    terminal.print_verdict(code, out, reasons=told, passed=passed)
+    for one in list(first.values())[:SHOWN]:
+        print_witness(one, out)
+    terminal.print_verdict(code, out, reasons=told, passed=f"no contradiction in {len(done)} histories")

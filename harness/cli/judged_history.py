@@ -6,17 +6,22 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness._util.errors import UsageError
 from harness.cli.replay import reasons
 from harness.history import validate
 from harness.run import execute
 from harness.verdict import result as verdicts
+from harness.verdict.report import terminal
+from harness.verdict.report.counterexample import witness_of_history
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.checkers.finding import Finding
     from harness.cli.documents import Judged
-    from harness.history.events import Event, Header
+    from harness.history.events import Event
     from harness.verdict.expected import Entry, Expectations
     from harness.verdict.result import Result
 
@@ -35,54 +40,69 @@ def seldom_collected() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def judged(file: Path) -> tuple[Header, Result, str]:
-    """Judge a stored history; return its header, the result, and where it cannot be read or followed any further, in one line.
+class Weighed(NamedTuple):
+    """What came of a history by the list of expected failures: its exit code alone, and the reasons of it.
 
-    Raises UsageError if there is no header that makes sense.
+    `finding` is what is reported, `entry` what excuses it. `bad` says where the history cannot be read or followed, if it shows
+    nothing until then; there is no `result` if it could not be judged at all.
     """
-    header, events = validate.events(file)
+
+    file: Path
+    result: Result | None
+    code: int
+    told: list[str]
+    finding: Finding | None = None
+    entry: Entry | None = None
+    bad: str = ""
+
+    def document(self) -> Judged:
+        """Return what is printed with --json."""
+        from harness.cli.documents import Judged
+
+        result = self.result
+        if result is None or self.bad:
+            return Judged(file=str(self.file), engine="", exit_code=self.code, reasons=self.told, bad_events=self.bad)
+        return Judged(
+            file=str(self.file),
+            engine=result.history.header.engine,
+            engine_version=result.history.header.engine_version,
+            exit_code=self.code,
+            reasons=self.told,
+            findings=result.findings,
+            checkers=result.tallies,
+            activity=result.activity,
+            expected=self.entry.reason if self.entry else "",
+        )
+
+
+def judged(file: Path) -> tuple[Result | None, str]:
+    """Judge a stored history; return the result, and where it cannot be read or followed any further, in one line.
+
+    There is no result if there is no header that makes sense.
+    """
     try:
+        header, events = validate.events(file)
         with seldom_collected():
-            return header, execute.judge(header, events), ""
+            return execute.judge(header, events), ""
     except execute.Stopped as stopped:
-        return header, stopped.result, str(stopped)
+        return stopped.result, str(stopped)
+    except UsageError as problem:
+        return None, str(problem)
 
 
-def events_of(file: Path) -> Iterator[tuple[int, Event]]:
-    """Yield the events of a stored history with their lines, as far as it can be read and followed."""
-    with suppress(UsageError):
-        yield from validate.read(file)[1]
-
-
-def cut_off(bad: str) -> str:
-    """Return what is said beside a finding of a history that cannot be read or followed to its end."""
-    return f"and not judged behind it: {bad}"
-
-
-def document(file: Path, header: Header, result: Result, code: int, told: list[str], entry: Entry | None) -> Judged:
-    """Return what is printed of a judged history with --json."""
-    from harness.cli import documents
-
-    return documents.Judged(
-        file=str(file),
-        engine=header.engine,
-        engine_version=header.engine_version,
-        exit_code=code,
-        reasons=told,
-        findings=result.findings,
-        checkers=result.tallies,
-        activity=result.activity,
-        expected=entry.reason if entry else "",
-    )
-
-
-def verdict(result: Result, entry: Entry | None) -> tuple[int, list[str]]:
-    """Return the exit code of a history and its reasons; `entry` is what excuses the findings, if all of them are excused."""
+def weighed(file: Path, result: Result | None, bad: str, known: Expectations) -> Weighed:
+    """Hold what came of a history against the list. What breaks off and shows nothing new before it does is no verdict."""
+    findings = result.findings if result is not None else []
+    engine = result.history.header.engine if result is not None else ""
+    finding, entry = known.weigh(f"check:{file.name}@{engine}", findings) or (None, None)
+    if result is None or (bad and (finding is None or entry is not None)):
+        return Weighed(file, result, verdicts.EXIT_USAGE, [], bad=bad)
     if entry is None:
-        return verdicts.exit_code(result), reasons(result)
+        told = reasons(result) + ([f"and not judged behind it: {bad}"] if bad else [])
+        return Weighed(file, result, verdicts.exit_code(result), told, finding)
     crashed = any(tally.crashed for tally in result.tallies)
     told = [f"nothing else found; 1 expected finding, listed as {entry.anomaly} ({entry.reason})"]
-    return verdicts.EXIT_UNKNOWN if crashed else verdicts.EXIT_PASS, told
+    return Weighed(file, result, verdicts.EXIT_UNKNOWN if crashed else verdicts.EXIT_PASS, told, finding, entry)
 
 
 def with_list(code: int, told: list[str], known: Expectations) -> tuple[int, list[str]]:
@@ -90,3 +110,15 @@ def with_list(code: int, told: list[str], known: Expectations) -> tuple[int, lis
     if known.broken and code in (verdicts.EXIT_PASS, verdicts.EXIT_UNKNOWN, verdicts.EXIT_NOTHING_CHECKED):
         return verdicts.EXIT_USAGE, ["the list of expected failures is out of date", *known.broken]
     return code, told
+
+
+def print_witness(one: Weighed, out: Console) -> None:
+    """Print the witness of what is reported of a history."""
+    assert one.finding is not None
+    terminal.print_lines([*witness_of_history(one.finding, _events_of(one.file), str(one.file)), ""], out)
+
+
+def _events_of(file: Path) -> Iterator[tuple[int, Event]]:
+    """Yield the events of a stored history with their lines, as far as it can be read and followed."""
+    with suppress(UsageError):
+        yield from validate.read(file)[1]

@@ -151,8 +151,9 @@ def _package(entry: EntryPoint) -> str:
     path = Path(where)
     is_package = path.name == "__init__.py"
     folder = path.parent.parent if is_package else path.parent
-    beside = b"" if folder.name in INSTALLED else _digest(folder, _beside(folder))
-    return sha256((_tree(path.parent) if is_package else path.read_bytes()) + beside).hexdigest()
+    if folder.name not in INSTALLED:
+        return _digest(folder, _beside(folder)).hex()
+    return sha256(_tree(path.parent) if is_package else path.read_bytes()).hexdigest()
 
 
 @cache

@@ -25,6 +25,7 @@ from harness.verdict.result import (
     EXIT_UNKNOWN,
     EXIT_USAGE,
     Activity,
+    worst,
 )
 from harness.verdict.summary import DISAGREEMENT_NAMES, NotRun, Report, SuiteReport
 
@@ -252,19 +253,16 @@ class Totals:
         """
         if self.interrupted:
             return EXIT_INTERRUPTED
-        codes = {subject.exit_code for subject in self.subjects.values()}
-        if EXIT_INTERNAL in codes:
-            return EXIT_INTERNAL
-        if EXIT_FAIL in codes:
-            return EXIT_FAIL
+        code = worst(subject.exit_code for subject in self.subjects.values())
+        if code in (EXIT_INTERNAL, EXIT_FAIL):
+            return code
         if self.canary is None:
             return EXIT_NOTHING_CHECKED
-        worst = next((code for code in (EXIT_USAGE, EXIT_UNKNOWN) if code in codes), EXIT_PASS)
-        if worst == EXIT_PASS and (self.undone or self.time_up):
+        if code in (EXIT_USAGE, EXIT_UNKNOWN):
+            return code
+        if self.undone or self.time_up:
             return EXIT_UNKNOWN
-        if worst == EXIT_PASS and (self.vacuous or EXIT_NOTHING_CHECKED in codes):
-            return EXIT_NOTHING_CHECKED
-        return worst
+        return EXIT_NOTHING_CHECKED if self.vacuous else code
 
     @property
     def reasons(self) -> list[str]:

@@ -8,12 +8,13 @@ stopped there.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import count
 
-from harness._util.crew import Crew, Task, WorkerDied
+from harness._util.crew import Crew, WorkerDied
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding, idle, merge_tallies
 from harness.engines import policy as policies
@@ -114,25 +115,20 @@ class Campaign:
 
     def _run(self, crew: Crew[int, Trial], started: float, seconds: float, operations: int) -> None:
         """Take in one trace after another, in the order of their numbers, while a few further ones are run."""
-        waiting: deque[Task[int, Trial]] = deque()
-        asked, number = 0, 0
-        while not (self.failed or (operations and self.operations >= operations)):
-            while len(waiting) < crew.ahead:
-                waiting.append(crew.submit(asked))
-                asked += 1
+        for number, task in crew.in_order(count()):
             try:
-                self._take(waiting.popleft().result())
+                self._take(task.result())
             except WorkerDied as died:
                 suite = next(iter(self._suites.values()))
                 suite.crashed.append(f"{DIED}{number} of the campaign: {died}")
                 return
-            number += 1
-            if number == REFUSED_MAX and not self.traces:
+            if number + 1 == REFUSED_MAX and not self.traces:
                 raise UsageError([*self._left_out.values()][-1].why)
             self.report.seconds = time.perf_counter() - started
             if self.told:
                 self.told(self)
-            if seconds and self.report.seconds - self.report.startup_seconds >= seconds:
+            late = seconds and self.report.seconds - self.report.startup_seconds >= seconds
+            if late or self.failed or (operations and self.operations >= operations):
                 return
 
     @property

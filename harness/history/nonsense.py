@@ -9,7 +9,9 @@ from harness.trace.format import GroupSpec, Media
 
 PAGES_MAX = 1 << 22
 TOKEN_MAX = (1 << 43) - 1
-NO_REQUEST = ("copy:", "capture:", "store:", "pin:")
+CAPTURE = "capture:"
+"""How whoever holds what was captured begins."""
+NO_REQUEST = ("copy:", CAPTURE, "store:", "pin:")
 """How holders begin that are no requests."""
 
 

@@ -48,6 +48,7 @@ from harness.history.events import (
     Zero,
 )
 from harness.history.nonsense import (
+    CAPTURE,
     NO_REQUEST,
     PAGES_MAX,
     Nonsense,
@@ -61,8 +62,6 @@ from harness.history.nonsense import (
 
 NO_COLUMN = -1
 """What stands for a column that a table does not have."""
-CAPTURE = "capture:"
-"""How whoever holds what was captured is called."""
 IN_FLIGHT_MAX = 64
 """So many steps may be in flight at once."""
 
@@ -104,7 +103,7 @@ class WellFormedness:
         """The step that has not begun and will write what keys were published for."""
         self._in_flight: dict[int, dict[str, tuple[int, int]]] = {}
         """Steps that have not ended, the oldest first; of each, by request, where its run ends and how many drafts it has."""
-        self._copying: dict[int, list[Move]] = {}  # by copy under way: what it moves
+        self._copying: dict[int, list[Move]] = {}  # by copy that has begun: what it moves
         self._under_way: set[int] = set()
         self._placed: set[str] = set()
         """Requests that were looked up, or ran from their first token, since they came or lost their place."""

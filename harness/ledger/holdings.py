@@ -99,9 +99,9 @@ class Holdings:
 
         A step that begins later and copies from the page copies what the next holder writes there.
         """
-        for place in [(move.src_pool, move.src) for move in event.copies]:
-            if self._copied_from.get(place) == event.step:
-                del self._copied_from[place]
+        for move in event.copies:
+            if self._copied_from.get((move.src_pool, move.src)) == event.step:
+                del self._copied_from[move.src_pool, move.src]
         for step, pool, page in [entry for entry in self.left if entry[0] <= event.step]:
             self.left.remove((step, pool, page))
             record = self._records[pool][page]

@@ -12,14 +12,14 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from math import inf, isfinite
+from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from harness._util.errors import UsageError
-from harness.checkers.answers import BEYOND, compare
+from harness.checkers.answers import BEYOND, compare, is_number
 from harness.engines.failure import EngineFailure
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
@@ -205,7 +205,7 @@ class Twin:
 
     def _check_that_prompts_matter(self, answers: Sequence[Answer]) -> None:
         """Raise BadEvents if different prompts are answered alike: such answers show nothing of what was read."""
-        if len({(*answer.tokens, *filter(_is_number, answer.logprobs)) for answer in answers}) == 1:
+        if len({(*answer.tokens, *filter(is_number, answer.logprobs)) for answer in answers}) == 1:
             said = f"with {answers[0].tokens[:3]} …" if answers[0].tokens else "with no token"
             why = f"it answers {len(answers)} different prompts alike, {said}; take a model whose answers depend on the prompt"
             raise self._unfit(why)
@@ -222,10 +222,6 @@ class _Question(NamedTuple):
         """Return the operation that asks it."""
         adapter, media = (self.like.adapter, self.like.media) if self.like else ("", [])
         return Submit(r=r, prompt="", adapter=adapter, media=media, generate=self.generate, tokens=self.tokens)
-
-
-def _is_number(logprob: float | None) -> bool:
-    return logprob is not None and isfinite(logprob)
 
 
 def _apart(one: Answer, other: Answer) -> float:

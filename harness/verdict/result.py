@@ -6,6 +6,7 @@ cleared nothing, and findings beside them stand.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -24,6 +25,8 @@ EXIT_INTERNAL = 3
 EXIT_USAGE = 4
 EXIT_NOTHING_CHECKED = 5
 EXIT_INTERRUPTED = 130
+WORST_FIRST = (EXIT_INTERNAL, EXIT_FAIL, EXIT_USAGE, EXIT_UNKNOWN, EXIT_NOTHING_CHECKED, EXIT_PASS)
+"""A finding stands whatever else is open; of the others, what has cleared least comes first."""
 
 
 class Activity(msgspec.Struct, kw_only=True):
@@ -94,6 +97,11 @@ def merge(outcomes: list[Outcome]) -> Outcome:
         if outcome in outcomes:
             return outcome
     return "pass"
+
+
+def worst(codes: Iterable[int]) -> int:
+    """Return the worst of several exit codes; that of a pass if there are none."""
+    return min(codes, key=WORST_FIRST.index, default=EXIT_PASS)
 
 
 def exit_code(result: Result, bad: str = "") -> int:

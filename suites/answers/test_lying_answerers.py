@@ -180,8 +180,11 @@ def test_tokens_that_share_everything_are_no_tie() -> None:
     assert report.exit_code == 1 and report.failures[0].finding.anomaly == "answer-differs"
 
 
-@pytest.mark.parametrize(("logprob", "kind"), [(-0.7, "near-tie"), (math.log(0.5) + 1e-4, "near-tie"), (-0.6, "token")])
-def test_two_tokens_as_likely_as_each_other_have_half_at_most(logprob: float, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("logprob", "kind"),
+    [(-0.7, "near-tie"), (math.log(0.5) + 1e-4, "near-tie"), (-0.6, "token"), (-math.inf, "token"), (None, "token")],
+)
+def test_two_tokens_as_likely_as_each_other_have_half_at_most(logprob: float | None, kind: str) -> None:
     said, right = Answer(r="a", tokens=[1], logprobs=[logprob]), Cold(r="a", tokens=[2], logprobs=[logprob], tolerance=2e-4)
     assert compare(said, right).kind == kind
 

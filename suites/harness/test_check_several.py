@@ -112,28 +112,28 @@ def test_a_process_that_dies_leaves_the_others_judged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As one that the system ends for its memory, twice: the history is not judged, and that is no pass."""
-    judge = check_several.judge_file
+    judge = check_several.judged
 
     def judged(file: Path) -> object:
         if file.name == "other.jsonl":
             os.kill(os.getpid(), signal.SIGKILL)
         return judge(file)
 
-    monkeypatch.setattr(check_several, "judge_file", judged)
+    monkeypatch.setattr(check_several, "judged", judged)
     code, out, _ = _run(capsys, "good.jsonl", "other.jsonl", "idle.jsonl", "--jobs", "2")
     assert code == 2 and "1 of 3 histories were not judged to the end; 1 of 3 histories have nothing to judge" in out
     assert "other.jsonl: a process of the run was ended by signal 9, and it had nothing else to do" in out
 
 
 def test_what_was_judged_until_ctrl_c_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    judge = check_several.judge_file
+    judge = check_several.judged
 
     def judged(file: Path) -> object:
         if file.name == "other.jsonl":
             raise KeyboardInterrupt
         return judge(file)
 
-    monkeypatch.setattr(check_several, "judge_file", judged)
+    monkeypatch.setattr(check_several, "judged", judged)
     code, out, _ = _run(capsys, "bad.jsonl", "other.jsonl", "good.jsonl", "--jobs", "1")
     assert code == 130 and "FAIL  group-misalignment" in out
     assert "stopped after 1 of 3 histories; until then 1 of 1 histories contradict a rule" in out
