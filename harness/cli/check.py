@@ -96,7 +96,7 @@ def _check(file: Path, known: Expectations, folder: Path | None, *, listed: bool
 
 def _page(file: Path, folder: Path | None, result: Result, weighed: tuple[int, str]) -> tuple[dict[Path, bytes], list[str]]:
     """Return the page that was asked for, or a line if it cannot be drawn; `weighed`: what a list of expected failures says."""
-    from harness.history import validate
+    from harness.cli.judged_history import events_of
     from harness.picture import page
     from harness.run import store
 
@@ -104,7 +104,7 @@ def _page(file: Path, folder: Path | None, result: Result, weighed: tuple[int, s
         return {}, []
 
     def draw() -> bytes:
-        header, events = validate.events(file)
-        return page.of_history(header, [*events], file.name, result, weighed)
+        events = [event for _, event in events_of(file)]
+        return page.of_history(result.history.header, events, file.name, result, weighed)
 
     return drawn_or_told(folder / store.PAGE, draw)

@@ -115,10 +115,10 @@ def with_list(code: int, told: list[str], known: Expectations) -> tuple[int, lis
 def print_witness(one: Weighed, out: Console) -> None:
     """Print the witness of what is reported of a history."""
     assert one.finding is not None
-    terminal.print_lines([*witness_of_history(one.finding, _events_of(one.file), str(one.file)), ""], out)
+    terminal.print_lines([*witness_of_history(one.finding, events_of(one.file), str(one.file)), ""], out)
 
 
-def _events_of(file: Path) -> Iterator[tuple[int, Event]]:
-    """Yield the events of a stored history with their lines, as far as it can be read and followed."""
+def events_of(file: Path) -> Iterator[tuple[int, Event]]:
+    """Yield the events of a stored history with their lines, as far as it can be followed; none of a pipe: it is read once."""
     with suppress(UsageError):
-        yield from validate.read(file)[1]
+        yield from () if file.is_fifo() else validate.read(file)[1]

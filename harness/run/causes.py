@@ -83,7 +83,10 @@ def _blame_decoding(trace: Trace, spec: EngineSpec, findings: Sequence[Finding])
     differing = [finding for finding in findings if finding.anomaly == DIFFERS]
     if not differing:
         return
-    twin = twin_of(spec, trace.header)
+    try:
+        twin = twin_of(spec, trace.header)
+    except (EngineFailure, UsageError):
+        return
     try:
         moved = twin.decoded > twin.floor.tolerance
     except (EngineFailure, TwinFailed, UsageError):

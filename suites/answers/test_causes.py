@@ -170,3 +170,13 @@ def test_an_engine_that_fails_while_its_cause_is_looked_for_keeps_its_finding(
     finding = Finding(anomaly="answer-differs", r="a", sentence="", cause="continuations")
     causes._blame_decoding(write(WHOLE, "conversations", 0), parse("sample"), [finding])
     assert finding.cause == "continuations" and len(dropped) == 1
+
+
+def test_an_engine_that_cannot_be_opened_again_for_its_cause_keeps_its_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise EngineFailure("died", "does not open")
+
+    monkeypatch.setattr(causes, "twin_of", fails)
+    finding = Finding(anomaly="answer-differs", r="a", sentence="", cause="continuations")
+    causes._blame_decoding(write(WHOLE, "conversations", 0), parse("sample"), [finding])
+    assert finding.cause == "continuations"

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -79,6 +80,28 @@ def test_a_finding_is_told_though_the_history_breaks_off(capsys: pytest.CaptureF
     Path("known.txt").write_text("check:broken.jsonl@*  group-misalignment  # ours\n")
     code, out, err = _run(capsys, "broken.jsonl", "--expected", "known.txt")
     assert code == 4 and out == "" and err.startswith(f"cachewitness: broken.jsonl:{line}: ")
+
+
+def test_the_page_shows_a_history_as_far_as_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = Path("bad.jsonl").read_bytes()
+    Path("broken.jsonl").write_bytes(whole + b'{"e":"rea')
+    code, _, err = _run(capsys, "broken.jsonl", "--report", "drawn")
+    assert (code, err) == (1, "") and "group-misalignment" in Path("drawn/report.html").read_text()
+
+
+def test_a_pipe_is_read_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """As `<(…)` of a shell: what it shows is told, without the lines around it."""
+    os.mkfifo("pipe")
+    for others in ((), ("good.jsonl",)):
+        writing = Thread(target=lambda: Path("pipe").write_bytes(Path("bad.jsonl").read_bytes()), daemon=True)
+        writing.start()
+        code, out, _ = _run(capsys, "pipe", *others)
+        writing.join()
+        assert (
+            code == 1
+            and "FAIL  group-misalignment  found by safety-law in pipe" in out
+            and "a contradiction." in " ".join(out.split())
+        )
 
 
 @pytest.mark.parametrize("name", KINDS)
