@@ -28,7 +28,7 @@ BY_CHANCE = 4
 """So many tokens a prompt may share by chance with what other traces left, where they are kept apart by their texts alone."""
 
 EVEN, EVEN_MOST = log(0.5), 0.5
-"""The logprob of one of two tokens that share everything, and the most by which rounding is believed to lift it."""
+"""The logprob of one half, which is the most that two equally likely tokens can have, and how far rounding may lift it."""
 
 BEYOND = 1e9
 """The floor where right answers are not the same tokens: further than logprobs can be apart, and still a number in a file."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SHOWN = 3
 """How many witnesses are printed, the first of each anomaly."""
 WORDS = {
-    verdicts.EXIT_INTERNAL: "are judged in two ways by the harness",
+    verdicts.EXIT_INTERNAL: "make the detectors of the harness disagree",
     verdicts.EXIT_FAIL: "contradict a rule",
     verdicts.EXIT_USAGE: "cannot be read or followed",
     verdicts.EXIT_UNKNOWN: "were not judged to the end",

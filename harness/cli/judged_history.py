@@ -98,7 +98,7 @@ def weighed(file: Path, result: Result | None, bad: str, known: Expectations) ->
     if result is None or (bad and (finding is None or entry is not None)):
         return Weighed(file, result, verdicts.EXIT_USAGE, [], bad=bad)
     if entry is None:
-        told = reasons(result) + ([f"and not judged behind it: {bad}"] if bad else [])
+        told = reasons(result) + ([f"the rest was not judged: {bad}"] if bad else [])
         return Weighed(file, result, verdicts.exit_code(result), told, finding)
     crashed = any(tally.crashed for tally in result.tallies)
     told = [f"nothing else found; 1 expected finding, listed as {entry.anomaly} ({entry.reason})"]

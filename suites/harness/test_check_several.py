@@ -73,10 +73,10 @@ def test_a_finding_is_told_though_the_history_breaks_off(capsys: pytest.CaptureF
     line = len(whole.splitlines()) + 1
     code, out, _ = _run(capsys, "broken.jsonl")
     assert code == 1 and "FAIL  group-misalignment  found by safety-law" in out and "\n> " in out
-    assert f"and not judged behind it: broken.jsonl:{line}: " in out.rpartition("verdict: ")[2]
+    assert f"the rest was not judged: broken.jsonl:{line}: " in out.rpartition("verdict: ")[2]
     code, out, _ = _run(capsys, "good.jsonl", "broken.jsonl")
     assert code == 1 and "1 of 2 histories contradict a rule (group-misalignment in 1)" in out
-    assert f"and not judged behind it: broken.jsonl:{line}: " in out
+    assert f"the rest was not judged: broken.jsonl:{line}: " in out
     Path("known.txt").write_text("check:broken.jsonl@*  group-misalignment  # ours\n")
     code, out, err = _run(capsys, "broken.jsonl", "--expected", "known.txt")
     assert code == 4 and out == "" and err.startswith(f"cachewitness: broken.jsonl:{line}: ")
