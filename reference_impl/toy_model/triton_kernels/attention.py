@@ -10,8 +10,6 @@ Source: Dao, "FlashAttention-2" (arXiv 2307.08691), algorithm 1, for the running
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -25,10 +23,10 @@ TOKENS_AT_ONCE = 32
 
 @triton.jit
 def _attend(
-    out: Any, query: Any, projected: Any, kept: Any, table: Any, first: Any, starts: Any, pages: Any, columns: Any,
+    out, query, projected, kept, table, first, starts, pages, columns,
     WINDOW: tl.constexpr, BLOCK: tl.constexpr, KV: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Grid (requests, tiles of rows, KV). out, query [N, KV * GROUP, DIM]; the gate is the second half of `projected`."""
     request, rows, kv = tl.program_id(0), tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(2)
     begin, start = tl.load(first + request), tl.load(starts + request)
@@ -108,11 +106,11 @@ def paged_attention(
 
 @triton.jit
 def _keep(
-    query: Any, projected: Any, keys: Any, values: Any, query_scale: Any, key_scale: Any, cos: Any, sin: Any, places: Any,
-    kept: Any, eps: Any, tokens: Any,
+    query, projected, keys, values, query_scale, key_scale, cos, sin, places,
+    kept, eps, tokens,
     HEADS: tl.constexpr, KV: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr,
     TOKENS: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Grid (tiles of N, HEADS + KV): a query head goes to `query`, a key head and its value to the pages."""
     token, head = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS), tl.program_id(1)
     dim = tl.arange(0, WIDE)

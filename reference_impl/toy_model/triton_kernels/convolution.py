@@ -6,8 +6,6 @@ computed is `causal_conv.causal_conv` and `causal_conv.conv_state_after`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -21,9 +19,9 @@ CHANNELS_AT_ONCE = 64
 
 @triton.jit
 def _convolve(
-    out: Any, x: Any, weight: Any, state: Any, first: Any, channels: Any,
+    out, x, weight, state, first, channels,
     WIDTH: tl.constexpr, TOKENS: tl.constexpr, SIZE: tl.constexpr, ACC: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Grid (requests, tiles of tokens, tiles of channels); weight [channels, 1, WIDTH]; state [R, WIDTH - 1, channels]."""
     request = tl.program_id(0).to(tl.int64)
     begin = tl.load(first + request).to(tl.int64)
@@ -60,9 +58,9 @@ def causal_conv(x: Tensor, weight: Tensor, states: Tensor, layer: int, first: Te
 
 @triton.jit
 def _keep_inputs(
-    kept: Any, x: Any, state: Any, first: Any, owners: Any, stops: Any, saves: Any, channels: Any,
+    kept, x, state, first, owners, stops, saves, channels,
     BEFORE: tl.constexpr, SIZE: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Grid (segments, BEFORE, tiles of channels): one input of what a segment leaves behind."""
     segment, number = tl.program_id(0), tl.program_id(1)
     page, owner = tl.load(saves + segment).to(tl.int64), tl.load(owners + segment).to(tl.int64)

@@ -13,8 +13,6 @@ Source: Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (arXiv 2412.06464), sec
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -29,13 +27,13 @@ VALUES_AT_ONCE = 32
 
 
 @triton.jit
-def _unit(x: Any) -> Any:
+def _unit(x):
     """Scale the rows of `x` [T, K] to length 1."""
     return x * tl.rsqrt(tl.sum(x * x, 1) + 1e-6)[:, None]
 
 
 @triton.jit
-def _inverse(lower: Any, HALVINGS: tl.constexpr, ACC: tl.constexpr) -> Any:
+def _inverse(lower, HALVINGS: tl.constexpr, ACC: tl.constexpr):
     """Return the inverse of I + `lower`, which is strictly lower triangular with 2 ** HALVINGS rows.
 
     The inverse of [[A, 0], [C, B]] is [[A', 0], [-B' C A', B']] with the inverses A' and B': blocks of one row first, then of
@@ -52,10 +50,10 @@ def _inverse(lower: Any, HALVINGS: tl.constexpr, ACC: tl.constexpr) -> Any:
 
 @triton.jit
 def _by_token(
-    out: Any, mixed: Any, g: Any, beta: Any, state: Any, memory: Any, first: Any, saves: Any,
+    out, mixed, g, beta, state, memory, first, saves,
     HEADS: tl.constexpr, SHARED: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     WIDE: tl.constexpr, COLUMNS: tl.constexpr, ACC: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Grid (requests, HEADS, tiles of V): one token a request, of which `saves` says the page that S goes to."""
     request, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     token = tl.load(first + request).to(tl.int64)
@@ -84,10 +82,10 @@ def _by_token(
 
 @triton.jit
 def _by_chunk(
-    out: Any, mixed: Any, g: Any, beta: Any, state: Any, memory: Any, first: Any, saves: Any, segments: Any, stops: Any,
+    out, mixed, g, beta, state, memory, first, saves, segments, stops,
     HEADS: tl.constexpr, SHARED: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     WIDE: tl.constexpr, COLUMNS: tl.constexpr, HALVINGS: tl.constexpr, ACC: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Grid (requests, HEADS, tiles of V). Request r has the segments segments[r] ... segments[r + 1] - 1."""
     request, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     begin = tl.load(first + request)
@@ -170,15 +168,15 @@ def gated_delta(
 
 
 @triton.jit
-def _log_of_1_plus(x: Any) -> Any:
+def _log_of_1_plus(x):
     """Return log(1 + x) of 0 <= x <= 1, accurate also where 1 + x is rounded (Goldberg 1991, theorem 4)."""
     rounded = 1.0 + x
     return tl.where(rounded == 1.0, x, tl.log(rounded) * x / tl.where(rounded == 1.0, 1.0, rounded - 1.0))
 
 
 @triton.jit
-def _gates(g: Any, beta: Any, a: Any, b: Any, a_log: Any, dt_bias: Any, count: Any, HEADS: tl.constexpr, SIZE: tl.constexpr,
-           ACC: tl.constexpr) -> None:  # fmt: skip
+def _gates(g, beta, a, b, a_log, dt_bias, count, HEADS: tl.constexpr, SIZE: tl.constexpr,
+           ACC: tl.constexpr):  # fmt: skip
     """Grid (tiles of N * HEADS,)."""
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     inside, head = at < count, at % HEADS

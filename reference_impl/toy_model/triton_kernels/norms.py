@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -16,9 +14,9 @@ ELEMENTS_AT_ONCE = 2048
 
 @triton.jit
 def _add_and_normalise(
-    out: Any, stream: Any, added: Any, weight: Any, rows: Any, dim: Any, eps: Any,
+    out, stream, added, weight, rows, dim, eps,
     ROWS: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Grid (tiles of rows,); `stream` [rows, dim] is updated in place."""
     row, at = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDE)
     inside, place = (row < rows)[:, None] & (at < dim)[None, :], row[:, None] * dim + at[None, :]
@@ -42,9 +40,9 @@ def add_and_normalise(stream: Tensor, added: Tensor, weight: Tensor, eps: float)
 
 @triton.jit
 def _normalise_and_gate(
-    out: Any, x: Any, gate: Any, weight: Any, rows: Any, dim: Any, eps: Any,
+    out, x, gate, weight, rows, dim, eps,
     ROWS: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Grid (tiles of rows,); a row is one head of one token."""
     row, at = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDE)
     inside, place = (row < rows)[:, None] & (at < dim)[None, :], row[:, None] * dim + at[None, :]

@@ -5,8 +5,6 @@ States go back to their pages in the kernels that make them: `gated_delta` and `
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -18,7 +16,7 @@ ELEMENTS_AT_ONCE = 1024
 
 
 @triton.jit
-def _gather(out: Any, pool: Any, reads: Any, pages: Any, requests: Any, elements: Any, SIZE: tl.constexpr) -> None:
+def _gather(out, pool, reads, pages, requests, elements, SIZE: tl.constexpr):
     """Grid (layers, requests, tiles of elements)."""
     layer, request = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = tl.program_id(2) * SIZE + tl.arange(0, SIZE)
