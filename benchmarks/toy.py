@@ -92,6 +92,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.exit("--device cuda: torch sees no GPU here")
     if options.kernels == "triton" and options.device == "cpu":
         sys.exit("--kernels triton: on the CPU they run in an interpreter, whose time says nothing")
+    torch.backends.cudnn.allow_tf32 = False  # transformers' convolutions would be narrower than float32 on a GPU
     with tempfile.TemporaryDirectory() as folder:
         section, same = measure(options, options.checkpoint or random_checkpoint(Path(folder)))
     sections.tell(section, options.write)

@@ -15,15 +15,13 @@ from torch import Tensor
 
 from reference_impl.toy_model import attention, recurrent
 from reference_impl.toy_model.attention import Weights
+from reference_impl.toy_model.captured import Graphs, States, can_capture
 from reference_impl.toy_model.chunk import NULL, Chunk
 from reference_impl.toy_model.config import ModelError, ToyConfig
 from reference_impl.toy_model.flat_plan import Batch, FlatPlan, batch, plan
 from reference_impl.toy_model.kernels import FlatKernels
 from reference_impl.toy_model.paged_pools import Pools, sent
 from reference_impl.toy_model.watch import Read, Watch
-
-States = dict[int, list[Tensor]]
-"""By recurrent group conv and memory [layers, requests, ...] that requests go on from."""
 
 
 def step(
@@ -33,13 +31,26 @@ def step(
 
     Raises ModelError for layers of a type that these kernels lack.
     """
-    planned = plan(pools, chunks, pad_rows, kernels.positions)
+    planned, c = plan(pools, chunks, pad_rows, kernels.positions), constants(w, pools.config, kernels)
+    wanted = sum(chunk.outputs for chunk in chunks)
+    if watch is None and can_capture(kernels, pools, planned.shape):
+        return _graphs(pools, w, kernels).run(
+            planned,
+            lambda there: begin(pools, planned, there, kernels),
+            lambda there, states: forward(pools, there, states, c, kernels),
+        )[:wanted]
     there = batch(planned.shape, sent(planned.numbers, pools.device))
     states = begin(pools, planned, there, kernels)
     if watch is not None:
         watch.buckets, watch.places = planned.chunks, [(index, 0) for index in range(len(chunks))]
-    logits = forward(pools, there, states, constants(w, pools.config, kernels), kernels, watch)
-    return logits[: sum(chunk.outputs for chunk in chunks)]
+    return forward(pools, there, states, c, kernels, watch)[:wanted]
+
+
+def _graphs(pools: Pools, w: Weights, kernels: FlatKernels) -> Graphs:
+    """Return the decode steps that were captured of a model over pools."""
+    if kernels.graphs is None or not kernels.graphs.fits(pools, w):
+        kernels.graphs = Graphs(pools, w)
+    return kernels.graphs
 
 
 def begin(pools: Pools, planned: FlatPlan, there: Batch, kernels: FlatKernels) -> States:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reference_impl.toy_model import attention
-from reference_impl.toy_model.triton_kernels.attention import keep_keys, paged_attention
+from reference_impl.toy_model.triton_kernels.attention import _splits, keep_keys, paged_attention
 from suites.support.flat_requests import LENGTHS, NAN, STARTS, Keys, firsts, numbers, paged_keys
 from suites.support.toy_models import far, model, noise, strong_weights
 
@@ -61,6 +61,38 @@ def test_decode_equals_torchs_own_attention(window: int) -> None:
         key, value = (part[:, oldest:].transpose(1, 2) for part in keys.own[row])
         theirs = F.scaled_dot_product_attention(query[None, row, :, None], key, value, enable_gqa=True)
         assert far(ours[row], gated(theirs.flatten(), projected[row], 16)) <= 1e-6
+
+
+SPLIT = {"starts": (5, 299, 400), "lengths": (1, 1, 1)}
+"""A decode step whose longer requests have keys for several programs."""
+
+
+@pytest.mark.parametrize(("window", "dtype"), [(0, torch.float32), (0, torch.bfloat16), (300, torch.float64)])
+def test_keys_split_between_programs_equal_torchs_own_attention(window: int, dtype: torch.dtype) -> None:
+    keys = paged_keys(SPLIT["starts"], SPLIT["lengths"], kv=2, dim=16, window=window, dtype=dtype, columns=64)
+    query, projected = noise(3, 6, 16, dtype=dtype), noise(3, 6 * 32, seed=2, dtype=dtype)
+    ours = attended(query, projected, keys, SPLIT["starts"], SPLIT["lengths"], window)
+    for row, start in enumerate(SPLIT["starts"]):
+        oldest = max(0, start - window + 1) if window else 0
+        key, value = (part[:, oldest:].double().transpose(1, 2) for part in keys.own[row])
+        theirs = F.scaled_dot_product_attention(query[None, row, :, None].double(), key, value, enable_gqa=True)
+        assert far(ours[row].double(), gated(theirs.flatten(), projected[row].double(), 16)) <= BOUND[dtype]
+
+
+def test_keys_are_split_by_shape_alone() -> None:
+    """As a captured graph needs it. Few requests of much text are split most, and none that has too little."""
+    assert [_splits(programs, 64) for programs in (1, 8, 64, 128, 512, 9999)] == [32, 32, 8, 4, 1, 1]
+    assert [_splits(1, tiles) for tiles in (0, 1, 2, 4, 10**6)] == [1, 1, 1, 2, 64]
+
+
+@pytest.mark.parametrize("position", [0, 130, 299])
+def test_poison_in_any_split_makes_its_request_nan_and_no_other(position: int) -> None:
+    starts = (299, 299)
+    keys = paged_keys(starts, (1, 1), kv=1, dim=16, columns=64)
+    block = keys.kept.shape[2]
+    keys.kept[1, keys.table[1, position // block], position % block] = NAN
+    ours = attended(noise(2, 2, 16), noise(2, 64, seed=2), keys, starts, (1, 1), 0)
+    assert not ours[0].isnan().any() and ours[1].isnan().all()
 
 
 @pytest.mark.filterwarnings("ignore")  # it is slow without torch.compile, and says so

@@ -23,6 +23,8 @@ from suites.support.paged_by_hand import WITHOUT_MAMBA, Hand
 POINTERS = {torch.float32: "*fp32", torch.float64: "*fp64", torch.bfloat16: "*bf16", torch.int32: "*i32"}
 COMPILED: dict[str, int] = {}
 """Variants of each kernel that were compiled."""
+NARROWED: set[str] = set()
+"""Kernels over float64 that are given, or make, a number of float32 and widen it."""
 
 
 def compiling(target: GPUTarget) -> Any:
@@ -36,7 +38,9 @@ def compiling(target: GPUTarget) -> Any:
         if key not in known:
             known.add(key)
             places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-            triton.compile(ASTSource(fn=kernel, signature=signature, constexprs=places), target=target)
+            compiled = triton.compile(ASTSource(fn=kernel, signature=signature, constexprs=places), target=target)
+            if "*fp64" in signature.values():
+                NARROWED.update({kernel.__name__} if "cvt.f64.f32" in compiled.asm["ptx"] else ())
             COMPILED[kernel.__name__] = COMPILED.get(kernel.__name__, 0) + 1
 
     return launch
@@ -47,13 +51,18 @@ def _type(value: Any) -> str:
 
 
 def main(dtype: str, capability: str) -> None:
-    """Compile, and print how many variants of each kernel there were."""
+    """Compile, and print how many variants of each kernel there were; stop if one over float64 widens float32."""
     for module in (attention, convolution, gated_delta, norms, state):
         module.launch = compiling(GPUTarget("cuda", int(capability), 32))  # type: ignore[attr-defined]
     hand = Hand(getattr(torch, dtype), layers=WITHOUT_MAMBA, kernels=named("triton"))
     text, tables = hand.tokens(50), hand.deal(50)
     hand.run((text, 0, 17, tables))
     hand.run((text, 17, 18, tables))
+    long, tables = hand.tokens(200), hand.deal(200)  # of which the keys are split
+    hand.run((long, 0, 199, tables))
+    hand.run((long, 199, 200, tables))
+    if NARROWED:
+        sys.exit(f"over float64, but with numbers of float32: {sorted(NARROWED)}")
     print(*(f"{name}={count}" for name, count in sorted(COMPILED.items())))
 
 

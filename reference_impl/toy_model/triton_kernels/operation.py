@@ -43,6 +43,19 @@ def accumulator(x: Tensor) -> Any:
     return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
+def multiplied(x: Tensor) -> Any:
+    """Return the dtype in which matrices of what `x` holds are multiplied, sums in that of `accumulator`.
+
+    Products of two numbers in bfloat16 are exact in float32; the interpreter, which cannot multiply bfloat16, makes them there.
+    """
+    return tl.bfloat16 if x.dtype == torch.bfloat16 and not INTERPRETED else accumulator(x)
+
+
+def precision(x: Tensor) -> str:
+    """Return how matrices of what `x` holds are multiplied: of float32 as three products of shorter numbers, 21 bits exact."""
+    return "tf32x3" if x.dtype == torch.float32 else "ieee"
+
+
 def tile(size: int) -> int:
     """Return the width of a tile that holds `size` elements."""
     return max(DOT_LEAST, int(triton.next_power_of_2(size)))
