@@ -10,8 +10,12 @@ from math import lcm
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.wording import count
-from harness.history.events import Aborted, Copy, Finished, ResetDone, StepBegin, StepEnd
+from harness.history.events import Aborted, Copy, Extended, Finished, Preempted, ResetDone, StepBegin, StepEnd
 from harness.ledger.ledger import Ledger
+
+CIRCLES, IN_FLIGHT = 2, 8
+"""So many times the tokens of all live requests may be computed before one of them gets further than ever before, and drafts of
+so many steps in flight beside them."""
 
 
 class Progress(Checker):
@@ -29,6 +33,14 @@ class Progress(Checker):
         self._waited: dict[str, int] = {}
         self._idle: dict[str, int] = {}
         """For each request that could run alone, in how many steps in a row nobody ran since it came."""
+        self._furthest: dict[str, int] = {}
+        """How many tokens of each request had been computed at most, whatever was lost again."""
+        self._again = 0
+        """Tokens that were computed since somebody got further than ever before."""
+        self._vain: dict[str, int] = {}
+        """In how many steps each request's last token was computed since it got further than ever before."""
+        self._begun = 0
+        """The step that began last."""
         self._lost: set[str] = set()
         """Requests whose load from another tier has failed, which they may be given up for."""
 
@@ -40,10 +52,14 @@ class Progress(Checker):
             Copy: self.on_copy,
             Aborted: self.on_end,
             Finished: self.on_end,
+            Preempted: self.on_preempted,
+            Extended: self.on_extended,
         }
 
     def on_step(self, ledger: Ledger, event: StepBegin) -> Found:
         """Count how long each feasible request has been refused in a row, and how long nobody ran at all."""
+        if found := self._in_circles(ledger, event):
+            return found
         ran = {run.r for run in event.runs}
         limit = ledger.header.rules.progress_steps
         if ran:
@@ -62,16 +78,70 @@ class Progress(Checker):
                 return (_stuck(r, f"was asked for, with room in the pool, in {waited} steps up to step {event.step}"),)
         return self._nobody(ledger, event, ran, limit) if not event.asked else None
 
+    def _in_circles(self, ledger: Ledger, event: StepBegin) -> Found:
+        """Count what is computed while nobody gets further than ever before, and who computes its last token again and again.
+
+        Who lost its pages to others computes its tokens again. Once for each live request is enough for one of them to get
+        further; once more is left for requests that take turns.
+        """
+        self._begun = event.step
+        vain = ""
+        for run in event.runs:
+            if run.known > self._furthest.get(run.r, 0):
+                self._furthest[run.r], self._again = run.known, 0
+                self._vain.pop(run.r, None)
+                continue
+            self._again += run.known - run.start
+            if run.known == len(ledger.requests[run.r].tokens):
+                self._vain[run.r] = self._vain.get(run.r, 0) + 1
+                vain = vain or (run.r if self._vain[run.r] == ledger.header.rules.progress_steps + 1 else "")
+        if vain:
+            steps = count(self._vain[vain], "step")
+            what = f"computed its last token in {steps} up to step {event.step} and generated nothing behind it"
+            return (_stuck(vain, what),)
+        return self._round(ledger, event) if self._again else None
+
+    def _round(self, ledger: Ledger, event: StepBegin) -> Found:
+        live = [request for request in ledger.requests.values() if request.live]
+        drafts = ledger.header.rules.drafts * IN_FLIGHT
+        if self._again <= CIRCLES * sum(len(request.tokens) + drafts for request in live):
+            return None
+        again, r = count(self._again, "token"), event.runs[0].r
+        self._begin_again()
+        what = (
+            f"computed again with the others that are live, {again} up to step {event.step} and nothing that was not computed"
+        )
+        return (_stuck(r, f"was {what} before"),)
+
+    def _begin_again(self) -> None:
+        self._again = 0
+        self._vain.clear()
+
+    def on_preempted(self, ledger: Ledger, event: Preempted) -> Found:
+        """Start anew where somebody asked for it, outside of a step; with its pages r loses what a step in flight computes."""
+        if event.step <= self._begun:
+            self._begin_again()
+        elif any(run.r == event.r for begun in ledger.open_steps.values() for run in begun.runs):
+            self._vain.pop(event.r, None)
+        return None
+
+    def on_extended(self, ledger: Ledger, event: Extended) -> Found:
+        """Note that a session goes on from fewer tokens than it had."""
+        self._furthest[event.r] = min(self._furthest.get(event.r, 0), event.keep)
+        return None
+
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         """Where somebody was taken out of the step nobody was refused: they had a place, and the room that others lacked."""
         if event.withdrawn:
             self._waited.clear()
             self._idle.clear()
+            self._begin_again()
         return None
 
     def on_reset(self, ledger: Ledger, event: ResetDone) -> Found:
         """Count no wait for what a reset makes start again, and hold an engine that refuses one to what stands in its way."""
         self._idle.clear()
+        self._begin_again()
         if _busy(ledger):
             return None
         self.opportunities += 1
@@ -90,6 +160,7 @@ class Progress(Checker):
         """Count no wait for what then failed, and note whom it was for if it may be given up."""
         if event.phase == "fail":
             self._idle.clear()
+            self._begin_again()
             tier = ledger.header.rules.tier
             for move in event.moves if tier is not None and tier.gives_up else ():
                 self._lost.update(ledger.records[move.dst_pool][move.dst].holders)
@@ -97,6 +168,8 @@ class Progress(Checker):
 
     def on_end(self, ledger: Ledger, event: Aborted | Finished) -> Found:
         """Hold an engine that ended a request, which nobody asked for, to what it declares and has room for."""
+        self._furthest.pop(event.r, None)
+        self._begin_again()
         if not event.by_engine or event.r in self._lost:
             return None
         self.opportunities += 1

@@ -13,6 +13,9 @@ from harness.checkers.wording import count
 from harness.history.events import Aborted, Copy, Drop, Finished, Header, Hit, Preempted, Run, StepBegin, Submitted
 from harness.ledger.ledger import Ledger
 
+LAST_TOKEN = 1
+"""Of a prompt that is cached whole the last token is computed all the same, for its logits."""
+
 
 class ReuseFloor(Checker):
     """A request resumes no earlier than the engine's own keys allow.
@@ -138,7 +141,10 @@ class ReuseFloor(Checker):
         for run in begun.runs if begun is not None else ():
             if run.r == event.r and (again := self._computed_again(ledger, event, run)):
                 return again
-        floor, distance = Lookup(ledger, ledger.requests[event.r]).longest_common(), ledger.header.rules.reuse_distance
+        distance = ledger.header.rules.reuse_distance
+        if event.reported > event.resume + max(distance, LAST_TOKEN):
+            return (_counted(event),)
+        floor = Lookup(ledger, ledger.requests[event.r]).longest_common()
         short = event.resume + distance < floor
         acceptable = short and self._acceptable(ledger, event)
         self._failed.discard(event.r)
@@ -158,3 +164,11 @@ class ReuseFloor(Checker):
             f"{count(floor - event.resume, 'token')} again: a contradiction."
         )
         return (Finding(anomaly="lost-hit", r=event.r, sentence=sentence, owed=floor),)
+
+
+def _counted(hit: Hit) -> Finding:
+    sentence = (
+        f"Let {hit.r} be told in step {hit.step} that {count(hit.reported, 'token')} of it are cached. However it resumes at "
+        f"{hit.resume} and computes {count(hit.reported - hit.resume, 'token')} of them again: a contradiction."
+    )
+    return Finding(anomaly="lost-hit", r=hit.r, sentence=sentence, owed=hit.reported)

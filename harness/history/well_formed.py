@@ -454,10 +454,13 @@ class WellFormedness:
     def _hit(self, event: Hit) -> None:
         self._live(event.r, "r")
         self._tier(event.tier)
-        if event.reported < 0 or event.resume < 0:
-            raise Nonsense("less than nothing - at `$.reported` or `$.resume`")
-        if event.resume and not self._caching:
-            raise Nonsense(f"{event.resume} - at `$.resume`; the header says `caching` false, so nothing is ever hit")
+        if event.resume < 0:
+            raise Nonsense("less than nothing - at `$.resume`")
+        if not event.resume <= event.reported <= self.tokens[event.r]:
+            between = f"{event.r!r} resumes at {event.resume} and has {self.tokens[event.r]} tokens"
+            raise Nonsense(f"{event.reported} - at `$.reported`; it lies between both: {between}")
+        if event.reported and not self._caching:
+            raise Nonsense(f"{event.reported} - at `$.reported`; the header says `caching` false, so nothing is ever hit")
         self._columns(event.pages, "pages")
         self._placed.add(event.r)
         self._unfound.pop(event.r, None)

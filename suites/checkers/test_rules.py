@@ -6,7 +6,7 @@ import pytest
 
 from harness.checkers.reuse import ReuseFloor
 from harness.engines import registry
-from harness.history.events import Drop
+from harness.history.events import Drop, Preempted
 from harness.history.notation import parse
 from harness.ledger.ledger import Ledger
 from harness.run.execute import check, drive
@@ -70,6 +70,24 @@ def test_nobody_has_waited_longer_than_since_it_came() -> None:
     text = FULL + "submit a a:5\nstep 1:\nstep 2:\nfinish a\nsubmit b b:5\nstep 3:\n"
     assert _found(text) == []
     assert _found(text + "step 4:\nstep 5:\n") == ["stuck"]
+
+
+def _again(times: int, *, asked: bool = False) -> int:
+    """Have r1 compute its five tokens in so many steps, and lose its pages between them; return how often it is stuck.
+
+    It loses them in the step that begins next, or, if that was asked for, behind the one that ended.
+    """
+    runs = [f"hit r1 0 |\ntake r1 | 1 2\nstep {step}: r1 0..5 | 1 2\n" for step in range(1, times + 1)]
+    history = parse(FULL + "submit r1 a:5\n" + "preempt r1\ndrop r1 | 1 2\n".join(runs))
+    for event in history.events:
+        if isinstance(event, Preempted):
+            event.step -= asked
+    return [finding.anomaly for finding in check(history).findings].count("stuck")
+
+
+def test_who_computes_the_same_again_and_again_does_not_advance() -> None:
+    """Its last token may be computed twice more; not if it loses its pages because somebody asks for that."""
+    assert [_again(3), _again(4), _again(9, asked=True)] == [0, 1, 0]
 
 
 # --- ownership ----------------------------------------------------------------------------------------------------------------
@@ -178,6 +196,14 @@ def test_a_key_of_a_step_in_flight_counts_for_the_reuse_floor() -> None:
 
 
 AGAIN = FULL + "submit r1 a:5\ntake r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\nsubmit r2 a:5\n"
+
+
+@pytest.mark.parametrize(("reported", "expected"), [(4, []), (5, []), (8, ["lost-hit"])])
+def test_what_is_reported_as_cached_is_not_computed(reported: int, expected: list[str]) -> None:
+    """All but the last token: of a prompt that is cached whole it is computed for its logits."""
+    text = FULL + "submit r1 a:9\ntake r1 | 1 2 3\npublish 0/1 r1:4\nstep 1: r1 0..9 | 1 2 3\npublish 0/2 r1:8\n"
+    text += f"submit r2 a:4 b:5\nhit r2 {reported} resume 4 | 1\ntake r2 | 1 4 5\nstep 2: r2 4..9 | 1 4 5\n"
+    assert [anomaly for anomaly in _found(text) if anomaly == "lost-hit"] == expected
 
 
 @pytest.mark.parametrize(("start", "expected"), [(4, []), (0, ["lost-hit"])], ids=["where it was told", "from the beginning"])

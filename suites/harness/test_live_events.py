@@ -130,6 +130,8 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     "drafts of nobody": (runs(lambda run: replace(run, drafts=[1] * 50)), "drafts from"),
     "a key of less than nothing": (each(Publish, with_(length=-1)), "at `$.length`"),
     "a negative length of a hit": (each(Hit, with_(resume=-1)), "less than nothing"),
+    "fewer tokens reported than it resumes at": (each(Hit, with_(reported=0, resume=16)), "0 - at `$.reported`; it lies"),
+    "more tokens reported than it has": (each(Hit, with_(reported=10**6)), "1000000 - at `$.reported`; it lies between"),
     "tokens from nowhere": (each(Accept, lambda e: replace(e, upto=e.upto + 9)), "at `$.upto`"),
     "negative tokens": (each(Accept, with_(tokens=[-1])), "a token id outside"),
     # what is of another type
