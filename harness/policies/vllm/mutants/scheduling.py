@@ -202,40 +202,4 @@ def ended_request_refuses_a_reset(engine: Driver) -> None:
     wrap(scheduler, "reset_prefix_cache", reset)
 
 
-@mutant(
-    name="resumed-prompt-begins-again",
-    mirrors="vllm-project/vllm#37746",
-    anomaly="stuck",
-    checker="progress",
-    group="O",
-    engines=REFERENCE,
-    height="scheduler",
-)
-def resumed_prompt_begins_again(engine: Driver) -> None:
-    """What was noted of a prompt before a preemption is still there after it, and has the request taken for unfinished.
-
-    Throw away what a request generates that was preempted before, and compute its prompt again.
-    """
-    scheduler, unfinished = adapter(engine).scheduler, list[Any]()
-
-    def update_from_output(original: Any, output: Any) -> Any:
-        for request in scheduler.running:
-            if request.request_id in output.generating and request.num_preemptions:
-                output.generating.discard(request.request_id)
-                request.num_output_placeholders -= 1
-                unfinished.append(request)
-        return original(output)
-
-    def _schedule_running(original: Any, output: Any, limit: int) -> Any:
-        for request in [request for request in unfinished if request in scheduler.running]:
-            scheduler.running.remove(request)
-            scheduler._preempt(request)
-            output.preempted_req_ids.append(request.request_id)
-        unfinished.clear()
-        return original(output, limit)
-
-    wrap(scheduler, "update_from_output", update_from_output)
-    wrap(scheduler, "_schedule_running", _schedule_running)
-
-
 MUTANTS = declared(globals())
