@@ -34,7 +34,8 @@ class Engine(msgspec.Struct, kw_only=True):
     """What came of one engine.
 
     `state`: it `runs`; something has to be installed first (`missing`); its process dies, hangs or raises (`broken`); it
-    `refuses` every configuration that was tried; or it is a `program` of the user's, which `protocol-check` examines. `version`
+    `refuses` every configuration that was tried, or cannot be started; or it is a `program` of the user's, and no command that
+    starts it was named. `version`
     is the one found, `written_for` those that its adapter was written for, and `fits` whether the one is among the others
     (null: nothing was found, or it is not said). `why` is empty if it runs, and `mend` the command that would change that.
     """
@@ -78,7 +79,7 @@ def examine(spec: EngineSpec, interpreter: str, deadline: float) -> Engine:
     """Start an engine in its process and open it for a trace; `deadline` in seconds, `interpreter` empty: this Python."""
     kind, python, written = spec.kind, interpreter or sys.executable, spec.kind.written_for
     found = Engine(name=spec.text, summary=kind.summary, state="program", heights=list(kind.heights), interpreter=python)
-    if kind.command:
+    if kind.command and not spec.options.get(kind.command):
         found.mend = "cachewitness protocol-check -- COMMAND"
         return found
     isolation = Isolation(deadline=deadline, opening=deadline, python=interpreter)

@@ -15,7 +15,7 @@ from harness.trace.scenarios import SCENARIOS
 
 
 def resumed_prompts_begin_again(engine: Any) -> None:
-    """What was noted of a prompt before a preemption has the request taken for unfinished (vllm-project/vllm#37746)."""
+    """Take a request for unfinished by what was noted of its prompt before a preemption (vllm-project/vllm#37746)."""
     scheduler, unfinished = adapter(engine).scheduler, list[Any]()
 
     def update_from_output(original: Any, output: Any) -> Any:

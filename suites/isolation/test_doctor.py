@@ -201,3 +201,13 @@ def test_an_engine_that_nobody_registered_is_one_line(capsys: pytest.CaptureFixt
 )
 def test_a_version_fits_by_its_numbers(version: str, fits: bool) -> None:
     assert WrittenFor("vLLM", "vllm", "0.24", "0.33").fits(version) is fits
+
+
+@pytest.mark.parametrize(("command", "state", "why"), [
+    ("/nonexistent", "refuses", "/nonexistent cannot be started"),
+    (f"{sys.executable} -c pass", "broken", "cannot be built for trace 'doctor'"),
+])  # fmt: skip
+def test_a_command_that_is_named_is_started(command: str, state: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, engines = doctor(capsys, f"jsonl:command={command}")
+    (found,) = engines.values()
+    assert (code, found["state"]) == (4, state) and why in found["why"]
