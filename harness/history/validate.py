@@ -53,9 +53,13 @@ def portions(path: Path) -> tuple[Header, Iterator[history.Portion]]:
         raise UsageError(f"{path}:1: {problem}") from None
 
     def followed() -> Iterator[history.Portion]:
+        order = _Order()
         for lines, events in read:
             try:
                 for event in events:
+                    if event.seq != order.next:
+                        order.follow(event)
+                    order.next += order.step
                     sense.follow(event)
             except Nonsense as problem:
                 line = next(line for line, other in zip(lines, events, strict=True) if other is event)
@@ -67,6 +71,26 @@ def portions(path: Path) -> tuple[Header, Iterator[history.Portion]]:
             raise UsageError(f"{path}: {problem}") from None
 
     return header, followed()
+
+
+class _Order:
+    """The places of events in a history: counted from the first event's on, or never told, which is 0 throughout.
+
+    A place that is left out is a line that is missing, and what it said cannot be judged.
+    """
+
+    def __init__(self) -> None:
+        self.next, self.step = 0, 1
+
+    def follow(self, event: Event) -> None:
+        """Take in a place that is not the next one; raise Nonsense unless it is the first, or shows that places are not told."""
+        begun = self.next
+        if begun == 0 and self.step:
+            self.next = event.seq  # a part of a history may begin anywhere
+        elif begun == 1 and event.seq == 0:
+            self.next, self.step = 0, 0
+        else:
+            raise Nonsense(f"{event.seq} - at `$.seq`; {begun} was to come, and a line is missing or out of place")
 
 
 def load(path: Path) -> tuple[History, list[int]]:

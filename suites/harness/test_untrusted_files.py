@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gzip
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from harness._util import files, jsonl, reading
 from harness._util.data import fixtures
 from harness._util.errors import UsageError
 from harness.cli import invoke
+from harness.history import stored
+from harness.history.events import History
 from harness.trace import format as traces
 from harness.verdict.report import terminal
 from harness.verdict.report.tables import new_table, print_table
@@ -159,3 +162,38 @@ def test_explain_takes_a_packed_history_and_standard_input(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(HISTORY.read_bytes())))
     assert invoke(["explain", "-"]) == 0 and capsys.readouterr().out == told
     reading._standard_input.cache_clear()
+
+
+def renumbered(numbers: Callable[[int], int], *left_out: int) -> Callable[[Path], None]:
+    """Return what writes the history with other places, without some of its events."""
+
+    def write(path: Path) -> None:
+        history = stored.load(HISTORY)
+        for index, event in enumerate(history.events):
+            event.seq = numbers(index)
+        kept = [event for index, event in enumerate(history.events) if index not in left_out]
+        stored.save(History(history.header, kept, []), path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("write", "says"),
+    [
+        (renumbered(lambda index: index), ""),
+        (renumbered(lambda index: index + 700), ""),
+        (renumbered(lambda index: 0), ""),
+        (renumbered(lambda index: index, 6), ":8: 7 - at `$.seq`; 6 was to come"),
+        (renumbered(lambda index: index + 700, 2, 3), ":4: 704 - at `$.seq`; 702 was to come"),
+        (renumbered(lambda index: 7 * (index == 5)), ":7: 7 - at `$.seq`; 0 was to come"),
+    ],
+    ids=["from 0", "from 700", "not told", "one left out", "two left out", "told once"],
+)
+def test_a_history_in_which_an_event_is_missing_is_refused(
+    write: Callable[[Path], None], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(path := tmp_path / "history.jsonl")
+    if says:
+        assert says in refused(capsys, "check", str(path))
+    else:
+        assert invoke(["check", str(path), "--quiet"]) == 0
