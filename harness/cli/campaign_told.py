@@ -70,10 +70,12 @@ def _print_classes(document: Document, out: Console) -> None:
 def _print_finding(finding: FindingRow, out: Console) -> None:
     _say(f"{finding.signature}: {finding.anomaly} by {finding.checker}, {finding.height} height", out, "bold red")
     more = f", and in {finding.traces - 1} more minimal traces" if finding.traces > 1 else ""
-    told = f"{finding.operations} operations, groups {' '.join(finding.kinds)}, on {', '.join(finding.engines)}{more}"
-    for text in (told, finding.sentence, finding.why_long):
+    length = f"{finding.operations} operations" if finding.operations else "a trace that cannot be read"
+    told = f"{length}, groups {' '.join(finding.kinds)}, on {', '.join(finding.engines)}{more}"
+    for text in (told, finding.sentence, finding.why_long, finding.unread):
         terminal.print_lines(wrapped(text, "  ") if text else [], out)
-    _say(f"  replay: {finding.replay}", out)
+    if finding.replay:
+        _say(f"  replay: {finding.replay}", out)
     out.print()
 
 

@@ -9,6 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -139,9 +140,10 @@ class Driver:
     def _run(self) -> Result:
         """Work until every unit is done or given up, time is up, or the user interrupts.
 
-        Raises UsageError if the database or the store cannot be used, or workers end again and again.
+        Raises UsageError if nothing was found and the database or the store cannot be used, or workers end again and again.
         """
         interrupted = time_up = False
+        stopped = ""
         try:
             self._enter(self._planned.units, self._planned.entries)
             self._queue.forgive()
@@ -153,11 +155,17 @@ class Driver:
                 time_up = not self._work_off()
         except KeyboardInterrupt:
             interrupted = True
+        except UsageError as error:
+            with suppress(UsageError):
+                self._look()  # a unit that ended meanwhile may have found something
+            if not self._progress.findings:
+                raise
+            stopped = str(error)
         finally:
             self._stop()
-        if not (interrupted or time_up):
+        if not (interrupted or time_up or stopped):
             self._queue.end()
-        return self._added_up(interrupted=interrupted, time_up=time_up)
+        return self._added_up(Totals(self._planned, interrupted=interrupted, time_up=time_up, stopped=stopped))
 
     def _enter(self, units: Sequence[Unit], entries: Sequence[tuple[str, bytes]]) -> None:
         """Enter units that are not there yet, each with its key and what is stored of it, and note where they all are."""
@@ -236,8 +244,7 @@ class Driver:
             if place in self._seen:
                 yield unit, outcome_of(self._queue.outcome(place))
 
-    def _added_up(self, *, interrupted: bool, time_up: bool) -> Result:
-        totals = Totals(self._planned, interrupted=interrupted, time_up=time_up)
+    def _added_up(self, totals: Totals) -> Result:
         stamped: list[tuple[str, str]] = []
         for place, unit in self._units.items():
             if place not in self._seen:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -34,7 +35,11 @@ TRACES_KEPT = 3
 
 
 def perform(unit: Unit, store: Store) -> Outcome:
-    """Carry out a unit and return what came of it. Raises UsageError if the store of traces cannot be used."""
+    """Carry out a unit and return what came of it.
+
+    A finding whose trace the store does not take is told without it. Raises UsageError if the store does not have the trace that
+    is to be shrunk, or does not take the minimal one or the canary's.
+    """
     began = time.perf_counter()
     try:
         spec = unit.engine.spec()
@@ -50,6 +55,8 @@ def perform(unit: Unit, store: Store) -> Outcome:
         outcome = Outcome(wrong=str(error))
     except Exception as error:  # ours; the campaign goes on, and says so
         outcome = Outcome(crashed=_failed(error))
+    if outcome.unkept and isinstance(unit, Fuzzed) and unit.canary:
+        raise UsageError(outcome.unkept)
     outcome.digest = _digest(outcome)
     outcome.seconds = time.perf_counter() - began
     return outcome
@@ -64,9 +71,10 @@ class _StoreFailed(Exception):
     """The store of traces failed, which is no engine's doing."""
 
 
-def _kept(store: Store, trace: Trace) -> str:
+@contextmanager
+def _store_asked() -> Iterator[None]:
     try:
-        return store.put(traces.dump(trace))
+        yield
     except UsageError as error:
         raise _StoreFailed(str(error)) from None
 
@@ -105,17 +113,17 @@ def _told(unit: Told, spec: EngineSpec, store: Store) -> Outcome:
     except UsageError:
         raise
     except Exception as error:  # ours; what was found before stays
-        return Outcome(crashed=_failed(error), met=_all_met(failures, store))
+        outcome = Outcome(crashed=_failed(error))
+        _meet(outcome, failures, store)
+        return outcome
     outcome = _reported(report, store)
     outcome.vacuous = runner.changed
     return outcome
 
 
 def _shrunk(unit: Shrunk, spec: EngineSpec, store: Store) -> Outcome:
-    try:
+    with _store_asked():
         content = store.get(unit.trace)
-    except UsageError as error:
-        raise _StoreFailed(str(error)) from None
     trace = traces.parse(content.splitlines(), unit.trace)
     failure = Failure(id=unit.name, finding=unit.finding, trace=trace, shrunk=trace)
     if unit.suite:
@@ -123,7 +131,8 @@ def _shrunk(unit: Shrunk, spec: EngineSpec, store: Store) -> Outcome:
         failure.replace(*smallest(trace, spec, unit.finding, partial(again, suite, unit.finding)))
     else:
         shrink_fuzzed(failure, spec)
-    small = _met(failure, failure.shrunk, _kept(store, failure.shrunk))
+    with _store_asked():
+        small = _met(failure, failure.shrunk, store.put(traces.dump(failure.shrunk)))
     return Outcome(small=small, signature=signature(failure.finding, failure.shrunk), why_long=failure.why_long)
 
 
@@ -134,23 +143,27 @@ def _reported(report: Report, store: Store) -> Outcome:
     outcome = Outcome(not_run=report.not_run, version=report.engine_version)
     outcome.startup_seconds, outcome.engine_seconds = report.startup_seconds, report.engine_seconds
     for suite in report.suites:
-        outcome.met += _all_met(suite.failures, store)
+        _meet(outcome, suite.failures, store)
         suite.failures = []
     outcome.suites = report.suites
     return outcome
 
 
-def _all_met(failures: Iterable[Failure], store: Store) -> list[Met]:
-    """Return findings, of each class the first few with their traces; further ones are counted by the first."""
+def _meet(outcome: Outcome, failures: Iterable[Failure], store: Store) -> None:
+    """Add findings to an outcome, of each class the first few with their traces; further ones are counted by the first."""
     kept: dict[Any, list[Met]] = {}
     for failure in failures:
         header = failure.trace.header
         alike = kept.setdefault(class_of(failure.finding, header.height, kinds_of(header)), [])
         if len(alike) < TRACES_KEPT:
-            alike.append(_met(failure, failure.trace, _kept(store, failure.trace)))
+            try:
+                digest = store.put(traces.dump(failure.trace))
+            except UsageError as error:
+                digest, outcome.unkept = "", str(error)
+            alike.append(_met(failure, failure.trace, digest))
         else:
             alike[0].count += 1
-    return [met for alike in kept.values() for met in alike]
+    outcome.met += [met for alike in kept.values() for met in alike]
 
 
 def _met(failure: Failure, trace: Trace, digest: str) -> Met:

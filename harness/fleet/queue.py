@@ -37,17 +37,21 @@ _DONE_BEFORE = """UPDATE units SET state = 'done', worker = 'before', finished =
 _LEASE = """UPDATE units SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = ?, expires = {now} + ?
     WHERE campaign = ? AND place = (
         SELECT place FROM units WHERE campaign = ? AND %s ORDER BY place LIMIT 1 {skip})
-    RETURNING place, fence, spec"""
+    RETURNING place, fence, spec, outcome"""
 _FRESH = _LEASE % "state = 'waiting'"
 _AGAIN = _LEASE % "state = 'leased' AND expires < {now} AND attempts < ?"
 
 
 class Leased(NamedTuple):
-    """A unit that a worker holds: its place in the campaign, the number of its lease, and what to do."""
+    """A unit that a worker holds: its place in the campaign, the number of its lease, and what to do.
+
+    `before`: what came of it when it was done before; empty if it was not.
+    """
 
     place: int
     fence: int
     spec: bytes
+    before: bytes = b""
 
 
 class Counts(NamedTuple):
@@ -117,7 +121,10 @@ class Queue:
         """Return a unit to carry out within so many seconds, unless the lease is renewed; None if there is none now."""
         named = (worker, seconds, self.campaign, self.campaign)
         rows = self._database.rows(_FRESH, *named) or self._database.rows(_AGAIN, *named, self._attempts)
-        return Leased(rows[0][0], rows[0][1], bytes(rows[0][2])) if rows else None
+        if not rows:
+            return None
+        place, fence, spec, before = rows[0]
+        return Leased(place, fence, bytes(spec), bytes(before or b""))
 
     def renew(self, leased: Leased, seconds: float) -> bool:
         """Hold a unit for so many seconds from now; False if somebody else has it by now."""

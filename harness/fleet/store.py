@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,9 +49,14 @@ class _Folder:
                 return digest
             path.parent.mkdir(parents=True, exist_ok=True)
             number, part = tempfile.mkstemp(dir=path.parent, suffix=".part")  # several may write it at once
-            with os.fdopen(number, "wb") as file:
-                file.write(content)
-            Path(part).replace(path)
+            try:
+                with os.fdopen(number, "wb") as file:
+                    file.write(content)
+                Path(part).replace(path)
+            except OSError:
+                with suppress(OSError):
+                    Path(part).unlink()
+                raise
         except OSError as error:
             raise UsageError(f"traces {self._folder}: {path.name} cannot be written ({error.strerror})") from None
         return digest

@@ -65,6 +65,7 @@ class FindingRow(msgspec.Struct, kw_only=True):
     """A finding whose trace was made small; the command replays it. `traces` minimal traces have this signature.
 
     `offending` is the operation of it that fails, counted from 1; `stored` where the trace and its history were put for a page.
+    `unread` says why the trace cannot be read or run; then the operations are 0, or the command is empty.
     """
 
     signature: str
@@ -82,6 +83,7 @@ class FindingRow(msgspec.Struct, kw_only=True):
     offending: int = 0
     cause: str = ""
     stored: Stored | None = None
+    unread: str = ""
 
 
 class ClassRow(msgspec.Struct, kw_only=True):
@@ -185,9 +187,13 @@ def _subject(subject: Subject) -> SubjectRow:
 
 def _finding(one: Distinct, store: Store) -> FindingRow:
     small, finding = one.small, one.small.finding
-    trace = traces.parse(store.get(small.trace).splitlines(), small.trace)
-    place, spec = store.place(small.trace), one.engines[0].spec()
+    place, operations, replay, unread = store.place(small.trace), 0, "", ""
     paired, cold = finding.checker == DIFFERENTIAL, one.suite == COLD
+    try:
+        operations = len(traces.parse(store.get(small.trace).splitlines(), small.trace).ops)
+        replay = replay_command(Path(place), one.engines[0].spec(), differential=paired, cold=cold)
+    except UsageError as error:
+        unread = str(error)
     return FindingRow(
         signature=one.signature,
         anomaly=finding.anomaly,
@@ -195,14 +201,15 @@ def _finding(one: Distinct, store: Store) -> FindingRow:
         height=small.height,
         kinds=small.kinds,
         sentence=finding.sentence,
-        operations=len(trace.ops),
+        operations=operations,
         engines=[engine.text for engine in one.engines],
         traces=one.traces,
         trace=place,
-        replay=replay_command(Path(place), spec, differential=paired, cold=cold),
+        replay=replay,
         why_long=one.why_long,
         offending=finding.op + 1,
         cause=finding.cause,
+        unread=unread,
     )
 
 

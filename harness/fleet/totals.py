@@ -76,6 +76,7 @@ class Subject(msgspec.Struct, kw_only=True):
     disagreed: int = 0
     wrong: dict[str, int] = {}
     crashed: dict[str, int] = {}
+    unkept: str = ""
     undone: int = 0
 
     @property
@@ -100,6 +101,7 @@ class Subject(msgspec.Struct, kw_only=True):
             self.fuzzed += ran
             self.streams[name] = self.streams.get(name, 0) + ran
         self.changed += outcome.vacuous
+        self.unkept = self.unkept or outcome.unkept
         self.found += sum(met.count for met in outcome.met)
         self.disagreed += sum(met.finding.anomaly in DISAGREEMENT_NAMES for met in outcome.met)
         for lines, line in ((self.wrong, outcome.wrong), (self.crashed, outcome.crashed)):
@@ -144,9 +146,10 @@ class Subject(msgspec.Struct, kw_only=True):
     def reasons(self) -> list[str]:
         """Why its exit code is not that of a pass, the first of each kind."""
         crashed = [line for suite in self.suites.values() for line in suite.crashed]
+        lacking = f", of which some have no trace, since the store does not take it ({self.unkept})" if self.unkept else ""
         told = [
             *(f"the harness failed in {_units(count)}: {line}" for line, count in self.crashed.items()),
-            *([f"{self.found:,} findings"] if self.found else []),
+            *([f"{self.found:,} findings{lacking}"] if self.found else []),
             *self.report.bad_events[:1],
             *(f"{_units(count)} came to nothing: {line}" for line, count in self.wrong.items()),
             *([f"{_units(self.undone)} not done"] if self.undone else []),
@@ -183,6 +186,8 @@ class Totals:
     undone: list[str] = field(default_factory=list)
     interrupted: bool = False
     time_up: bool = False
+    stopped: str = ""
+    """Why the campaign could not go on."""
 
     def add(self, unit: Unit, outcome: Outcome) -> None:
         """Add what came of a unit, in the order of units; one that was not done is added by `miss`."""
@@ -260,7 +265,7 @@ class Totals:
             return EXIT_NOTHING_CHECKED
         if code in (EXIT_USAGE, EXIT_UNKNOWN):
             return code
-        if self.undone or self.time_up:
+        if self.undone or self.time_up or self.stopped:
             return EXIT_UNKNOWN
         return EXIT_NOTHING_CHECKED if self.vacuous else code
 
@@ -273,6 +278,7 @@ class Totals:
             return missed
         told = [f"{subject.engine}: {line}" for subject in self.subjects.values() for line in subject.reasons[:1]]
         told += ["time was up"] if self.time_up else []
+        told += [self.stopped] if self.stopped else []
         told += [f"{_units(len(self.undone))} not done"] if self.undone and not told else []
         return told + self.vacuous + missed
 
@@ -313,6 +319,8 @@ def to_shrink(planned: Planned, done: Iterable[tuple[Unit, Outcome]]) -> list[Un
     for unit, outcome in done:
         planted = of_canary(unit)
         for met in outcome.met:
+            if not met.trace:
+                continue
             if planted and (met.finding.anomaly, met.finding.checker) != (mutant.anomaly, mutant.checker):
                 continue
             seen = taken.setdefault((str(planted), unit.engine.made_of, unit.policy, *met.of_class[:3]), set())

@@ -102,7 +102,10 @@ Unit = Fuzzed | Told | Shrunk
 
 
 class Met(msgspec.Struct, kw_only=True):
-    """A finding as it was met: the id of what failed, the digest of its trace, its class, and how many like it there are."""
+    """A finding as it was met: the id of what failed, the digest of its trace, its class, and how many like it there are.
+
+    The digest is empty if the store did not take the trace.
+    """
 
     id: str
     finding: Finding
@@ -121,7 +124,8 @@ class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What came of a unit. `digest` is of all but times, so it is the same wherever and however often it is done.
 
     `wrong` says why the engine could not be judged; `crashed` that the harness itself failed. `small` is the shrunk finding.
-    `vacuous` names configurations that the engine ran at first and then refused.
+    `vacuous` names configurations that the engine ran at first and then refused. `unkept` says why the store did not take the
+    trace of a finding.
     """
 
     digest: str = ""
@@ -137,14 +141,15 @@ class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):
     wrong: str = ""
     crashed: str = ""
     vacuous: list[str] = []
+    unkept: str = ""
     seconds: float = 0.0
     startup_seconds: float = 0.0
     engine_seconds: float | None = None
 
     @property
     def judged(self) -> bool:
-        """Whether the unit need not be done again: it came to an end, or to findings, which another attempt would replace."""
-        return not (self.wrong or self.crashed) or bool(self.met)
+        """Whether the unit need not be done again: it came to an end, or to findings, and the store has their traces."""
+        return not self.unkept and (not (self.wrong or self.crashed) or bool(self.met))
 
 
 _UNIT, _OUTCOME = msgspec.json.Decoder(Unit), msgspec.json.Decoder(Outcome)

@@ -95,12 +95,17 @@ def _worked_off(queue: Queue, store: Store, given: Given) -> int:
 
 
 def carry_out(leased: Leased, queue: Queue, store: Store, given: Given) -> bool:
-    """Carry out a unit while its lease is renewed, and enter what came of it; False if the lease was lost."""
+    """Carry out a unit while its lease is renewed, and enter what came of it; False if the lease was lost.
+
+    Findings that it came to before stay if it comes to none now.
+    """
     unit = units.read(leased.spec)
     units.check_same(unit)
     with _Heart(leased, given):
         outcome = perform(unit, store)
         units.check_same(unit, afresh=True)
+    if leased.before and not outcome.met and (before := units.outcome_of(leased.before)).met:
+        outcome = before
     return queue.complete(leased, msgspec.json.encode(outcome), judged=outcome.judged)
 
 

@@ -98,7 +98,7 @@ def test_a_place_that_cannot_be_used_is_one_line(
 ) -> None:
     """A database, a store, metrics: exit code 4, and no password in the line."""
     monkeypatch.chdir(tmp_path)
-    Path("c.toml").write_text(TINY + BUDGET)
+    Path("c.toml").write_text(TINY.replace(FAULTY, "reference") + BUDGET)  # a finding would be told whatever the store does
     if "postgresql" in options[1]:
         pytest.importorskip("psycopg", reason="needs the extra `cluster`: pip install 'cachewitness[cluster]'")
     assert invoke(["campaign", "c.toml", "--workers", "1", *options]) == 4
