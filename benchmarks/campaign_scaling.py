@@ -98,7 +98,7 @@ def statements(folder: Path, database: str, made: Planned) -> tuple[Counter[str]
     finally:
         Database._execute = plain  # type: ignore[method-assign]
     seconds = (time.perf_counter() - began) / len(made.units)
-    outcomes = [queue.outcome(place) for place, _ in queue.finished(0.0)]
+    outcomes = [queue.outcome(place) for place in queue.done()]
     return counted, outcomes, seconds
 
 

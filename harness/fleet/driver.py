@@ -20,9 +20,9 @@ from harness.fleet.database import Database
 from harness.fleet.executors import Executor
 from harness.fleet.perform import stamp
 from harness.fleet.plan import Planned
-from harness.fleet.queue import Queue
+from harness.fleet.queue import OddRow, Queue
 from harness.fleet.totals import Totals, of_canary, to_shrink
-from harness.fleet.unit import Outcome, Shrunk, Unit, entered, outcome_of
+from harness.fleet.unit import Outcome, Shrunk, Unit, entered, outcome_of, read
 from harness.fleet.worker import Given
 
 POLL = 0.2
@@ -124,7 +124,6 @@ class Driver:
         """What is to be done, by place, in the order in which it counts."""
         self._keys: dict[int, str] = {}
         self._seen: set[int] = set()
-        self._latest = 0.0
         self._crew: dict[str, Any] = {}
         self._numbers = count(1)
         self._fruitless = 0
@@ -175,6 +174,17 @@ class Driver:
         for unit, key in keyed:
             self._units.setdefault(places[key], unit)
             self._keys[places[key]] = key
+        for key in places.keys() - self._keys.values():
+            self._check_stray(places[key], key)
+
+    def _check_stray(self, place: int, key: str) -> None:
+        """Raise OddRow for a unit that this campaign never had: what is not planned is a finding to be shrunk."""
+        try:
+            unit = read(self._queue.spec(place), key)
+        except UsageError as error:
+            raise self._queue.odd(key, str(error)) from None
+        if not isinstance(unit, Shrunk):
+            raise self._queue.odd(key, f"is of no unit that this campaign has ({unit.name})")
 
     def _work_off(self) -> bool:
         """Keep workers going until nothing is left to do; False if time was up before."""
@@ -196,17 +206,28 @@ class Driver:
             time.sleep(max(POLL, RESTED * took))
 
     def _look(self) -> list[int]:
-        """Take in the units that were finished meanwhile; return their places."""
-        fresh = []
-        for place, finished in self._queue.finished(self._latest):
-            self._latest = max(self._latest, finished)
+        """Take in the units that were finished meanwhile; return their places. Raises OddRow once all others are taken in."""
+        fresh, odd = [], None
+        for place in self._queue.done():
             if place in self._units and place not in self._seen:
+                try:
+                    self._progress.take(self._units[place], self._outcome(place))
+                except OddRow as error:
+                    odd = error
+                    continue
                 self._seen.add(place)
                 fresh.append(place)
-                self._progress.take(self._units[place], outcome_of(self._queue.outcome(place)))
+        if odd:
+            raise odd
         if fresh:
             self._fruitless = 0
         return fresh
+
+    def _outcome(self, place: int) -> Outcome:
+        try:
+            return outcome_of(self._queue.outcome(place))
+        except UsageError as error:
+            raise self._queue.odd(self._keys[place], str(error)) from None
 
     def _left(self) -> float | None:
         here = len(self._seen) - self._progress.before
@@ -242,7 +263,7 @@ class Driver:
         """Yield the units that are done and what came of each, in the order of units."""
         for place, unit in self._units.items():
             if place in self._seen:
-                yield unit, outcome_of(self._queue.outcome(place))
+                yield unit, self._outcome(place)
 
     def _added_up(self, totals: Totals) -> Result:
         stamped: list[tuple[str, str]] = []
@@ -251,7 +272,7 @@ class Driver:
                 totals.miss(unit)
                 stamped.append((self._keys[place], NOT_DONE))
                 continue
-            outcome = outcome_of(self._queue.outcome(place))
+            outcome = self._outcome(place)
             if isinstance(unit, Shrunk):
                 totals.small(unit, outcome)
             else:

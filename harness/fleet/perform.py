@@ -37,8 +37,8 @@ TRACES_KEPT = 3
 def perform(unit: Unit, store: Store) -> Outcome:
     """Carry out a unit and return what came of it.
 
-    A finding whose trace the store does not take is told without it. Raises UsageError if the store does not have the trace that
-    is to be shrunk, or does not take the minimal one or the canary's.
+    A finding whose trace the store does not take is told without it. Raises UsageError if the store does not have the trace
+    that is to be shrunk, or does not take the minimal one or the canary's.
     """
     began = time.perf_counter()
     try:

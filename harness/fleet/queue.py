@@ -14,8 +14,6 @@ from harness._util.errors import UsageError
 from harness.fleet.database import Database
 
 OVER = "over"
-MARGIN = 30.0
-"""Seconds by which an outcome may be seen later than one that was finished after it."""
 
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS campaigns (
@@ -29,6 +27,10 @@ _TABLES = (
     "CREATE INDEX IF NOT EXISTS units_by_key ON units (unit)",
 )
 
+_SOUND = """state IN ('waiting', 'leased', 'done') AND judged IN (0, 1)
+    AND place BETWEEN 0 AND 2147483647 AND fence BETWEEN 0 AND 2147483647 AND attempts BETWEEN 0 AND 2147483647
+    AND expires BETWEEN 0 AND 1e300 AND finished BETWEEN 0 AND 1e300"""
+"""What is true of every row that is written here. SQLite takes a text in any column, and holds it for larger than a number."""
 _PLACES = "SELECT unit, place FROM units WHERE campaign = ?"
 _DONE_BEFORE = """UPDATE units SET state = 'done', worker = 'before', finished = {now}, judged = 1, outcome = other.outcome
     FROM units AS other JOIN campaigns ON campaigns.id = other.campaign
@@ -37,19 +39,24 @@ _DONE_BEFORE = """UPDATE units SET state = 'done', worker = 'before', finished =
 _LEASE = """UPDATE units SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = ?, expires = {now} + ?
     WHERE campaign = ? AND place = (
         SELECT place FROM units WHERE campaign = ? AND %s ORDER BY place LIMIT 1 {skip})
-    RETURNING place, fence, spec, outcome"""
+    RETURNING place, fence, unit, spec, outcome"""
 _FRESH = _LEASE % "state = 'waiting'"
 _AGAIN = _LEASE % "state = 'leased' AND expires < {now} AND attempts < ?"
 
 
+class OddRow(UsageError):
+    """A row of a unit that cachewitness did not write: the line says which, why, and how the unit is done again."""
+
+
 class Leased(NamedTuple):
-    """A unit that a worker holds: its place in the campaign, the number of its lease, and what to do.
+    """A unit that a worker holds: its place in the campaign, the number of its lease, its key, and what to do.
 
     `before`: what came of it when it was done before; empty if it was not.
     """
 
     place: int
     fence: int
+    key: str
     spec: bytes
     before: bytes = b""
 
@@ -97,6 +104,7 @@ class Queue:
         but = f" AND units.unit NOT IN ({', '.join('?' * len(own))})" if own else ""
         statements.append((_DONE_BEFORE % but, (self.campaign, traces, *own)))
         self._database.write(statements)
+        self._check()
         ((begun,),) = self._database.rows("SELECT traces FROM campaigns WHERE id = ?", self.campaign)
         if begun != traces:
             raise UsageError(f"campaign {name}: it was begun with its traces in {begun}, not in {traces}; name that")
@@ -123,8 +131,8 @@ class Queue:
         rows = self._database.rows(_FRESH, *named) or self._database.rows(_AGAIN, *named, self._attempts)
         if not rows:
             return None
-        place, fence, spec, before = rows[0]
-        return Leased(place, fence, bytes(spec), bytes(before or b""))
+        place, fence, key, spec, before = rows[0]
+        return Leased(place, fence, str(key), _content(spec), _content(before))
 
     def renew(self, leased: Leased, seconds: float) -> bool:
         """Hold a unit for so many seconds from now; False if somebody else has it by now."""
@@ -152,32 +160,49 @@ class Queue:
         )
 
     def counts(self) -> Counts:
-        """Return how many units are in which state."""
-        ((waiting, leased, done, given_up),) = self._database.rows(
+        """Return how many units are in which state. Raises OddRow if the row of one is as none is written."""
+        ((waiting, leased, done, given_up, odd),) = self._database.rows(
             "SELECT coalesce(sum(CASE WHEN state = 'waiting' THEN 1 ELSE 0 END), 0), "
             "coalesce(sum(CASE WHEN state = 'leased' AND NOT (expires < {now} AND attempts >= ?) THEN 1 ELSE 0 END), 0), "
             "coalesce(sum(CASE WHEN state = 'done' THEN 1 ELSE 0 END), 0), "
-            "coalesce(sum(CASE WHEN state = 'leased' AND expires < {now} AND attempts >= ? THEN 1 ELSE 0 END), 0) "
+            "coalesce(sum(CASE WHEN state = 'leased' AND expires < {now} AND attempts >= ? THEN 1 ELSE 0 END), 0), "
+            f"coalesce(sum(CASE WHEN {_SOUND} THEN 0 ELSE 1 END), 0) "
             "FROM units WHERE campaign = ?",
             self._attempts,
             self._attempts,
             self.campaign,
         )
+        if odd:
+            self._check()
         return Counts(int(waiting), int(leased), int(done), int(given_up))
 
-    def finished(self, since: float) -> list[tuple[int, float]]:
-        """Return the units that were finished after a time, and some that were finished before it; each with its time."""
-        rows = self._database.rows(
-            "SELECT place, finished FROM units WHERE campaign = ? AND state = 'done' AND finished >= ? ORDER BY place",
-            self.campaign,
-            since - MARGIN,
-        )
-        return [(int(place), float(finished)) for place, finished in rows]
+    def done(self) -> list[int]:
+        """Return the places of the units that are done; not by their times, since a clock may be set back."""
+        statement = f"SELECT place FROM units WHERE campaign = ? AND state = 'done' AND {_SOUND} ORDER BY place"
+        return [int(place) for (place,) in self._database.rows(statement, self.campaign)]
+
+    def _check(self) -> None:
+        """Raise OddRow if there is a row as none is written."""
+        columns = ("state", "place", "fence", "attempts", "judged", "expires", "finished")
+        statement = f"SELECT unit, {', '.join(columns)} FROM units WHERE campaign = ? AND NOT ({_SOUND}) LIMIT 1"
+        for key, *values in self._database.rows(statement, self.campaign):
+            told = ", ".join(f"{column} {value!r}" for column, value in zip(columns, values, strict=True))
+            raise self.odd(key, f"is none that cachewitness writes ({told})")
+
+    def odd(self, key: str, why: str) -> OddRow:
+        """Return what is raised for the row of a unit that cannot be used."""
+        row = f"database {self._database.told}: the row of unit {key} in the table units {why}"
+        return OddRow(f"{row}; DELETE FROM units WHERE unit = '{key}' has the unit done again")
 
     def outcome(self, place: int) -> bytes:
-        """Return what came of a unit that is done."""
+        """Return what came of a unit that is done; nothing if its row is gone or has no outcome."""
         rows = self._database.rows("SELECT outcome FROM units WHERE campaign = ? AND place = ?", self.campaign, place)
-        return bytes(rows[0][0])
+        return _content(rows[0][0]) if rows else b""
+
+    def spec(self, place: int) -> bytes:
+        """Return what a unit is, as it was stored."""
+        rows = self._database.rows("SELECT spec FROM units WHERE campaign = ? AND place = ?", self.campaign, place)
+        return _content(rows[0][0]) if rows else b""
 
     def end(self) -> None:
         """Tell every worker that there will be no more."""
@@ -200,3 +225,8 @@ class Queue:
         """How many outcomes came from workers that had lost their lease, and were not counted."""
         rows = self._database.rows("SELECT late FROM campaigns WHERE id = ?", self.campaign)
         return int(rows[0][0]) if rows else 0
+
+
+def _content(value: object) -> bytes:
+    """Return what a column of bytes holds; nothing if it holds none."""
+    return bytes(value) if isinstance(value, bytes | memoryview) else b""

@@ -158,24 +158,41 @@ _UNIT, _OUTCOME = msgspec.json.Decoder(Unit), msgspec.json.Decoder(Outcome)
 def entered(unit: Unit) -> tuple[str, bytes]:
     """Return the key of a unit, and the unit as it is stored."""
     spec = msgspec.json.encode(unit, order="deterministic")
-    return sha256(spec).hexdigest()[:32], spec
+    return _key(spec), spec
 
 
-def read(spec: bytes) -> Unit:
-    """Return a unit that was stored. Raises UsageError if it is not of this version."""
+def _key(content: bytes) -> str:
+    return sha256(content).hexdigest()[:32]
+
+
+def read(spec: bytes, key: str) -> Unit:
+    """Return a unit that was stored under a key. Raises UsageError if it is not of this version, or of another key."""
+    if _key(spec) != key:
+        raise UsageError("is not what was stored under this key")
     try:
         unit: Unit = _UNIT.decode(spec)
         return unit
     except msgspec.DecodeError as error:
-        raise UsageError(f"a unit of work cannot be read ({error}); another version of cachewitness planned it") from None
+        raise UsageError(f"cannot be read ({error}); another version of cachewitness planned it") from None
 
 
-def outcome_of(stored: bytes) -> Outcome:
-    """Return an outcome that was stored. Raises UsageError if it is not of this version."""
+def stored(outcome: Outcome) -> bytes:
+    """Return an outcome as it is stored: with a digest behind it, so that one that was changed since is not taken for it."""
+    content = msgspec.json.encode(outcome)
+    return content + b"\n" + _key(content).encode()
+
+
+def outcome_of(written: bytes) -> Outcome:
+    """Return an outcome that was stored. Raises UsageError if it was changed since, or is not of this version."""
+    if not written:
+        raise UsageError("is done without an outcome")
+    content, _, digest = written.rpartition(b"\n")
+    if digest != _key(content).encode():
+        raise UsageError("has an outcome that is not as it was written")
     try:
-        return _OUTCOME.decode(stored)
+        return _OUTCOME.decode(content)
     except msgspec.DecodeError as error:
-        raise UsageError(f"the outcome of a unit cannot be read ({error}); another version of cachewitness wrote it") from None
+        raise UsageError(f"has an outcome that cannot be read ({error}); another version of cachewitness wrote it") from None
 
 
 def check_same(unit: Unit, *, afresh: bool = False) -> None:

@@ -99,14 +99,18 @@ def carry_out(leased: Leased, queue: Queue, store: Store, given: Given) -> bool:
 
     Findings that it came to before stay if it comes to none now.
     """
-    unit = units.read(leased.spec)
+    try:
+        unit = units.read(leased.spec, leased.key)
+        before = units.outcome_of(leased.before) if leased.before else None
+    except UsageError as error:
+        raise queue.odd(leased.key, str(error)) from None
     units.check_same(unit)
     with _Heart(leased, given):
         outcome = perform(unit, store)
         units.check_same(unit, afresh=True)
-    if leased.before and not outcome.met and (before := units.outcome_of(leased.before)).met:
+    if before and before.met and not outcome.met:
         outcome = before
-    return queue.complete(leased, msgspec.json.encode(outcome), judged=outcome.judged)
+    return queue.complete(leased, units.stored(outcome), judged=outcome.judged)
 
 
 class _Heart:

@@ -156,7 +156,7 @@ def test_a_worker_whose_unit_takes_too_long_ends_itself(tmp_path: Path) -> None:
     code = (
         "import time; from harness.fleet.queue import Leased; from harness.fleet.worker import Given, _Heart\n"
         "given = Given(database='s.sqlite', traces='', campaign='', worker='', lease=9.0, deadline=0.1, attempts=1)\n"
-        "with _Heart(Leased(0, 1, b''), given): time.sleep(60)"
+        "with _Heart(Leased(0, 1, '', b''), given): time.sleep(60)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=50)
     assert done.returncode == EXIT_TOO_LONG

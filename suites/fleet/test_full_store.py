@@ -6,7 +6,6 @@ import errno
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from harness._util.errors import UsageError
@@ -19,7 +18,7 @@ from harness.fleet.perform import perform
 from harness.fleet.queue import Leased, Queue
 from harness.fleet.store import Store, opened
 from harness.fleet.summary import document
-from harness.fleet.unit import Fuzzed, Outcome, Shrunk, Unit, outcome_of
+from harness.fleet.unit import Fuzzed, Outcome, Shrunk, Unit, outcome_of, stored
 from harness.verdict.report import terminal
 from harness.verdict.result import EXIT_FAIL
 from suites.support.campaigns import FAULTY, InTurn, Remembered, came_to, driven, planned, settings
@@ -128,7 +127,7 @@ def test_a_finding_stays_though_it_is_not_met_again(tmp_path: Path, monkeypatch:
             leased = queue.lease("w", 60)
             assert isinstance(leased, Leased) and leased.place == 2
             if kind == "entered":
-                assert queue.complete(leased, msgspec.json.encode(met), judged=met.judged)
+                assert queue.complete(leased, stored(met), judged=met.judged)
                 queue.forgive()
             else:
                 assert serving.carry_out(leased, queue, Full(), given)

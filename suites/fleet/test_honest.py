@@ -14,7 +14,7 @@ from harness.fleet.plan import Planned
 from harness.fleet.queue import Counts, Queue
 from harness.fleet.store import opened
 from harness.fleet.totals import Totals
-from harness.fleet.unit import Met, Outcome, Shrunk, Told
+from harness.fleet.unit import Met, Outcome, Shrunk, Told, stored
 from harness.run import runner as runners
 from harness.verdict.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN
 from harness.verdict.summary import SuiteReport
@@ -130,7 +130,7 @@ def test_a_unit_that_ends_while_the_driver_looks_is_seen(tmp_path: Path, monkeyp
     def worked_off(queue: Queue) -> Counts:
         while (leased := queue.lease("elsewhere", 60)) is not None:
             outcome = Outcome(met=[] if leased.place else [met(made, canary=True)])
-            assert queue.complete(leased, msgspec.json.encode(outcome))
+            assert queue.complete(leased, stored(outcome))
         return count(queue)
 
     monkeypatch.setattr(Queue, "counts", worked_off)

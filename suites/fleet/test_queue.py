@@ -85,7 +85,7 @@ def test_an_outcome_is_counted_once_and_from_its_holder_alone(database: str) -> 
     assert not queue.complete(first, b"late")
     assert queue.complete(second, b"counted") and not queue.complete(second, b"again")
     assert queue.outcome(first.place) == b"counted" and queue.late == 2
-    assert [place for place, _ in queue.finished(0)] == [first.place]
+    assert queue.done() == [first.place]
 
 
 def test_an_outcome_whose_lease_ran_out_counts_while_nobody_else_has_the_unit(database: str) -> None:

@@ -88,7 +88,7 @@ class Remembered:
         key, _ = units.entered(unit)
         self.done[key] = self.done.get(key, 0) + 1
         if key not in self._outcomes:
-            self._outcomes[key] = msgspec.json.encode(perform(unit, store))
+            self._outcomes[key] = units.stored(perform(unit, store))
         return units.outcome_of(self._outcomes[key])
 
 
@@ -127,12 +127,12 @@ class InTurn:
         leased = queue.lease(given.worker, given.lease)
         if leased is None:
             return ""
-        unit = units.read(leased.spec)
+        unit = units.read(leased.spec, leased.key)
         place = "leased" if self.deadly and self.deadly in unit.name else drawn
         if place != "leased":
             outcome = self.call(unit, opened(given.traces))
             if place != "carried out":
-                assert queue.complete(leased, msgspec.json.encode(outcome), judged=outcome.judged)
+                assert queue.complete(leased, units.stored(outcome), judged=outcome.judged)
         return place
 
     def stop(self, handle: str) -> None:
