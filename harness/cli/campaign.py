@@ -10,6 +10,7 @@ import click
 
 from harness._util import output
 from harness._util.errors import UsageError
+from harness._util.lines import one_line
 from harness.cli.json_option import json_option, print_json
 from harness.cli.options import Isolate, engine_of
 from harness.cli.report_option import drawn, page_option, ready
@@ -63,18 +64,24 @@ def campaign(
     The same command goes on with a campaign that was interrupted. docs/campaign.md describes the file.
     """
     from harness.fleet import file as files
+    from harness.fleet.worker import FindingsLost
+    from harness.verdict.result import EXIT_FAIL
 
     said = files.load(file)
     planned = planned_of(said, file)
     settings = _settings(said, database, traces)
-    if join:
-        if folder:
-            raise UsageError("--report: a worker that joins draws nothing; give it to the machine that drives the campaign")
-        return _join(planned, settings)
-    ready(folder)
-    executor = _executor(address)
-    settings = settings._replace(workers=_workers(planned, workers, executor, file))
-    return _drive(planned, settings, executor, metrics, folder, as_json=as_json)
+    if join and folder:
+        raise UsageError("--report: a worker that joins draws nothing; give it to the machine that drives the campaign")
+    try:
+        if join:
+            return _join(planned, settings)
+        ready(folder)
+        executor = _executor(address)
+        settings = settings._replace(workers=_workers(planned, workers, executor, file))
+        return _drive(planned, settings, executor, metrics, folder, as_json=as_json)
+    except FindingsLost as error:
+        click.echo(f"cachewitness: {one_line(str(error))}", err=True)
+        return EXIT_FAIL
 
 
 def _settings(said: File, database: str | None, traces: str | None) -> Settings:

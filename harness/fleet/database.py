@@ -55,6 +55,7 @@ class Database:
         self._dialect = _postgresql(name) if self.shared else _sqlite(name)
         self._connection: Any = None
         self._connection = self._reached(self._dialect.connect, patience=0.0)
+        self._file = None if self.shared else _file(name)
 
     @property
     def alone(self) -> str:
@@ -116,6 +117,9 @@ class Database:
     def _reached(self, call: Callable[[], Any], patience: float = BUSY) -> Any:
         """Return what `call` does, and call it again while the server is away, for so many seconds."""
         until = time.monotonic() + patience
+        if self._connection is not None and not self.shared and self._file != _file(self.name):
+            gone = "its file was removed or replaced while it was in use, and what is in it now is not what was done"
+            raise UsageError(f"database {self.told}: {gone}; put the file back, or the same command begins anew")
         while True:
             try:
                 if self._connection is None and patience:
@@ -128,6 +132,15 @@ class Database:
                 time.sleep(PAUSE)
             except self._dialect.broken as error:
                 raise UsageError(f"database {self.told}: {_line(error)}") from None
+
+
+def _file(name: str) -> tuple[int, int] | None:
+    """Return what tells a file from another one of its name; None if there is none. A file in use shares it with no other."""
+    try:
+        found = Path(name).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def told(name: str) -> str:

@@ -23,7 +23,7 @@ from harness.fleet.plan import Planned
 from harness.fleet.queue import OddRow, Queue
 from harness.fleet.totals import Totals, of_canary, to_shrink
 from harness.fleet.unit import Outcome, Shrunk, Unit, entered, outcome_of, read
-from harness.fleet.worker import Given
+from harness.fleet.worker import FindingsLost, Given
 
 POLL = 0.2
 """Seconds between two looks at the database, at least."""
@@ -127,12 +127,23 @@ class Driver:
         self._crew: dict[str, Any] = {}
         self._numbers = count(1)
         self._fruitless = 0
+        self._lost: list[str] = []
+        """What workers said of findings that they could not enter."""
         self._began = time.monotonic()
 
     def run(self) -> Result:
-        """Carry out the campaign and return what came of it; see `_run`."""
+        """Carry out the campaign and return what came of it; see `_run`.
+
+        Raises FindingsLost where `_run` raises UsageError and something was found.
+        """
         try:
             return self._run()
+        except UsageError as error:
+            found = ", ".join(f"{anomaly} by {checker}" for anomaly, checker, *_ in sorted(self._progress.classes))
+            told = [f"{self._progress.findings:,} findings were met before: {found}"] if found else []
+            if not (told or self._lost):
+                raise
+            raise FindingsLost("; ".join([str(error), *told, *self._lost])) from None
         finally:
             self._database.close()
 
@@ -224,8 +235,9 @@ class Driver:
         return fresh
 
     def _outcome(self, place: int) -> Outcome:
+        written = self._queue.outcome(place)
         try:
-            return outcome_of(self._queue.outcome(place))
+            return outcome_of(written)
         except UsageError as error:
             raise self._queue.odd(self._keys[place], str(error)) from None
 
@@ -245,6 +257,7 @@ class Driver:
             self._queue.lost(name)
             self._progress.ended.append(f"worker {name} {ended.why}")
             self._fruitless += 1
+            self._lost += [ended.why] if ended.lost else []
             most = self._settings.workers if ended.refused else self._settings.attempts * self._settings.workers + FRUITLESS
             if self._fruitless > most:
                 raise UsageError(f"no worker can go on; the last one said: {ended.why}")
@@ -254,9 +267,11 @@ class Driver:
         self._progress.workers = len(self._crew)
 
     def _stop(self) -> None:
-        for name, handle in self._crew.items():
+        for handle in self._crew.values():
             self._executor.stop(handle)
-            self._queue.lost(name)
+        with suppress(UsageError):  # then their leases run out
+            for name in self._crew:
+                self._queue.lost(name)
         self._crew.clear()
 
     def _done(self) -> Iterator[tuple[Unit, Outcome]]:

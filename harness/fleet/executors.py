@@ -15,7 +15,7 @@ import msgspec
 from harness._util import workers
 from harness._util.errors import EngineMissing, UsageError
 from harness.fleet import worker
-from harness.fleet.worker import EXIT_TOO_LONG, Given
+from harness.fleet.worker import EXIT_LOST, EXIT_TOO_LONG, FindingsLost, Given
 from harness.verdict.result import EXIT_USAGE
 
 _MAIN = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from harness.fleet.worker import main; sys.exit(main())"
@@ -24,10 +24,14 @@ TOLD = 400
 
 
 class Ended(NamedTuple):
-    """How a worker ended. `refused`: it cannot work here, and another one in its place could not either."""
+    """How a worker ended. `refused`: it cannot work here, and another one in its place could not either.
+
+    `lost`: it met findings that it could not enter.
+    """
 
     why: str
     refused: bool = False
+    lost: bool = False
 
 
 class Executor(Protocol):
@@ -80,8 +84,8 @@ class Processes:
         if code is None:
             return None
         last = _last_line(handle.said)
-        if code == EXIT_USAGE:
-            return Ended(last or "it was refused", refused=True)
+        if code in (EXIT_USAGE, EXIT_LOST):
+            return Ended(last or "it was refused", refused=True, lost=code == EXIT_LOST)
         if code == EXIT_TOO_LONG:
             return Ended("its unit took too long")
         how = f"was ended by signal {-code}" if code < 0 else f"left with exit code {code}"
@@ -130,20 +134,20 @@ class Ray:
         if not done:
             return None
         try:
-            refused: str = self._ray.get(handle)
+            refused, lost = self._ray.get(handle)
         except self._ray.exceptions.RayError as error:
             return Ended(f"{type(error).__name__}: {' '.join(str(error).split())[:TOLD]}")
-        return Ended(refused or "it left", refused=bool(refused))
+        return Ended(refused or "it left", refused=bool(refused), lost=lost)
 
     def stop(self, handle: Any) -> None:
         """Kill a task."""
         self._ray.cancel(handle, force=True)
 
 
-def _told(given: bytes) -> str:
-    """Work in a task of Ray; return why it was refused, empty if it was not."""
+def _told(given: bytes) -> tuple[str, bool]:
+    """Work in a task of Ray; return why it was refused, empty if it was not, and whether findings were lost."""
     try:
         worker.serve(msgspec.json.decode(given, type=Given))
     except UsageError as error:
-        return str(error)
-    return ""
+        return str(error), isinstance(error, FindingsLost)
+    return "", False

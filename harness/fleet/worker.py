@@ -31,8 +31,14 @@ MISSED = 10.0
 """Seconds after which a worker says that nobody drives its campaign."""
 LET_GO = 1.0
 """Seconds in which a heart that beats last is waited for."""
+EXIT_LOST = 74
+"""The exit code of a worker that could not enter findings."""
 EXIT_TOO_LONG = 75
 """The exit code of a worker whose unit took longer than the campaign allows."""
+
+
+class FindingsLost(UsageError):
+    """Findings were met, and the database does not have them, or cannot be read any more: they are told in this line alone."""
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +61,8 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 def serve(given: Given) -> int:
     """Work until the campaign is over; return how many units were entered.
 
-    Raises UsageError if the database or the store of traces cannot be used, or this machine has another package or engine.
+    Raises UsageError if the database or the store of traces cannot be used, or this machine has another package or engine;
+    FindingsLost if findings could not be entered.
     """
     database = Database(given.database)
     try:
@@ -110,7 +117,14 @@ def carry_out(leased: Leased, queue: Queue, store: Store, given: Given) -> bool:
         units.check_same(unit, afresh=True)
     if before and before.met and not outcome.met:
         outcome = before
-    return queue.complete(leased, units.stored(outcome), judged=outcome.judged)
+    try:
+        return queue.complete(leased, units.stored(outcome), judged=outcome.judged)
+    except UsageError as error:
+        if not outcome.met:
+            raise
+        finding, named = outcome.met[0].finding, f"{unit.engine.text}, {unit.policy}: {unit.name}"
+        told = f"{finding.anomaly} by {finding.checker}: {finding.sentence}"
+        raise FindingsLost(f"{error}; findings of {named} could not be entered, the first being {told}") from None
 
 
 class _Heart:
@@ -157,5 +171,5 @@ def main() -> int:
         serve(given)
     except UsageError as error:
         print(error, file=sys.stderr)
-        return EXIT_USAGE
+        return EXIT_LOST if isinstance(error, FindingsLost) else EXIT_USAGE
     return 0
