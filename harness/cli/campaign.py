@@ -291,10 +291,10 @@ def _fuzzed(said: File, engine: Engine, spec: EngineSpec, policy: str, options: 
 
 
 class _Shown:
-    """Says on standard error how far a campaign is, and which workers have ended."""
+    """Says on standard error how far a campaign is, and what happened to its workers."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._status, self._ended = name, StatusLine(anywhere=True, at_once=True), 0
+        self._name, self._status, self._told = name, StatusLine(anywhere=True, at_once=True), 0
 
     def clear(self) -> None:
         """Wipe the line of a terminal."""
@@ -302,10 +302,10 @@ class _Shown:
 
     def tell(self, progress: Progress) -> None:
         """Say it, now and then."""
-        for line in progress.ended[self._ended :]:
+        for line in progress.told[self._told :]:
             self.clear()
-            click.echo(f"cachewitness: {line}; what it held is leased again", err=True)
-        self._ended = len(progress.ended)
+            click.echo(f"cachewitness: {line}", err=True)
+        self._told = len(progress.told)
         self._status.tell(lambda: f"{self._name}: {_line(progress)}")
 
 

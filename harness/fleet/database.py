@@ -55,7 +55,8 @@ class Database:
         self._dialect = _postgresql(name) if self.shared else _sqlite(name)
         self._connection: Any = None
         self._connection = self._reached(self._dialect.connect, patience=0.0)
-        self._file = None if self.shared else _file(name)
+        self._path = Path(name).absolute()
+        self._file = None if self.shared else _file(self._path)
 
     @property
     def alone(self) -> str:
@@ -117,7 +118,7 @@ class Database:
     def _reached(self, call: Callable[[], Any], patience: float = BUSY) -> Any:
         """Return what `call` does, and call it again while the server is away, for so many seconds."""
         until = time.monotonic() + patience
-        if self._connection is not None and not self.shared and self._file != _file(self.name):
+        if self._connection is not None and not self.shared and self._file != _file(self._path):
             gone = "its file was removed or replaced while it was in use, and what is in it now is not what was done"
             raise UsageError(f"database {self.told}: {gone}; put the file back, or the same command begins anew")
         while True:
@@ -134,10 +135,10 @@ class Database:
                 raise UsageError(f"database {self.told}: {_line(error)}") from None
 
 
-def _file(name: str) -> tuple[int, int] | None:
+def _file(path: Path) -> tuple[int, int] | None:
     """Return what tells a file from another one of its name; None if there is none. A file in use shares it with no other."""
     try:
-        found = Path(name).stat()
+        found = path.stat()
     except OSError:
         return None
     return found.st_dev, found.st_ino

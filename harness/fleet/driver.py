@@ -20,7 +20,7 @@ from harness.fleet.database import Database
 from harness.fleet.executors import Executor
 from harness.fleet.perform import stamp
 from harness.fleet.plan import Planned
-from harness.fleet.queue import OddRow, Queue
+from harness.fleet.queue import Held, OddRow, Queue
 from harness.fleet.totals import Totals, of_canary, to_shrink
 from harness.fleet.unit import Outcome, Shrunk, Unit, entered, outcome_of, read
 from harness.fleet.worker import FindingsLost, Given
@@ -31,6 +31,8 @@ RESTED = 4.0
 """After a look the driver waits so many times as long as that took, so that a large campaign is not looked at all the time."""
 NOT_DONE = "not done"
 """What stands in the digest for the outcome of a unit that was not done."""
+FAR = 2.0
+"""A lease that ends later than so many times its length from now was taken by another clock."""
 FRUITLESS = 10
 """So many workers may end one after another, beyond the attempts of their units, before the campaign gives up."""
 
@@ -76,8 +78,10 @@ class Progress:
     left: float | None = None
     marks: set[str] = field(default_factory=set)
     classes: set[tuple[str, ...]] = field(default_factory=set)
-    ended: list[str] = field(default_factory=list)
-    """How workers ended that did not end by themselves, a line each."""
+    lost: int = 0
+    """How many workers ended that did not end by themselves."""
+    told: list[str] = field(default_factory=list)
+    """What happened to workers and to what they held, a line each."""
 
     def take(self, unit: Unit, outcome: Outcome) -> None:
         """Take in what came of one unit."""
@@ -127,6 +131,8 @@ class Driver:
         self._crew: dict[str, Any] = {}
         self._numbers = count(1)
         self._fruitless = 0
+        self._beyond: dict[Held, float] = {}
+        """Leases that end later than any can, and when each was first seen, by the clock of this process that is never set."""
         self._lost: list[str] = []
         """What workers said of findings that they could not enter."""
         self._began = time.monotonic()
@@ -213,6 +219,7 @@ class Driver:
                 return True
             if self._settings.seconds and progress.seconds >= self._settings.seconds:
                 return False
+            self._take_back()
             self._keep_going(counts.waiting + counts.leased)
             time.sleep(max(POLL, RESTED * took))
 
@@ -246,6 +253,21 @@ class Driver:
         rest = self._progress.units - self._progress.done - self._progress.given_up
         return rest * self._progress.seconds / here if here > 0 else None
 
+    def _take_back(self) -> None:
+        """Have units leased again whose lease ends later than any can, if nobody renews it while one lasts.
+
+        The clock of the database was set back since, and whoever holds the unit may be gone: that clock would have it wait.
+        """
+        lease, now = self._settings.lease, time.monotonic()
+        self._beyond = {held: self._beyond.get(held, now) for held in self._queue.beyond(FAR * lease)}
+        for held, since in self._beyond.items():
+            if now - since > lease and self._queue.take_back(held):
+                unit = self._units.get(held.place)
+                what = (
+                    f"unit {unit.name if unit else held.place} was leased for longer than {lease:g} s, and nobody renews that"
+                )
+                self._progress.told.append(f"{what}; was the clock of the database set back? The unit is leased again")
+
     def _keep_going(self, wanted: int) -> None:
         """Start workers in the place of those that ended, no more than there are units."""
         for name, handle in list(self._crew.items()):
@@ -255,7 +277,8 @@ class Driver:
             self._executor.stop(handle)
             del self._crew[name]
             self._queue.lost(name)
-            self._progress.ended.append(f"worker {name} {ended.why}")
+            self._progress.lost += 1
+            self._progress.told.append(f"worker {name} {ended.why}; what it held is leased again")
             self._fruitless += 1
             self._lost += [ended.why] if ended.lost else []
             most = self._settings.workers if ended.refused else self._settings.attempts * self._settings.workers + FRUITLESS

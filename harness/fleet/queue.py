@@ -61,6 +61,14 @@ class Leased(NamedTuple):
     before: bytes = b""
 
 
+class Held(NamedTuple):
+    """A lease as it stands in the database, until it is renewed: the place of the unit, the number of the lease, its end."""
+
+    place: int
+    fence: int
+    expires: float
+
+
 class Counts(NamedTuple):
     """How many units are in which state. `given_up` ran out of attempts and nobody holds them."""
 
@@ -158,6 +166,22 @@ class Queue:
         self._database.changed(
             "UPDATE units SET expires = 0 WHERE campaign = ? AND state = 'leased' AND worker = ?", self.campaign, worker
         )
+
+    def beyond(self, seconds: float) -> list[Held]:
+        """Return the leases that end later than so many seconds from now."""
+        rows = self._database.rows(
+            "SELECT place, fence, expires FROM units WHERE campaign = ? AND state = 'leased' AND expires > {now} + ?",
+            self.campaign,
+            seconds,
+        )
+        return [Held(*row) for row in rows]
+
+    def take_back(self, held: Held) -> bool:
+        """End a lease; False if it was renewed meanwhile."""
+        statement = (
+            "UPDATE units SET expires = 0 WHERE campaign = ? AND state = 'leased' AND place = ? AND fence = ? AND expires = ?"
+        )
+        return bool(self._database.changed(statement, self.campaign, *held))
 
     def counts(self) -> Counts:
         """Return how many units are in which state. Raises OddRow if the row of one is as none is written."""

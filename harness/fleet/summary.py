@@ -148,7 +148,7 @@ def document(result: Result, settings: Settings) -> Document:
         done_before=progress.before,
         late=progress.late,
         not_done=totals.undone,
-        workers_lost=len(progress.ended),
+        workers_lost=progress.lost,
         traces=totals.traces,
         operations=totals.activity.operations,
         seconds=progress.seconds,
