@@ -181,7 +181,7 @@ class Queue:
         statement = (
             "UPDATE units SET expires = 0 WHERE campaign = ? AND state = 'leased' AND place = ? AND fence = ? AND expires = ?"
         )
-        return bool(self._database.changed(statement, self.campaign, *held))
+        return bool(self._database.changed(statement, self.campaign, held.place, held.fence, held.expires))
 
     def counts(self) -> Counts:
         """Return how many units are in which state. Raises OddRow if the row of one is as none is written."""
