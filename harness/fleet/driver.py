@@ -149,7 +149,8 @@ class Driver:
             told = [f"{self._progress.findings:,} findings were met before: {found}"] if found else []
             if not (told or self._lost):
                 raise
-            raise FindingsLost("; ".join([str(error), *told, *self._lost])) from None
+            lost = [line for line in self._lost if line not in str(error)]
+            raise FindingsLost("; ".join([str(error), *told, *lost])) from None
         finally:
             self._database.close()
 

@@ -21,6 +21,7 @@ from harness.fleet.database import Database
 from harness.fleet.perform import perform
 from harness.fleet.queue import Leased, Queue
 from harness.fleet.store import Store, opened
+from harness.fleet.totals import of_canary
 from harness.verdict.result import EXIT_USAGE
 
 BEATS = 3
@@ -120,7 +121,7 @@ def carry_out(leased: Leased, queue: Queue, store: Store, given: Given) -> bool:
     try:
         return queue.complete(leased, units.stored(outcome), judged=outcome.judged)
     except UsageError as error:
-        if not outcome.met:
+        if not outcome.met or of_canary(unit):
             raise
         finding, named = outcome.met[0].finding, f"{unit.engine.text}, {unit.policy}: {unit.name}"
         told = f"{finding.anomaly} by {finding.checker}: {finding.sentence}"
