@@ -34,7 +34,7 @@ from harness.fleet.plan import Planned
 from harness.fleet.queue import Queue
 from harness.fleet.store import opened
 from harness.fleet.totals import Totals
-from harness.fleet.unit import outcome_of
+from harness.fleet.unit import entered, outcome_of
 from harness.fleet.worker import Given, carry_out
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -145,7 +145,7 @@ def added(made: Planned, outcomes: list[bytes]) -> float:
     began, totals = time.perf_counter(), Totals(made)
     for _ in range(5):
         for unit, outcome in zip(made.units, outcomes, strict=True):
-            totals.add(unit, outcome_of(outcome))
+            totals.add(unit, outcome_of(outcome, entered(unit)[0]))
     return 5 * len(outcomes) / (time.perf_counter() - began)
 
 

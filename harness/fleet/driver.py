@@ -245,7 +245,7 @@ class Driver:
     def _outcome(self, place: int) -> Outcome:
         written = self._queue.outcome(place)
         try:
-            return outcome_of(written)
+            return outcome_of(written, self._keys[place])
         except UsageError as error:
             raise self._queue.odd(self._keys[place], str(error)) from None
 

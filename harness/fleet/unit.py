@@ -176,18 +176,21 @@ def read(spec: bytes, key: str) -> Unit:
         raise UsageError(f"cannot be read ({error}); another version of cachewitness planned it") from None
 
 
-def stored(outcome: Outcome) -> bytes:
-    """Return an outcome as it is stored: with a digest behind it, so that one that was changed since is not taken for it."""
+def stored(outcome: Outcome, key: str) -> bytes:
+    """Return the outcome of the unit with that key as it is stored.
+
+    A digest stands behind it, so that one that was changed since, or is of another unit, is not taken for it.
+    """
     content = msgspec.json.encode(outcome)
-    return content + b"\n" + _key(content).encode()
+    return content + b"\n" + _key(key.encode() + content).encode()
 
 
-def outcome_of(written: bytes) -> Outcome:
-    """Return an outcome that was stored. Raises UsageError if it was changed since, or is not of this version."""
+def outcome_of(written: bytes, key: str) -> Outcome:
+    """Return an outcome that was stored. Raises UsageError if it was changed since, or is of another unit or version."""
     if not written:
         raise UsageError("is done without an outcome")
     content, _, digest = written.rpartition(b"\n")
-    if digest != _key(content).encode():
+    if digest != _key(key.encode() + content).encode():
         raise UsageError("has an outcome that is not as it was written")
     try:
         return _OUTCOME.decode(content)

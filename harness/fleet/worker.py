@@ -109,7 +109,7 @@ def carry_out(leased: Leased, queue: Queue, store: Store, given: Given) -> bool:
     """
     try:
         unit = units.read(leased.spec, leased.key)
-        before = units.outcome_of(leased.before) if leased.before else None
+        before = units.outcome_of(leased.before, leased.key) if leased.before else None
     except UsageError as error:
         raise queue.odd(leased.key, str(error)) from None
     units.check_same(unit)
@@ -119,7 +119,7 @@ def carry_out(leased: Leased, queue: Queue, store: Store, given: Given) -> bool:
     if before and before.met and not outcome.met:
         outcome = before
     try:
-        return queue.complete(leased, units.stored(outcome), judged=outcome.judged)
+        return queue.complete(leased, units.stored(outcome, leased.key), judged=outcome.judged)
     except UsageError as error:
         if not outcome.met or of_canary(unit):
             raise

@@ -109,7 +109,7 @@ def test_a_worker_that_lives_keeps_its_unit_when_the_clock_is_set_back(
         nonlocal renewed
         now = time.monotonic()
         if now - began > 3 * LEASE:
-            queue.complete(leased, stored(remembered(made.units[0], opened(kept.traces))))
+            queue.complete(leased, stored(remembered(made.units[0], opened(kept.traces)), leased.key))
         elif now - renewed > LEASE / 3:
             assert queue.renew(leased, LEASE)
             renewed = now

@@ -127,11 +127,11 @@ def test_a_finding_stays_though_it_is_not_met_again(tmp_path: Path, monkeypatch:
             leased = queue.lease("w", 60)
             assert isinstance(leased, Leased) and leased.place == 2
             if kind == "entered":
-                assert queue.complete(leased, stored(met), judged=met.judged)
+                assert queue.complete(leased, stored(met, leased.key), judged=met.judged)
                 queue.forgive()
             else:
                 assert serving.carry_out(leased, queue, Full(), given)
-        assert outcome_of(queue.outcome(2)).met == met.met
+        assert outcome_of(queue.outcome(2), made.entries[2][0]).met == met.met
 
 
 def test_a_finding_is_told_though_its_minimal_trace_is_gone(

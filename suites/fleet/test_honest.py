@@ -130,7 +130,7 @@ def test_a_unit_that_ends_while_the_driver_looks_is_seen(tmp_path: Path, monkeyp
     def worked_off(queue: Queue) -> Counts:
         while (leased := queue.lease("elsewhere", 60)) is not None:
             outcome = Outcome(met=[] if leased.place else [met(made, canary=True)])
-            assert queue.complete(leased, stored(outcome))
+            assert queue.complete(leased, stored(outcome, leased.key))
         return count(queue)
 
     monkeypatch.setattr(Queue, "counts", worked_off)

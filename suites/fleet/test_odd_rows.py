@@ -29,6 +29,10 @@ ODD = {
     "a text": ("outcome = 'passed'", "is done without an outcome"),
     "a number": ("outcome = 7", "is done without an outcome"),
     "bytes": ("outcome = x'00ff'", "has an outcome that is not as it was written"),
+    "another unit's": (
+        "outcome = (SELECT outcome FROM units AS other WHERE other.place = 1)",
+        "has an outcome that is not as it was written",
+    ),
     "half": ("outcome = substr(outcome, 1, 40)", "has an outcome that is not as it was written"),
     "negative": (
         """outcome = CAST(replace(CAST(outcome AS TEXT), '"traces":', '"traces":-') AS BLOB)""",

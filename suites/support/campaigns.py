@@ -88,8 +88,8 @@ class Remembered:
         key, _ = units.entered(unit)
         self.done[key] = self.done.get(key, 0) + 1
         if key not in self._outcomes:
-            self._outcomes[key] = units.stored(perform(unit, store))
-        return units.outcome_of(self._outcomes[key])
+            self._outcomes[key] = units.stored(perform(unit, store), key)
+        return units.outcome_of(self._outcomes[key], key)
 
 
 @dataclass
@@ -132,7 +132,7 @@ class InTurn:
         if place != "leased":
             outcome = self.call(unit, opened(given.traces))
             if place != "carried out":
-                assert queue.complete(leased, units.stored(outcome), judged=outcome.judged)
+                assert queue.complete(leased, units.stored(outcome, leased.key), judged=outcome.judged)
         return place
 
     def stop(self, handle: str) -> None:
