@@ -13,17 +13,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from reference_impl.toy_model.attention import Weights
 from reference_impl.toy_model.flat_plan import Batch, FlatPlan, Shape, batch
+from reference_impl.toy_model.kernels import FlatKernels
 from reference_impl.toy_model.paged_pools import Pools
-
-if TYPE_CHECKING:
-    from reference_impl.toy_model.attention import Weights
-    from reference_impl.toy_model.kernels import FlatKernels
 
 OFTEN = 8
 """So many steps of a shape run as they are before it is captured, which takes as long as some twenty of them."""

@@ -48,9 +48,10 @@ def step(
 
 def _graphs(pools: Pools, w: Weights, kernels: FlatKernels) -> Graphs:
     """Return the decode steps that were captured of a model over pools."""
-    if kernels.graphs is None or not kernels.graphs.fits(pools, w):
-        kernels.graphs = Graphs(pools, w)
-    return kernels.graphs
+    graphs: Graphs | None = kernels.graphs
+    if graphs is None or not graphs.fits(pools, w):
+        kernels.graphs = graphs = Graphs(pools, w)
+    return graphs
 
 
 def begin(pools: Pools, planned: FlatPlan, there: Batch, kernels: FlatKernels) -> States:

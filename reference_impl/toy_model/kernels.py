@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from reference_impl.toy_model import attention, causal_conv, gated_delta, mamba2
-
-if TYPE_CHECKING:
-    from reference_impl.toy_model.captured import Graphs
 
 
 class Span(Protocol):
@@ -80,8 +77,8 @@ class FlatKernels:
     positions: Callable[[Span], Sequence[int]] = positions
     known: tuple[attention.Weights, attention.Weights] | None = None
     """The weights that were used last, and what `flat.constants` made of them."""
-    graphs: Graphs | None = None
-    """Decode steps that were captured, over the pools and weights that were used last."""
+    graphs: Any = None
+    """Decode steps that were captured over the pools and weights that were used last (`captured.Graphs`); None: none were."""
 
 
 NAMES = ("torch", "triton")
