@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from harness.api.cases import Case
-from harness.checkers.finding import Tally, idle, merge_tallies
+from harness.checkers.finding import Tally, merge_tallies, unjudged
 from harness.verdict.result import Activity
 
 
@@ -56,10 +56,9 @@ class Function:
         if self.ran < self.tests:
             return []
         found = [] if self.activity.hits else [f"none of {self.activity.lookups:,} look-ups hit anything"]
-        idles = [tally for tally in self.tallies if not (tally.opportunities or tally.not_applicable or tally.crashed)]
         found += [f"{name}: the engine took some traces of it and refused others" for name in sorted(self.taken & self.refused)]
         found += self.activity.shortfalls(self.tier)
-        return found + [f"checker {tally.checker} {idle(tally)}" for tally in idles]
+        return found + unjudged(self.tallies)
 
     def line(self, name: str) -> str:
         """Return what was done, in a line."""

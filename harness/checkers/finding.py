@@ -98,7 +98,8 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a checker did in a run: how often it had something to judge, what it found, why it could not judge.
 
     `missing` are the events that it looks at and that never came, if it had nothing to judge. `excused` counts, by declaration
-    of the engine, on how many occasions the rule was not judged because of it.
+    of the engine, on how many occasions the rule was not judged because of it; `bounds` says of some, which are beyond what
+    caches need, on how many it was judged all the same.
     """
 
     checker: str
@@ -110,13 +111,33 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     measured: list[Measured] = []
     missing: list[str] = []
     excused: dict[str, int] = {}
+    bounds: dict[str, int] = {}
     reuse: Reuse | None = None
 
 
 def idle(tally: Tally) -> str:
     """Say of a checker without opportunities what it lacked."""
+    if tally.excused:
+        return f"had nothing to judge: the engine declares {', '.join(sorted(tally.excused))}"
     lacked = " or ".join(name if " " in name else f"`{name}`" for name in tally.missing)
     return "had nothing to judge" + (f": it looks at {lacked}, and none came" if lacked else "")
+
+
+def unjudged(tallies: list[Tally]) -> list[str]:
+    """Say which rules that apply had nothing to judge, or had not once what a declaration of the engine leaves to be judged."""
+    told = []
+    for tally in tallies:
+        if tally.not_applicable or tally.crashed:
+            continue
+        if not tally.opportunities:
+            told.append(f"checker {tally.checker} {idle(tally)}")
+        told += [
+            f"checker {tally.checker} could not judge once, as the engine declares {declaration}: with less it could have, "
+            f"{tally.excused[declaration]:,} times"
+            for declaration, judged in tally.bounds.items()
+            if not judged and declaration in tally.excused
+        ]
+    return told
 
 
 def reused(tallies: list[Tally]) -> str:
@@ -158,6 +179,8 @@ def merge_tallies(tallies: list[Tally]) -> list[Tally]:
             into.not_applicable = ""
         for declaration, count in tally.excused.items():
             into.excused[declaration] = into.excused.get(declaration, 0) + count
+        for declaration, count in tally.bounds.items():
+            into.bounds[declaration] = into.bounds.get(declaration, 0) + count
         if tally.reuse is not None:
             into.reuse = into.reuse or Reuse()
             into.reuse.add(tally.reuse)

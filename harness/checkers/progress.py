@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from math import lcm
 
+from harness.checkers.circles import Circles
 from harness.checkers.finding import Finding
+from harness.checkers.patience import Generous
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.wording import count
-from harness.history.events import Aborted, Copy, Extended, Finished, Preempted, ResetDone, StepBegin, StepEnd
+from harness.history.events import Aborted, Copy, Extended, Finished, Header, Preempted, ResetDone, StepBegin, StepEnd
 from harness.ledger.ledger import Ledger
-
-CIRCLES, IN_FLIGHT = 2, 8
-"""So many times the tokens of all live requests may be computed before one of them gets further than ever before, and drafts of
-so many steps in flight beside them."""
 
 
 class Progress(Checker):
@@ -33,16 +31,15 @@ class Progress(Checker):
         self._waited: dict[str, int] = {}
         self._idle: dict[str, int] = {}
         """For each request that could run alone, in how many steps in a row nobody ran since it came."""
-        self._furthest: dict[str, int] = {}
-        """How many tokens of each request had been computed at most, whatever was lost again."""
-        self._again = 0
-        """Tokens that were computed since somebody got further than ever before."""
-        self._vain: dict[str, int] = {}
-        """In how many steps each request's last token was computed since it got further than ever before."""
-        self._begun = 0
-        """The step that began last."""
+        self._circles = Circles()
         self._lost: set[str] = set()
         """Requests whose load from another tier has failed, which they may be given up for."""
+        self._generous: Generous | None = None
+
+    def not_applicable(self, header: Header) -> str:
+        generous = Generous(header)
+        self._generous = generous if generous.declared else None
+        return super().not_applicable(header)
 
     def handlers(self) -> dict[type, Handler]:
         return {
@@ -58,19 +55,21 @@ class Progress(Checker):
 
     def on_step(self, ledger: Ledger, event: StepBegin) -> Found:
         """Count how long each feasible request has been refused in a row, and how long nobody ran at all."""
-        if found := self._in_circles(ledger, event):
-            return found
+        if circle := self._circles.step(ledger, event):
+            return (_stuck(*circle),)
         ran = {run.r for run in event.runs}
         limit = ledger.header.rules.progress_steps
         if ran:
             self._idle.clear()
         for r in ran if self._waited else ():
             self._waited.pop(r, None)
+        if self._generous is not None:
+            self._note_asked(ledger, event, self._generous)
         for r, tokens in event.asked:
             if r in ran:
                 self.opportunities += 1
                 continue
-            if not _feasible(ledger, r, tokens) or _state_under_way(ledger, r, event.step):
+            if not _feasible(ledger, r, tokens, ledger.header.rules.reserved_pages) or _state_under_way(ledger, r, event.step):
                 continue
             self.opportunities += 1
             waited = self._waited[r] = self._waited.get(r, 0) + 1
@@ -78,70 +77,49 @@ class Progress(Checker):
                 return (_stuck(r, f"was asked for, with room in the pool, in {waited} steps up to step {event.step}"),)
         return self._nobody(ledger, event, ran, limit) if not event.asked else None
 
-    def _in_circles(self, ledger: Ledger, event: StepBegin) -> Found:
-        """Count what is computed while nobody gets further than ever before, and who computes its last token again and again.
-
-        Who lost its pages to others computes its tokens again. Once for each live request is enough for one of them to get
-        further; once more is left for requests that take turns.
-        """
-        self._begun = event.step
-        vain = ""
-        for run in event.runs:
-            if run.known > self._furthest.get(run.r, 0):
-                self._furthest[run.r], self._again = run.known, 0
-                self._vain.pop(run.r, None)
-                continue
-            self._again += run.known - run.start
-            if run.known == len(ledger.requests[run.r].tokens):
-                self._vain[run.r] = self._vain.get(run.r, 0) + 1
-                vain = vain or (run.r if self._vain[run.r] == ledger.header.rules.progress_steps + 1 else "")
-        if vain:
-            steps = count(self._vain[vain], "step")
-            what = f"computed its last token in {steps} up to step {event.step} and generated nothing behind it"
-            return (_stuck(vain, what),)
-        return self._round(ledger, event) if self._again else None
-
-    def _round(self, ledger: Ledger, event: StepBegin) -> Found:
-        live = [request for request in ledger.requests.values() if request.live]
-        drafts = ledger.header.rules.drafts * IN_FLIGHT
-        if self._again <= CIRCLES * sum(len(request.tokens) + drafts for request in live):
-            return None
-        again, r = count(self._again, "token"), event.runs[0].r
-        self._begin_again()
-        what = (
-            f"computed again with the others that are live, {again} up to step {event.step} and nothing that was not computed"
-        )
-        return (_stuck(r, f"was {what} before"),)
-
-    def _begin_again(self) -> None:
-        self._again = 0
-        self._vain.clear()
-
-    def on_preempted(self, ledger: Ledger, event: Preempted) -> Found:
-        """Start anew where somebody asked for it, outside of a step; with its pages r loses what a step in flight computes."""
-        if event.step <= self._begun:
-            self._begin_again()
-        elif any(run.r == event.r for begun in ledger.open_steps.values() for run in begun.runs):
-            self._vain.pop(event.r, None)
-        return None
-
-    def on_extended(self, ledger: Ledger, event: Extended) -> Found:
-        """Note that a session goes on from fewer tokens than it had."""
-        self._furthest[event.r] = min(self._furthest.get(event.r, 0), event.keep)
-        return None
-
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         """Where somebody was taken out of the step nobody was refused: they had a place, and the room that others lacked."""
         if event.withdrawn:
             self._waited.clear()
-            self._idle.clear()
-            self._begin_again()
+            self._begin_anew()
+        return None
+
+    def on_preempted(self, ledger: Ledger, event: Preempted) -> Found:
+        """Note who lost its pages."""
+        self._circles.preempted(ledger, event)
+        return None
+
+    def on_extended(self, ledger: Ledger, event: Extended) -> Found:
+        """Note that a session goes on from fewer tokens than it had."""
+        self._circles.extended(event)
+        return None
+
+    def _begin_anew(self) -> None:
+        self._idle.clear()
+        self._circles.begin_anew()
+        if self._generous is not None:
+            self._generous.begin_anew()
+
+    def _note_asked(self, ledger: Ledger, event: StepBegin, generous: Generous) -> None:
+        """Note who would be found in time if this engine, which declares that much, never ran it again."""
+        reserved = ledger.header.rules.reserved_pages
+        for r, tokens in event.asked:
+            if _feasible(ledger, r, tokens, generous.spare):
+                generous.ask(r, roomy=_feasible(ledger, r, tokens, reserved))
+        for r in self._could_run(ledger) if not event.asked else ():
+            generous.ask(r, roomy=True)
+
+    def close(self, ledger: Ledger) -> Found:
+        """Count who would have been found but for what the engine declares."""
+        generous = self._generous
+        if generous is not None:
+            self.excused[generous.declared] += len(generous.spared)
+            self.bounds[generous.declared] = generous.judged
         return None
 
     def on_reset(self, ledger: Ledger, event: ResetDone) -> Found:
         """Count no wait for what a reset makes start again, and hold an engine that refuses one to what stands in its way."""
-        self._idle.clear()
-        self._begin_again()
+        self._begin_anew()
         if _busy(ledger):
             return None
         self.opportunities += 1
@@ -159,8 +137,7 @@ class Progress(Checker):
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
         """Count no wait for what then failed, and note whom it was for if it may be given up."""
         if event.phase == "fail":
-            self._idle.clear()
-            self._begin_again()
+            self._begin_anew()
             tier = ledger.header.rules.tier
             for move in event.moves if tier is not None and tier.gives_up else ():
                 self._lost.update(ledger.records[move.dst_pool][move.dst].holders)
@@ -168,8 +145,7 @@ class Progress(Checker):
 
     def on_end(self, ledger: Ledger, event: Aborted | Finished) -> Found:
         """Hold an engine that ended a request, which nobody asked for, to what it declares and has room for."""
-        self._furthest.pop(event.r, None)
-        self._begin_again()
+        self._circles.ended(event.r)
         if not event.by_engine or event.r in self._lost:
             return None
         self.opportunities += 1
@@ -189,11 +165,7 @@ class Progress(Checker):
         return (Finding(anomaly="stuck", r=event.r, sentence=sentence),)
 
     def _nobody(self, ledger: Ledger, event: StepBegin, ran: set[str], limit: int) -> Found:
-        waiting = [request.r for request in ledger.requests.values() if request.live]
-        if not all(_fits_alone(ledger, r) for r in waiting):
-            waiting = []  # a queue in order of arrival may stand still behind a request that can never run
-        if any(request.paused for request in ledger.requests.values()):
-            waiting = []  # a session that waits for its client keeps its pages, and its place
+        waiting = self._could_run(ledger)
         self._idle = {r: self._idle.get(r, 0) + 1 for r in waiting if not ran}
         if waiting:
             self.opportunities += 1
@@ -201,6 +173,17 @@ class Progress(Checker):
         if not late:
             return None
         return (_stuck(late[0], f"could run alone, but nobody ran in {limit + 1} steps up to step {event.step}"),)
+
+    @staticmethod
+    def _could_run(ledger: Ledger) -> list[str]:
+        """Return the requests that could run alone, if nothing may keep all of them from it.
+
+        A queue in order of arrival may stand still behind a request that can never run; a session that waits for its client
+        keeps its pages, and its place.
+        """
+        waiting = [request.r for request in ledger.requests.values() if request.live]
+        paused = any(request.paused for request in ledger.requests.values())
+        return waiting if not paused and all(_fits_alone(ledger, r) for r in waiting) else []
 
 
 def _busy(ledger: Ledger) -> bool:
@@ -227,7 +210,7 @@ def _blocks(ledger: Ledger, r: str, pool: int, upto: int) -> int:
     return pages
 
 
-def _feasible(ledger: Ledger, r: str, tokens: int) -> bool:
+def _feasible(ledger: Ledger, r: str, tokens: int, reserved: int) -> bool:
     """Whether the pool has room beyond doubt, and the request is asked for a block or for all that it lacks.
 
     Room is room for all of its tokens, beside what is reserved: an engine may admit a request only if the whole of it fits.
@@ -237,7 +220,7 @@ def _feasible(ledger: Ledger, r: str, tokens: int) -> bool:
     whole = lcm(*(group.block_size for group in ledger.local))
     if left <= 0 or tokens < min(left, whole):
         return False
-    upto, reserved = len(request.tokens), ledger.header.rules.reserved_pages
+    upto = len(request.tokens)
     return all(
         records.grows or records.capacity - ledger.holdings.held[pool] - reserved >= _blocks(ledger, r, pool, upto)
         for pool, records in ledger.records.items()

@@ -45,6 +45,8 @@ class Checker:
         self.measured: list[Measured] = []
         self.excused: Counter[str] = Counter()
         """By what the engine declares: how often that kept the rule from being judged."""
+        self.bounds: dict[str, int] = {}
+        """By what the engine declares beyond what caches need: how often the rule could be judged all the same."""
         self.reuse: Reuse | None = None
         self.doubts: list[Doubt] = []
 
@@ -185,7 +187,8 @@ class Panel:
         for checker in self._active:
             tally = self.tallies[checker.name]
             tally.opportunities, tally.acceptable = max(checker.opportunities, tally.findings), checker.acceptable
-            tally.measured, tally.excused, tally.reuse = checker.measured, dict(checker.excused), checker.reuse
+            tally.measured, tally.reuse = checker.measured, checker.reuse
+            tally.excused, tally.bounds = dict(+checker.excused), checker.bounds
             if not tally.opportunities:
                 kinds: list[Any] = [kind for kind in checker.handlers() if kind not in self._watches]
                 tally.missing = [checker.lacks] if checker.lacks else [kind.__struct_config__.tag for kind in kinds]

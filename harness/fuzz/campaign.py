@@ -16,7 +16,7 @@ from itertools import count
 
 from harness._util.crew import Crew, WorkerDied
 from harness._util.errors import UsageError
-from harness.checkers.finding import Finding, idle, merge_tallies
+from harness.checkers.finding import Finding, merge_tallies, unjudged
 from harness.engines import policy as policies
 from harness.engines.registry import EngineSpec
 from harness.fuzz.trial import Judged, Plan, Trial, Trials
@@ -189,8 +189,7 @@ class Campaign:
         for tally in report.tallies():
             if tally.not_applicable:
                 report.not_applicable[tally.checker] = tally.not_applicable
-            elif not tally.opportunities and not tally.crashed:
-                report.vacuous.append(f"checker {tally.checker} {idle(tally)}")
+        report.vacuous += unjudged(report.tallies())
         if not self.traces:
             report.vacuous.append("no trace ran")
         drawn = self.refused + self.traces

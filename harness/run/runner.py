@@ -14,7 +14,7 @@ from itertools import islice
 
 from harness._util.crew import Crew, Task, WorkerDied
 from harness._util.errors import UsageError
-from harness.checkers.finding import Finding, Tally, idle, merge_tallies
+from harness.checkers.finding import Finding, Tally, merge_tallies, unjudged
 from harness.engines import policy as policies
 from harness.engines.policy import PolicyKind
 from harness.engines.registry import EngineSpec
@@ -355,9 +355,7 @@ class Runner:
         for tally in report.tallies():
             if tally.not_applicable:
                 report.not_applicable[tally.checker] = tally.not_applicable
-            elif tally.opportunities == 0 and not tally.crashed:
-                report.vacuous.append(f"checker {tally.checker} {idle(tally)}")
-        report.vacuous += self.changed
+        report.vacuous += [*unjudged(report.tallies()), *self.changed]
         left_out = {what for what, _ in self._left_out}
         arms = [row for suite in report.suites for row in suite.arms]
         report.vacuous += [f"arm {row.arm}: {why}" for row in arms for why in row.missing]

@@ -12,7 +12,7 @@ from harness.checkers.finding import excused, reused
 from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec, parse
-from harness.history.events import Aborted, Event, Eviction, Finished, Header, ResetDone, Submitted, Unpublish
+from harness.history.events import Aborted, Event, Eviction, Finished, Header, ResetDone, StepBegin, Submitted, Unpublish
 from harness.history.intake import BadEvents
 from harness.run.execute import drive
 from harness.run.runner import Runner
@@ -180,3 +180,56 @@ def test_a_request_may_not_be_declared_shorter_than_nothing() -> None:
     header = TraceHeader("short", FULL.layout, pages=9)
     with pytest.raises(BadEvents, match="max_prompt"):
         drive(Trace(header, []), Changed(header, taking(-1), lambda number: False))
+
+
+class Starving(Changed):
+    """Runs the first request of a trace alone, and answers that it was asked for the others as well."""
+
+    first = ""
+
+    def apply(self, op: Op) -> list[Event]:
+        if isinstance(op, Submit):
+            self.first = self.first or op.r
+        if not isinstance(op, Step):
+            return super().apply(op)
+        events = super().apply(replace(op, run=[(r, tokens) for r, tokens in op.run if r == self.first]))
+        return [replace(event, asked=op.run) if isinstance(event, StepBegin) else event for event in events]
+
+
+def patient(steps: int) -> Callable[[Header], Header]:
+    return lambda header: replace(header, rules=replace(header.rules, progress_steps=steps))
+
+
+def reserving(share: float) -> Callable[[Header], Header]:
+    """Say that so large a share of the pool, of which a page is left, is reserved."""
+    return lambda header: replace(header, rules=replace(header.rules, reserved_pages=int(share * (header.pools[0].pages - 1))))
+
+
+def nobody(number: int) -> bool:
+    return False
+
+
+BOUNDS = [(patient(1024), "progress_steps 1024"), (reserving(1), "reserved_pages of more than half a pool")]
+
+
+@pytest.mark.parametrize("changed", [Changed, Starving])
+@pytest.mark.parametrize(("say", "declaration"), BOUNDS, ids=[declaration for _, declaration in BOUNDS])
+def test_a_patience_that_no_trace_is_long_enough_for_was_not_checked(
+    say: Callable[[Header], Header], declaration: str, changed: type[Changed]
+) -> None:
+    """Of an engine that starves everybody but one, and of one without a fault, the run says that it could not tell."""
+    report = declaring(say, nobody, changed)
+    assert (report.failures, report.exit_code) == ([], EXIT_NOTHING_CHECKED)
+    assert [
+        line
+        for line in report.vacuous
+        if f"checker progress could not judge once, as the engine declares {declaration}" in line
+    ]
+    assert f"by {declaration}" in covered(report)
+
+
+@pytest.mark.parametrize("say", [patient(4), patient(16), reserving(0.5)])
+def test_a_patience_that_traces_are_long_enough_for_is_judged(say: Callable[[Header], Header]) -> None:
+    assert {failure.finding.anomaly for failure in declaring(say, nobody, Starving).failures} == {"stuck"}
+    report = declaring(say)
+    assert report.exit_code == EXIT_PASS and "progress" not in covered(report)

@@ -1,0 +1,79 @@
+"""Requests that run and get no further: their tokens are computed again and again."""
+
+from __future__ import annotations
+
+from harness.checkers.patience import PATIENCE
+from harness.checkers.wording import count
+from harness.history.events import Extended, Preempted, StepBegin
+from harness.ledger.ledger import Ledger
+
+ROUNDS, IN_FLIGHT = 2, 8
+"""So many times the tokens of all live requests may be computed before one of them gets further than ever before, and drafts of
+so many steps in flight beside them."""
+
+
+class Circles:
+    """Counts what is computed while nobody gets further than ever before, and who computes its last token again and again.
+
+    Who lost its pages to others computes its tokens again. Once for each live request is enough for one of them to get further;
+    once more is left for requests that take turns. Nothing is counted across what somebody asked for: a reset, a preemption.
+    """
+
+    def __init__(self) -> None:
+        self._furthest: dict[str, int] = {}
+        """How many tokens of each request had been computed at most, whatever was lost again."""
+        self._again = 0
+        """Tokens that were computed since somebody got further than ever before."""
+        self._vain: dict[str, int] = {}
+        """In how many steps each request's last token was computed since it got further than ever before."""
+        self._begun = 0
+        """The step that began last."""
+
+    def step(self, ledger: Ledger, event: StepBegin) -> tuple[str, str] | None:
+        """Take note of who runs; return who got no further, and what it did instead."""
+        self._begun, limit, stuck = event.step, min(ledger.header.rules.progress_steps, PATIENCE), ""
+        for run in event.runs:
+            if run.known > self._furthest.get(run.r, 0):
+                self._furthest[run.r], self._again = run.known, 0
+                self._vain.pop(run.r, None)
+                continue
+            self._again += run.known - run.start
+            if run.known == len(ledger.requests[run.r].tokens):
+                self._vain[run.r] = self._vain.get(run.r, 0) + 1
+                stuck = run.r if self._vain[run.r] == limit + 1 else stuck
+        if stuck:
+            steps = count(self._vain[stuck], "step")
+            return stuck, f"computed its last token in {steps} up to step {event.step} and generated nothing behind it"
+        return self._round(ledger, event) if self._again else None
+
+    def _round(self, ledger: Ledger, event: StepBegin) -> tuple[str, str] | None:
+        live = [request for request in ledger.requests.values() if request.live]
+        drafts = ledger.header.rules.drafts * IN_FLIGHT
+        if self._again <= ROUNDS * sum(len(request.tokens) + drafts for request in live):
+            return None
+        again = count(self._again, "token")
+        self.begin_anew()
+        return event.runs[
+            0
+        ].r, f"ran up to step {event.step}; it and the others computed {again} again, and none for the first time"
+
+    def preempted(self, ledger: Ledger, event: Preempted) -> None:
+        """Begin anew where that was asked for, outside of a step; with its pages r loses what a step in flight computes."""
+        if event.step <= self._begun:
+            self.begin_anew()
+        elif any(run.r == event.r for begun in ledger.open_steps.values() for run in begun.runs):
+            self._vain.pop(event.r, None)
+
+    def extended(self, event: Extended) -> None:
+        """Take note that a session goes on from fewer tokens than it had."""
+        self._furthest[event.r] = min(self._furthest.get(event.r, 0), event.keep)
+
+    def ended(self, r: str) -> None:
+        """Forget a request."""
+        self._furthest.pop(r, None)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget what was computed again."""
+        self._again = 0
+        self._vain.clear()
