@@ -7,6 +7,7 @@ what the harness can tell for itself an engine cannot deny, and what follows fro
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import lcm
 
 from harness.history.events import Header, Pool
 from harness.history.nonsense import Nonsense, at_least_nothing
@@ -16,11 +17,15 @@ STEPS_MAX, DRAFTS_MAX = 1024, 64
 """The most `progress_steps` and `drafts` that a header may declare; beyond them nothing is left to be judged."""
 PAGES_FACTOR, PAGES_BESIDE = 64, 4096
 """A pool has at most so many times the pages that the trace gives, and so many beside them; what a trace fills is far less."""
+ALIGNMENT_FACTOR = 8
+"""Hits are multiples of at most so many times what the block sizes have in common; beyond it hardly a prompt is owed one."""
 ALWAYS = ("safety-law", "ownership", "identity", "window-liveness", "content-floor", "answers")
 """Rules that no engine can declare not applicable: where they have nothing to judge, the harness sees that for itself."""
 OF_KEYS = ("commit-order", "reuse-floor", "replay-boundary-retained")
 """Rules that do not apply where there are no keys, and only there."""
 OF_STATES, OF_INTERVAL = "no-fabricated-snapshots", "interval-sparsity"
+INTERVAL = "retention_interval"
+"""The option of a trace that says in how many tokens one state is kept; null: each."""
 IDENTITY = ("salt", "adapter", "media")
 """The capabilities without which nobody has an identity beside the tokens."""
 
@@ -96,6 +101,7 @@ def check_fit(header: Header, trace: TraceHeader) -> None:
 
     It has groups of the layout's kinds and no others, though it may merge those that are alike.
     Its narrowest window and chunk are no smaller than the layout's, and it forgets of answers what the trace's options allow.
+    Its hits are not much coarser than blocks, and it keeps states as densely as the trace asks.
     """
     if header.height == "answers":
         return
@@ -119,6 +125,28 @@ def check_fit(header: Header, trace: TraceHeader) -> None:
     for field, (span, least) in (("window", windows), ("chunk", chunks)):
         if span < least:
             raise Nonsense(f"{field} {span} - at `$.groups`; the narrowest of the trace's layout is {least}")
+    _check_alignment(header, trace)
+    _check_retention(header, trace)
+
+
+def _check_alignment(header: Header, trace: TraceHeader) -> None:
+    """Refuse hits that are coarser by far than blocks are: an engine that never hits would owe nothing."""
+    attention = [group.block_size for group in header.local_groups() if group.kind != "recurrent"]
+    common = max(lcm(*attention), lcm(*(spec.block_size for spec in trace.layout.groups)))
+    if header.rules.caching and header.rules.alignment > ALIGNMENT_FACTOR * common:
+        raise Nonsense(
+            f"{header.rules.alignment} - at `$.rules.alignment`; all blocks end together every {common} tokens, and hits are "
+            f"multiples of {ALIGNMENT_FACTOR * common} tokens at most"
+        )
+
+
+def _check_retention(header: Header, trace: TraceHeader) -> None:
+    """Refuse another retention interval than the trace asks for; one that does not, or has nothing to prune, leaves it open."""
+    interval, asked = header.rules.retention.interval, trace.options.get(INTERVAL, "")
+    pruned = any(group.kind != "full" for group in header.local_groups())
+    if pruned and (asked is None or isinstance(asked, int)) and interval != asked:
+        told = ["null" if one is None else one for one in (interval, asked)]
+        raise Nonsense(f"{told[0]} - at `$.rules.retention.interval`; the trace's option {INTERVAL} is {told[1]}")
 
 
 def _least(spans: Iterable[int]) -> int:

@@ -294,6 +294,10 @@ DENIED: dict[str, tuple[Say, str]] = {
         rules(retention=Retention(0, [0])),
         "group 0 - at `$.rules.retention.groups`; of full attention every block is needed",
     ),
+    "hits that no prompt is long enough for": (
+        rules(alignment=4096),
+        "4096 - at `$.rules.alignment`; all blocks end together every 16 tokens, and hits are multiples of 128 tokens at most",
+    ),
     "captures that lie nowhere": (rules(captures=Captures()), "no pool of another tier - at `$.pools`"),
 }
 
@@ -329,3 +333,38 @@ def test_a_copy_ends_with_the_pages_that_it_began_with() -> None:
 def test_a_capture_lies_in_a_page_at_least() -> None:
     with pytest.raises(Nonsense, match="no page of 'capture:1'"):
         WellFormedness(replace(DECLARED, pools=WITH_TIER)).follow(Take(pool=0, group=0, pages=[], holder="capture:1"))
+
+
+def sparse(interval: int | None) -> Say:
+    return rules(retention=Retention(interval, [1]))
+
+
+@pytest.mark.parametrize(("asked", "said"), [(None, 0), (None, 64), (64, 0), (64, None), (0, None)])
+def test_a_retention_that_the_trace_does_not_ask_for_is_refused(asked: int | None, said: int | None) -> None:
+    """Where each state is to be kept, an engine that keeps one in an interval would owe nothing for the others."""
+    header = TraceHeader("kept", load("full-swa"), pages=20, options={"retention_interval": asked})
+    told = f"{said} - at `$.rules.retention.interval`; the trace's option retention_interval is {asked}"
+    with pytest.raises(BadEvents, match=re.escape(told.replace("None", "null"))):
+        drive(Trace(header, REPLAYED), Declaring(header, sparse(said)))
+    assert drive(Trace(header, REPLAYED), Declaring(header, sparse(asked))).findings == []
+
+
+def test_a_trace_that_asks_for_no_retention_leaves_it_to_the_engine() -> None:
+    header = TraceHeader("kept", load("full-swa"), pages=20)
+    default = parse("reference").open(header).describe().rules.retention.interval
+    assert drive(Trace(header, REPLAYED), Declaring(header, sparse(default))).findings == []
+
+
+def test_hits_may_be_as_coarse_as_the_blocks_of_all_groups_together() -> None:
+    """As vLLM's are where blocks of 4 and of 8 tokens are hit whole alone."""
+    header = TraceHeader("coarse", load("full-mamba-unequal"), pages=40)
+    assert drive(Trace(header, REPLAYED), Declaring(header, rules(alignment=8))).findings == []
+
+
+def test_where_nothing_is_hit_it_is_all_the_same_of_what_hits_would_be_multiples() -> None:
+    """In vLLM's mode `none` a block holds the state of a whole request, and the common multiple of blocks is as long."""
+    options = {"mamba_cache_mode": "none", "enable_caching": False}
+    header = TraceHeader("whole", load("full-mamba"), pages=40, options=options)
+    engine = parse("reference").open(header)
+    assert engine.describe().rules.alignment == 4096
+    assert drive(Trace(header, REPLAYED), engine).findings == []
