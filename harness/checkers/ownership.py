@@ -26,6 +26,10 @@ class Ownership(Checker):
     def __init__(self) -> None:
         super().__init__()
         self._ended: dict[str, int] = {}
+        self._told: dict[int, Counts] = {}
+        """By pool: what the engine counted last; it stands until it counts again."""
+        self._moved: set[int] = set()
+        """Pools of which pages were taken or given back in the operation at hand."""
 
     def handlers(self) -> dict[type, Handler]:
         return {
@@ -42,6 +46,8 @@ class Ownership(Checker):
     def on_take(self, ledger: Ledger, event: Take) -> Found:
         """Refuse a null block, and a free page that a copy still fills, as anybody's own; who takes pages is not at an end."""
         self._ended.pop(event.holder, None)
+        if event.pool in self._told and event.pool not in self._moved:
+            self._expect_counts(event)
         records, filling = ledger.records[event.pool], ledger.contents.filling
         if filling and not event.holder.startswith("copy:"):
             filled = [page for page in event.pages if (event.pool, page) in filling]
@@ -59,6 +65,8 @@ class Ownership(Checker):
 
     def on_drop(self, ledger: Ledger, event: Drop) -> Found:
         """Refuse what the holder does not hold, or not so often."""
+        if event.pool in self._told and event.pool not in self._moved:
+            self._expect_counts(event)
         records, holder, pages = ledger.records[event.pool], event.holder, event.pages
         counted = Counter(pages) if len(set(pages)) < len(pages) else dict.fromkeys(pages, 1)
         for page, times in counted.items():
@@ -95,9 +103,32 @@ class Ownership(Checker):
     def on_counts(self, ledger: Ledger, event: Counts) -> Found:
         """Compare the engine's counts with the holders in the ledger: as they are now, or when the operation is over."""
         self.opportunities += 1
+        self._told[event.pool] = event
         if _miscounts(ledger, event):
             self.doubts.append(lambda ledger: _miscounts(ledger, event))
         return None
+
+    def _expect_counts(self, event: Take | Drop) -> None:
+        """Expect that what was counted some steps ago is still so, or counted anew, when the operation is over."""
+        pool = event.pool
+        self._moved.add(pool)
+
+        def judge(ledger: Ledger) -> Finding | None:
+            told, held = self._told[pool], ledger.holdings.held[pool]
+            if told.step + 1 < event.step and told.held != held:
+                return _counts_no_more(told, held, event)
+            self._moved.discard(pool)
+            return None
+
+        self.doubts.append(judge)
+
+    def operation_over(self, ledger: Ledger) -> Found:
+        """Judge what is in doubt; who counts no more is found once."""
+        found = super().operation_over(ledger)
+        for pool in self._moved:
+            del self._told[pool]
+        self._moved.clear()
+        return found
 
     def on_end(self, ledger: Ledger, event: Finished | Aborted | Preempted) -> Found:
         """Remember who has to give everything back, and the last step in flight: until it ends an engine may wait with that."""
@@ -172,6 +203,14 @@ def _wrong_held(event: Counts, held: int, cached: int) -> Finding:
         f"counts {_counted(event)}: a contradiction."
     )
     return Finding(anomaly="leak" if event.held > held else "double-free", sentence=sentence)
+
+
+def _counts_no_more(told: Counts, held: int, event: Take | Drop) -> Finding:
+    sentence = (
+        f"Let pool {told.pool} be as the tables say after step {event.step}: {held} pages held. The engine counted it last in "
+        f"step {told.step}, as {_counted(told)}, and what it counts stands until it counts again: a contradiction."
+    )
+    return Finding(anomaly="leak" if told.held > held else "double-free", sentence=sentence, seq=event.seq)
 
 
 def _miscounted(page: int, count: int, holders: dict[str, int], step: int) -> Finding:

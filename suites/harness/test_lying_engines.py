@@ -368,3 +368,18 @@ def test_where_nothing_is_hit_it_is_all_the_same_of_what_hits_would_be_multiples
     engine = parse("reference").open(header)
     assert engine.describe().rules.alignment == 4096
     assert drive(Trace(header, REPLAYED), engine).findings == []
+
+
+def test_counts_that_stop_are_found() -> None:
+    """What was counted last stands until the engine counts again; where it stops, every rule about counts would be silent."""
+    trace, asked = lively(), count()
+
+    def stops(op: Op, events: list[Any]) -> list[Any]:
+        stopped = next(asked) > 12
+        return [event for event in events if not (stopped and isinstance(event, Counts))]
+
+    result = drive(trace, mistaken(trace, stops))
+    found = result.findings
+    assert result.counted and {finding.checker for finding in found} == {"ownership"} and len(found) == 1
+    assert "and what it counts stands until it counts again" in found[0].sentence
+    assert drive(trace, mistaken(trace, lambda op, events: events)).findings == []
