@@ -19,11 +19,13 @@ from typing import NamedTuple
 from harness.checkers.finding import Finding
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.checkers.wording import count
-from harness.history.events import Extended, Header, Hit, Preempted, Stats, Submitted
+from harness.history.events import Extended, Header, Hit, Preempted, Stats, StepEnd, Submitted
 from harness.ledger.ledger import Ledger
 
 NEARLY = 1e-6
 """By how much a share may differ from the quotient that it is, for rounding."""
+STEPS_MAX = 8
+"""In so many steps in which somebody runs operators are told something."""
 
 
 class LookUps(NamedTuple):
@@ -59,6 +61,8 @@ class StatisticsTrue(Checker):
         """Look-ups of requests admitted since operators were told last: of those that had not lost their place, of others."""
         self._hits: dict[str, list[int]] = {}
         """What each request hit, of what its client may be told."""
+        self._silent = 0
+        """How many steps in which somebody ran have ended since operators were told anything."""
 
     def not_applicable(self, header: Header) -> str:
         if why := super().not_applicable(header):
@@ -72,6 +76,7 @@ class StatisticsTrue(Checker):
             Extended: self.on_submit,
             Preempted: self.on_preempt,
             Hit: self.on_hit,
+            StepEnd: self.on_step_end,
             Stats: self.on_stats,
         }
 
@@ -103,9 +108,20 @@ class StatisticsTrue(Checker):
             self._hits[event.r].append(event.reported)
         return None
 
+    def on_step_end(self, ledger: Ledger, event: StepEnd) -> Iterator[Finding]:
+        """Hold an engine that tells operators of its use to that: where it stops, nothing of it is judged any more."""
+        self._silent += any(ledger.requests.ran_in(event))
+        if self._silent == STEPS_MAX + 1:
+            sentence = (
+                f"Let an engine declare that it tells operators of its use. However in {self._silent} steps in which somebody "
+                f"ran, up to step {event.step}, it told nothing: a contradiction."
+            )
+            yield Finding(anomaly="false-statistics", sentence=sentence)
+
     def on_stats(self, ledger: Ledger, event: Stats) -> Iterator[Finding]:
         """Compare what is told with what is held and was admitted."""
         self.opportunities += 1
+        self._silent = 0
         pages = sum(pool.pages - len(pool.null) for pool in ledger.header.pools if pool.id == event.pool)
         held = ledger.holdings.held[event.pool]
         if abs(event.usage * pages - held) > NEARLY * max(pages, 1):

@@ -71,6 +71,27 @@ def test_what_did_not_happen_is_found(told: str, why: str) -> None:
     assert why in sentence
 
 
+def decoded(steps: int) -> list[str]:
+    """Return so many steps behind the first, each of one token."""
+    taken = ["take r1 | 4 5 6"]
+    return taken + [
+        f"accept r1 {n} @r1[{n - 10}]:1\nstep {n - 8}: r1 {n - 1}..{n} | 1 2 3 4 5 6" for n in range(10, 10 + steps)
+    ]
+
+
+def test_an_engine_that_tells_operators_no_more_is_found() -> None:
+    """Whether it told them something before, or never."""
+    for first, until in ((TOLD_FIRST, 10), ("", 9)):
+        (sentence,) = sentences(HEADER + FIRST + first + "\n".join(decoded(12)))
+        assert f"in 9 steps in which somebody ran, up to step {until}, it told nothing" in sentence
+
+
+def test_operators_may_be_told_every_few_steps() -> None:
+    steps = decoded(12)
+    told = "stats 0: usage 0.75 @9"
+    assert sentences(HEADER + FIRST + TOLD_FIRST + "\n".join([*steps[:9], told, *steps[9:]])) == []
+
+
 def test_a_share_alone_may_be_told() -> None:
     assert sentences(HEADER + FIRST + "stats 0: usage 0.375 @1\n") == []
 
