@@ -146,3 +146,4 @@ def _check_logprobs(event: Answer | Cold) -> None:
         raise Nonsense(f"{len(event.logprobs)} of {len(event.tokens)} tokens - at `$.logprobs`; one for each, or none at all")
     if event.restored < -1:
         raise Nonsense(f"{event.restored} - at `$.restored`; −1 if the engine does not say")
+    at_least_nothing(event.again, "again")

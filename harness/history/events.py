@@ -606,7 +606,8 @@ class Answer(_Event, tag="answer"):
     """What r generated, greedily, and the natural logarithm of each token's probability; None where that is no number.
 
     `restored` tokens of its prompt were taken from the cache when it was admitted; −1: the engine does not say. `ended`: by
-    `length`, at a `stop` token, `cancelled` by its client, or `refused`: the engine gave it up.
+    `length`, at a `stop` token, `cancelled` by its client, or `refused`: the engine gave it up. The request was sent `again` so
+    often, since a server was not there, or had no time.
     """
 
     r: str
@@ -614,6 +615,7 @@ class Answer(_Event, tag="answer"):
     logprobs: list[float | None] = []
     restored: int = -1
     ended: Ended = "length"
+    again: int = 0
 
 
 class Resumed(_Event, tag="resume", gc=False):
@@ -635,7 +637,8 @@ class Cold(_Event, tag="cold"):
 
     `restored` is what the twin says that it restored. `refused`: alone on a fresh engine with the same pool the request is
     given up as well, so it has no answer to compare. `floor` is by how much logarithms of right computations in `dtype` differ
-    here, `tolerance` what is made of that, and `ceiling` the most that it may be.
+    here, `tolerance` what is made of that, and `ceiling` the most that it may be. Requests to the twin were sent `again` so
+    often since the last one.
     """
 
     r: str
@@ -648,6 +651,7 @@ class Cold(_Event, tag="cold"):
     floor: float = 0.0
     tolerance: float = 0.0
     ceiling: float = 0.0
+    again: int = 0
 
 
 class Died(_Event, tag="died", gc=False):

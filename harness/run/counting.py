@@ -9,6 +9,7 @@ from harness.history.events import (
     Aborted,
     Accept,
     Answer,
+    Cold,
     Counts,
     Event,
     Finished,
@@ -55,6 +56,7 @@ class Counting:
             StepEnd: self._step_end,
             Accept: self._accept,
             Answer: self._answer,
+            Cold: self._cold,
         }
         if not self._recurrent:
             del self.handlers[Read]
@@ -112,6 +114,10 @@ class Counting:
             activity.hits += 1
             activity.restored += 1
             activity.hit_tokens += event.restored
+        activity.sent_again += event.again
+
+    def _cold(self, event: Cold) -> None:
+        self.activity.sent_again += event.again
 
     def _step_begin(self, event: StepBegin) -> None:
         self.activity.overlapped_steps += bool(self._in_flight)

@@ -76,7 +76,7 @@ class Twin:
         self._header: Header = taken_in(self._engine.describe(), asked)
         self._intake = AnswerIntake(self._header)
         self._said: dict[tuple[Any, ...], Answer] = {}
-        self._asked = 0
+        self._asked = self._again = 0
         self._floor: Floor | None = None
         self._decoded: float | None = None
 
@@ -125,7 +125,9 @@ class Twin:
                 floor=floor.floor,
                 tolerance=floor.tolerance,
                 ceiling=floor.ceiling,
+                again=self._again,
             )
+            self._again = 0
             found.append(cold)
             parted = compare(answer, cold)
             if parted.kind != "near-tie" or parted.at + 1 >= len(answer.tokens):
@@ -166,6 +168,7 @@ class Twin:
                 raise self._unfit(f"{event.r} goes on from {kept} tokens that are kept; it must compute every prompt whole")
             if isinstance(event, Answer):
                 answers[event.r] = event
+                self._again += event.again
 
     def _unfit(self, why: str) -> BadEvents:
         return BadEvents(f"engine {self._header.engine}, asked without its cache ({self._spec.text}): {why}")

@@ -34,7 +34,8 @@ class Activity(msgspec.Struct, kw_only=True):
 
     `from_tier` counts those of the hits to which another tier contributed, and `loaded_tokens` their tokens in blocks that came
     from there; `given_up` the requests that the engine ended early and nobody had asked it to; `drafts` those that were
-    verified; `overlapped_steps` those that were scheduled before an earlier one had run.
+    verified; `overlapped_steps` those that were scheduled before an earlier one had run. `sent_again` counts how often requests
+    were sent once more, since a server was not there or had no time.
     """
 
     operations: int = 0
@@ -52,6 +53,7 @@ class Activity(msgspec.Struct, kw_only=True):
     drafts: int = 0
     drafts_accepted: int = 0
     overlapped_steps: int = 0
+    sent_again: int = 0
 
     def add(self, other: Activity) -> None:
         """Add another run's activity."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 import time
@@ -26,6 +27,7 @@ from harness.run.suites import SUITES
 from harness.trace.answer_stories import write
 from harness.trace.configurations import Configuration
 from harness.trace.format import Height, Submit, Trace
+from harness.verdict.report import terminal
 from harness.verdict.summary import Report
 from suites.support.openai_double import BLOCK, Double
 
@@ -195,6 +197,43 @@ def test_what_passes_is_waited_out(fault: Fault) -> None:
         assert run(spec_of(double)).exit_code == 0
 
 
+def every(fault: Fault, nth: int) -> Any:
+    """Let every so-manieth completion meet a fault, once it was asked all that it must prove."""
+
+    def met(handler: Any, number: int) -> bool:
+        meets_it = number > ASKED_FIRST and number % nth == 0
+        if meets_it:
+            fault(handler)
+        return meets_it
+
+    return met
+
+
+def test_who_is_asked_again_is_told() -> None:
+    """A pass says how often requests had to be sent again, the questions asked cold among them."""
+    with Double(meets=meets(sent(502, b""), 8, 10)).serving() as double:
+        report = run(spec_of(double), "replays")
+    assert report.exit_code == 0 and report.activity.sent_again == 2
+    assert "requests were sent again 2 times, as the server was not there or had no time" in terminal.covered(report)
+
+
+def test_a_server_that_is_away_again_and_again_has_died() -> None:
+    """Although every request is answered when it is sent again; the line says how often."""
+    with Double(meets=every(sent(502, b"bad gateway"), 5)).serving() as double:
+        report = run(spec_of(double), "replays")
+    assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == ["died"]
+    assert re.search(r"answers 502: bad gateway; it was away \d+ times, and is asked no more", told_by(report)[0])
+
+
+@pytest.mark.parametrize(("headers", "code"), [({}, 4), ({"Retry_After": "0"}, 0)])
+def test_a_server_that_says_when_to_come_back_is_busy_and_not_away(headers: dict[str, str], code: int) -> None:
+    """It may be so as often as it likes, and is told; one that does not say it is one that does not answer."""
+    with Double(meets=every(sent(503, b"", **headers), 5)).serving() as double:
+        report = run(spec_of(double), "replays")
+    assert report.exit_code == code
+    assert report.activity.sent_again > 5 if headers else "it was away" in report.bad_events[0]
+
+
 @pytest.mark.parametrize("fault", [sent(500, b""), cut], ids=["500", "breaks off before it answers"])
 def test_a_server_that_fails_over_a_request_once_has_failed(fault: Fault) -> None:
     """It answers when it is asked again; but what falls over a cache hit, and is up again, is not well."""
@@ -225,7 +264,7 @@ def test_who_was_asked_twice_may_find_what_the_first_sending_left() -> None:
     for again in (True, False):
         asked = Submit(r="a", prompt="", tokens=[1] * 9, generate=2)
         sending = request.Request(address, asked, b"", lambda: None, model="toy", cold="salts")
-        sending.said.restored, sending.again = 8, again
+        sending.said.restored, sending.again = 8, int(again)
         if again:
             assert sending.answer().restored == -1
         else:

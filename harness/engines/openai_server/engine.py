@@ -16,6 +16,7 @@ from harness.engines.openai_server.address import NAME, Address
 from harness.engines.openai_server.coldness import Asker, Manner, model_of, models_of, new_salt, prove, version_of
 from harness.engines.openai_server.completion import body
 from harness.engines.openai_server.request import NotSent, Request
+from harness.engines.retries import Absences
 from harness.history.events import AnswerDtype, Answering, Rules
 from harness.trace.format import Submit, TraceHeader
 
@@ -70,7 +71,7 @@ class OpenAiServer(HeardEngine[Request | NotSent]):
         texts = "" if salted else f"{secrets.token_hex(4)}."
         rules = Rules(caching=caching, answering=Answering(settings.dtype, settings.vocabulary, texts, settings.shortest))
         version = f"{self._known.model} at {settings.warm.base}, {self._known.version or 'which names no version'}"
-        self._shortest = settings.shortest
+        self._shortest, self._absences = settings.shortest, Absences()
         super().__init__(declared(NAME, header, rules, version=version, salt=salted))
 
     def request(self, op: Submit) -> Request | NotSent:
@@ -82,4 +83,13 @@ class OpenAiServer(HeardEngine[Request | NotSent]):
         content = body(self._known.model, op, stream=self._stream, **fields)
         cold = "" if self._caching else self._known.manner.way
         unsaid = 0 if self._known.manner.zero_unsaid else -1
-        return Request(self._address, op, content, self.heard, model=self._known.model, cold=cold, unsaid=unsaid)
+        return Request(
+            self._address,
+            op,
+            content,
+            self.heard,
+            model=self._known.model,
+            cold=cold,
+            unsaid=unsaid,
+            absences=self._absences,
+        )

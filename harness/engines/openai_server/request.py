@@ -17,7 +17,7 @@ from threading import Event, Thread
 from harness.engines.failure import OwnMistake, told
 from harness.engines.openai_server.address import BODY_MAX, CONNECT_S, Address, ServerFailed
 from harness.engines.openai_server.completion import Part, Said, Unreadable, part_of
-from harness.engines.retries import wait_s
+from harness.engines.retries import Absences, wait_s
 from harness.engines.server_words import said
 from harness.history.events import Answer, Ended
 from harness.history.intake import BadEvents
@@ -57,7 +57,8 @@ class Request:
     """A request for a completion; `heard` is called, in another thread, for each part of the answer and at its end.
 
     `model` is who must answer, if the server says who it is. `cold`: how nothing is to be restored; empty if something may be.
-    `unsaid` is the number of restored tokens where the server counts the prompt's tokens and no restored ones.
+    `unsaid` is the number of restored tokens where the server counts the prompt's tokens and no restored ones. `absences` are
+    those of all requests of an engine.
     """
 
     def __init__(
@@ -70,8 +71,9 @@ class Request:
         model: str,
         cold: str = "",
         unsaid: int = -1,
+        absences: Absences | None = None,
     ) -> None:
-        self._model, self._cold, self._unsaid = model, cold, unsaid
+        self._model, self._cold, self._unsaid, self._absences = model, cold, unsaid, absences or Absences()
         r, self._prompt, generate = asked.r, len(asked.tokens), asked.generate
         self.r, self.over, self.said = r, False, Said()
         self._address, self._body, self._generate, self._heard = address, body, generate, heard
@@ -79,8 +81,8 @@ class Request:
         self._connection = address.connection()
         self._failed: Exception | None = None
         self._refused = ""
-        self.again = False
-        """Whether it was sent more than once."""
+        self.again = 0
+        """How often it was sent again."""
         self._thread = Thread(target=self._listen, daemon=True)
 
     def send(self) -> None:
@@ -113,7 +115,8 @@ class Request:
             ended = "stop"
         counts = self._unsaid if said.restored < 0 < said.prompt_tokens else said.restored
         restored = -1 if self.again else counts
-        return Answer(r=self.r, tokens=said.tokens[:], logprobs=said.logprobs[:], restored=restored, ended=ended)
+        told = said.tokens[:], said.logprobs[:]
+        return Answer(r=self.r, tokens=told[0], logprobs=told[1], restored=restored, ended=ended, again=self.again)
 
     @property
     def refusal(self) -> str:
@@ -140,6 +143,7 @@ class Request:
     def _ask(self) -> None:
         """Send it until it is answered."""
         waited = 0.0
+        self._absences.asked()
         for attempt in itertools.count(1):
             status, words, later = self._attempt()
             if status == http.client.OK or self._gone.is_set():
@@ -150,7 +154,9 @@ class Request:
             wait = None if self._fell_over(status) else wait_s(attempt, status, later)
             if wait is None or waited + wait > PATIENCE_S:
                 raise self._failure(status, words)
-            waited, self.again = waited + wait, True
+            if times := self._absences.too_many(status, later):
+                raise self._failure(status, f"{words}; it was away {times} times, and is asked no more")
+            waited, self.again = waited + wait, self.again + 1
             if self._gone.wait(wait):
                 return
             self._connection = self._address.connection()

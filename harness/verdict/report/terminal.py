@@ -203,9 +203,15 @@ def covered(report: Report) -> str:
     left_out = f"not run: {', '.join(names[:LISTED_REASONS_MAX]) or 'nothing'}{more}"
     done = f"{_counted(suites, 'suite')}, {_counted(traces, 'trace')}, {_counted(total.operations, 'operation')}"
     gone = f"; {total.given_up:,} of {_counted(total.requests, 'request')} given up by the engine" if total.given_up else ""
-    declared = excused(report.tallies())
-    more = f"{gone}; {declared}" if declared else gone
-    return f"covered: {done}, {_counted(total.hits, 'hit')} in {_counted(total.lookups, 'look-up')}; {left_out}{more}"
+    more = "".join(f"; {line}" for line in (*unasked(total), excused(report.tallies())) if line)
+    return f"covered: {done}, {_counted(total.hits, 'hit')} in {_counted(total.lookups, 'look-up')}; {left_out}{gone}{more}"
+
+
+def unasked(activity: Activity) -> list[str]:
+    """Say, in a line each, what was asked otherwise than a trace has it; nothing if all was asked as it stands there."""
+    again = activity.sent_again
+    sent = f"requests were sent again {_counted(again, 'time')}, as the server was not there or had no time"
+    return [sent] if again else []
 
 
 def listed(failures: Iterable[Failure]) -> str:
