@@ -185,8 +185,10 @@ def _files(told: _Told, folder: Path | None, seconds: float, *, cold: bool) -> t
 
 
 def reasons(result: Result) -> list[str]:
-    """Return why a judged trace failed, in words; nothing if it did not."""
+    """Return why a judged trace failed, or shows nothing of what it is for, in words; nothing if neither is so."""
     found = [finding.anomaly for finding in result.findings]
+    if not found and result.outcome == "pass" and result.activity.unexercised:
+        return [result.activity.unexercised]
     return [f"{found[0]}, the first of {len(found)} findings"] if len(found) > 1 else found
 
 

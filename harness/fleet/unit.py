@@ -124,8 +124,8 @@ class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What came of a unit. `digest` is of all but times, so it is the same wherever and however often it is done.
 
     `wrong` says why the engine could not be judged; `crashed` that the harness itself failed. `small` is the shrunk finding.
-    `vacuous` names configurations that the engine ran at first and then refused. `unkept` says why the store did not take the
-    trace of a finding.
+    `vacuous` names configurations that the engine ran at first and then refused, and stories without their main part. `unkept`
+    says why the store did not take the trace of a finding.
     """
 
     digest: str = ""

@@ -22,7 +22,7 @@ from harness.history.intake import AnswerIntake, BadEvents
 from harness.run.execute import Applicable, Observer, Stopped, applied, described, drive, failed, let_go
 from harness.run.twins import Twin, TwinFailed, drop, refuses_alone, twin_of
 from harness.trace.format import Abort, Finish, Op, Submit, Trace
-from harness.trace.spelling import Spelling
+from harness.trace.spelling import Spelling, continues
 from harness.verdict.result import Result
 
 
@@ -90,11 +90,14 @@ class _Talk:
         return observer.close(trace)
 
     def _spelled(self, op: Op) -> Op | None:
-        """Return a submit with the ids of its prompt; None if it continues an answer that is not there."""
+        """Return a submit with the ids of its prompt; None, which is counted, if it continues an answer that is not there."""
         if not isinstance(op, Submit):
             return op
         said = {r: answer.tokens for r, answer in self._answers.items() if answer.ended in ("length", "stop")}
-        tokens = self._spelling.tokens(op.prompt, self._asked, said)
+        tokens, activity = self._spelling.tokens(op.prompt, self._asked, said), self._observer.activity
+        goes_on = continues(op.prompt, self._asked)
+        activity.continued += goes_on and bool(tokens)
+        activity.left_out += goes_on and not tokens
         return replace(op, tokens=tokens) if tokens else None
 
     def _carried_out(self, op: Op, index: int) -> bool:

@@ -98,7 +98,7 @@ class Runner:
         """By suite: the configurations on which the reference cannot run beside the engine, with the reasons."""
         self._shrunk: set[str] = set()
         self.changed: list[str] = []
-        """Configurations that the engine ran, and then refused."""
+        """Configurations that the engine ran, and then refused; stories of which what they are about was not asked."""
         trials = Trials({suite.name: suite for suite in suites}, self.engine)
         try:
             # Where one failure is enough, it mostly comes of the first traces, and is shrunk on processes that are there then.
@@ -326,6 +326,8 @@ class Runner:
         trace, engine = result.trace, stream.engine
         assert trace is not None
         name = f"{suite.name}:{trace.header.name}@{stream.name}"
+        if result.activity.unexercised and not suite.endless and not stream.control:
+            self.changed.append(f"{name}: {result.activity.unexercised}")
         weighed = self.expected.weigh(name, result.findings)
         if weighed is None:
             return

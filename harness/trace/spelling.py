@@ -13,6 +13,11 @@ from zlib import crc32
 from harness.trace.format import segments
 
 
+def continues(prompt: str, submitted: Collection[str]) -> bool:
+    """Whether what a request generated is part of a prompt."""
+    return any(text[:1] == "@" and text[1:] in submitted for text, _, _ in segments(prompt))
+
+
 class Spelling:
     """Spells prompts over ids from 0 to `vocabulary` − 1; with other `among` every text is another one."""
 

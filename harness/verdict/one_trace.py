@@ -24,5 +24,5 @@ def report_of(result: Result, trace: Trace, engine: str, suite: str, *, seconds:
     report = Report(engine=engine, engine_version=header.engine_version, suites=[own], seconds=seconds)
     report.not_applicable = {tally.checker: tally.not_applicable for tally in result.tallies if tally.not_applicable}
     if exit_code(result, bad) == EXIT_NOTHING_CHECKED:
-        report.vacuous = ["no rule had anything to judge in this trace"]
+        report.vacuous = [result.activity.unexercised or "no rule had anything to judge in this trace"]
     return report

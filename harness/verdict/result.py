@@ -35,7 +35,8 @@ class Activity(msgspec.Struct, kw_only=True):
     `from_tier` counts those of the hits to which another tier contributed, and `loaded_tokens` their tokens in blocks that came
     from there; `given_up` the requests that the engine ended early and nobody had asked it to; `drafts` those that were
     verified; `overlapped_steps` those that were scheduled before an earlier one had run. `sent_again` counts how often requests
-    were sent once more, since a server was not there or had no time.
+    were sent once more, since a server was not there or had no time. Of the requests that go on after an earlier answer,
+    `continued` were asked, and `left_out` not, since that answer was too short.
     """
 
     operations: int = 0
@@ -54,19 +55,30 @@ class Activity(msgspec.Struct, kw_only=True):
     drafts_accepted: int = 0
     overlapped_steps: int = 0
     sent_again: int = 0
+    continued: int = 0
+    left_out: int = 0
 
     def add(self, other: Activity) -> None:
         """Add another run's activity."""
         for field in self.__struct_fields__:
             setattr(self, field, getattr(self, field) + getattr(other, field))
 
-    def shortfalls(self, tier: str) -> list[str]:
-        """Return why a pass would mean nothing: most requests were given up, or nothing came from a tier that was asked for.
+    @property
+    def unexercised(self) -> str:
+        """Say that no request went on after an earlier answer where some were to; empty if one did, or none was to."""
+        if self.continued or not self.left_out:
+            return ""
+        return f"none of {self.left_out:,} requests that go on after an earlier answer was asked, as that answer was too short"
 
-        `tier` is how the engine's name asks for one (`EngineSpec.tier`); empty if it does not.
+    def shortfalls(self, tier: str) -> list[str]:
+        """Return why a pass would mean nothing.
+
+        Most requests were given up, or none went on after an answer though some were to, or nothing came from a tier that was
+        asked for. `tier` is how the engine's name asks for one (`EngineSpec.tier`); empty if it does not.
         """
         asked, gone = self.requests, self.given_up
         found = [f"the engine gave up {gone:,} of {asked:,} requests, more than half"] if 2 * gone > asked else []
+        found += [self.unexercised] if self.unexercised else []
         return found + ([f"nothing was loaded by {tier}"] if tier and not self.from_tier else [])
 
 
@@ -107,8 +119,9 @@ def worst(codes: Iterable[int]) -> int:
 
 
 def exit_code(result: Result, bad: str = "") -> int:
-    """Return the exit code of one judged trace: nothing was checked if no checker at all had an opportunity.
+    """Return the exit code of one judged trace.
 
+    Nothing was checked if no checker at all had an opportunity, or no request went on after an answer though some were to.
     `bad` is what was wrong with the engine's events, if they stopped the trace.
     """
     if {finding.anomaly for finding in result.findings} & {anomaly.name for anomaly in DISAGREEMENTS}:
@@ -119,4 +132,5 @@ def exit_code(result: Result, bad: str = "") -> int:
         return EXIT_USAGE
     if result.outcome == "unknown":
         return EXIT_UNKNOWN
-    return EXIT_PASS if any(tally.opportunities for tally in result.tallies) else EXIT_NOTHING_CHECKED
+    judged = any(tally.opportunities for tally in result.tallies) and not result.activity.unexercised
+    return EXIT_PASS if judged else EXIT_NOTHING_CHECKED

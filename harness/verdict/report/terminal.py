@@ -211,7 +211,9 @@ def unasked(activity: Activity) -> list[str]:
     """Say, in a line each, what was asked otherwise than a trace has it; nothing if all was asked as it stands there."""
     again = activity.sent_again
     sent = f"requests were sent again {_counted(again, 'time')}, as the server was not there or had no time"
-    return [sent] if again else []
+    to_go_on = _counted(activity.continued + activity.left_out, "request")
+    left_out = f"{activity.left_out:,} of {to_go_on} that go on after an earlier answer left out, as that answer was too short"
+    return [sent] * bool(again) + [left_out] * bool(activity.left_out)
 
 
 def listed(failures: Iterable[Failure]) -> str:
