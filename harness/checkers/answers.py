@@ -235,7 +235,7 @@ class AnswersAgree(Checker):
             f"{at + 1} of the answer is {_told(cold.tokens, cold.logprobs, at - cold.start)}; however it is "
             f"{_told(answer.tokens, answer.logprobs, at)}{_by(compared, cold)}: a contradiction."
         )
-        return Finding(anomaly=DIFFERS, r=answer.r, sentence=sentence)
+        return Finding(anomaly=DIFFERS, r=answer.r, sentence=sentence, cause=cold.cause)
 
 
 def _identity(request: Submitted) -> tuple[str, str, object]:

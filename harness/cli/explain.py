@@ -65,6 +65,7 @@ def _judged(path: Path, engine: str, isolate: Isolate) -> Result:
     from harness._util import jsonl
     from harness.history import events as history
     from harness.history import validate
+    from harness.run import causes
     from harness.run.answers import runs
     from harness.run.execute import attempt, judge
 
@@ -73,11 +74,18 @@ def _judged(path: Path, engine: str, isolate: Isolate) -> Result:
         events = [*read]
         return replace(judge(header, iter(events)), history=history.History(header, events))
     trace, spec = validate.load_trace(path), engine_of(engine, isolate=isolate)
-    return attempt(lambda: runs(trace, spec))[0]
+    result, _ = attempt(lambda: runs(trace, spec))
+    causes.explain(result, spec)
+    return result
 
 
 def _shown(result: Result) -> list[str]:
     """Return what was found in a result, the moment of it, and what it is an example of."""
+    from harness.cli.replay import reasons
+    from harness.verdict.report.counterexample import wrapped
+
+    if not result.findings and result.outcome == "unknown":
+        return wrapped(f"it was not judged to the end: {'; '.join(reasons(result))}")
     if not result.findings:
         return ["nothing is wrong with it: no checker finds a contradiction"]
     return [*_found(result), "", *_rule(result.findings[0].anomaly)]

@@ -76,6 +76,7 @@ def replay(
     from harness.history import validate
     from harness.history.stored import save
     from harness.run import store
+    from harness.run.causes import explain
     from harness.run.execute import attempt
     from harness.verdict import result as verdict
 
@@ -101,9 +102,13 @@ def replay(
     ready(folder, *([] if str(file) == STANDARD_INPUT else [file]))
     run, started = _runner(spec, differential=differential, cold=cold), perf_counter()
     result, bad = attempt(lambda: run(asked))
+    explain(result, spec)
     if shrinking and result.findings:
-        asked, file = _smaller(asked, run, result.findings[0].anomaly, file)
-        result, bad = attempt(lambda: run(asked))
+        smaller = _smaller(asked, run, result.findings[0].anomaly)
+        second, stopped = attempt(lambda: run(smaller))
+        explain(second, spec)
+        if second.findings:
+            asked, file, result, bad = smaller, _kept(smaller, file), second, stopped
     if recorded:
         save(result.history, recorded)
     again = bool(result.findings) and str(file) != STANDARD_INPUT
@@ -185,10 +190,11 @@ def _files(told: _Told, folder: Path | None, seconds: float, *, cold: bool) -> t
 
 
 def reasons(result: Result) -> list[str]:
-    """Return why a judged trace failed, or shows nothing of what it is for, in words; nothing if neither is so."""
+    """Return why a judged trace failed, was not judged to the end, or shows nothing of what it is for; else nothing."""
     found = [finding.anomaly for finding in result.findings]
-    if not found and result.outcome == "pass" and result.activity.unexercised:
-        return [result.activity.unexercised]
+    if not found:
+        open_ = [f"{tally.checker}: {tally.crashed}" for tally in result.tallies if tally.crashed]
+        return open_ or list(filter(None, [result.activity.unexercised]))
     return [f"{found[0]}, the first of {len(found)} findings"] if len(found) > 1 else found
 
 
@@ -247,10 +253,9 @@ def _runner(spec: EngineSpec, *, differential: bool, cold: bool) -> Callable[[Tr
     return runner(spec, differential=differential)
 
 
-def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str, file: Path) -> tuple[Trace, Path]:
-    """Shrink a failing trace and write it beside the original, `.shrunk` in its name; one of standard input in this folder."""
+def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str) -> Trace:
+    """Return a failing trace as small as it gets."""
     from harness.run.execute import attempt
-    from harness.trace.format import save
     from harness.trace.shrink import shrink
 
     def fails(candidate: Trace) -> int:
@@ -260,8 +265,14 @@ def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str, file: P
             return -1
         return next((finding.op for finding in findings if finding.anomaly == anomaly), -1)
 
-    smaller = shrink(asked, fails)
+    return shrink(asked, fails)
+
+
+def _kept(smaller: Trace, file: Path) -> Path:
+    """Write a smaller trace beside the original, `.shrunk` in its name; one of standard input in this folder."""
+    from harness.trace.format import save
+
     name = "standard-input" if str(file) == STANDARD_INPUT else file.name.removesuffix(".jsonl")
     path = file.with_name(f"{name}.shrunk.jsonl")
     save(smaller, path)
-    return smaller, path
+    return path

@@ -15,7 +15,7 @@ from harness.fleet.held import package
 from harness.fleet.store import Store, opened
 from harness.fleet.totals import Distinct, Subject
 from harness.run.lockstep import NAME as DIFFERENTIAL
-from harness.run.store import keep_as, replay_command, runner
+from harness.run.store import explained, keep_as, replay_command
 from harness.trace import format as traces
 from harness.verdict.compared import NAME as COLD
 from harness.verdict.summary import NotRun, Stored
@@ -226,7 +226,7 @@ def keep(result: Result, settings: Settings, whole: Document, folder: Path, most
         except UsageError as error:
             problems.append(f"{row.signature}: {error}")
             continue
-        ran = partial(runner(spec, differential=row.checker == DIFFERENTIAL), small)
+        ran = partial(explained(spec, differential=row.checker == DIFFERENTIAL), small)
         row.stored, problem = keep_as(folder, f"{row.signature}-{row.anomaly}", small, ran, row.replay)
         problems += [f"{row.signature}: {problem}"] if problem else []
     return problems

@@ -148,7 +148,8 @@ class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
     cannot begin with an empty cache has other prompts in each trace. Prompts of fewer than `shortest` tokens are given up.
 
     `resumes` is set if the engine tells from which kept state each request goes on (`resume`): one of a `recurrent` layer, of
-    a `sliding` window of so many tokens, or keys and values that are kept whole (`full`).
+    a `sliding` window of so many tokens, or keys and values that are kept whole (`full`). `inexact` is set if answers may
+    depend on who shares the batch; the harness writes it down of an engine's kind.
     """
 
     dtype: AnswerDtype
@@ -157,6 +158,7 @@ class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
     shortest: int = 1
     resumes: Resumes = ""
     window: int = 0
+    inexact: bool = False
 
 
 class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -638,7 +640,7 @@ class Cold(_Event, tag="cold"):
     `restored` is what the twin says that it restored. `refused`: alone on a fresh engine with the same pool the request is
     given up as well, so it has no answer to compare. `floor` is by how much logarithms of right computations in `dtype` differ
     here, `tolerance` what is made of that, and `ceiling` the most that it may be. Requests to the twin were sent `again` so
-    often since the last one.
+    often since the last one. `cause`: what the harness found to be behind a difference, empty if it did not look for it.
     """
 
     r: str
@@ -652,6 +654,7 @@ class Cold(_Event, tag="cold"):
     tolerance: float = 0.0
     ceiling: float = 0.0
     again: int = 0
+    cause: str = ""
 
 
 class Died(_Event, tag="died", gc=False):

@@ -57,11 +57,14 @@ class _Talk:
     ) -> None:
         self._trace, self._engine, self._spec = trace, engine, spec
         header = described(engine, trace.header)
+        answering = header.rules.answering
+        if answering is not None:
+            answering = replace(answering, inexact=not spec.kind.exact_batches)
+            header = replace(header, rules=replace(header.rules, answering=answering))
         self._observer, self._applicable = Observer(header, checkers, keep=keep), Applicable()
         intake = self._observer.intake
-        if header.rules.answering is None or not isinstance(intake, AnswerIntake):
+        if answering is None or not isinstance(intake, AnswerIntake):
             raise UsageError(f"--engine {spec.text}: does not answer; {trace.header.name} is a trace for answers height")
-        answering = header.rules.answering
         self._intake, self._spelling = intake, Spelling(answering.vocabulary, answering.texts)
         self._asked: dict[str, Submitted] = {}
         self._answers: dict[str, Answer] = {}

@@ -14,8 +14,10 @@ from harness.checkers.finding import Finding
 from harness.engines.failure import EngineFailure
 from harness.engines.kind import EngineKind
 from harness.engines.registry import EngineSpec
+from harness.history.events import Cold
 from harness.run.answers import runs
 from harness.run.execute import attempt
+from harness.run.open_findings import leave_open
 from harness.run.twins import TwinFailed, drop, twin_of
 from harness.trace.avoided import (
     AVOIDABLE,
@@ -24,7 +26,6 @@ from harness.trace.avoided import (
     CONTINUATIONS,
     DECODING,
     PRESSURE,
-    told,
     without_aborts,
     without_company,
 )
@@ -38,10 +39,18 @@ REPEATS = 4
 
 
 def explain(result: Result, spec: EngineSpec) -> None:
-    """Find the causes of what a trace came to, and take out what is no contradiction. Raises as `runs`."""
-    assert result.trace is not None
+    """Find the causes of what a trace at answers height came to, and take out what is no contradiction. Raises as `runs`.
+
+    A history that was kept has the causes behind it, so that whoever judges it again comes to the same.
+    """
+    if result.trace is None or result.trace.header.height != "answers":
+        return
     find(result.trace, spec, result.findings)
-    _leave_open(result, spec)
+    for finding in result.findings:
+        event = result.history.events[finding.seq] if 0 <= finding.seq < len(result.history.events) else None
+        if isinstance(event, Cold):
+            event.cause = finding.cause
+    leave_open(result)
 
 
 def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
@@ -111,21 +120,6 @@ def _blame_the_batch(trace: Trace, spec: EngineSpec, bare: EngineSpec, findings:
 
 def _differs(trace: Trace, bare: EngineSpec) -> bool:
     return any(anomaly == DIFFERS for anomaly, _ in _still(trace, bare) or ())
-
-
-def _leave_open(result: Result, spec: EngineSpec) -> None:
-    """Of an engine whose answers may depend on the batch, take findings that come without the cache too for no contradiction.
-
-    The checker then says what it cannot judge, as one does that crashed: the verdict is unknown.
-    """
-    noise = [found for found in result.findings if found.cause in (BATCH, DECODING) and found.anomaly == DIFFERS]
-    if spec.kind.exact_batches or not noise:
-        return
-    result.findings = [found for found in result.findings if found not in noise]
-    tally = next(tally for tally in result.tallies if tally.checker == AnswersAgree.name)
-    tally.findings -= len(noise)
-    says = noise[0].sentence.removesuffix(": a contradiction.")
-    tally.crashed = f"{noise[0].cause}: {told(noise[0].cause)}; so no contradiction is shown: {says}"
 
 
 def _still(trace: Trace, spec: EngineSpec) -> set[tuple[str, str]] | None:

@@ -34,6 +34,7 @@ from harness.history.events import (
 from harness.history.intake import AnswerIntake, BadEvents, Intake, taken_in
 from harness.history.worker import Worker
 from harness.run.counting import Counting
+from harness.run.open_findings import leave_open
 from harness.trace.format import Abort, Extend, Finish, Op, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
 from harness.verdict.result import Activity, Result
 
@@ -366,9 +367,16 @@ def judge(header: Header, events: Iterable[Event], checkers: Iterable[Checker] |
     try:
         observer.take(_by_operations(events, observer), -1)
     except UsageError as bad:
-        raise Stopped(str(bad), observer.close(None)) from None
+        raise Stopped(str(bad), _settled(observer)) from None
     observer.operation_over(-1)
-    return observer.close(None)
+    return _settled(observer)
+
+
+def _settled(observer: Observer) -> Result:
+    """Return what came of a history, without what only its engine could tell to be a contradiction."""
+    result = observer.close(None)
+    leave_open(result)
+    return result
 
 
 def _by_operations(events: Iterable[Event], observer: Observer) -> Iterator[Event]:

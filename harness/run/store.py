@@ -20,6 +20,7 @@ from harness._util import files
 from harness._util.errors import UsageError
 from harness.engines.registry import EngineSpec, parse
 from harness.history import stored as history
+from harness.run import causes
 from harness.run.answers import runs
 from harness.run.execute import attempt
 from harness.run.lockstep import NAME as DIFFERENTIAL
@@ -139,6 +140,17 @@ def runner(engine: EngineSpec, *, differential: bool) -> Callable[[trace.Trace],
     return (lambda asked: lockstep(asked, engine.open(asked.header))) if differential else partial(runs, spec=engine)
 
 
+def explained(engine: EngineSpec, *, differential: bool) -> Callable[[trace.Trace], Result]:
+    """Return what runs a trace as `runner` does, and finds the causes of what came of it, which its history then has."""
+
+    def run(asked: trace.Trace) -> Result:
+        result, _ = attempt(partial(runner(engine, differential=differential), asked))
+        causes.explain(result, engine)
+        return result
+
+    return run
+
+
 def replay_command(path: Path, engine: EngineSpec, *, differential: bool = False, cold: bool = False) -> str:
     """Return the command that replays a stored trace, ready to be pasted into a shell."""
     beside = (" --differential" if differential else "") + (" --cold" if cold else "")
@@ -162,8 +174,7 @@ def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) ->
     if whole:
         before, happened = folder / f"{stem}{WHOLE}", folder / f"{stem}{HISTORY}"
         trace.save(failure.trace, before)
-        result, _ = attempt(partial(runner(engine, differential=paired), failure.shrunk))
-        history.save(result.history, happened)
+        history.save(explained(engine, differential=paired)(failure.shrunk).history, happened)
         stored.whole_trace, stored.history = str(before), str(happened)
     return stored
 

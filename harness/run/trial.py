@@ -85,8 +85,7 @@ def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> Trial:
             return trial
     asked = _within(suite, trace, header, spec, trial)
     trial.result, trial.bad = attempt(lambda: judged(suite, asked, engine, spec))
-    if suite.height == ANSWERS:
-        causes.explain(trial.result, spec)
+    causes.explain(trial.result, spec)
     if trial.result.activity.lookups and not trial.result.counted:
         trial.skipped.append(UNCOUNTED)
     trial.engine_seconds = seconds_in(engine)
