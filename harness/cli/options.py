@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from harness.engines.environment import Exported
     from harness.engines.kind import Answerer, EngineKind
     from harness.engines.registry import EngineSpec
+    from harness.engines.within import Limits
     from harness.run.suites import Suite
     from harness.trace.configurations import Configuration
     from harness.trace.format import Layout
@@ -164,10 +166,13 @@ def isolation_options(command: Callable[..., int]) -> Callable[..., int]:
         "--isolate",
         "asked",
         type=click.Choice(["yes", "no"]),
-        help="Run the engine in a process of its own; default: yes, unless it is part of this package or computes tensors.",
+        help="Run the engine in a process of its own; default: yes, unless it is part of this package or computes tensors. "
+        "With no, a hang in native code ends the run with exit code 1 and one line, without a report.",
     )
     @deadline_option(
-        None, "How long an engine in a process of its own may take for an operation (60); to open, ten times that."
+        None,
+        "How long an engine in a process of its own, or with --isolate no, may take for an operation (60); to open, ten times "
+        "that. With --isolate no an engine that computes has no deadline unless this names one.",
     )
     @click.option(
         "--memory-gib",
@@ -267,9 +272,11 @@ def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
     if not apart and spec.kind.command:
         raise UsageError(f"--isolate no: {spec.kind.name} is a program, which has a process of its own; leave it out")
     if not apart:
-        for option, value in (("--deadline", isolate.deadline), ("--memory-gib", isolate.memory_gib)):
-            if value is not None:
-                raise UsageError(f"{option}: engine {spec.kind.name} runs in the harness's own process; add --isolate yes")
+        if isolate.memory_gib is not None:
+            raise UsageError(f"--memory-gib: engine {spec.kind.name} runs in the harness's own process; add --isolate yes")
+        if isolate.deadline is not None and isolate.asked is None:
+            raise UsageError(f"--deadline: engine {spec.kind.name} runs in the harness's own process; add --isolate yes or no")
+        spec = replace(spec, within=_limits(spec, isolate))
         if spec.held_apart:
             click.echo(
                 f"warning: --isolate no: if {spec.kind.name} ends its process, it ends the harness too and chooses the exit "
@@ -281,13 +288,29 @@ def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
         raise UsageError("--memory-gib: only Linux can limit the memory of another process; leave it out")
     isolation = Isolation(memory_gib=isolate.memory_gib or 0.0, python=python, engines=isolate.engines)
     if isolate.deadline:
-        isolation = replace(isolation, deadline=isolate.deadline, opening=max(OPENING_MIN, OPENING * isolate.deadline))
+        isolation = replace(isolation, deadline=isolate.deadline, opening=_opening(isolate.deadline))
     spec = spec.isolated(isolation)
     if spec.kind.command and spec.isolation:
         from harness.engines.child.jsonl import introduced
 
         spec = replace(spec, kind=introduced(spec.kind, spec.text, spec.isolation))
     return spec
+
+
+def _limits(spec: EngineSpec, isolate: Isolate) -> Limits | None:
+    """Return how long an engine may take in the harness's own process: as long as it takes, unless the user chose that process.
+
+    One that computes may compile for minutes, so it has a limit only if the user names it.
+    """
+    from harness.engines.within import Limits
+
+    if isolate.asked is None or (spec.kind.computes and isolate.deadline is None) or not hasattr(signal, "setitimer"):
+        return None
+    return Limits(isolate.deadline, _opening(isolate.deadline)) if isolate.deadline else Limits()
+
+
+def _opening(deadline: float) -> float:
+    return max(OPENING_MIN, OPENING * deadline)
 
 
 class Chosen(NamedTuple):

@@ -68,6 +68,7 @@ def of_ours(error: Exception, engine: Any) -> bool:
     """
     if isinstance(error, EngineFailure) or getattr(error, _NATIVE, False):
         return False
+    engine = getattr(engine, "guarded", engine)
     driver = getattr(engine, "engine", engine)
     adapter, header = getattr(driver, "adapter", driver), getattr(driver, "header", None)
     ours = type(adapter).__module__.partition(".")[0] == __name__.partition(".")[0]

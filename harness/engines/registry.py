@@ -23,6 +23,7 @@ from harness.engines.failure import EngineFailure, told
 from harness.engines.faults import plant
 from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
+from harness.engines.within import Limits, opened
 from harness.trace.format import TraceHeader
 
 GROUP = "cachewitness.engines"
@@ -41,6 +42,8 @@ class EngineSpec:
     text: str
     isolation: Isolation | None = None
     """How it is held in a process of its own; None: it runs in the harness's."""
+    within: Limits | None = None
+    """How long it may take where it runs in the harness's own process; None: as long as it takes."""
 
     @property
     def comparable(self) -> bool:
@@ -78,7 +81,8 @@ class EngineSpec:
             memory = f", {self.isolation.memory_gib:g} GiB" if self.isolation.memory_gib else ""
             python = f", by {self.isolation.python}" if self.isolation.python else ""
             return f"in a process of its own, {self.isolation.deadline:g} s for an operation{memory}{python}"
-        return "in process: a death of the engine ends the run without a verdict" if self.foreign else ""
+        limit = f", {self.within.deadline:g} s for an operation" if self.within else ""
+        return f"in process: a death of the engine ends the run without a verdict{limit}" if self.foreign or limit else ""
 
     @property
     def only_answers(self) -> bool:
@@ -108,6 +112,9 @@ class EngineSpec:
             words += ["--engines", given.engines] if given.engines else []
             words += ["--deadline", f"{given.deadline:g}"] if given.deadline != usual.deadline else []
             words += ["--memory-gib", f"{given.memory_gib:g}"] if given.memory_gib != usual.memory_gib else []
+        elif self.within:
+            words += ["--isolate", "no"]
+            words += ["--deadline", f"{self.within.deadline:g}"] if self.within.deadline != Limits().deadline else []
         elif self.held_apart:
             words += ["--isolate", "no"]
         return shlex.join(words)
@@ -153,7 +160,7 @@ class EngineSpec:
         try:
             if self.isolation is not None:
                 return Isolated(self.text, header, self.isolation, self._told, self.kind.kept_by_process)
-            return self._built(header)
+            return opened(header, self.within, lambda: self._built(header)) if self.within else self._built(header)
         except UsageError:
             raise
         except Exception as error:

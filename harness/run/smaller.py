@@ -37,10 +37,12 @@ def smallest(trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun, a
 
     `avoid` names causes that the trace was drawn without, and smaller ones are without them too.
 
-    A server that hangs and that was there before goes on hanging, so nothing more is asked of it.
+    A server that hangs and that was there before goes on hanging, so nothing more is asked of it. What hangs in the harness's
+    own process leaves there what it was doing.
     """
-    if finding.anomaly == "hung" and engine.kind.one_server:
-        return Smallest(trace, finding, "not shrunk, since its server hangs")
+    if finding.anomaly == "hung" and (engine.kind.one_server or engine.within):
+        why = "its server hangs" if engine.kind.one_server else "it hangs in the harness's own process"
+        return Smallest(trace, finding, f"not shrunk, since {why}")
     begun, hurried = started(), engine.hurried() if finding.anomaly == "hung" else engine
 
     def fails(candidate: Trace) -> int:

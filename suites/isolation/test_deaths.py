@@ -216,8 +216,10 @@ def test_garbage_is_refused_by_its_line(capsys: pytest.CaptureFixture[str]) -> N
 def test_in_process_is_possible_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["run", "--engine", "mortal", "--isolate", "no", "--layout", "full", "--suite", "invariants"]) in (0, 5)
     assert "in process: a death of the engine ends the run without a verdict" in capsys.readouterr().out
-    assert invoke(["run", "--engine", "mortal", "--isolate", "no", "--deadline", "3"]) == 4
+    assert invoke(["run", "--engine", "mortal", "--isolate", "no", "--memory-gib", "3"]) == 4
     assert "add --isolate yes" in capsys.readouterr().err
+    assert invoke(["run", "--engine", "reference", "--deadline", "3"]) == 4
+    assert "--deadline: engine reference runs in the harness's own process; add --isolate yes or no" in capsys.readouterr().err
 
 
 def test_the_same_seed_finds_the_same_in_either_process() -> None:

@@ -23,6 +23,13 @@ def hold_the_lock():
     ctypes.PyDLL(None).sleep(1000)
 
 
+def lock_twice(library):
+    """Wait in native code, which no signal interrupts."""
+    mutex = ctypes.create_string_buffer(256)
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)
+
+
 def overflow():
     """Run out of stack in C, as a native engine does: sort by a comparison that sorts.
 
@@ -39,6 +46,14 @@ def overflow():
         return 0
 
     sort(numbers, 2, 4, deeper)
+
+
+def hang_whatever_is_raised():
+    while True:
+        try:
+            time.sleep(1000)
+        except Exception:
+            pass
 
 
 def every_pipe(do):
@@ -85,6 +100,9 @@ HOW = {
     "memory": lambda: bytearray(8 << 30),
     "hang": lambda: time.sleep(1000),
     "hang-holding-the-lock": hold_the_lock,
+    "hang-in-native-code": lambda: lock_twice(ctypes.CDLL(None)),
+    "hang-in-native-code-holding-the-lock": lambda: lock_twice(ctypes.PyDLL(None)),
+    "hang-whatever-is-raised": hang_whatever_is_raised,
     "flood": flood,
     "closed-pipe": lambda: os.closerange(3, 65536),
     "garbage": lambda: every_pipe(lambda descriptor: os.write(descriptor, b"hello\\n")),
