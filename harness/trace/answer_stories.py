@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from itertools import product
 from zlib import crc32
 
 import msgspec
@@ -19,6 +20,9 @@ GENERATED = 6
 """Tokens that a request generates where a story is not about that."""
 LEAST_UNIT = 4
 """Stories ask for a few tokens less than a unit; where the scheduler's blocks are smaller, several of them are one."""
+
+DEEP, DEEP_TOKENS = 13, 2048
+"""One prefix has so many units, unless these are so large that it would have more tokens than these."""
 
 
 class Story:
@@ -57,14 +61,14 @@ class Story:
 
 
 def replays(s: Story) -> None:
-    """Ask the same twice, of every length around a boundary; then once more with one token more."""
-    for k in (1, 2, 3):
-        for off in (-1, 0, 1):
-            length = k * s.unit + off
-            name = f"doc{k}{off:+d}"
-            for r in "ab":
-                s.serve(f"{r}{name}", s.text(name, length))
-            s.serve(f"c{name}", f"{s.text(name, length)} {s.text('more', 1)}")
+    """Ask the same twice, of every length around a boundary and one behind a far one; then once more with one token more."""
+    deep = min(DEEP, max(DEEP_TOKENS // s.unit, 4))
+    for k, off in [*product((1, 2, 3), (-1, 0, 1)), (deep, 1)]:
+        length = k * s.unit + off
+        name = f"doc{k}{off:+d}"
+        for r in "ab":
+            s.serve(f"{r}{name}", s.text(name, length))
+        s.serve(f"c{name}", f"{s.text(name, length)} {s.text('more', 1)}")
 
 
 def parting(s: Story) -> None:
@@ -189,7 +193,7 @@ def newcomers(s: Story) -> None:
 
 
 STORIES: Mapping[str, tuple[str, Callable[[Story], None]]] = {
-    "replays": ("the same prompt again, at every length around a boundary", replays),
+    "replays": ("the same prompt again, at every length around a boundary, and once of many blocks", replays),
     "answered-prompts": ("prompts that are an earlier prompt with its answer", answered_prompts),
     "taken-back": ("a prompt that is an earlier one without its end, alone or with another text behind it", taken_back),
     "single-tokens": ("requests for one token", single_tokens),

@@ -9,10 +9,12 @@ from msgspec.structs import replace as changed
 
 from harness.checkers.finding import Finding
 from harness.engines.registry import EngineSpec, parse
+from harness.engines.sample import engine as sample
 from harness.engines.sample.engine import configurations
 from harness.engines.sample.server_faults import FAULTS
 from harness.history import events as history
 from harness.history import stored, validate
+from harness.history.events import Answer, Event
 from harness.run.answers import answered, runs
 from harness.run.execute import check
 from harness.run.runner import Runner
@@ -24,7 +26,7 @@ from harness.trace.answer_random import random_answers
 from harness.trace.answer_stories import STORIES, write
 from harness.trace.avoided import ROOMY
 from harness.trace.configurations import Configuration
-from harness.trace.format import Trace
+from harness.trace.format import GroupSpec, Layout, Op, Submit, Trace, length_of
 from harness.verdict.summary import Report
 
 OF_ANSWERS = [suite for suite in SUITES if suite.height == "answers"]
@@ -166,6 +168,30 @@ def test_a_story_can_be_stored_and_replayed_alike(story: str, tmp_path) -> None:
 
 def said(finding: Finding) -> tuple[str, str, int]:
     return finding.anomaly, finding.sentence, finding.seq
+
+
+class WrongWhenDeep(sample.SampleEngine):
+    """Answers wrongly where more than twelve blocks are restored."""
+
+    def apply(self, op: Op) -> list[Event]:
+        return [self._said(event) for event in super().apply(op)]
+
+    def _said(self, event: Event) -> Event:
+        assert isinstance(event, Answer)
+        if event.restored <= 12 * self.server.block:
+            return event
+        return changed(event, logprobs=[logprob - 0.01 for logprob in event.logprobs if logprob is not None])
+
+
+def test_a_fault_that_needs_a_deep_hit_is_reached() -> None:
+    """By a default run, in every configuration; where blocks are large, a prefix has fewer of them."""
+    kind = replace(sample.ENGINE, name="deep", open=WrongWhenDeep, controls={})
+    report = Runner(EngineSpec(kind, {}, "deep"), configurations(), shrunk=0).run(OF_ANSWERS[:1])
+    assert {failure.id for failure in report.failures} == {f"answers:replays@{one.name}" for one in configurations()}
+    for size, blocks in ((16, 13), (256, 8), (1024, 4)):
+        layout = Layout(f"of-{size}", [GroupSpec("full", size)], "", "")
+        asked = write(Configuration(layout, {}, "").shape("answers"), "replays", 0).ops
+        assert max(length_of(op.prompt) for op in asked if isinstance(op, Submit)) // size == blocks
 
 
 def test_conversations_continue_from_what_the_engine_said() -> None:
