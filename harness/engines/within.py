@@ -52,12 +52,13 @@ class _TimeUp(BaseException):
 
 @dataclass
 class _Call:
-    """A call of an engine: what was asked, how long it may take, when it must be over, and where it was when it was not."""
+    """A call of an engine: what was asked, how long it may take, when it must be over, where it was when it was not."""
 
     asked: str
     seconds: float
     ends: float
     was_in: str = ""
+    over: bool = False
 
 
 class _Watch:
@@ -127,8 +128,9 @@ def _within(asked: str, seconds: float) -> Iterator[None]:
     call = _Call(asked, seconds, time.monotonic() + seconds)
 
     def up(number: int, frame: FrameType | None) -> None:
-        call.was_in = call.was_in or _place(frame)
-        raise _TimeUp
+        if not call.over:
+            call.was_in = call.was_in or _place(frame)
+            raise _TimeUp
 
     can_signal = threading.current_thread() is threading.main_thread()
     before: Any = signal.signal(signal.SIGALRM, up) if can_signal else None
@@ -140,6 +142,7 @@ def _within(asked: str, seconds: float) -> Iterator[None]:
     except _TimeUp:
         pass
     finally:
+        call.over = True  # a signal that comes as the call ends interrupts nothing
         if can_signal:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
