@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from harness.checkers.patience import PATIENCE
 from harness.checkers.wording import count
 from harness.history.events import Extended, Preempted, StepBegin
@@ -29,8 +31,11 @@ class Circles:
         self._begun = 0
         """The step that began last."""
 
-    def step(self, ledger: Ledger, event: StepBegin) -> tuple[str, str] | None:
-        """Take note of who runs; return who got no further, and what it did instead."""
+    def step(self, ledger: Ledger, event: StepBegin, fits: Callable[[str], bool]) -> tuple[str, str] | None:
+        """Take note of who runs; return who got no further, and what it did instead.
+
+        Who does not fit into the pools alone, and whoever is live beside it, may lose its pages in every step: `fits` tells.
+        """
         self._begun, limit, stuck = event.step, min(ledger.header.rules.progress_steps, PATIENCE), ""
         for run in event.runs:
             if run.known > self._furthest.get(run.r, 0):
@@ -41,21 +46,21 @@ class Circles:
             if run.known == len(ledger.requests[run.r].tokens):
                 self._vain[run.r] = self._vain.get(run.r, 0) + 1
                 stuck = run.r if self._vain[run.r] == limit + 1 else stuck
-        if stuck:
+        if stuck and fits(stuck):
             steps = count(self._vain[stuck], "step")
             return stuck, f"computed its last token in {steps} up to step {event.step} and generated nothing behind it"
-        return self._round(ledger, event) if self._again else None
+        return self._round(ledger, event, fits) if self._again else None
 
-    def _round(self, ledger: Ledger, event: StepBegin) -> tuple[str, str] | None:
+    def _round(self, ledger: Ledger, event: StepBegin, fits: Callable[[str], bool]) -> tuple[str, str] | None:
         live = [request for request in ledger.requests.values() if request.live]
         drafts = ledger.header.rules.drafts * IN_FLIGHT
         if self._again <= ROUNDS * sum(len(request.tokens) + drafts for request in live):
             return None
-        again = count(self._again, "token")
+        again = f"{count(self._again, 'token')} again and none for the first time"
         self.begin_anew()
-        return event.runs[
-            0
-        ].r, f"ran up to step {event.step}; it and the others computed {again} again, and none for the first time"
+        if not all(fits(request.r) for request in live):
+            return None
+        return event.runs[0].r, f"runs in step {event.step}, up to which it and the other requests computed {again}"
 
     def preempted(self, ledger: Ledger, event: Preempted) -> None:
         """Begin anew where that was asked for, outside of a step; with its pages r loses what a step in flight computes."""

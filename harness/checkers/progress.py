@@ -55,7 +55,7 @@ class Progress(Checker):
 
     def on_step(self, ledger: Ledger, event: StepBegin) -> Found:
         """Count how long each feasible request has been refused in a row, and how long nobody ran at all."""
-        if circle := self._circles.step(ledger, event):
+        if circle := self._circles.step(ledger, event, lambda r: _fits_alone(ledger, r)):
             return (_stuck(*circle),)
         ran = {run.r for run in event.runs}
         limit = ledger.header.rules.progress_steps

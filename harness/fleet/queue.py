@@ -211,7 +211,7 @@ class Queue:
         statement = f"SELECT unit, {', '.join(columns)} FROM units WHERE campaign = ? AND NOT ({_SOUND}) LIMIT 1"
         for key, *values in self._database.rows(statement, self.campaign):
             told = ", ".join(f"{column} {value!r}" for column, value in zip(columns, values, strict=True))
-            raise self.odd(key, f"is none that cachewitness writes ({told})")
+            raise self.odd(key, f"is none that a campaign writes ({told})")
 
     def odd(self, key: str, why: str) -> OddRow:
         """Return what is raised for the row of a unit that cannot be used."""

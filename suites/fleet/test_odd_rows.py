@@ -38,7 +38,7 @@ ODD = {
         """outcome = CAST(replace(CAST(outcome AS TEXT), '"traces":', '"traces":-') AS BLOB)""",
         "has an outcome that is not as it was written",
     ),
-    "state": ("state = 'passed'", "is none that cachewitness writes (state 'passed', place 2"),
+    "state": ("state = 'passed'", "is none that a campaign writes (state 'passed', place 2"),
     "fence": ("fence = -1", "fence -1"),
     "attempts": ("attempts = 'many'", "attempts 'many'"),
     "judged": ("judged = 7", "judged 7"),

@@ -187,10 +187,11 @@ def test_a_file_cut_off_inside_a_line_is_refused_there(
 @pytest.mark.parametrize("after", ["{", "\xff", "{}"])
 def test_of_two_lines_that_are_wrong_the_first_is_named(after: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Lines are read in portions before they are followed; a line that cannot be read does not hide one before it."""
-    path, stranger = tmp_path / "two.jsonl", json.dumps({"e": "finish", "r": "stranger"})
+    events = len(HISTORY.read_bytes().splitlines()) - 1
+    path, stranger = tmp_path / "two.jsonl", json.dumps({"e": "finish", "r": "stranger", "seq": events})
     path.write_bytes(HISTORY.read_bytes() + f"{stranger}\n".encode() + after.encode("latin-1"))
     assert invoke(["check", str(path)]) == 4
-    assert f"two.jsonl:{len(HISTORY.read_bytes().splitlines()) + 1}: request 'stranger'" in capsys.readouterr().err
+    assert f"two.jsonl:{events + 2}: request 'stranger'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
