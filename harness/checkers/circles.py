@@ -38,12 +38,13 @@ class Circles:
         """
         self._begun, limit, stuck = event.step, min(ledger.header.rules.progress_steps, PATIENCE), ""
         for run in event.runs:
-            if run.known > self._furthest.get(run.r, 0):
-                self._furthest[run.r], self._again = run.known, 0
+            known = run.known
+            if known > self._furthest.get(run.r, 0):
+                self._furthest[run.r], self._again = known, 0
                 self._vain.pop(run.r, None)
                 continue
-            self._again += run.known - run.start
-            if run.known == len(ledger.requests[run.r].tokens):
+            self._again += known - run.start
+            if known == len(ledger.requests[run.r].tokens):
                 self._vain[run.r] = self._vain.get(run.r, 0) + 1
                 stuck = run.r if self._vain[run.r] == limit + 1 else stuck
         if stuck and fits(stuck):

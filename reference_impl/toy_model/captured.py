@@ -21,7 +21,7 @@ from torch import Tensor
 from reference_impl.toy_model.attention import Weights
 from reference_impl.toy_model.flat_plan import Batch, FlatPlan, Shape, batch
 from reference_impl.toy_model.kernels import FlatKernels
-from reference_impl.toy_model.paged_pools import Pools
+from reference_impl.toy_model.paged_pools import Pools, sent
 
 OFTEN = 8
 """So many steps of a shape run as they are before it is captured, which takes as long as some twenty of them."""
@@ -75,7 +75,7 @@ class Graphs:
             self.replayed += 1
             return self._captured[shape].replay(planned, begin)
         self._seen[shape] += 1
-        numbers = planned.numbers.pin_memory().to(self._pools.device, non_blocking=True)
+        numbers = sent(planned.numbers, self._pools.device)
         there = batch(shape, numbers)
         states = begin(there)
         logits = forward(there, states)

@@ -21,18 +21,10 @@ from harness.fleet.unit import Outcome, Unit
 from harness.verdict.result import EXIT_FAIL, EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN
 from suites.support.campaigns import FAULTY, SMALL, InTurn, Remembered, came_to, driven, planned, settings
 
+pytestmark = pytest.mark.usefixtures("at_once")
+
 KILLS = 8
 CLEAN = 'name = "clean"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts = ["full"]\n[budget]\ntraces = 4\n'
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "POLL", 0.0)
-
-
-@pytest.fixture(scope="module")
-def remembered() -> Remembered:
-    return Remembered()
 
 
 class Whole(NamedTuple):

@@ -25,11 +25,6 @@ LEASE = 0.5
 CLEAN = 'name = "clean"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts = ["full"]\n[budget]\ntraces = 1\n'
 
 
-@pytest.fixture(scope="module")
-def remembered() -> Remembered:
-    return Remembered()
-
-
 class Clock:
     """The clock of every database that is opened; `ahead` is how many seconds it is ahead."""
 

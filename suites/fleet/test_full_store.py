@@ -10,7 +10,6 @@ import pytest
 
 from harness._util.errors import UsageError
 from harness.cli import campaign_told
-from harness.fleet import driver as drivers
 from harness.fleet import worker as serving
 from harness.fleet.database import Database
 from harness.fleet.executors import Ended
@@ -23,19 +22,11 @@ from harness.verdict.report import terminal
 from harness.verdict.result import EXIT_FAIL
 from suites.support.campaigns import FAULTY, InTurn, Remembered, came_to, driven, planned, settings
 
+pytestmark = pytest.mark.usefixtures("at_once")
+
 TINY = f'name = "tiny"\nstreams = ["main"]\n[[engines]]\nengine = "{FAULTY}"\nlayouts = ["full"]\n'
 BUDGET = "[budget]\ntraces = 4\nper_unit = 2\nshrink = 1\n"
 FULL = "traces t: x cannot be written (No space left on device)"
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "POLL", 0.0)
-
-
-@pytest.fixture(scope="module")
-def remembered() -> Remembered:
-    return Remembered()
 
 
 class Full:

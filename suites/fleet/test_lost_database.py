@@ -13,7 +13,6 @@ import pytest
 
 from harness._util.errors import UsageError
 from harness.cli import invoke
-from harness.fleet import driver as drivers
 from harness.fleet import executors
 from harness.fleet import worker as serving
 from harness.fleet.database import Database
@@ -25,19 +24,11 @@ from harness.fleet.worker import EXIT_LOST, FindingsLost, Given, carry_out
 from harness.verdict.result import EXIT_FAIL, EXIT_USAGE
 from suites.support.campaigns import FAULTY, InTurn, Remembered, driven, planned, settings
 
+pytestmark = pytest.mark.usefixtures("at_once")
+
 TINY = 'name = "tiny"\nstreams = ["main"]\n[[engines]]\nengine = "{}"\nlayouts = ["full"]\n[budget]\ntraces = 4\nper_unit = 2\n'
 GONE = "its file was removed or replaced while it was in use"
 LOOKS = 6
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "POLL", 0.0)
-
-
-@pytest.fixture(scope="module")
-def remembered() -> Remembered:
-    return Remembered()
 
 
 def removed(path: Path) -> None:

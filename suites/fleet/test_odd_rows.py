@@ -11,7 +11,6 @@ import pytest
 
 from harness._util.errors import UsageError
 from harness.cli import invoke
-from harness.fleet import driver as drivers
 from harness.fleet.database import Database
 from harness.fleet.plan import canary_unit
 from harness.fleet.queue import OddRow, Queue
@@ -20,6 +19,8 @@ from harness.fleet.unit import entered
 from harness.fleet.worker import carry_out
 from harness.verdict.result import EXIT_FAIL, EXIT_USAGE
 from suites.support.campaigns import FAULTY, InTurn, Remembered, came_to, driven, planned, settings
+
+pytestmark = pytest.mark.usefixtures("at_once")
 
 CLEAN = 'name = "clean"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts = ["full"]\n'
 BUDGET = "[budget]\ntraces = 4\nper_unit = 2\nshrink = 1\n"
@@ -46,16 +47,6 @@ ODD = {
     "finished": ("finished = 'yesterday'", "finished 'yesterday'"),
     "place": ("place = 'first'", "place 'first'"),
 }
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "POLL", 0.0)
-
-
-@pytest.fixture(scope="module")
-def remembered() -> Remembered:
-    return Remembered()
 
 
 @pytest.fixture(scope="module")

@@ -115,8 +115,14 @@ class Request:
             ended = "stop"
         counts = self._unsaid if said.restored < 0 < said.prompt_tokens else said.restored
         restored = -1 if self.again else counts
-        told = said.tokens[:], said.logprobs[:]
-        return Answer(r=self.r, tokens=told[0], logprobs=told[1], restored=restored, ended=ended, again=self.again)
+        return Answer(
+            r=self.r,
+            tokens=said.tokens[:],
+            logprobs=said.logprobs[:],
+            restored=restored,
+            ended=ended,
+            again=self.again,
+        )
 
     @property
     def refusal(self) -> str:
