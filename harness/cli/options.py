@@ -145,7 +145,7 @@ class Isolate(NamedTuple):
 
 def deadline_option(default: float | None, what: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Return `--deadline`, in seconds; `what` is its help."""
-    kind = click.FloatRange(min=0, min_open=True, max=86_400)
+    kind = Finite(min=0, min_open=True, max=86_400)
     return click.option(
         "--deadline", type=kind, default=default, show_default=default is not None, metavar="SECONDS", help=what
     )
@@ -176,7 +176,7 @@ def isolation_options(command: Callable[..., int]) -> Callable[..., int]:
     )
     @click.option(
         "--memory-gib",
-        type=click.FloatRange(min=0, min_open=True, max=1 << 20),
+        type=Finite(min=0, min_open=True, max=1 << 20),
         metavar="GIB",
         help="How much memory its process may allocate; default: any amount. Linux only.",
     )

@@ -63,6 +63,8 @@ USAGE = {
     "a negative time": (("run", "--seconds", "-1"), "--seconds"),
     "a time that is no number": (("run", "--seconds", "nan"), "nan is not a finite number"),
     "a time without end": (("fuzz", "--seconds", "inf"), "inf is not a finite number"),
+    "a deadline that is no number": (("run", "--deadline", "nan"), "nan is not a finite number"),
+    "memory that is no number": (("run", "--memory-gib", "nan"), "nan is not a finite number"),
     "a margin that is no number": (("score", "--margin", "nan"), "nan is not a finite number"),
     "a name of 5,000 letters": (("run", "--engine", "r" * 5_000), "characters) known are"),
     "drafts that are no number": (("run", "--layout", "full", "--option", "num_speculative_tokens="), "whole number"),
