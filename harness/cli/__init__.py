@@ -26,6 +26,8 @@ EXIT_INTERNAL, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 3, 4, 130, 141
 CRASHES = ".cachewitness/crashes"
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 """What a write answers when the disk is full, read-only or broken."""
+_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES)
+"""What is answered for the name of a file that cannot be one, or that this user may not look for."""
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -86,6 +88,8 @@ def invoke(argv: Sequence[str]) -> int:
     except OSError as error:
         if error.errno in _DISK:
             return _unwritten(error)
+        if error.errno in _NAMES and error.filename:
+            return _say(f"{error.filename}: cannot be used ({error.strerror}); name another file", EXIT_USAGE)
         return _crashed(error, debug="--debug" in argv)
     except (Exception, SystemExit) as error:  # an engine under test must not choose the exit code
         return _crashed(error, debug="--debug" in argv)

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from harness.checkers.circles import Circles
 from harness.checkers.content_floor import ContentFloor
 from harness.checkers.ownership import Ownership
 from harness.checkers.progress import Progress
@@ -239,7 +240,7 @@ class _View:
         """
         requests = self._ledger.requests
         if isinstance(checker, Progress):
-            return sorted(checker._waited.items()), checker._idle
+            return sorted(checker._waited.items()), checker._idle, self._again(checker._circles)
         if isinstance(checker, Ownership):
             return sorted((r, step - requests.last_step_ended) for r, step in checker._ended.items())
         if isinstance(checker, ReplayBoundaryRetained):
@@ -249,6 +250,15 @@ class _View:
         if isinstance(checker, ContentFloor):
             return self._lying(checker)
         return None
+
+    def _again(self, circles: Circles) -> Any:
+        """Return what was computed again since somebody got further than ever before, and how far that was.
+
+        How far a request came says nothing where no less of it is computed now: whatever it runs next gets further.
+        """
+        requests = self._ledger.requests
+        furthest = sorted((r, at) for r, at in circles._furthest.items() if at > requests[r].computed)
+        return circles._again, furthest, sorted(circles._vain.items())
 
     def _lying(self, checker: ContentFloor) -> Any:
         """Return what a checker of content knows to lie in pages without a key, or to have lost its key while it was held.

@@ -11,6 +11,7 @@ import pytest
 
 from harness._util.errors import UsageError
 from harness.checkers.content_floor import ContentFloor, Lying
+from harness.checkers.progress import Progress
 from harness.cli import invoke
 from harness.engines.child.engine import Isolation
 from harness.engines.registry import EngineSpec, parse
@@ -171,6 +172,24 @@ def test_what_lies_without_a_key_is_part_of_a_state() -> None:
     assert (lying := position.fingerprint()) != before
     floor._stripped[0, node] = 1
     assert position.fingerprint() not in (before, lying)
+
+
+def test_how_often_a_request_ran_in_vain_is_part_of_a_state() -> None:
+    """Else a search would leave a request that runs for ever where it comes by for the second time."""
+    scope = Scope(CONFIGURATIONS[0], "manager", SMALL)
+    position = reached(parse("reference"), scope, (Submit("r1", "A:3"), Step(run=[("r1", 2)])))
+    before = position.fingerprint()
+    (progress,) = (checker for checker in position._judged.checkers if isinstance(checker, Progress))
+    circles = progress._circles
+    assert circles._furthest == {"r1": 2}
+    circles._furthest.clear()
+    assert position.fingerprint() == before
+    circles._furthest["r1"] = 3
+    further = position.fingerprint()
+    circles._vain["r1"] = 1
+    vain = position.fingerprint()
+    circles._again = 1
+    assert len({before, further, vain, position.fingerprint()}) == 4
 
 
 def test_a_page_that_was_merely_looked_at_does_not_make_another_state() -> None:

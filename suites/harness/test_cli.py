@@ -67,6 +67,7 @@ USAGE = {
     "memory that is no number": (("run", "--memory-gib", "nan"), "nan is not a finite number"),
     "a margin that is no number": (("score", "--margin", "nan"), "nan is not a finite number"),
     "a name of 5,000 letters": (("run", "--engine", "r" * 5_000), "characters) known are"),
+    "a file with a name of 5,000 letters": (("report", "r" * 5_000), "cannot be used (File name too long)"),
     "drafts that are no number": (("run", "--layout", "full", "--option", "num_speculative_tokens="), "whole number"),
     "a bound beyond all": (("fuzz", "--exhaustive", "--bound", "pages=99999999999"), "from 2 to 64"),
     "an address that is none": (("score", "--base-url", "http://[", "--limit", "1"), "is no address"),
