@@ -8,6 +8,8 @@ fenced (`TierRules`), what lies there is kept for them until it is overwritten.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from harness.history.events import Drop, Grow, StepBegin, Take
 from harness.ledger.records import Key, PageRecord, PoolRecords
 
@@ -107,6 +109,12 @@ class Holdings:
             record = self._records[pool][page]
             self._records[pool].changes(record)
             record.poison()
+
+    def reset(self, pools: Iterable[int]) -> None:
+        """Poison what keys alone kept: a reset has ended them, so that nobody may have it again under another key."""
+        for pool in pools:
+            for page, record in self.idle[pool].items():
+                self._leave(pool, page, record)
 
     def add_key(self, key: Key, pool: int, page: int) -> None:
         """Let a key name a page."""

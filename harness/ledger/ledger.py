@@ -283,7 +283,9 @@ class Ledger:
 
     def _reset(self, event: ResetDone) -> None:
         if event.ok:
-            self.keys.reset({pool.id for pool in self.header.pools if pool.tier == event.tier})
+            pools = {pool.id for pool in self.header.pools if pool.tier == event.tier}
+            self.keys.reset(pools)
+            self.holdings.reset(pools)
 
     def _version(self, event: Version) -> None:
         requests, adapter = self.requests, event.adapter

@@ -361,3 +361,17 @@ def test_a_state_that_is_gone_is_found_where_no_group_has_a_window() -> None:
     computed = begun + "step 1: r1 0..5 | 1 2 | 3 4\naccept r1 6 @r1:1\n"
     assert _found(computed + "step 2: r1 5..6 | 1 2 | 3 4\n") == []
     assert "use-after-free" in _found(computed + "step 2: r1 5..6 | 1 2 | 3 0\n")
+
+
+# --- resets -------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_reset_ended_is_not_hit_under_another_key() -> None:
+    """The engine keeps the page and keys it anew behind the reset; whoever computes its tokens again may key it so."""
+    computed = FULL + "submit r1 a:5\nhit r1 0\ntake r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\nfinish r1\ndrop r1\n"
+    hit = "submit r2 a:5\npublish 0/1 r2:4\nhit r2 4 | 1\ntake r2 | 1 3\nstep 2: r2 4..5 | 1 3\n"
+    anew = "submit r2 a:5\nhit r2 0\ntake r2 | 1 3\npublish 0/1 r2:4\nstep 2: r2 0..5 | 1 3\n"
+    assert _found(computed + hit) == []
+    assert _found(computed + "reset ok\n" + hit)[0] == "stale-hit"
+    assert _found(computed + "reset failed\n" + hit) == ["refused-reset"]
+    assert _found(computed + "reset ok\n" + anew) == []
