@@ -6,10 +6,12 @@ import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from suites.support import consoles
+from suites.support.sampled import of_all
 
 PAGES = sorted(path for path in (consoles.ROOT / "docs").rglob("*.md") if "```console" in path.read_text(encoding="utf-8"))
 SESSIONS = [(page, session) for page in PAGES for session in consoles.sessions(page.read_text(encoding="utf-8"))]
@@ -19,11 +21,24 @@ TOOLS = {"cpp": "g++"}
 """What they run, by the same word."""
 
 
-@pytest.mark.parametrize(
-    ("page", "session"),
-    SESSIONS,
-    ids=[f"{page.name}-{s.section.partition(':')[0]}-{s.extra or 'plain'}" for page, s in SESSIONS],
-)
+LONG = {
+    "your-engine.md-A working engine, a fault, and what it looks like-plain": of_all("test_cli_new.py makes one too"),
+    "tutorial-cpp.md-From a wrong driver to a right one-cpp": of_all("test_driver_cpp.py runs the same driver"),
+    "walkthroughs.md-OpenVINO GenAI-plain": of_all("test_openvino_genai_run.py runs its scenarios"),
+    "walkthroughs.md-OpenVINO GenAI-toy": of_all("test_openvino_genai_run.py runs its scenarios", toy=True),
+    "walkthroughs.md-LMCache-score": of_all("suites/score/test_policies.py and test_serve.py ask the same", toy=True),
+    "tutorial-scores.md-Your server, by its URL-score": of_all("suites/score/test_serve.py scores a server", toy=True),
+}
+"""The sessions that take longest, and what tests the same where some are taken of many."""
+
+
+def named(page: Path, session: consoles.Session) -> Any:
+    """Return a session as a test's parameters, by the name of its page, its section and what it needs."""
+    name = f"{page.name}-{session.section.partition(':')[0]}-{session.extra or 'plain'}"
+    return pytest.param(page, session, id=name, marks=LONG.get(name, ()))
+
+
+@pytest.mark.parametrize(("page", "session"), [named(page, session) for page, session in SESSIONS])
 def test_the_page_shows_what_is_printed(page: Path, session: consoles.Session, tmp_path: Path) -> None:
     """A section's commands, one after the other in one shell; `…` on the page stands for what differs from run to run."""
     if session.extra in TOOLS and shutil.which(TOOLS[session.extra]) is None:
@@ -33,6 +48,10 @@ def test_the_page_shows_what_is_printed(page: Path, session: consoles.Session, t
         pytest.skip(f"needs the extra `{session.extra}`: pip install 'cachewitness[{session.extra}]'")
     wrong = consoles.run(session, tmp_path)
     assert not wrong, f"{page.name}, {session.section}:\n" + "\n".join(wrong)
+
+
+def test_the_sessions_that_take_long_are_there() -> None:
+    assert {named(page, session).id for page, session in SESSIONS} >= set(LONG)
 
 
 def test_every_document_has_a_walkthrough() -> None:

@@ -19,6 +19,7 @@ from harness.fuzz.trial import Plan
 from harness.run.runner import Runner
 from harness.run.suites import SUITES
 from harness.trace import layouts
+from suites.support.sampled import sampled
 
 SAMPLES = Path(__file__).resolve().parents[2] / "docs" / "samples"
 NAMES = ("paged", "radix")
@@ -55,7 +56,7 @@ def anomalies(campaign: Campaign) -> list[str]:
 @pytest.mark.parametrize("sample", NAMES, indirect=True)
 def test_run_passes_and_is_not_vacuous(sample: ModuleType) -> None:
     """The default suites at the sample's heights find nothing, and every rule that applies had something to judge."""
-    report = Runner(engine(sample), policies.get("vllm").configurations()).run(list(SUITES))
+    report = Runner(engine(sample), sampled(policies.get("vllm").configurations())).run(list(SUITES))
     heights = {suite.name: suite.height for suite in SUITES if not suite.paired}
     assert {suite.name for suite in report.suites} == {n for n, height in heights.items() if height in sample.ENGINE.heights}
     assert (report.exit_code, report.vacuous) == (0, [])
@@ -63,7 +64,7 @@ def test_run_passes_and_is_not_vacuous(sample: ModuleType) -> None:
         assert suite.activity.hits > 0 and suite.activity.evictions > 0 and suite.activity.preemptions > 0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sampled(range(3)))
 @pytest.mark.parametrize("sample", NAMES, indirect=True)
 def test_a_thousand_operations_of_fuzz_pass(sample: ModuleType, seed: int) -> None:
     """Random work finds nothing, and it hit and evicted."""

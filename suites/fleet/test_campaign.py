@@ -20,10 +20,11 @@ from harness.fleet.summary import document
 from harness.fleet.unit import Outcome, Unit
 from harness.verdict.result import EXIT_FAIL, EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN
 from suites.support.campaigns import FAULTY, SMALL, InTurn, Remembered, came_to, driven, planned, settings
+from suites.support.sampled import fewer
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
-KILLS = 8
+KILLS = fewer(8, 4)
 CLEAN = 'name = "clean"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts = ["full"]\n[budget]\ntraces = 4\n'
 
 

@@ -15,7 +15,9 @@ from harness.fuzz.trial import Plan
 from harness.trace import layouts
 from harness.trace.format import Height
 from harness.verdict.result import EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS
+from suites.support.sampled import fewer
 
+SEEDS = fewer(12, 7)
 BOTH = Plan("vllm", ("manager", "scheduler"), Restriction(), seed=0)
 
 
@@ -30,8 +32,8 @@ def test_canary_is_reported_long_before_its_operations_are_spent(name: str) -> N
 
 def test_the_seed_chooses_the_canary() -> None:
     """The same seed plants the same fault; some seeds plant another one."""
-    names = [canary.mutant for seed in range(12) if (canary := run_canary(Plan("vllm", BOTH.heights, Restriction(), seed)))]
-    assert len(names) == 12 and len(set(names)) > 4
+    names = [canary.mutant for seed in range(SEEDS) if (canary := run_canary(Plan("vllm", BOTH.heights, Restriction(), seed)))]
+    assert len(names) == SEEDS and len(set(names)) > 4
     assert run_canary(BOTH) == run_canary(BOTH)
 
 
@@ -78,7 +80,7 @@ def test_a_blind_harness_fails_loudly(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_a_blind_search_fails_loudly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The fault of an exhaustive search is reported; if nobody recognises it, the search cannot be complete: exit 3."""
-    words = ["fuzz", "--exhaustive", "--bound", "requests=1,pages=4"]
+    words = ["fuzz", "--exhaustive", "--bound", "requests=1,blocks=1,pages=4"]
     assert invoke(words) == EXIT_PASS
     assert f"canary: {SOUGHT}, planted in the reference, was reported as stale-hit" in capsys.readouterr().out
     monkeypatch.setattr(canary, "_named", lambda found, name: False)

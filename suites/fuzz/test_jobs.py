@@ -23,6 +23,7 @@ from harness.fuzz.trial import Plan
 from harness.trace.format import TraceHeader
 from harness.trace.layouts import load
 from harness.verdict.expected import Expectations
+from suites.support.sampled import chosen
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = 400
@@ -52,8 +53,8 @@ def outcome(made: Campaign) -> tuple[object, ...]:
 @pytest.mark.parametrize("engine", ["reference", "reference:mutant=window-freed-early"])
 def test_a_campaign_does_not_depend_on_the_number_of_processes(engine: str) -> None:
     """Clean and faulty: digest, marks, tallies, failures with their shrunk traces, what was left out and what had nothing."""
-    one, two, three = (outcome(campaign(parse(engine), jobs)) for jobs in (1, 2, 3))
-    assert one == two == three
+    one, *others = (outcome(campaign(parse(engine), jobs)) for jobs in chosen((1, 2, 3), 1, 3))
+    assert others == [one] * len(others)
 
 
 def test_a_rule_has_the_opportunities_of_all_processes() -> None:

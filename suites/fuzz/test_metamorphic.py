@@ -60,7 +60,7 @@ INTERVALS: Mapping[str, tuple[str, list[tuple[int | None, int | None]]]] = {
 
 def configurations(policy: str, height: Height, first: int = 0) -> list[Configuration]:
     """Return some configurations of a policy, other ones for each relation."""
-    return sampled([one for one in policies.get(policy).configurations() if one.runs_at(height)], first=first)
+    return sampled([one for one in policies.get(policy).configurations() if one.runs_at(height)], 5, first)
 
 
 def traces(policy: str, height: Height, first: int = 0) -> Iterator[tuple[Configuration, Shape, Trace]]:

@@ -28,10 +28,11 @@ from harness.run.execute import drive
 from harness.run.store import DEFAULT_FOLDER
 from harness.trace.format import Op, Step, TraceHeader, UpdateWeights, load
 from harness.verdict.result import EXIT_FAIL
+from suites.support.sampled import fewer
 
 ENGINE = parse(os.environ.get("CACHEWITNESS_ENGINE", "reference"))
 EXAMPLES = int(os.environ.get("CACHEWITNESS_EXAMPLES", "0"))
-FEW = 30
+FEW = fewer(30, 12)
 MANY = settings(SETTINGS, max_examples=EXAMPLES or FEW, derandomize=not EXAMPLES)
 ENOUGH_TO_FIND = settings(SETTINGS, max_examples=400, derandomize=True)
 MACHINES = {"manager": manager_machine, "scheduler": scheduler_machine}

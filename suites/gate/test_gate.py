@@ -25,7 +25,7 @@ from harness.verdict import expected
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
-SHORT = ("--suite", "invariants", "--layout", "full-swa")
+SHORT = ("--suite", "invariants", "--layout", "full-swa", "--option", "retention_interval=0")
 VLLM_SOURCE = os.environ.get("CACHEWITNESS_VLLM_SOURCE", "")
 
 

@@ -19,11 +19,12 @@ from harness.run.execute import attempt, drive
 from harness.trace.format import Trace
 from harness.trace.generate import random_trace
 from harness.verdict.result import Result
+from suites.support.sampled import ALL
 
 FAULTS = sorted((fixtures() / "traces" / "mutants").glob("*.jsonl"))
 OF_TENSORS = {mutant.name for mutant in all_mutants().values() if mutant.engines == ("toy",)}
 """Faults of what a step computes, which the reference does not."""
-EVERY = 4
+EVERY = 4 if ALL else 8
 """One configuration, and one seeded fault, in so many is looked at."""
 
 

@@ -11,10 +11,10 @@ from harness.run.execute import drive
 from harness.trace.format import GroupSpec, Height, Layout, Step, Submit, Trace, TraceHeader
 from harness.trace.generate import random_trace
 from harness.trace.scenarios.shape import Shape
-from suites.support.sampled import sampled
+from suites.support.sampled import fewer, sampled
 
 FULL, WINDOW, STATE = GroupSpec("full", 4), GroupSpec("sliding", 4, window=9), GroupSpec("recurrent", 4)
-SEEDS = 6
+SEEDS = fewer(6, 3)
 
 CONFIGURATIONS: dict[str, tuple[list[GroupSpec], dict[str, Any]]] = {
     "one state for a whole request": ([FULL, STATE], {"mamba_cache_mode": "none", "enable_caching": False}),

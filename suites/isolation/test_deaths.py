@@ -27,6 +27,7 @@ from harness.trace.configurations import Configuration
 from harness.trace.format import GroupSpec, Layout, Preempt, Step, Submit, Trace, TraceHeader
 from harness.trace.layouts import load
 from suites.support.foreign_engine import mortal  # noqa: F401
+from suites.support.sampled import chosen
 
 pytestmark = pytest.mark.usefixtures("mortal")
 
@@ -37,6 +38,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("MORTAL_IMPORTS", "decimal" if request.param == "forked" else "")
 
 
+one_way = pytest.mark.parametrize("way", chosen(["started", "forked"], "forked"), indirect=True)
+"""For a test that takes long: what is done with a finding does not depend on how the process began."""
 TRACE = Trace(
     TraceHeader(name="short", layout=Layout("full", [GroupSpec("full", 16)]), pages=9),
     [Submit("a", "x:20"), Step([("a", 20)]), Preempt("a"), Step([("a", 21)])],
@@ -141,6 +144,7 @@ def test_a_process_that_goes_by_its_first_trace_serves_only_traces_alike() -> No
         assert started() - first == processes
 
 
+@one_way
 def test_of_many_engines_only_the_last_few_keep_their_process() -> None:
     def descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
@@ -162,6 +166,7 @@ def run(*arguments: str) -> int:
     return invoke(["run", "--layout", "full", "--suite", "random", "--deadline", "1", "--quiet", *arguments])
 
 
+@one_way
 def test_the_trace_of_a_death_is_kept_and_shrunk(capsys: pytest.CaptureFixture[str], mortal: Path) -> None:  # noqa: F811
     """Exit code 1, never 0; the kept trace is small and fails again; the output lies beside it."""
     assert run("--engine", "mortal:how=segfault", "--fail-fast", "--report", "out") == 1
@@ -176,18 +181,20 @@ def test_the_trace_of_a_death_is_kept_and_shrunk(capsys: pytest.CaptureFixture[s
     assert invoke(["replay", stored["trace"], "--engine", "mortal"]) in (0, 5), "nothing is found without it"
 
 
+@one_way
 def test_the_trace_of_a_hang_is_shrunk_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidates get a part of the deadline; what is told was seen with all of it."""
-    spec = engine("hang", deadline=3.0)
+    spec = engine("hang", deadline=1.5)
     assert spec.hurried().isolation is not None and spec.hurried().isolation.deadline == 1.0
     monkeypatch.setattr(child_engine, "HURRIED_MIN", 0.4)
     runner = Runner(spec, [Configuration(load("full"))], fail_fast=True)
     report = runner.run([suite for suite in SUITES if suite.name == "random"])
     (failure,) = report.suites[0].failures
-    assert failure.finding.anomaly == "hung" and "within 3 seconds" in failure.finding.sentence
+    assert failure.finding.anomaly == "hung" and "within 1.5 seconds" in failure.finding.sentence
     assert len(failure.shrunk.ops) <= 4
 
 
+@one_way
 def test_a_run_on_an_engine_that_always_hangs_ends() -> None:
     """After three traces, and what is left is told as not run."""
     report = Runner(engine("hang", at="step", deadline=0.3), [Configuration(load("full"))]).run(
@@ -213,6 +220,7 @@ def test_garbage_is_refused_by_its_line(capsys: pytest.CaptureFixture[str]) -> N
     assert "of its answers is none of the protocol: JSON is malformed" in err and "it begins with 'hello" in err
 
 
+@one_way
 def test_in_process_is_possible_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["run", "--engine", "mortal", "--isolate", "no", "--layout", "full", "--suite", "invariants"]) in (0, 5)
     assert "in process: a death of the engine ends the run without a verdict" in capsys.readouterr().out
@@ -222,6 +230,7 @@ def test_in_process_is_possible_and_says_so(capsys: pytest.CaptureFixture[str]) 
     assert "--deadline: engine reference runs in the harness's own process; add --isolate yes or no" in capsys.readouterr().err
 
 
+@one_way
 def test_the_same_seed_finds_the_same_in_either_process() -> None:
     """Isolation changes nothing of what is judged."""
     every = [suite for suite in SUITES if suite.name in ("invariants", "differential")]

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("mortal")
 
 
 def searched(how: str, at: str, *more: str) -> int:
-    limits = ("--isolate", "yes", "--deadline", "2", "--bound", "requests=1,pages=4", "--jobs", "1")
+    limits = ("--isolate", "yes", "--deadline", "0.5" if how == "hang" else "2", "--bound", "requests=1,pages=4", "--jobs", "1")
     return invoke(["fuzz", "--exhaustive", "--engine", f"mortal:how={how},at={at}", *limits, *more])
 
 

@@ -32,6 +32,7 @@ from harness.trace.configurations import Configuration
 from harness.trace.format import TraceHeader
 from harness.trace.layouts import load
 from harness.verdict.summary import Failure
+from suites.support.sampled import fewer
 
 LEAK = "reference:mutant=block-leaked"
 RANDOM = [suite for suite in SUITES if suite.name == "random"]
@@ -128,7 +129,7 @@ def test_a_failure_outranks_an_engine_that_cannot_be_used_any_more(failing: bool
     opened = count()
 
     def open_engine(header: TraceHeader, _: Mapping[str, str]) -> Engine:
-        if next(opened) > 400:
+        if next(opened) > fewer(400, 150):
             raise ValueError("boom")
         return parse(LEAK if failing else "reference").open(header)
 

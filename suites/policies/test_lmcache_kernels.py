@@ -21,6 +21,7 @@ from harness.trace.generate import random_trace
 from harness.trace.scenarios import SCENARIOS
 from harness.trace.scenarios.shape import Script, Shape
 from reference_impl.lmcache.keys import KeyRefused, name_with_kernels
+from suites.support.sampled import fewer
 
 LAYOUTS = ("full", "full-swa", "full-mamba", "full-swa-mamba")
 OPTIONS: dict[str, Any] = {"tier_pages": 400, "engines": 3, "separate_object_groups": True, "retention_interval": None}
@@ -67,7 +68,7 @@ def test_a_key_without_the_kernels_or_without_their_block_is_found(layout: str, 
 def test_random_work_of_several_engines_finds_it_too(fault: str) -> None:
     """And is lawful without the fault."""
     found = set()
-    for number in range(6):
+    for number in range(fewer(6, 3)):
         trace = random_trace(shape("full-swa-mamba"), number, withdraw=False)
         assert drive(trace, engine(trace)).findings == []
         found |= {finding.anomaly for finding in drive(trace, engine(trace, fault)).findings}

@@ -23,8 +23,9 @@ from harness.trace.configurations import Configuration
 from harness.trace.format import Finish, Layout, Step, Submit, Trace, TraceHeader
 from harness.trace.generate import random_trace
 from harness.verdict.result import Result
+from suites.support.sampled import fewer
 
-SEEDS = range(12)
+SEEDS = range(fewer(12, 6))
 HEIGHTS: tuple[Any, ...] = ("manager", "scheduler")
 
 
@@ -123,6 +124,11 @@ def test_states_that_stay_behind_their_rows_are_found() -> None:
     assert found["stale-hit"] + found["state-position-skew"] > 0
 
 
+def some_seed_shows(anomaly: str, plant: Callable[[Driver], None], seeds: int) -> bool:
+    """Return whether a fault is found as an anomaly by one of so many traces; those behind it are not run."""
+    return any(anomalies(results(configuration(), plant, range(seed, seed + 1)))[anomaly] for seed in range(seeds))
+
+
 def saltless(engine: Driver) -> None:
     """Name captures by their tokens alone."""
     rows: Any = engine.adapter
@@ -136,7 +142,7 @@ def saltless(engine: Driver) -> None:
 
 
 def test_captures_without_an_identity_are_found() -> None:
-    assert anomalies(results(configuration(), saltless, range(30)))["cross-identity-hit"] > 0
+    assert some_seed_shows("cross-identity-hit", saltless, 30)
 
 
 def eager(engine: Driver) -> None:
@@ -146,7 +152,7 @@ def eager(engine: Driver) -> None:
 
 
 def test_captures_of_old_weights_are_found() -> None:
-    assert anomalies(results(configuration(), eager, range(60)))["cross-identity-hit"] > 0
+    assert some_seed_shows("cross-identity-hit", eager, 60)
 
 
 # --- how it is told -----------------------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewit
 pytest.importorskip("torch", reason="torch is missing: pip install 'cachewitness[toy]'")
 
 from harness.cli import invoke
-from suites.support.sampled import sampled
+from suites.support.sampled import chosen, fewer
 
-LIMIT = 24
+LIMIT, OF_A_RIGHT_ONE = 24, fewer(24, 16)
 FAILS = {
     "window-looked-up-short": "hit",
     "conv-state-lost": "replay",
@@ -36,6 +36,10 @@ FAILS = {
     "state-after-last-draft": "drafts",
     "key-kept-after-eviction": "scarce",
 }
+TAKEN = [
+    (fault, FAILS[fault]) for fault in ("memory-restored-without-a-head", "oldest-block-of-window-lost", "device-rows-grow")
+]
+"""A fault of the recurrent memory, of the window and of the tables."""
 DIES = ("null-block-published",)
 
 
@@ -45,8 +49,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     yield
 
 
-def score(capsys: pytest.CaptureFixture[str], engine: str, arms: str) -> tuple[int, dict[str, Any], str]:
-    code = invoke(["score", "--engine", engine, "--limit", str(LIMIT), "--arms", f"off,off-again,{arms}", "--json"])
+def score(capsys: pytest.CaptureFixture[str], engine: str, arms: str, limit: int = LIMIT) -> tuple[int, dict[str, Any], str]:
+    code = invoke(["score", "--engine", engine, "--limit", str(limit), "--arms", f"off,off-again,{arms}", "--json"])
     told = capsys.readouterr()
     return code, json.loads(told.out) if told.out else {}, told.err
 
@@ -54,14 +58,14 @@ def score(capsys: pytest.CaptureFixture[str], engine: str, arms: str) -> tuple[i
 def test_engine_without_a_fault_passes_every_arm(capsys: pytest.CaptureFixture[str]) -> None:
     """The positive control: in each arm the mechanism happened, every token is the same, and the model answers right."""
     arms = dict.fromkeys(["miss", *FAILS.values()])
-    code, whole, _ = score(capsys, "toy", ",".join(arms))
+    code, whole, _ = score(capsys, "toy", ",".join(arms), OF_A_RIGHT_ONE)
     verdicts = {arm["arm"]: arm["verdict"] for arm in whole["judged"]}
     assert code == 0 and verdicts == dict.fromkeys(arms, "pass"), whole["judged"]
     assert whole["noise"]["tokens"] == 0
-    assert all(arm["right_cold"] >= 0.9 * LIMIT for arm in whole["judged"])
+    assert all(arm["right_cold"] >= 0.9 * OF_A_RIGHT_ONE for arm in whole["judged"])
 
 
-@pytest.mark.parametrize(("fault", "arm"), sampled([*FAILS.items()], 4))
+@pytest.mark.parametrize(("fault", "arm"), chosen([*FAILS.items()], *TAKEN))
 def test_fault_fails_the_gate(fault: str, arm: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, whole, err = score(capsys, f"toy:mutant={fault}", arm)
     assert code == 1, (whole.get("judged"), err)

@@ -7,13 +7,16 @@ import pytest
 pytest.importorskip("numpy", reason="numpy is missing: pip install 'cachewitness[score]'")
 
 from benchmarks.score_rates import SOUND, World, simulate
+from suites.support.sampled import ALL
 
 RUNS = 1000
 MOST = 0.05 * RUNS + 3 * (0.05 * 0.95 * RUNS) ** 0.5
 """What a rate of 5 % exceeds once in a thousand."""
+WORLDS = SOUND if ALL else [world for world in SOUND if world.prefixes < 100 or world.lump == 0.5]
+"""A hundred prefixes take as long as all else; of them the one with the most noise."""
 
 
-@pytest.mark.parametrize("world", SOUND, ids=str)
+@pytest.mark.parametrize("world", WORLDS, ids=str)
 def test_a_correct_cache_fails_in_at_most_five_of_a_hundred_runs(world: World) -> None:
     assert simulate(world, RUNS, 1)["lost"] <= MOST
 

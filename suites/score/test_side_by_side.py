@@ -15,7 +15,7 @@ pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewit
 from harness._util.errors import UsageError
 from harness.engines.answers import Answer, Ask, Backend, BackendError, Opening
 from harness.score import arms, offline, tasks
-from harness.score.arm_run import ArmRun, Questions
+from harness.score.arm_run import ArmRun, Questions, run_arm
 from harness.score.gate import Rules
 from harness.score.run import Outcome, Runner
 from harness.score.side_by_side import WORTH, jobs_for, side_by_side
@@ -51,17 +51,13 @@ def asked(folder: Path, open_backend: object, limit: int = 16, device: str = "cp
     return Questions(task=task, opener=open_backend, folder=folder, opening=opening)  # type: ignore[arg-type]
 
 
-def test_the_outcome_is_that_of_one_process(tmp_path: Path) -> None:
-    one, two = (_run(asked(tmp_path / str(jobs), sound), jobs) for jobs in (1, 2))
+def test_the_outcome_is_that_of_one_process_and_a_second_run_goes_on_from_what_was_kept(tmp_path: Path) -> None:
+    one, questions = _run(asked(tmp_path / "1", sound), 1), asked(tmp_path / "2", sound)
+    two = _run(questions, 2)
     assert one.exit_code == two.exit_code and [arm.arm for arm in two.judged] == ["hit"]
     assert msgspec.structs.replace(one, seconds={}) == msgspec.structs.replace(two, seconds={})
     assert two.judged[0].n == 16 and set(two.seconds) == {"off", "off-again", "hit"}
-
-
-def test_a_second_run_goes_on_from_what_was_kept(tmp_path: Path) -> None:
-    questions = asked(tmp_path / "run", sound)
-    assert _run(questions, 2).reused == 0
-    assert _run(questions, 2).reused == 48
+    assert two.reused == 0 and _run(questions, 2).reused == 48
 
 
 class Telling(Silent):
@@ -75,8 +71,7 @@ class Telling(Silent):
 
 def test_what_was_kept_is_told_before_an_arm_begins(tmp_path: Path) -> None:
     questions, heard = asked(tmp_path / "run", sound), Telling()
-    with side_by_side(ARMS[:1], questions, 2) as runs:
-        runs["off"]()
+    run_arm(ARMS[0], questions)
     Runner(questions, listener=heard, jobs=2).run(ARMS, Rules(tokens="declared"))
     assert heard.heard == [("off", 16, 16), ("off-again", 16, 0), "measured", ("hit", 16, 0)] and heard.count == 32
 

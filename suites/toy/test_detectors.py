@@ -24,11 +24,11 @@ PARTIAL = {"retention_interval": 0, "hash_block_size": 4}
 STORIES: dict[str, Trace] = {
     "device-skips-copies": story("full-mamba", PARTIAL, "exact-replay"),
     "device-rows-grow": story("full", {}, "preempt-and-resume"),
-    "conv-state-lost": story("full-mamba", DENSE, "exact-replay"),
-    "memory-restored-without-a-head": story("full-mamba", DENSE, "exact-replay"),
-    "oldest-block-of-window-lost": story("full-swa-mamba", DENSE, "exact-replay"),
-    "layers-exchanged-at-a-hit": story("full", {}, "exact-replay"),
-    "attention-restored-in-fp8": story("full", {}, "exact-replay"),
+    "conv-state-lost": story("full-mamba", DENSE, "siblings-in-a-block"),
+    "memory-restored-without-a-head": story("full-mamba", DENSE, "siblings-in-a-block"),
+    "oldest-block-of-window-lost": story("full-swa-mamba", DENSE, "siblings-in-a-block"),
+    "layers-exchanged-at-a-hit": story("full", {}, "siblings-in-a-block"),
+    "attention-restored-in-fp8": story("full", {}, "siblings-in-a-block"),
 }
 FULL = "pool 0: 12 pages, null 0\ngroup 0: full block 4\nrules: alignment 4\n"
 STATE = "pool 0: 12 pages, null 0\ngroup 0: recurrent block 4\nrules: alignment 4\n"

@@ -21,6 +21,7 @@ from harness.engines.toy.problems import __main__ as problems
 from harness.engines.toy.problems.contexts import Size
 from harness.engines.toy.train import __main__ as command
 from harness.engines.toy.train import loop
+from harness.engines.toy.train import needs as held_out
 from harness.engines.toy.train.branches import IGNORED, Branches
 from harness.engines.toy.train.loop import train
 from harness.engines.toy.train.paths import ZERO, branch, carriers, draw_sources
@@ -41,6 +42,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Recipe:
     """Return a recipe of a few steps, kept after every second one, and found under its name."""
     monkeypatch.setattr(loop, "KEPT_EVERY_STEPS", 2)
     monkeypatch.setattr(loop, "REPORTED_EVERY_STEPS", 2)
+    monkeypatch.setattr(held_out, "TOKENS", 600)
     recipe = Recipe("tiny", CONFIG, (STAGE,), steps=STEPS, decay_start=3, tokens_per_step=400)
     monkeypatch.setitem(RECIPES, "tiny", recipe)
     monkeypatch.setattr(command.main.params[0], "type", click.STRING)

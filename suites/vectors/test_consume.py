@@ -77,7 +77,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("mutant", sampled(MUTANTS))
+@pytest.mark.parametrize("mutant", sampled(MUTANTS, 7))
 def test_a_seeded_fault_fails_a_lifecycle(mutant: str) -> None:
     """Each is killed by some trace, at the height where there is something to plant it into."""
     came = consume(files()["vllm", "lifecycle"], parse(f"reference:mutant={mutant}"))
@@ -120,7 +120,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(("policy", "mutant"), [(policy, one) for policy, own in OTHERS.items() for one in sampled(own)])
+@pytest.mark.parametrize(("policy", "mutant"), [(policy, one) for policy, own in OTHERS.items() for one in sampled(own, 5)])
 def test_a_seeded_fault_of_another_policy_fails_a_lifecycle(policy: str, mutant: str) -> None:
     came = consume(files()[policy, "lifecycle"], parse(f"reference:mutant={mutant}"))
     assert came.failures
