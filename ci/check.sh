@@ -45,7 +45,7 @@ cat <<'END'
 == not run here
 toy    tensors, cold against cached, scores: whatever "not run" lists above   ci/stage_toy.sh
 cuda   the same on a GPU                                                      docs/gpu.md
-all    the configurations and faults that these tests took some of             ci/stage_all.sh
+all    the configurations, faults and operations that tests took some of      ci/stage_all.sh
 mutants  every seeded fault, hunted anew                                       ci/stage_mutants.sh
 vllm   two real releases, and faults patched into them                        ci/stage_vllm.sh
 lmcache  the installed LMCache, and faults patched into it                     ci/stage_lmcache.sh

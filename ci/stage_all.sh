@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests with every configuration and every fault: those that take some of many in ci/check.sh take all of them here.
+# The tests with every configuration, fault, operation and page: those that take some of many in ci/check.sh take all of them here.
 # Needs the `dev` extra in the Python that `python` names. Arguments go to pytest. Exits with pytest's status. For what needs torch:
 # CACHEWITNESS_TESTS=all ci/stage_toy.sh
 set -euo pipefail

@@ -5,6 +5,7 @@
 # Arguments go to pytest; `--prepare` alone makes the environment and runs nothing. Exits with pytest's status.
 #
 #   CACHEWITNESS_TOY_VENV     where the environment is kept between runs; a temporary folder if unset
+#   CACHEWITNESS_TESTS        `all` for all configurations and faults, of which tests take some otherwise
 #   CACHEWITNESS_TORCH_INDEX  index of CPU builds of torch; empty for none but the configured ones
 #   PYTHON                    the Python that makes the environment (3.11 or later)
 set -euo pipefail

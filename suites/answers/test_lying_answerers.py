@@ -34,6 +34,7 @@ from harness.trace.answer_stories import STORIES, write
 from harness.trace.format import Finish, Op, Step
 from harness.verdict.expected import Entry, Expectations
 from suites.support.foreign_engine import mortal  # noqa: F401
+from suites.support.sampled import chosen
 
 CONFIGURATION = sample.configurations()[0]
 TRACE = write(CONFIGURATION.shape("answers"), "cancelled", 0)
@@ -243,16 +244,17 @@ def test_an_engine_that_does_not_say_what_it_restored_has_checked_nothing() -> N
     assert report.exit_code == 5
 
 
+ENDS = {"segfault": "died", "abort": "died", "flood": "died", "exit-0": "died", "hang": "hung"}
+
+
 @pytest.mark.usefixtures("mortal")
-@pytest.mark.parametrize(
-    ("how", "anomaly"), [("segfault", "died"), ("abort", "died"), ("flood", "died"), ("exit-0", "died"), ("hang", "hung")]
-)
+@pytest.mark.parametrize(("how", "anomaly"), chosen([*ENDS.items()], ("segfault", "died"), ("hang", "hung")))
 def test_an_engine_that_ends_its_process_gets_a_verdict_and_the_run_goes_on(
     how: str, anomaly: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It dies when a client goes away; stories in which none does still run."""
     monkeypatch.setattr(child_engine, "HURRIED_MIN", 0.4)
-    spec = parse(f"mortal-answers:how={how},at=abort").isolated(Isolation(deadline=1.5))
+    spec = parse(f"mortal-answers:how={how},at=abort").isolated(Isolation(deadline=1.0))
     report = Runner(spec, [CONFIGURATION]).run(OF_ANSWERS[:1])
     assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == [anomaly]
     assert report.suites[0].traces == len(STORIES)

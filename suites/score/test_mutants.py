@@ -57,7 +57,7 @@ def score(capsys: pytest.CaptureFixture[str], engine: str, arms: str, limit: int
 
 def test_engine_without_a_fault_passes_every_arm(capsys: pytest.CaptureFixture[str]) -> None:
     """The positive control: in each arm the mechanism happened, every token is the same, and the model answers right."""
-    arms = dict.fromkeys(["miss", *FAILS.values()])
+    arms = dict.fromkeys(["miss", *chosen([*FAILS.values()], "hit", "replay", "tier", "preempted")])
     code, whole, _ = score(capsys, "toy", ",".join(arms), OF_A_RIGHT_ONE)
     verdicts = {arm["arm"]: arm["verdict"] for arm in whole["judged"]}
     assert code == 0 and verdicts == dict.fromkeys(arms, "pass"), whole["judged"]
@@ -74,7 +74,7 @@ def test_fault_fails_the_gate(fault: str, arm: str, capsys: pytest.CaptureFixtur
 
 def test_a_tier_that_gives_nothing_is_nothing_checked(capsys: pytest.CaptureFixture[str]) -> None:
     """Every answer of `load-forgotten` is wrong, but what was to be compared did not happen: exit code 5, not a failure."""
-    code, whole, _ = score(capsys, "toy:mutant=load-forgotten", "tier")
+    code, whole, _ = score(capsys, "toy:mutant=load-forgotten", "tier", 16)
     assert code == 5 and whole["judged"][0]["reasons"] == ["the second tier gave 0.0% of the prompts, less than 50%"]
 
 

@@ -43,6 +43,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Recipe:
     monkeypatch.setattr(loop, "KEPT_EVERY_STEPS", 2)
     monkeypatch.setattr(loop, "REPORTED_EVERY_STEPS", 2)
     monkeypatch.setattr(held_out, "TOKENS", 600)
+    monkeypatch.setattr(held_out, "QUESTIONS", 4)
     recipe = Recipe("tiny", CONFIG, (STAGE,), steps=STEPS, decay_start=3, tokens_per_step=400)
     monkeypatch.setitem(RECIPES, "tiny", recipe)
     monkeypatch.setattr(command.main.params[0], "type", click.STRING)
