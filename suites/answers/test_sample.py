@@ -107,7 +107,7 @@ def test_a_seeded_fault_is_found_as_announced_and_shrinks(fault) -> None:
     assert runs(failure.shrunk, parse("sample:resumes=told")).findings == []
 
 
-@pytest.mark.parametrize("model", ["hybrid", "attention"])
+@pytest.mark.parametrize("model", sampled(["hybrid", "attention"], 2))
 def test_a_right_engine_that_tells_what_its_requests_go_on_from_passes(model: str) -> None:
     """Every answer that restored something is told with its state, and each of them is judged."""
     report = run(f"sample:model={model},resumes=told")

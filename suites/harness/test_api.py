@@ -36,7 +36,7 @@ def pytest_on(project: Path, *arguments: str, body: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-CLEAN = """@cachewitness.suite("reference", layouts=["full-mamba"], suites=["invariants"])
+CLEAN = """@cachewitness.suite("reference", layouts=["full-mamba"], suites=["invariants"], options={"retention_interval": 0})
 def test_cache(tmp_path):
     assert tmp_path.is_dir()
 """
@@ -80,7 +80,7 @@ def test_a_function_is_decorated_once(project: Path) -> None:
 
 def test_a_function_that_had_nothing_to_judge_fails_the_session(project: Path) -> None:
     """Every trace passes, and not one of them hit anything: the cache is off."""
-    body = CLEAN.replace('suites=["invariants"]', 'suites=["invariants"], options={"enable_caching": False}')
+    body = CLEAN.replace('"retention_interval": 0', '"enable_caching": False')
     code, out = pytest_on(project, body=body)
     assert code == 1 and "failed" not in out.splitlines()[-1], out
     assert re.search(r"FAILS, there was nothing to judge: none of [\d,]+ look-ups hit anything", out)

@@ -105,7 +105,7 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     "command",
     [
         ["run", "--suite", "invariants", "--layout", "full-mamba", "--quiet"],
-        ["consume", "--quiet", DATA + "fixtures/vectors"],
+        ["consume", "--quiet", DATA + "fixtures/vectors/furiosa"],
         ["ls", "layouts"],
         ["new", "engine", "my-cache"],
         ["fill", "--help"],

@@ -200,9 +200,8 @@ SAID = {
 
 
 def places(how: str) -> list[str]:
-    """Return where a program does it; who hears no signal takes longest to end, so two places are enough for it."""
-    everywhere = ["ready", "open", "step", "close"]
-    return chosen(everywhere, "ready", "step") if how == "deaf" else everywhere if how in EVERYWHERE else ["step"]
+    """Return where a program does it: wherever it is asked, or before it was asked anything and in an operation."""
+    return chosen(["ready", "open", "step", "close"], "ready", "step") if how in EVERYWHERE else ["step"]
 
 
 @pytest.mark.parametrize(("how", "at"), [(how, at) for how in LOST for at in places(how)])
