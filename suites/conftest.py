@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,6 +54,12 @@ def why(report: pytest.CollectReport | pytest.TestReport) -> str:
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     if report.skipped:
         NOT_RUN[report.nodeid] = why(report)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the tests themselves, which stay to the end, out of what Python looks through for garbage again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

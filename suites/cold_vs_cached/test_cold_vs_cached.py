@@ -200,7 +200,7 @@ def test_command_line_tells_a_fault_and_a_command_that_shows_it_again(
 def test_json_report_carries_the_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = ["--suite", "cold-vs-cached", "--layout", "full", "--fail-fast", "--report", "out", "--quiet"]
-    assert invoke(["run", "--engine", "toy:mutant=hash-without-parent", *arguments]) == 1
+    assert invoke(["run", "--engine", "toy:mutant=hash-without-parent,dtype=float64", *arguments]) == 1
     arms = json.loads((tmp_path / "out" / "report.json").read_text())["suites"][0]["arms"]
     assert {"off", "off-again", "miss", "hit"} <= {row["arm"] for row in arms}
     assert any(row["failed"] for row in arms)

@@ -39,7 +39,7 @@ from harness.trace.configurations import Configuration
 from harness.trace.format import Finish, Height, Op, Step, Submit, Trace, TraceHeader, length_of
 from harness.trace.generate import random_trace
 from harness.trace.scenarios.shape import Shape
-from suites.support.sampled import sampled
+from suites.support.sampled import fewer, sampled
 
 REFERENCE = parse("reference").open
 OPERATIONS = 25
@@ -286,7 +286,7 @@ from harness.trace.generate import random_trace
 from harness.engines import policy as policies
 from harness.history import stored as history
 for policy in policies.names():
-    for cell in policies.get(policy).configurations():
+    for cell in policies.get(policy).configurations()[:: int(sys.argv[1])]:
         if cell.runs_at("scheduler"):
             trace = random_trace(cell.shape("scheduler"), 1, withdraw=False, operations=40)
             happened = drive(trace, parse("reference").open(trace.header)).history
@@ -295,10 +295,11 @@ for policy in policies.names():
 
 
 def test_histories_do_not_depend_on_how_python_hashes_texts() -> None:
-    """Two processes with other seeds of `hash` say the same of every configuration of every policy."""
+    """Two processes with other seeds of `hash` say the same of configurations of every policy."""
+    every = fewer(1, 3)
     said = [
         subprocess.run(
-            [sys.executable, "-c", _DIGEST],
+            [sys.executable, "-c", _DIGEST, str(every)],
             env=os.environ | {"PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
@@ -306,7 +307,7 @@ def test_histories_do_not_depend_on_how_python_hashes_texts() -> None:
         ).stdout.splitlines()
         for seed in ("1", "2")
     ]
-    assert said[0] == said[1] and len(said[0]) > 50
+    assert said[0] == said[1] and len(said[0]) * every > 50
 
 
 # --- retention -----------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ TEXT = Said("A:16 B[3]:16", "one", "tuned")
 SALTED = Said("A:16 B[3]:16", "one")
 TENANT = Said("A:16 B[3]:16", "tenant-of-a-name-longer-than-a-field-a")
 PICTURES = Said("A:16 B[3]:16", "", "", (Media(1, 2, "cat-2"), Media(4, 2, "dog-2"), Media(9, 3, "owl-3")))
-GALLERY = [Said(PICTURES.prompt, media=(Media(2, 4, f"picture-{number}"),)) for number in range(2000)]
+GALLERY = [Said(PICTURES.prompt, media=(Media(2, 4, f"picture-{number}"),)) for number in range(fewer(2000, 1000))]
 FAMILIES = (TEXT, SALTED, TENANT, PICTURES)
 FULL = Layout("keys", [GroupSpec("full", BLOCK)])
 WINDOWED = Layout("keys", [GroupSpec("full", BLOCK), GroupSpec("sliding", BLOCK, window=2 * BLOCK)])

@@ -148,7 +148,15 @@ def test_without_prefix_caching_the_warm_arms_are_left_out_and_the_cold_ones_run
 )
 def test_a_campaign_takes_the_same_sizes(given: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     printed = said(
-        capsys, "fuzz", "--policy", "openvino_genai", "--layout", "full-mamba", *options(given), "--operations", str(fewer(600, 300))
+        capsys,
+        "fuzz",
+        "--policy",
+        "openvino_genai",
+        "--layout",
+        "full-mamba",
+        *options(given),
+        "--operations",
+        str(fewer(600, 300)),
     )
     assert "verdict: pass" in printed
 

@@ -43,7 +43,7 @@ def _call(site: Path, folder: Path, *arguments: str) -> str:
 
 def test_it_runs_and_is_lawful(site: Path, tmp_path: Path) -> None:
     """Every scenario at both heights passes, and hits, evictions and preemptions prove that something was checked."""
-    report = json.loads(_call(site, tmp_path, "run", "--policy", POLICY, "--seconds", "2", "--json"))
+    report = json.loads(_call(site, tmp_path, "run", "--policy", POLICY, "--seconds", "1", "--json"))
     done = {suite["name"]: suite["activity"] for suite in report["suites"]}
     assert {"invariants", "scheduler", "random", "scheduler-random"} <= set(done)
     assert all(activity["hits"] and activity["evictions"] and activity["preemptions"] for activity in done.values())
