@@ -129,12 +129,12 @@ def test_an_expected_failure_names_a_cause_and_traces_can_avoid_it(
     """Listed by its cause it is expected in every configuration; without it nothing is left to be found."""
     monkeypatch.chdir(tmp_path)
     asked = ["run", "--engine", "sample:mutant=cancelled-block-keeps-its-name", "--suite", "answers"]
-    assert invoke([*asked, "--layout", "sample-16"]) == 1
+    assert invoke([*asked, "--layout", "sample-16", "--fail-fast"]) == 1
     assert "the cause: aborts+chunks, as it passes if no client goes away" in " ".join(capsys.readouterr().out.split())
     (tmp_path / "expected.txt").write_text("*:*  answer-differs,aborts+chunks  # names are published before they are written\n")
     assert invoke([*asked, "--layout", "sample-16", "--expected", "expected.txt"]) == 0
     (tmp_path / "expected.txt").write_text("*:*  answer-differs,replays  # another cause\n")
-    assert invoke([*asked, "--layout", "sample-16", "--expected", "expected.txt"]) == 1
+    assert invoke([*asked, "--layout", "sample-16", "--expected", "expected.txt", "--fail-fast"]) == 1
     assert invoke([*asked, "--layout", "sample-16", "--option", "avoid=aborts"]) == 0
 
 

@@ -281,7 +281,8 @@ def test_running_the_policy_needs_no_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from harness.cli import main\n"
-        "sys.argv = ['cachewitness', 'run', '--policy', 'tensorrt_edge', '--suite', 'scheduler', '--quiet']\n"
+        "words = 'cachewitness run --policy tensorrt_edge --suite scheduler --layout full-mamba --quiet'\n"
+        "sys.argv = words.split()\n"
         "main()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
