@@ -129,12 +129,12 @@ def test_a_failure_outranks_an_engine_that_cannot_be_used_any_more(failing: bool
     opened = count()
 
     def open_engine(header: TraceHeader, _: Mapping[str, str]) -> Engine:
-        if next(opened) > fewer(400, 150):
+        if next(opened) > fewer(400, 100):
             raise ValueError("boom")
         return parse(LEAK if failing else "reference").open(header)
 
     kind = EngineKind(name="flaky", summary="", heights=("manager",), open=open_engine)
-    runner = Runner(EngineSpec(kind, {}, "flaky"), [Configuration(load("full"))], seconds=60)
+    runner = Runner(EngineSpec(kind, {}, "flaky"), [Configuration(load("full"))], seconds=600)
     if not failing:
         with pytest.raises(EngineBroken, match=r"it raised ValueError: boom \(test_nothing_lost.py:"):
             runner.run(RANDOM)
