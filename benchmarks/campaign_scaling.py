@@ -50,6 +50,10 @@ per_unit = {per_unit}
 PER_UNIT, USUAL = 10, 50
 CLIENTS = (1, 2, 8)
 SECONDS = 5.0
+DONE = (10_000, 100_000)
+"""So many units are done where a driver's look is timed."""
+LOOKS, NEW = 20, 10
+"""So many looks are timed, before each of which so many units were finished."""
 WORKERS = 1_000
 CONNECTIONS = 100
 """What PostgreSQL allows if nobody says otherwise."""
@@ -132,6 +136,25 @@ def rate(database: str, clients: int, outcome: bytes, units: int) -> Rate:
     return Rate(done / SECONDS, entered)
 
 
+def look(database: str, units: int) -> float:
+    """Return the seconds that a database takes for a look of a driver, where so many units are done."""
+    name = f"look-{os.getpid()}-{units}"
+    kept = Database(database)
+    queue = Queue(kept, name, 5)
+    queue.enrol(name, "", [(f"{name}-{number}", b"") for number in range(units + NEW)])
+    kept.changed("UPDATE units SET state = 'done', outcome = ? WHERE campaign = ? AND place < ?", b"", name, units)
+    for _ in range(NEW // 2):
+        queue.lease("w", 30.0)
+    began = time.perf_counter()
+    for _ in range(LOOKS):
+        rest = queue.rest(NEW)
+        queue.done(range(units - NEW, units)), queue.late, queue.beyond(30.0)
+    seconds = (time.perf_counter() - began) / LOOKS
+    kept.close()
+    assert len(rest.leased) == len(rest.waiting) == NEW // 2
+    return seconds
+
+
 def kind(database: str) -> str:
     """Return what a server is, and whether it waits for its disk."""
     server = Database(database)
@@ -168,6 +191,7 @@ def main() -> int:
         outcome = max(outcomes, key=len)
         clients = [count for count in CLIENTS if args.database or count <= 2]
         rates = {count: rate(args.database or state, count, outcome, args.units) for count in clients}
+        looks = {units: look(args.database or state, units) for units in DONE}
         driver = added(made, outcomes)
         database = kind(args.database) if args.database else "SQLite"
     usual, most = seconds * USUAL / PER_UNIT, max(one.done for one in rates.values())
@@ -184,6 +208,8 @@ def main() -> int:
         rates={count: one.done for count, one in rates.items()},
         entered=max(one.entered for one in rates.values()),
         most=most,
+        looks=looks,
+        new=NEW,
         driver=driver,
         usual=usual,
         per_unit=USUAL,

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -20,7 +21,7 @@ from harness.fleet.database import Database
 from harness.fleet.executors import Executor
 from harness.fleet.perform import stamp
 from harness.fleet.plan import Planned
-from harness.fleet.queue import Held, OddRow, Queue
+from harness.fleet.queue import Held, OddRow, Queue, Rest
 from harness.fleet.totals import Totals, of_canary, to_shrink
 from harness.fleet.unit import Outcome, Shrunk, Unit, entered, outcome_of, read
 from harness.fleet.worker import FindingsLost, Given
@@ -128,6 +129,10 @@ class Driver:
         """What is to be done, by place, in the order in which it counts."""
         self._keys: dict[int, str] = {}
         self._seen: set[int] = set()
+        self._ahead: list[int] = []
+        """Units of which nobody is known to have held one, the first of them last."""
+        self._begun: set[int] = set()
+        """Units that somebody has held, and that are not seen to be done."""
         self._crew: dict[str, Any] = {}
         self._numbers = count(1)
         self._fruitless = 0
@@ -164,7 +169,7 @@ class Driver:
         try:
             self._enter(self._planned.units, self._planned.entries)
             self._queue.forgive()
-            self._progress.before = len(self._look())
+            self._progress.before = len(self._look(self._queue.done()))
             time_up = not self._work_off()
             if not time_up:
                 found = to_shrink(self._planned, self._done())
@@ -174,7 +179,7 @@ class Driver:
             interrupted = True
         except UsageError as error:
             with suppress(UsageError):
-                self._look()  # a unit that ended meanwhile may have found something
+                self._look(self._queue.done())  # a unit that ended meanwhile may have found something
             if not self._progress.findings:
                 raise
             stopped = str(error)
@@ -206,28 +211,42 @@ class Driver:
 
     def _work_off(self) -> bool:
         """Keep workers going until nothing is left to do; False if time was up before."""
+        self._ahead, self._begun = sorted(self._units.keys() - self._seen, reverse=True), set()
         while True:
             began = time.monotonic()
-            counts, progress = self._queue.counts(), self._progress
-            self._look()  # behind the count: a unit that ends in between is seen
-            progress.units, progress.done, progress.given_up = len(self._units), len(self._seen), counts.given_up
+            rest, progress = self._queue.rest(max(1, self._settings.workers)), self._progress
+            over = not rest.waiting and not rest.leased
+            time_up = 0 < self._settings.seconds <= began - self._began
+            self._look(self._queue.done(None if over or time_up else self._perhaps_done(rest)))
+            progress.units, progress.done, progress.given_up = len(self._units), len(self._seen), len(rest.given_up)
             progress.late, progress.seconds = self._queue.late, time.monotonic() - self._began
             progress.left = self._left()
             took = time.monotonic() - began
             if self._told:
                 self._told(progress)
-            if not counts.waiting and not counts.leased:
-                return True
-            if self._settings.seconds and progress.seconds >= self._settings.seconds:
-                return False
+            if over or time_up:
+                self._queue.check()
+                return over
             self._take_back()
-            self._keep_going(counts.waiting + counts.leased)
+            self._keep_going(len(rest.waiting) + len(rest.leased))
             time.sleep(max(POLL, RESTED * took))
 
-    def _look(self) -> list[int]:
-        """Take in the units that were finished meanwhile; return their places. Raises OddRow once all others are taken in."""
+    def _perhaps_done(self, rest: Rest) -> set[int]:
+        """Return the units that may be done and are not seen yet: those that somebody has held and nobody holds.
+
+        Units are leased in the order of their places, so all before the first that waits were held. Their number grows with
+        what is new and with what is at work, not with what is done, and no clock is asked. Units that another driver entered
+        as done are seen once that order comes to them.
+        """
+        first = rest.waiting[0] if rest.waiting else sys.maxsize
+        while self._ahead and self._ahead[-1] < first:
+            self._begun.add(self._ahead.pop())
+        return self._begun - rest.leased - rest.given_up
+
+    def _look(self, done: Iterable[int]) -> list[int]:
+        """Take in those of the units that are done which are new; return their places. Raises OddRow once all are taken in."""
         fresh, odd = [], None
-        for place in self._queue.done():
+        for place in done:
             if place in self._units and place not in self._seen:
                 try:
                     self._progress.take(self._units[place], self._outcome(place))
@@ -236,6 +255,7 @@ class Driver:
                     continue
                 self._seen.add(place)
                 fresh.append(place)
+        self._begun.difference_update(fresh)
         if odd:
             raise odd
         if fresh:

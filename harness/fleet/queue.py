@@ -7,7 +7,7 @@ comes late. An outcome is one row, written at once: a unit is done or not done, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from harness._util.errors import UsageError
@@ -69,13 +69,15 @@ class Held(NamedTuple):
     expires: float
 
 
-class Counts(NamedTuple):
-    """How many units are in which state. `given_up` ran out of attempts and nobody holds them."""
+class Rest(NamedTuple):
+    """What is still to be done, by places: the first units that wait, in order, and those that are leased.
 
-    waiting: int
-    leased: int
-    done: int
-    given_up: int
+    `given_up` ran out of attempts, and nobody holds them.
+    """
+
+    waiting: list[int]
+    leased: set[int]
+    given_up: set[int]
 
 
 class Queue:
@@ -112,7 +114,7 @@ class Queue:
         but = f" AND units.unit NOT IN ({', '.join('?' * len(own))})" if own else ""
         statements.append((_DONE_BEFORE % but, (self.campaign, traces, *own)))
         self._database.write(statements)
-        self._check()
+        self.check()
         ((begun,),) = self._database.rows("SELECT traces FROM campaigns WHERE id = ?", self.campaign)
         if begun != traces:
             raise UsageError(f"campaign {name}: it was begun with its traces in {begun}, not in {traces}; name that")
@@ -183,29 +185,35 @@ class Queue:
         )
         return bool(self._database.changed(statement, self.campaign, held.place, held.fence, held.expires))
 
-    def counts(self) -> Counts:
-        """Return how many units are in which state. Raises OddRow if the row of one is as none is written."""
-        ((waiting, leased, done, given_up, odd),) = self._database.rows(
-            "SELECT coalesce(sum(CASE WHEN state = 'waiting' THEN 1 ELSE 0 END), 0), "
-            "coalesce(sum(CASE WHEN state = 'leased' AND NOT (expires < {now} AND attempts >= ?) THEN 1 ELSE 0 END), 0), "
-            "coalesce(sum(CASE WHEN state = 'done' THEN 1 ELSE 0 END), 0), "
-            "coalesce(sum(CASE WHEN state = 'leased' AND expires < {now} AND attempts >= ? THEN 1 ELSE 0 END), 0), "
-            f"coalesce(sum(CASE WHEN {_SOUND} THEN 0 ELSE 1 END), 0) "
-            "FROM units WHERE campaign = ?",
-            self._attempts,
-            self._attempts,
-            self.campaign,
+    def rest(self, most: int) -> Rest:
+        """Return what is still to be done: the first units that wait, at most so many, and all that are leased.
+
+        That costs no more the more is done. Raises OddRow if the row of one of them is as none is written.
+        """
+        waiting = f"SELECT place, {_SOUND} FROM units WHERE campaign = ? AND state = 'waiting' ORDER BY place LIMIT ?"
+        leased = (
+            f"SELECT place, {_SOUND}, expires < {{now}} AND attempts >= ? FROM units WHERE campaign = ? AND state = 'leased'"
         )
-        if odd:
-            self._check()
-        return Counts(int(waiting), int(leased), int(done), int(given_up))
+        first = self._database.rows(waiting, self.campaign, most)  # before the leased: no unit is leased unseen in between
+        held = self._database.rows(leased, self._attempts, self.campaign)
+        if not all(row[1] for row in (*first, *held)):
+            self.check()
+        return Rest(
+            [int(place) for place, _ in first],
+            {int(place) for place, _, given_up in held if not given_up},
+            {int(place) for place, _, given_up in held if given_up},
+        )
 
-    def done(self) -> list[int]:
-        """Return the places of the units that are done; not by their times, since a clock may be set back."""
-        statement = f"SELECT place FROM units WHERE campaign = ? AND state = 'done' AND {_SOUND} ORDER BY place"
-        return [int(place) for (place,) in self._database.rows(statement, self.campaign)]
+    def done(self, among: Iterable[int] | None = None) -> list[int]:
+        """Return the places of the units that are done, of some units if given; not by times, since a clock may be set back."""
+        if among is None:
+            statement = f"SELECT place FROM units WHERE campaign = ? AND state = 'done' AND {_SOUND}"
+            return sorted(int(place) for (place,) in self._database.rows(statement, self.campaign))
+        # one by one: asked for several, a server that has no statistics yet reads all that are done
+        statement = f"SELECT state = 'done' AND {_SOUND} FROM units WHERE campaign = ? AND place = ?"
+        return [place for place in sorted(among) if (True,) in self._database.rows(statement, self.campaign, place)]
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raise OddRow if there is a row as none is written."""
         columns = ("state", "place", "fence", "attempts", "judged", "expires", "finished")
         statement = f"SELECT unit, {', '.join(columns)} FROM units WHERE campaign = ? AND NOT ({_SOUND}) LIMIT 1"

@@ -11,7 +11,7 @@ import pytest
 from harness.checkers.finding import Finding
 from harness.fleet.perform import perform
 from harness.fleet.plan import Planned
-from harness.fleet.queue import Counts, Queue
+from harness.fleet.queue import Queue, Rest
 from harness.fleet.store import opened
 from harness.fleet.totals import Totals
 from harness.fleet.unit import Met, Outcome, Shrunk, Told, stored
@@ -124,16 +124,16 @@ def test_a_configuration_that_was_refused_later_is_no_pass(tmp_path: Path) -> No
 
 
 def test_a_unit_that_ends_while_the_driver_looks_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker of another machine enters the last outcomes just before the driver counts that nothing is left to do."""
-    made, kept, count = planned(STREAMS, tmp_path), settings(tmp_path), Queue.counts
+    """A worker of another machine enters the last outcomes just before the driver asks and hears that nothing is left to do."""
+    made, kept, rest = planned(STREAMS, tmp_path), settings(tmp_path), Queue.rest
 
-    def worked_off(queue: Queue) -> Counts:
+    def worked_off(queue: Queue, most: int) -> Rest:
         while (leased := queue.lease("elsewhere", 60)) is not None:
             outcome = Outcome(met=[] if leased.place else [met(made, canary=True)])
             assert queue.complete(leased, stored(outcome, leased.key))
-        return count(queue)
+        return rest(queue, most)
 
-    monkeypatch.setattr(Queue, "counts", worked_off)
+    monkeypatch.setattr(Queue, "rest", worked_off)
     result = driven(made, kept._replace(workers=0), None)
     assert result.totals.undone == [] and result.progress.done == len(made.units) + 1  # the canary's finding was shrunk, too
 

@@ -18,7 +18,7 @@ from harness.fleet import worker as serving
 from harness.fleet.database import Database
 from harness.fleet.executors import Ended, Processes
 from harness.fleet.perform import perform
-from harness.fleet.queue import Counts, Queue
+from harness.fleet.queue import Queue, Rest
 from harness.fleet.unit import Outcome, Unit
 from harness.fleet.worker import EXIT_LOST, FindingsLost, Given, carry_out
 from harness.verdict.result import EXIT_FAIL, EXIT_USAGE
@@ -55,14 +55,14 @@ def test_a_database_that_goes_away_is_one_line(
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text(TINY.format(engine))
     monkeypatch.setattr(executors, "Processes", lambda: InTurn(remembered))
-    counts, left = Queue.counts, iter(range(LOOKS))
+    rest, left = Queue.rest, iter(range(LOOKS))
 
-    def looked(queue: Queue) -> Counts:
+    def looked(queue: Queue, most: int) -> Rest:
         if next(left, None) is None:
             change(Path("state.sqlite"))
-        return counts(queue)
+        return rest(queue, most)
 
-    monkeypatch.setattr(Queue, "counts", looked)
+    monkeypatch.setattr(Queue, "rest", looked)
     assert invoke(["campaign", "c.toml", "--workers", "1", "--database", "state.sqlite", "--traces", "traces"]) == code
     said = capsys.readouterr()
     told = [line for line in said.err.splitlines() if line.startswith("cachewitness: ")]

@@ -14,6 +14,7 @@ from harness._util.errors import UsageError
 from harness.fleet.database import Database, told
 from harness.fleet.queue import Queue
 from suites.support import postgresql
+from suites.support.campaigns import counted
 
 UNITS = [(f"key-{number}", f"unit {number}".encode()) for number in range(4)]
 ATTEMPTS = 3
@@ -68,7 +69,19 @@ def test_units_are_leased_in_their_order_and_each_once(database: str) -> None:
     leased = [queue.lease("a", 60) for _ in UNITS]
     assert [one and (one.place, one.spec) for one in leased] == [(n, spec) for n, (_, spec) in enumerate(UNITS)]
     assert queue.lease("b", 60) is None
-    assert queue.counts() == (0, 4, 0, 0)
+    assert counted(queue) == (0, 4, 0, 0)
+
+
+def test_what_is_to_be_done_is_told_apart_from_what_is_done(database: str) -> None:
+    """The first that wait, in order; those that are leased; and of some units those that are done, in whichever order."""
+    queue = queue_of(database)
+    queue.enrol("one", TRACES, [*UNITS, ("more", b""), ("most", b"")])
+    leased = [queue.lease("a", 60) for _ in UNITS]
+    for one in reversed(leased[1:]):
+        assert one is not None and queue.complete(one, b"done")
+    assert queue.rest(1) == ([4], {0}, set()) and queue.rest(5) == ([4, 5], {0}, set())
+    assert queue.done() == queue.done([3, 5, 2, 0, 1]) == [1, 2, 3]
+    assert queue.done([0, 3]) == [3] and queue.done([]) == []
 
 
 def test_an_outcome_is_counted_once_and_from_its_holder_alone(database: str) -> None:
@@ -118,7 +131,7 @@ def test_a_unit_is_given_up_after_its_attempts_and_gets_them_back(database: str)
     for _ in range(ATTEMPTS):
         assert queue.lease("a", 0) is not None
         time.sleep(0.01)
-    assert queue.lease("a", 0) is None and queue.counts() == (0, 0, 0, 1)
+    assert queue.lease("a", 0) is None and counted(queue) == (0, 0, 0, 1)
     queue.forgive()
     assert queue.lease("a", 0) is not None
 
@@ -130,7 +143,7 @@ def test_entering_again_changes_nothing(database: str) -> None:
     assert leased is not None and queue.complete(leased, b"done")
     places = entered(database).enrol("one", TRACES, [*UNITS, ("more", b"more")])
     assert places == {**{key: n for n, (key, _) in enumerate(UNITS)}, "more": 4}
-    assert queue.counts() == (4, 0, 1, 0) and queue.outcome(0) == b"done"
+    assert counted(queue) == (4, 0, 1, 0) and queue.outcome(0) == b"done"
 
 
 def test_what_came_to_nothing_is_done_again(database: str) -> None:
@@ -143,7 +156,7 @@ def test_what_came_to_nothing_is_done_again(database: str) -> None:
     other = queue_of(database, "other")
     other.enrol("other", TRACES, UNITS[:2])
     queue.forgive()
-    assert queue.counts() == other.counts() == (1, 0, 1, 0)
+    assert counted(queue) == counted(other) == (1, 0, 1, 0)
 
 
 def test_what_another_campaign_has_done_is_done(database: str) -> None:
@@ -154,11 +167,11 @@ def test_what_another_campaign_has_done_is_done(database: str) -> None:
         leased = first.lease("a", 60)
         assert leased is not None and first.complete(leased, b"outcome of " + leased.spec)
     second = entered(database, "second")
-    assert second.counts() == (2, 0, 2, 0)
+    assert counted(second) == (2, 0, 2, 0)
     assert [second.outcome(place) for place in range(2)] == [b"outcome of unit 0", b"outcome of unit 1"]
     third = queue_of(database, "third")
     third.enrol("third", "/another/store", UNITS)
-    assert third.counts() == (4, 0, 0, 0)  # its traces are elsewhere
+    assert counted(third) == (4, 0, 0, 0)  # its traces are elsewhere
     with pytest.raises(UsageError, match="it was begun with its traces in /another/store, not in /where"):
         third.enrol("third", TRACES, UNITS)
 
@@ -203,7 +216,7 @@ def test_a_connection_that_is_cut_is_made_again(shared: str) -> None:
     other._database.rows(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname IS NOT NULL"
     )
-    assert queue.renew(leased, 60) and queue.complete(leased, b"done") and queue.counts() == (3, 0, 1, 0)
+    assert queue.renew(leased, 60) and queue.complete(leased, b"done") and counted(queue) == (3, 0, 1, 0)
 
 
 def test_a_database_that_is_none_is_one_line(tmp_path: Path) -> None:
@@ -232,4 +245,4 @@ def test_a_canary_is_never_done_by_another_campaign(database: str) -> None:
         assert leased is not None and first.complete(leased, b"outcome")
     second = queue_of(database, "second")
     second.enrol("second", TRACES, UNITS[:2], own=[UNITS[0][0]])
-    assert second.counts() == (1, 0, 1, 0) and second.outcome(1) == b"outcome"
+    assert counted(second) == (1, 0, 1, 0) and second.outcome(1) == b"outcome"

@@ -144,6 +144,12 @@ def driven(made: Planned, kept: Settings, executor: Any, told: Callable[[Progres
     return Driver(made, kept, executor, told).run()
 
 
+def counted(queue: Queue) -> tuple[int, int, int, int]:
+    """Return how many units of a small campaign wait, are leased, are done and were given up."""
+    rest = queue.rest(1000)
+    return len(rest.waiting), len(rest.leased), len(queue.done()), len(rest.given_up)
+
+
 def came_to(result: Result) -> Any:
     """Return what a campaign came to, but for times: what must not depend on workers, deaths or interruptions."""
     totals = result.totals
