@@ -15,6 +15,7 @@ import msgspec
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
 from harness.cold.suite import SUITE as COLD_VS_CACHED
+from harness.engines.child.engine import begin_afresh
 from harness.engines.registry import EngineSpec
 from harness.fleet.findings import class_of, kinds_of, signature
 from harness.fleet.store import Store, digest_of
@@ -35,12 +36,13 @@ TRACES_KEPT = 3
 
 
 def perform(unit: Unit, store: Store) -> Outcome:
-    """Carry out a unit and return what came of it.
+    """Carry out a unit and return what came of it, which depends on no unit before: it begins with new processes of the engine.
 
     A finding whose trace the store does not take is told without it. Raises UsageError if the store does not have the trace
     that is to be shrunk, or does not take the minimal one or the canary's.
     """
     began = time.perf_counter()
+    begin_afresh()
     try:
         spec = unit.engine.spec()
         if isinstance(unit, Fuzzed):

@@ -2,6 +2,9 @@
 
 A trace that ends its engine's process costs a new process each time, and one on which the engine hangs costs a deadline. So the
 search is content with fewer of these than it tries candidates otherwise, and waits less for an answer while it looks.
+
+An engine's process serves one trace after another, so what is found may come of a trace before. A process that has served no
+other shows whether it does.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from typing import NamedTuple
 
 from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
-from harness.engines.child.engine import started
+from harness.engines.child.engine import begin_afresh, started
 from harness.engines.registry import EngineSpec
 from harness.trace.avoided import avoiding
 from harness.trace.format import Trace
@@ -19,6 +22,10 @@ from harness.trace.shrink import AGAIN, TRIES, shrink_and_tell
 
 PROCESSES = 40
 """So many processes are started for one search."""
+ALONE = (
+    "it does not fail in a process that has run no other trace, so the engine keeps something from one trace to the next; "
+    "nothing was left out"
+)
 
 Rerun = Callable[[Trace, EngineSpec], Finding | None]
 """Runs a trace on a fresh engine and returns the finding that is like the one looked for."""
@@ -57,6 +64,17 @@ def smallest(trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun, a
     small, why_long = shrink_and_tell(trace, fails, engine.kind.shrinking)
     if why_long and started() - begun >= PROCESSES:
         why_long = f"stopped after {PROCESSES} processes"
-    tries = TRIES if trace.header.height == "answers" else 1
-    again = next(filter(None, (rerun(small, engine) for _ in range(tries))), None)
-    return Smallest(small, again, why_long) if again else Smallest(trace, finding, AGAIN)
+    if again := _alone(small, engine, rerun):
+        return Smallest(small, again, why_long)
+    alone = small != trace and _alone(trace, engine, rerun)
+    others = engine.isolation is not None and not engine.kind.one_server
+    return Smallest(trace, finding, ALONE if others and not alone else AGAIN)
+
+
+def _alone(trace: Trace, engine: EngineSpec, rerun: Rerun) -> Finding | None:
+    """Run a trace in a process of the engine's that has served no other; in the harness's own process if it has none."""
+    for _ in range(TRIES if trace.header.height == "answers" else 1):
+        begin_afresh()
+        if found := rerun(trace, engine):
+            return found
+    return None

@@ -14,6 +14,7 @@ import ctypes, os, resource, signal, sys, time
 
 from harness.engines.kind import EngineKind
 from harness.engines.reference import open_engine
+from harness.engines.registry import parse
 from harness.engines.sample import engine as sample
 from harness.trace.format import Preempt
 
@@ -136,7 +137,15 @@ class Mortal:
         self.engine.close()
 
 
+OPENED = 0
+
+
 def open_mortal(header, options):
+    """Open the reference; with `how=leak` a faulty one for every third trace of the process."""
+    global OPENED
+    OPENED += 1
+    if options.get("how") == "leak":
+        return parse("reference" if OPENED % 3 else "reference:mutant=lookup-one-unit-short").open(header)
     if options.get("at") == "open":
         HOW[options["how"]]()
     return Mortal(open_engine(header, {}), options)

@@ -305,6 +305,11 @@ def ready(text: str, isolation: Isolation) -> Ready:
     return child.ready
 
 
+def begin_afresh() -> None:
+    """Have the next engine served by a process that has served no trace: end those that wait for one."""
+    _CHILDREN.end()
+
+
 def started() -> int:
     """Return how many processes were started for engines so far."""
     return _CHILDREN.started
