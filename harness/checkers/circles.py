@@ -64,8 +64,12 @@ class Circles:
         return event.runs[0].r, f"runs in step {event.step}, up to which it and the other requests computed {again}"
 
     def preempted(self, ledger: Ledger, event: Preempted) -> None:
-        """Begin anew where that was asked for, outside of a step; with its pages r loses what a step in flight computes."""
-        if event.step <= self._begun:
+        """Begin anew where that was asked for; with its pages r loses what a step in flight computes.
+
+        Who asked, the harness writes down of a live engine. In a history that says nothing of it a preemption outside of a step
+        counts as asked for.
+        """
+        if not event.by_engine and event.step <= self._begun:
             self.begin_anew()
         elif any(run.r == event.r for begun in ledger.open_steps.values() for run in begun.runs):
             self._vain.pop(event.r, None)

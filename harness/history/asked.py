@@ -26,7 +26,7 @@ from harness.history.events import (
 from harness.history.nonsense import Nonsense
 from harness.history.texts import Texts
 from harness.history.well_formed import WellFormedness
-from harness.trace.format import Abort, Extend, Finish, Op, Reset, Step, Submit, UpdateWeights, length_of
+from harness.trace.format import Abort, Extend, Finish, Op, Preempt, Reset, Step, Submit, UpdateWeights, length_of
 
 _ANSWERS = frozenset((Aborted, Accept, Extended, Finished, Hit, Preempted, ResetDone, StepBegin, Submitted, Version))
 """Events that answer what was asked."""
@@ -48,7 +48,7 @@ class Asked:
     def check(self, op: Op, events: list[Event]) -> None:
         """Raise Nonsense if events, which were followed already, do not answer the operation.
 
-        Ends that nobody asked for are marked as the engine's own.
+        Ends and preemptions that nobody asked for are marked as the engine's own.
         """
         said: dict[type, list[Any]] = {}
         for event in events:
@@ -84,6 +84,8 @@ class Asked:
             self._texts.extend(waiting.popleft(), event)
         for event in said.get(Aborted, ()):
             event.by_engine = event.r not in _let_go(op) and not self._outgrows(op)
+        for event in said.get(Preempted, ()):
+            event.by_engine = not _preempts(op, event.r)
         for event in said.get(Finished, ()):
             event.by_engine = event.r not in _let_go(op) and not self._as_long_as_it_may_be(event.r)
 
@@ -154,6 +156,13 @@ def _let_go(op: Op) -> list[str]:
     if isinstance(op, Step):
         return op.cancel
     return [op.r] if isinstance(op, Finish | Abort) else []
+
+
+def _preempts(op: Op, r: str) -> bool:
+    """Whether an operation asks for a request to lose its pages."""
+    if isinstance(op, Step):
+        return r in op.withdraw
+    return op.r == r if isinstance(op, Preempt) else isinstance(op, Reset | UpdateWeights)
 
 
 def check_submit(op: Submit, submits: list[Submitted]) -> None:

@@ -522,9 +522,10 @@ class Extended(_Event, tag="extend", gc=False):
 
 
 class Preempted(_Event, tag="preempt", gc=False):
-    """r lost its pages and starts again."""
+    """r lost its pages and starts again; `by_engine`: nobody asked for it, nor for a reset, new weights or a withdrawal."""
 
     r: str
+    by_engine: bool = False
 
 
 class Aborted(_Event, tag="abort", gc=False):

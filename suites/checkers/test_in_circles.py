@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from harness.engines import registry
 from harness.engines.fault_tools import adapter, wrap
-from harness.run.execute import drive
+from harness.history.events import Event, Preempted
+from harness.run.execute import check, drive
 from harness.trace import layouts
 from harness.trace.configurations import Configuration
+from harness.trace.format import Op, Preempt, Step
+from harness.trace.generate import random_trace
 from harness.trace.scenarios import SCENARIOS
 
 
@@ -38,13 +42,47 @@ def resumed_prompts_begin_again(engine: Any) -> None:
     wrap(scheduler, "_schedule_running", schedule_running)
 
 
+class NumberedBefore:
+    """An engine that gives its preemptions the number of the step before, as if they had been asked for between steps."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine, self.describe, self.close = engine, engine.describe, engine.close
+
+    def apply(self, op: Op) -> list[Event]:
+        events: list[Event] = self._engine.apply(op)
+        for event in events:
+            if isinstance(event, Preempted) and isinstance(op, Step):
+                event.step -= 1
+        return events
+
+
+@pytest.mark.parametrize("engine_of", [lambda engine: engine, NumberedBefore], ids=["this step", "the step before"])
 @pytest.mark.parametrize("faulty", [False, True])
-def test_a_resumed_request_that_generates_nothing_is_stuck(faulty: bool) -> None:
+def test_a_resumed_request_that_generates_nothing_is_stuck(faulty: bool, engine_of: Callable[[Any], Any]) -> None:
+    """Whichever number of a step its engine gives its preemptions: the harness knows which of them it asked for."""
     shape = Configuration(layouts.load("full-mamba"), {"retention_interval": None}).shape("scheduler")
     trace = next(scenario for scenario in SCENARIOS if scenario.name == "preempt-and-resume").trace(shape)
     engine: Any = registry.kinds()["reference"].open(trace.header, {})
     if faulty:
         resumed_prompts_begin_again(engine)
-    found = [finding.sentence for finding in drive(trace, engine).findings]
+    result = drive(trace, engine_of(engine))
+    found = [finding.sentence for finding in result.findings]
     assert len(found) == faulty
     assert all("computed its last token in 5 steps" in sentence for sentence in found)
+    assert [finding.sentence for finding in check(result.history).findings] == found
+    told = [
+        (event.by_engine, isinstance(trace.ops[op], Preempt))
+        for event, op in zip(result.history.events, result.history.op_of, strict=True)
+        if isinstance(event, Preempted)
+    ]
+    assert (False, True) in told and ((True, False) in told) == faulty and all(own != asked for own, asked in told)
+
+
+@pytest.mark.parametrize("layout", ["full", "full-mamba"])
+def test_a_scheduler_that_preempts_and_gets_further_is_not(layout: str) -> None:
+    """Many times, for want of room, with the number of the step before: everybody gets further in between."""
+    shape = Configuration(layouts.load(layout)).shape("scheduler")
+    trace = random_trace(shape, 5, withdraw=False)
+    result = drive(trace, NumberedBefore(registry.kinds()["reference"].open(trace.header, {})))
+    assert result.findings == check(result.history).findings == []
+    assert sum(isinstance(event, Preempted) and event.by_engine for event in result.history.events) > 10
