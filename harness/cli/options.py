@@ -92,9 +92,10 @@ def jobs_option(command: Callable[..., int]) -> Callable[..., int]:
         "--jobs",
         type=click.IntRange(min=1),
         default=None,
-        help="How many traces to run at a time, each in a process of its own; the outcome is the same. Left out: one for each "
-        "core on Linux, at most 4 for an installed engine and 2 for one that only answers; 1 for one that computes, is not "
-        "this package's, or whose answers may depend on what it computes beside them; elsewhere always 1.",
+        help="How many traces to run at a time, each in a process of its own; the outcome is the same, unless the engine "
+        "keeps something from one trace to the next. Left out: one for each core on Linux, at most 4 for an installed engine "
+        "and 2 for one that only answers; 1 for one that computes, is not this package's, or whose answers may depend on "
+        "what it computes beside them; elsewhere always 1.",
     )(command)
 
 

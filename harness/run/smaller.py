@@ -23,8 +23,8 @@ from harness.trace.shrink import AGAIN, TRIES, shrink_and_tell
 PROCESSES = 40
 """So many processes are started for one search."""
 ALONE = (
-    "it does not fail in a process that has run no other trace, so the engine keeps something from one trace to the next; "
-    "nothing was left out"
+    "it does not fail in a process that has run no other trace: the engine keeps something from one trace to the next, or does "
+    "not do the same each time; nothing was left out"
 )
 
 Rerun = Callable[[Trace, EngineSpec], Finding | None]
