@@ -33,7 +33,10 @@ FINDINGS = {
     "preempted": "answer-differs",
     "more-than-the-pool-holds": "died",
     "cancelled-inside-a-block": "answer-differs",
+    "written-over": "answer-differs",
 }
+RACE, TRIES = "in-the-same-step", 8
+"""What differs from run to run: a state is read while it is written."""
 OF_ATTENTION_TOO = ("two-behind-one-tail", "cancelled-inside-a-block")
 installed = pytest.mark.skipif(
     find_spec("openvino_genai") is None or not os.environ.get(MODELS),
@@ -68,6 +71,17 @@ def test_attention_alone_has_two_of_them(name: str) -> None:
 
 
 @installed
+def test_a_state_that_is_read_while_it_is_written_is_found_in_some_run_and_only_with_the_cache() -> None:
+    """Attention alone is right, and so is the same trace where steps end as blocks do."""
+    trace = stored(RACE)
+    found = (finding.anomaly for _ in range(TRIES) for finding in runs(trace, engine("model=qwen3-next")).findings)
+    assert next(found, "") == "answer-differs"
+    aligned = Trace(msgspec.structs.replace(trace.header, options={"chunk": 7 * KV_BLOCK}), trace.ops)
+    for other, options in ((aligned, "model=qwen3-next"), (trace, "model=llama"), (trace, "caching=off")):
+        assert runs(other, engine(options)).findings == []
+
+
+@installed
 @pytest.mark.parametrize("story", ["conversations", "siblings"])
 @pytest.mark.parametrize("configuration", further(), ids=lambda configuration: configuration.name)
 def test_further_settings_restore_and_answer_right(configuration: Configuration, story: str) -> None:
@@ -97,7 +111,7 @@ def test_what_it_restores_is_told_exactly() -> None:
     assert (cached.findings, cold.activity.hits) == ([], 0) and cached.activity.hits >= 6
 
 
-@pytest.mark.parametrize("name", FINDINGS)
+@pytest.mark.parametrize("name", [*FINDINGS, RACE])
 def test_findings_are_stored_as_traces_of_a_layout_that_the_engine_takes(name: str) -> None:
     """They can be replayed by name."""
     assert multiplier_of(stored(name).header.layout) in (1, 2, 4)
