@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from harness.cli.options import Isolate
     from harness.engines.registry import EngineSpec
+    from harness.history.events import Header
     from harness.trace.format import Trace
     from harness.verdict.result import Result
 
@@ -94,11 +95,13 @@ def replay(
         raise UsageError(
             "--cold: " + ("leave out --differential" if differential else f"engine {spec.kind.name} computes no tensors")
         )
-    if missing := _missing(spec, asked, file):
+    header = _described(spec, asked, file)
+    if missing := _missing(spec, asked, header):
         click.echo(one_line(f"cachewitness: {file}: not run: {missing}"), err=True)
         if as_json:
             _print(_Told(spec, asked, file), not_run=missing, exit_code=verdict.EXIT_NOTHING_CHECKED)
         return verdict.EXIT_NOTHING_CHECKED
+    asked = _within(spec, asked, header, file)
     ready(folder, *([] if str(file) == STANDARD_INPUT else [file]))
     run, started = _runner(spec, differential=differential, cold=cold), perf_counter()
     result, bad = attempt(lambda: run(asked))
@@ -222,8 +225,8 @@ def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> 
             raise UsageError(f"--differential: {why}")
 
 
-def _missing(spec: EngineSpec, asked: Trace, file: Path) -> str:
-    """Return why the engine cannot do what the trace needs; empty if it can.
+def _described(spec: EngineSpec, asked: Trace, file: Path) -> Header:
+    """Return what the engine says of itself for a trace.
 
     Raises UsageError, naming the file unless an option of the command is at fault, for a configuration that the engine refuses.
     """
@@ -237,10 +240,29 @@ def _missing(spec: EngineSpec, asked: Trace, file: Path) -> str:
             engine.close()
     except UsageError as error:
         raise UsageError(f"{error}" if str(error).startswith("--") else f"{file}:1: {error}") from None
+    return header
+
+
+def _missing(spec: EngineSpec, asked: Trace, header: Header) -> str:
+    """Return why the engine cannot do what the trace needs; empty if it can."""
     for need in asked.header.needs:
         if need not in header.capabilities:
             return header.not_applicable.get(need, f"engine {spec.kind.name} cannot {need}")
     return ""
+
+
+def _within(spec: EngineSpec, asked: Trace, header: Header, file: Path) -> Trace:
+    """Return the trace; one at answers height without what the engine does not declare, as `run` has it, and that is told.
+
+    Elsewhere a checker does not apply without it. An engine that was never told of salts would restore what it may not.
+    """
+    from harness.trace.capabilities import lacking, within
+
+    missing = lacking(asked, header.capabilities) if header.height == "answers" else []
+    for need in missing:
+        why = header.not_applicable.get(need, f"engine {spec.kind.name} does not declare it")
+        click.echo(one_line(f"cachewitness: {file}: left out: {need}: {why}"), err=True)
+    return within(asked, header.capabilities) if missing else asked
 
 
 def _runner(spec: EngineSpec, *, differential: bool, cold: bool) -> Callable[[Trace], Result]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from harness.cli import invoke
+from harness.engines.answering import declared
 from harness.engines.registry import parse
 from harness.engines.sample import engine as sample
 from harness.engines.sample.server import Server
@@ -111,3 +112,17 @@ def test_a_smaller_trace_that_shows_no_contradiction_does_not_replace_the_whole_
     monkeypatch.setattr("harness.trace.shrink.shrink", lambda asked, fails: asked.with_ops(asked.ops[:2]))
     assert invoke(["replay", str(trace), "--engine", EARLY, "--shrink"]) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]
+
+
+def test_an_engine_without_salts_is_not_accused_of_keeping_them_apart_badly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stored trace of tenants, replayed: as in `run` the salts are left out of it, and that is told."""
+    engine = "sample:mutant=name-without-salt"
+    assert run(engine, "tenants") == 1
+    assert replayed(engine, "tenants", tmp_path) == (1, 1)
+    monkeypatch.setattr(sample, "declared", lambda *given, salt: declared(*given))
+    assert run(engine, "tenants") == 0
+    capsys.readouterr()
+    assert replayed(engine, "tenants", tmp_path) == (0, 0)
+    assert "left out: salt: engine sample does not declare it" in capsys.readouterr().err
