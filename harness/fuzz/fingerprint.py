@@ -254,9 +254,12 @@ class _View:
     def _again(self, circles: Circles) -> Any:
         """Return what was computed again since somebody got further than ever before, and how far that was.
 
-        How far a request came says nothing where no less of it is computed now: whatever it runs next gets further.
+        How far a request came says nothing where no less of it is computed now: whatever it runs next gets further. At manager
+        height it is left out: the trace says who runs and who loses its pages, so the engine takes nobody round in circles.
         """
         requests = self._ledger.requests
+        if self._ledger.header.height == "manager":
+            return ()
         furthest = sorted((r, at) for r, at in circles._furthest.items() if at > requests[r].computed)
         return circles._again, furthest, sorted(circles._vain.items())
 

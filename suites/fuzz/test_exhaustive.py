@@ -177,8 +177,8 @@ def test_what_lies_without_a_key_is_part_of_a_state() -> None:
 
 def test_how_often_a_request_ran_in_vain_is_part_of_a_state() -> None:
     """Else a search would leave a request that runs for ever where it comes by for the second time."""
-    scope = Scope(CONFIGURATIONS[0], "manager", SMALL)
-    position = reached(parse("reference"), scope, (Submit("r1", "A:3"), Step(run=[("r1", 2)])))
+    scope = Scope(CONFIGURATIONS[0], "scheduler", SMALL)
+    position = reached(parse("reference"), scope, (Submit("r1", "A:3"), Step(run=[], budget=2)))
     before = position.fingerprint()
     (progress,) = (checker for checker in position._judged.checkers if isinstance(checker, Progress))
     circles = progress._circles
