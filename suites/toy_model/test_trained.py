@@ -18,12 +18,11 @@ from harness.engines.toy.train.recipes import RECIPES, as_data
 from reference_impl.toy_model import checkpoint, export
 from reference_impl.toy_model.paged import Chunk, step
 from reference_impl.toy_model.tokenizer import Tokenizer
-from suites.support.sampled import ALL
 
 pytestmark = pytest.mark.toy
 FOLDERS = {name: fixtures() / "checkpoints" / name for name in RECIPES}
-EVERY = 5 if ALL else 10
-"""One problem in so many is answered here: five of each tenant, or ten."""
+EVERY = 5
+"""One problem in so many is answered here: ten of each tenant."""
 
 
 def asked() -> list[Item]:
