@@ -38,9 +38,7 @@ stage imports python ci/lint_imports.py
 stage dead-code python -m vulture
 stage spelling python -m codespell_lib
 stage changelog changelog
-# Some tests wait for a process that hangs on purpose: three of them for two cores leave no core idle.
-workers=$(python -c 'import os; print((3 * (os.cpu_count() or 1) + 1) // 2)')
-stage tests python -m pytest --numprocesses="$workers" --dist=worksteal
+stage tests python -m pytest --numprocesses=auto --dist=worksteal
 
 cat <<'END'
 
