@@ -27,7 +27,7 @@ CRASHES = ".cachewitness/crashes"
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 """What a write answers when the disk is full, read-only or broken."""
 _NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES)
-"""What is answered for the name of a file that cannot be one, or that this user may not look for."""
+"""What the system answers where the name of a file is not valid, or may not be looked up by this user."""
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 

@@ -255,7 +255,7 @@ class _View:
         """Return what was computed again since somebody got further than ever before, and how far that was.
 
         How far a request came says nothing where no less of it is computed now: whatever it runs next gets further. At manager
-        height it is left out: the trace says who runs and who loses its pages, so the engine takes nobody round in circles.
+        height it is left out: there the trace says who runs and who is preempted, so no scheduler can preempt for ever.
         """
         requests = self._ledger.requests
         if self._ledger.header.height == "manager":

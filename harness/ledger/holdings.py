@@ -80,11 +80,11 @@ class Holdings:
         record.released = self.operation
         if record.keys:
             self.idle[pool][page] = record
-        else:
+        if all(key.state == "reset" for key in record.keys):
             self._leave(pool, page, record)
 
     def _leave(self, pool: int, page: int, record: PageRecord) -> None:
-        """Poison a page that nobody holds and no key names, now or when the steps have ended that copy from it."""
+        """Poison a page that nobody holds and no living key names, now or when the steps have ended that copy from it."""
         if (step := self._copied_from.get((pool, page))) is not None:
             self.left.add((step, pool, page))
         elif self._fenced:
@@ -111,7 +111,7 @@ class Holdings:
             record.poison()
 
     def reset(self, pools: Iterable[int]) -> None:
-        """Poison what keys alone kept: a reset has ended them, so that nobody may have it again under another key."""
+        """Poison the pages that only a key kept: the reset has ended it, and a key published later does not bring them back."""
         for pool in pools:
             for page, record in self.idle[pool].items():
                 self._leave(pool, page, record)

@@ -373,5 +373,6 @@ def test_what_a_reset_ended_is_not_hit_under_another_key() -> None:
     anew = "submit r2 a:5\nhit r2 0\ntake r2 | 1 3\npublish 0/1 r2:4\nstep 2: r2 0..5 | 1 3\n"
     assert _found(computed + hit) == []
     assert _found(computed + "reset ok\n" + hit)[0] == "stale-hit"
+    assert _found(computed.replace("drop r1\n", "reset ok\ndrop r1\n") + hit)[0] == "stale-hit"  # held a little longer
     assert _found(computed + "reset failed\n" + hit) == ["refused-reset"]
     assert _found(computed + "reset ok\n" + anew) == []
