@@ -60,7 +60,7 @@ INTERVALS: Mapping[str, tuple[str, list[tuple[int | None, int | None]]]] = {
 
 def configurations(policy: str, height: Height, first: int = 0) -> list[Configuration]:
     """Return some configurations of a policy, other ones for each relation."""
-    return sampled([one for one in policies.get(policy).configurations() if one.runs_at(height)], 5, first)
+    return sampled([one for one in policies.get(policy).configurations() if one.runs_at(height)], 8, first)
 
 
 def traces(policy: str, height: Height, first: int = 0) -> Iterator[tuple[Configuration, Shape, Trace]]:
@@ -296,7 +296,7 @@ for policy in policies.names():
 
 def test_histories_do_not_depend_on_how_python_hashes_texts() -> None:
     """Two processes with other seeds of `hash` say the same of configurations of every policy."""
-    every = fewer(1, 3)
+    every = fewer(1, 6)
     said = [
         subprocess.run(
             [sys.executable, "-c", _DIGEST, str(every)],
@@ -369,7 +369,7 @@ def test_a_run_with_findings_is_not_compared() -> None:
         run(faulty.open, trace)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(fewer(6, 2)))
 def test_the_order_of_the_free_queue_decides_victims_alone(seed: int) -> None:
     """While pages are left that were never used, neither order comes to what is cached: they hit the same.
 

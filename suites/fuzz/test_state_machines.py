@@ -28,11 +28,11 @@ from harness.run.execute import drive
 from harness.run.store import DEFAULT_FOLDER
 from harness.trace.format import Op, Step, TraceHeader, UpdateWeights, load
 from harness.verdict.result import EXIT_FAIL
-from suites.support.sampled import fewer
+from suites.support.sampled import fewer, sampled
 
 ENGINE = parse(os.environ.get("CACHEWITNESS_ENGINE", "reference"))
 EXAMPLES = int(os.environ.get("CACHEWITNESS_EXAMPLES", "0"))
-FEW = fewer(30, 12)
+FEW = fewer(30, 8)
 MANY = settings(SETTINGS, max_examples=EXAMPLES or FEW, derandomize=not EXAMPLES)
 ENOUGH_TO_FIND = settings(SETTINGS, max_examples=400, derandomize=True)
 MACHINES = {"manager": manager_machine, "scheduler": scheduler_machine}
@@ -98,7 +98,7 @@ def test_nothing_contradicts_in_any_order_of_operations(policy: str, height: str
     assert machine.happened.lookups > 0 and machine.happened.hits > 0
 
 
-@pytest.mark.parametrize(("policy", "height"), REFERENCES)
+@pytest.mark.parametrize(("policy", "height"), sampled(REFERENCES, 3))
 def test_every_machine_finds_an_engine_that_keeps_what_old_weights_computed(policy: str, height: str, tmp_path: Path) -> None:
     """What it found is small, and its trace alone fails again as it did; without the fault the trace is clean."""
     faulty = with_old_weights()

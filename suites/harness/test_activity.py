@@ -87,7 +87,7 @@ def test_tokens_count_that_some_group_has_from_another_tier(
 
 def run(options: dict[str, object], layout: str = "full") -> Activity:
     total = Activity()
-    for seed in range(6):
+    for seed in range(3):
         trace = random_trace(Configuration(layouts.load(layout), options).shape("scheduler"), seed, withdraw=False)
         total.add(drive(trace, parse("reference").open(trace.header)).activity)
     return total

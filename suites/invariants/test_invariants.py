@@ -32,7 +32,7 @@ def run(configurations: list[Configuration], *names: str) -> Report:
     return Runner(parse(ENGINE), configurations).run([suite for suite in SUITES if suite.name in names])
 
 
-@pytest.mark.parametrize("configuration", sampled(default_configurations(), 5, 1), ids=lambda configuration: configuration.name)
+@pytest.mark.parametrize("configuration", sampled(default_configurations(), 8, 1), ids=lambda configuration: configuration.name)
 def test_every_rule_holds_on_the_configuration(configuration: Configuration) -> None:
     report = run([configuration], "invariants", "random")
     assert [failure.finding.sentence for suite in report.suites for failure in suite.failures] == []
@@ -41,7 +41,7 @@ def test_every_rule_holds_on_the_configuration(configuration: Configuration) -> 
 
 def test_a_run_over_several_configurations_is_not_vacuous() -> None:
     """The three named invariants each had opportunities; states were restored, pages evicted, requests preempted."""
-    report = run(default_configurations()[::4], "invariants")
+    report = run(sampled(default_configurations(), 8), "invariants")
     assert report.exit_code == EXIT_PASS and report.vacuous == []
     opportunities = {tally.checker: tally.opportunities for tally in report.tallies()}
     assert all(opportunities[name] > 0 for name in NAMED)
@@ -65,7 +65,7 @@ def test_every_rule_holds_under_the_engine_s_own_scheduler(suite: str) -> None:
     kind = parse(ENGINE).kind
     assert "scheduler" in kind.heights or kind.name != "reference"
     if "scheduler" in kind.heights:
-        report = run(sampled(default_configurations(), 11, 1), suite)
+        report = run(sampled(default_configurations(), 22, 1), suite)
         assert [failure.finding.sentence for entry in report.suites for failure in entry.failures] == []
         assert report.suites[0].activity.preemptions > 0
 
