@@ -123,10 +123,15 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_fork(tmp_path_factory.mktemp("gate") / "broken fork", EARLY)
 
 
+SUMMARY = "step summary"
+
+
 @pytest.fixture(scope="module")
 def red(broken: Path) -> Gated:
-    """Return what the gate said to the broken fork."""
-    return gate(broken, "fork", *SHORT)
+    """Return what the gate said to the broken fork, on GitHub, whose summary of the step has a line already."""
+    summary = broken / SUMMARY
+    summary.write_text("before\n")
+    return gate(broken, "fork", *SHORT, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
 
 
 def test_a_fork_without_a_fault_is_green(clean: Path) -> None:
@@ -190,7 +195,7 @@ def test_listed_failures_are_expected_and_one_that_is_not_listed_is_not(red: Gat
     assert "expected failures:" in listed.out
     shorter = tmp_path / "a shorter list"
     shorter.write_text("".join(lines[1:]))
-    assert gate(folder, "fork", *SHORT, CACHEWITNESS_EXPECTED=str(shorter)).code == 1
+    assert gate(folder, "fork", *SHORT, "--fail-fast", CACHEWITNESS_EXPECTED=str(shorter)).code == 1
 
 
 def test_unexpected_passes_are_shown(red: Gated, clean: Path, tmp_path: Path) -> None:
@@ -225,19 +230,14 @@ def test_artefacts_of_an_earlier_run_are_gone(red: Gated, tmp_path: Path) -> Non
     assert (kept / "notes.txt").exists()
 
 
-def test_on_github_failures_are_annotated_and_summed_up(broken: Path, tmp_path: Path) -> None:
+def test_on_github_failures_are_annotated_and_summed_up(red: Gated) -> None:
     """The summary is appended to what is there, without the workflow commands; those are in the log."""
-    summary, kept = tmp_path / "step summary", tmp_path / "kept"
-    summary.write_text("before\n")
-    more = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary), "CACHEWITNESS_ARTEFACTS": str(kept)}
-    done = gate(broken, "fork", *SHORT, **more)
-    assert done.code == 1
-    assert "::error title=premature-release in invariants" in done.out
-    text = summary.read_text()
+    assert "::error title=premature-release in invariants" in red.out
+    text = (red.folder / SUMMARY).read_text()
     assert text.startswith("before\n### cachewitness: FAIL (exit code 1)\n")
     assert "found by window-liveness" in text
     assert "::error" not in text
-    assert text.endswith((kept / "summary.md").read_text())
+    assert text.endswith((red.artefacts / "summary.md").read_text())
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,8 @@ def test_the_guide_and_the_examples_are_in_step(tmp_path: Path) -> None:
 def test_what_is_skipped_is_listed(tmp_path: Path) -> None:
     """A test run that leaves the real vLLM out ends with a list that says so and why."""
     command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={tmp_path}", __file__, "-k", "fork_of_vllm"]
-    done = subprocess.run(command, cwd=ROOT, env=surroundings(ROOT), capture_output=True, text=True, timeout=60)
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=surroundings(ROOT, **alone), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     listed = done.stdout.partition(" not run ")[2]
     assert re.search(r"test_a_fork_of_vllm_is_green\S*: CACHEWITNESS_VLLM_SOURCE does not name", listed)
