@@ -28,6 +28,9 @@ LONG = {
     "walkthroughs.md-LMCache-plain": of_all("test_lmcache_engine.py and test_plan_lmcache.py ask the same"),
     "walkthroughs.md-OpenVINO GenAI-toy": of_all("test_openvino_genai_run.py runs its scenarios", toy=True),
     "walkthroughs.md-LMCache-score": of_all("suites/score/test_policies.py and test_serve.py ask the same", toy=True),
+    "tutorial-scores.md-From a damaged cache to a mended one-score": of_all(
+        "suites/score/test_mutants.py scores faults", toy=True
+    ),
     "tutorial-scores.md-Your server, by its URL-score": of_all("suites/score/test_serve.py scores a server", toy=True),
 }
 """The sessions that take longest, and what tests the same where some are taken of many."""

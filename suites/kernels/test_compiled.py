@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 KERNELS = REPOSITORY / "reference_impl/toy_model/triton_kernels"
 
 
-@pytest.mark.parametrize("dtype", chosen(["float32", "bfloat16", "float64"], "bfloat16", "float64"))
+@pytest.mark.parametrize("dtype", chosen(["float32", "bfloat16", "float64"], "bfloat16"))
 def test_every_kernel_compiles_for_compute_capability_9(dtype: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-m", "suites.support.compile_kernels", dtype, "90"]

@@ -74,7 +74,7 @@ def test_fault_fails_the_gate(fault: str, arm: str, capsys: pytest.CaptureFixtur
 
 def test_a_tier_that_gives_nothing_is_nothing_checked(capsys: pytest.CaptureFixture[str]) -> None:
     """Every answer of `load-forgotten` is wrong, but what was to be compared did not happen: exit code 5, not a failure."""
-    code, whole, _ = score(capsys, "toy:mutant=load-forgotten", "tier", 16)
+    code, whole, _ = score(capsys, "toy:mutant=load-forgotten", "tier", fewer(16, 8))
     assert code == 5 and whole["judged"][0]["reasons"] == ["the second tier gave 0.0% of the prompts, less than 50%"]
 
 

@@ -19,6 +19,7 @@ from harness.score.arm_run import ArmRun, Questions, run_arm
 from harness.score.gate import Rules
 from harness.score.run import Outcome, Runner
 from harness.score.side_by_side import WORTH, jobs_for, side_by_side
+from suites.support.sampled import of_all
 from suites.support.stub_backend import Silent, Stub, opener
 
 ARMS = arms.named("off,off-again,hit")
@@ -90,6 +91,7 @@ def test_an_engine_that_ends_its_process_did_not_answer(tmp_path: Path) -> None:
         _run(asked(tmp_path / "run", ending), 2)
 
 
+@of_all("the outcome of two processes is looked at above", toy=True)
 def test_arms_run_at_once(tmp_path: Path) -> None:
     """Also before anybody waits for them."""
     with side_by_side(ARMS, asked(tmp_path / "run", sound), 2) as runs:
