@@ -32,7 +32,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def pytest_on(project: Path, *arguments: str, body: str, every_plugin: bool = False) -> tuple[int, str]:
     """Write a test module, run pytest on it in a process of its own, and return its exit code and what it printed.
 
-    Without `every_plugin` only the plugin of this package is loaded: what else is installed takes longer to load than most tests.
+    Without `every_plugin` only the plugin of this package is loaded, since loading all takes longer than most tests.
     """
     (project / "test_it.py").write_text(f"import cachewitness\n\n\n{body}")
     alone = [] if every_plugin else ["-p", "harness.api.plugin"]
