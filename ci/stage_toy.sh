@@ -2,7 +2,8 @@
 # The tests that need torch, transformers or lm-eval: the toy model's tensors, its kernels in Triton's interpreter, cold against
 # cached, scores. Makes a virtual environment of its own with the extras `toy`, `triton` and `score` at the pinned versions (2.5 GB
 # with a CPU build of torch).
-# Arguments go to pytest; `--prepare` alone makes the environment and runs nothing. Exits with pytest's status.
+# Arguments go to pytest; `--prepare` alone makes the environment and runs nothing; `--short` first leaves out the files of scores
+# that take longest, and says at the end which. Exits with pytest's status.
 #
 #   CACHEWITNESS_TOY_VENV     where the environment is kept between runs; a temporary folder if unset
 #   CACHEWITNESS_TESTS        `all` for all configurations and faults, of which tests take some otherwise
@@ -32,14 +33,26 @@ fi
 
 [[ ${1-} = --prepare ]] && exit 0
 
+elsewhere="plain or cpp" # consoles that need no extra, or a compiler, ran in ci/check.sh
+long=() left_out=()
+if [[ ${1-} = --short ]]; then
+    shift
+    elsewhere+=" or score"
+    for file in damage needs policies serve server server_failures side_by_side; do
+        long+=("suites/score/test_$file.py") left_out+=("--ignore=suites/score/test_$file.py")
+    done
+fi
+
 # Threads that wait for one another on a busy core are slower than one thread.
 export OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 OMP_WAIT_POLICY=PASSIVE
 export TRITON_INTERPRET=1 # kernels run on the CPU
 status=0
 PYTHONPATH="$venv/fla" "$venv/bin/python" -m pytest -q -o cache_dir="$work/pytest" suites/kernels/test_recurrences.py \
     -k flash_linear_attention || status=$?
-# Consoles that need no extra, or a compiler, ran in ci/check.sh.
 "$venv/bin/python" -m pytest --numprocesses=auto --dist=worksteal -o cache_dir="$work/pytest" \
     suites/toy_model suites/toy suites/kernels suites/cold_vs_cached suites/score suites/docs/test_consoles.py \
-    -k "not (shows_what_is_printed and (plain or cpp))" "$@" || status=$?
+    -k "not (shows_what_is_printed and ($elsewhere))" "${left_out[@]}" "$@" || status=$?
+if ((${#long[@]})); then
+    printf '\n== not run here: %s, and the consoles of the documentation that score; ci/stage_toy.sh runs them\n' "${long[*]}"
+fi
 exit "$status"

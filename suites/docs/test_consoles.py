@@ -25,6 +25,8 @@ LONG = {
     "your-engine.md-A working engine, a fault, and what it looks like-plain": of_all("test_cli_new.py makes one too"),
     "tutorial-cpp.md-From a wrong driver to a right one-cpp": of_all("test_driver_cpp.py runs the same driver"),
     "walkthroughs.md-OpenVINO GenAI-plain": of_all("test_openvino_genai_run.py runs its scenarios"),
+    "walkthroughs.md-TensorRT-Edge-LLM-plain": of_all("test_tensorrt_edge_engine.py runs its scenarios"),
+    "walkthroughs.md-Furiosa-LLM-plain": of_all("test_furiosa_engine.py runs its scenarios"),
     "walkthroughs.md-LMCache-plain": of_all("test_lmcache_engine.py and test_plan_lmcache.py ask the same"),
     "walkthroughs.md-OpenVINO GenAI-toy": of_all("test_openvino_genai_run.py runs its scenarios", toy=True),
     "walkthroughs.md-LMCache-score": of_all("suites/score/test_policies.py and test_serve.py ask the same", toy=True),

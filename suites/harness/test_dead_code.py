@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from suites.support.sampled import of_all
+
 vulture: Any = pytest.importorskip("vulture", reason="vulture is missing: pip install -e '.[dev]'")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,6 +18,7 @@ TEXT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 TOLD = tomllib.loads(TEXT)["tool"]["vulture"]
 
 
+@of_all("vulture itself runs in ci/check.sh, with the list")
 def test_every_name_that_is_passed_over_is_still_unused() -> None:
     """A name that is gone, or is used by now, leaves the list."""
     found = vulture.Vulture(ignore_decorators=TOLD["ignore_decorators"])

@@ -12,8 +12,10 @@ from benchmarks.conversations import Served, Turn
 from benchmarks.hit_rates import LARGE, SHOWN, SMALL, SPARSE, Arm
 from benchmarks.hit_rates_page import FALL, PARITY, Pool, rates, row
 from harness._util.data import fixtures
+from suites.support.sampled import of_all
 
 PAGE = fixtures().parent / "docs" / "hit-rates.md"
+measured = of_all("the page has these runs")
 HALF = hit_rates.TALK.turns // 2
 
 
@@ -23,6 +25,7 @@ def shown() -> dict[Arm, Served]:
     return {arm: arm.serve(SHOWN) for arm in (SMALL, LARGE, SPARSE)}
 
 
+@measured
 def test_dense_at_small_blocks_falls_late(shown: dict[Arm, Served]) -> None:
     """In the first half of the turns level with large blocks, in the last turn far behind; attention was evicted by then."""
     small, large = rates(shown[SMALL]), rates(shown[LARGE])
@@ -31,6 +34,7 @@ def test_dense_at_small_blocks_falls_late(shown: dict[Arm, Served]) -> None:
     assert sum(turn.evicted_attention for turn in shown[SMALL].turns[:-1]) > 0
 
 
+@measured
 def test_an_interval_recovers_it_to_parity_with_large_blocks(shown: dict[Arm, Served]) -> None:
     """In every turn of the second half, and without a finding."""
     for one, other in zip(rates(shown[SPARSE])[HALF:], rates(shown[LARGE])[HALF:], strict=True):
@@ -39,11 +43,13 @@ def test_an_interval_recovers_it_to_parity_with_large_blocks(shown: dict[Arm, Se
     assert not any(served.findings for served in shown.values())
 
 
+@measured
 def test_large_blocks_are_unaffected(shown: dict[Arm, Served]) -> None:
     """Dense, they hit in this pool what they hit in one that is never full."""
     assert rates(shown[LARGE]) == rates(LARGE.serve(hit_rates.POOLS[-1]))
 
 
+@measured
 def test_the_page_shows_these_runs(shown: dict[Arm, Served]) -> None:
     """If not: `python -m benchmarks.hit_rates --write docs/hit-rates.md`."""
     text = PAGE.read_text(encoding="utf-8")

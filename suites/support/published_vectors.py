@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.vectors import store
@@ -25,3 +26,31 @@ def vectors(policy: str, kind: str, result: str = "") -> list[Any]:
 def ids(vector: Any) -> str:
     """Return the name of a vector for a test's id."""
     return str(vector.id)
+
+
+Holds = Callable[[Any], None]
+
+
+def for_every(vectors: Sequence[Any], name: Callable[[Any], str] = ids) -> Callable[[Holds], Callable[[], None]]:
+    """Make one test of what is to hold of each vector: there are so many that a test for each would take longer than all.
+
+    The test names all for which it does not hold, and says what is wrong with each. Raises ValueError if there is none.
+    """
+    if not vectors:
+        raise ValueError("there is no vector to judge")
+
+    def made(holds: Holds) -> Callable[[], None]:
+        def test() -> None:
+            wrong = list[str]()
+            for vector in vectors:
+                try:
+                    holds(vector)
+                except AssertionError as error:
+                    wrong.append(f"{name(vector)}: {error}")
+            assert not wrong, f"{len(wrong)} of {len(vectors)} vectors\n" + "\n".join(wrong)
+
+        for known in ("__name__", "__qualname__", "__doc__", "__module__"):
+            setattr(test, known, getattr(holds, known))
+        return test
+
+    return made

@@ -6,9 +6,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
-import pytest
-
-from suites.support.published_vectors import ids, vectors
+from suites.support.published_vectors import for_every, vectors
 
 
 def numbers(vector: Any) -> tuple[dict[str, Any], int, int, int]:
@@ -25,7 +23,7 @@ def numbers(vector: Any) -> tuple[dict[str, Any], int, int, int]:
     )
 
 
-@pytest.mark.parametrize("vector", vectors("furiosa", "sizing", "acceptable"), ids=ids)
+@for_every(vectors("furiosa", "sizing", "acceptable"))
 def test_memory_is_split_by_the_weight_of_a_sequence(vector: Any) -> None:
     """The share of the global pool is that of its blocks in a sequence, in exact fractions; less than a block is left over."""
     config, length, global_bytes, sliding_bytes = numbers(vector)
@@ -43,7 +41,7 @@ def test_memory_is_split_by_the_weight_of_a_sequence(vector: Any) -> None:
     assert values["sequences"] == min(values["global_blocks"] // blocks, values["sliding_blocks"] // window_blocks)
 
 
-@pytest.mark.parametrize("vector", vectors("furiosa", "lookup"), ids=ids)
+@for_every(vectors("furiosa", "lookup"))
 def test_a_match_is_reused_as_far_as_its_window_is_there(vector: Any) -> None:
     """By brute force over lengths: all tokens before it globally, the window's in the sliding pool."""
     asked = vector.input
@@ -60,7 +58,7 @@ def test_a_match_is_reused_as_far_as_its_window_is_there(vector: Any) -> None:
     assert vector.expected.columns == (columns if resume else [])
 
 
-@pytest.mark.parametrize("vector", vectors("furiosa", "retention"), ids=ids)
+@for_every(vectors("furiosa", "retention"))
 def test_cleanup_keeps_the_blocks_that_the_next_query_reads(vector: Any) -> None:
     """And the one that it writes into; nothing else, however the tokens were cut into chunks."""
     asked = vector.input

@@ -8,7 +8,7 @@ import pytest
 
 from harness.trace.format import GroupSpec
 from suites.support.lifecycle_replay import Keys, story
-from suites.support.published_vectors import files, ids
+from suites.support.published_vectors import files, for_every, ids
 
 ALL = [vector for (_, kind), file in sorted(files().items()) if kind == "lifecycle" for vector in file.vectors]
 KEYED = [vector for vector in ALL if vector.input.header.policy != "tensorrt_edge"]
@@ -31,7 +31,7 @@ def lawful(group: GroupSpec, lengths: list[int], resume: int) -> bool:
     return set(range(first, resume)) <= there
 
 
-@pytest.mark.parametrize("vector", KEYED, ids=name)
+@for_every(KEYED, name)
 def test_nobody_resumes_on_what_was_not_published(vector: Any) -> None:
     """Keys of the same operation count: who was first in it is not told."""
     groups = vector.input.header.layout.groups
@@ -51,7 +51,7 @@ def test_nobody_resumes_on_what_was_not_published(vector: Any) -> None:
             lives[r].reached = max(lives[r].reached or 0, stop)
 
 
-@pytest.mark.parametrize("vector", ALL, ids=name)
+@for_every(ALL, name)
 def test_runs_follow_one_another_from_where_the_hit_ended(vector: Any) -> None:
     """Less only where drafts were rejected, or where a partial preemption took the end of a request back."""
     options = vector.input.header.options
@@ -64,7 +64,7 @@ def test_runs_follow_one_another_from_where_the_hit_ended(vector: Any) -> None:
             at[r] = stop
 
 
-@pytest.mark.parametrize("vector", ALL, ids=name)
+@for_every(ALL, name)
 def test_every_block_is_free_held_or_cached_and_in_the_end_nobody_holds_any(vector: Any) -> None:
     """The size of a pool is what its counts add up to, always; pools of another tier may hold captures for ever."""
     sizes: dict[int, int] = {}
@@ -76,6 +76,22 @@ def test_every_block_is_free_held_or_cached_and_in_the_end_nobody_holds_any(vect
             held[pool] = holding
     local = range(len(vector.input.header.layout.groups))
     assert sizes and not any(holding for pool, holding in held.items() if pool in local)
+
+
+def test_each_vector_that_is_wrong_is_named() -> None:
+    """The first one does not hide the others; and without a vector there is no test."""
+
+    def holds(vector: Any) -> None:
+        assert vector not in ALL[1:3], "not this one"
+
+    with pytest.raises(AssertionError) as raised:
+        for_every(ALL[:4], name)(holds)()
+    said = str(raised.value).splitlines()
+    assert said[0] == "2 of 4 vectors" and [line for line in said if line.startswith(name(ALL[1]))]
+    assert [line for line in said if line.startswith(f"{name(ALL[2])}: not this one")]
+    for_every(ALL[3:4])(holds)()
+    with pytest.raises(ValueError, match="no vector"):
+        for_every([])
 
 
 @pytest.mark.parametrize("policy", sorted({vector.input.header.policy for vector in ALL}))

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from harness.trace.format import GroupSpec
-from suites.support.published_vectors import ids, vectors
+from suites.support.published_vectors import for_every, vectors
 
 MODELS = [v for v in vectors("lmcache", "sizing", "valid") if not v.input.groups]
 STARTS = [v for v in vectors("lmcache", "sizing", "valid") if v.input.groups]
 
 
-@pytest.mark.parametrize("vector", MODELS, ids=ids)
+@for_every(MODELS)
 def test_the_block_is_the_least_multiple_that_holds_a_state(vector: Any) -> None:
     """Found by going up; the chunk is so many blocks, the budget between the bounds of the release."""
     config, values = vector.input.config, vector.expected.values
@@ -46,7 +46,7 @@ def window_of(group: GroupSpec, chunk: int, hit: int) -> int:
     return min(math.ceil(tokens / chunk), hit)
 
 
-@pytest.mark.parametrize("vector", STARTS, ids=ids)
+@for_every(STARTS)
 def test_groups_with_one_window_are_one_object(vector: Any) -> None:
     groups, config, values = vector.input.groups, vector.input.config, vector.expected.values
     if not config.get("separate_object_groups", True):
@@ -59,7 +59,7 @@ def test_groups_with_one_window_are_one_object(vector: Any) -> None:
     assert values["kept_blocks"] == kept
 
 
-@pytest.mark.parametrize("vector", vectors("lmcache", "lookup"), ids=ids)
+@for_every(vectors("lmcache", "lookup"))
 def test_the_longest_length_that_every_group_can_serve_is_served(vector: Any) -> None:
     """Every length is tried; with states the last token is left out, else it is computed again."""
     asked, config = vector.input, vector.input.config
@@ -81,7 +81,7 @@ def test_the_longest_length_that_every_group_can_serve_is_served(vector: Any) ->
     assert vector.expected.columns == ([needed(group, hit) for group in asked.groups] if hit else [])
 
 
-@pytest.mark.parametrize("vector", vectors("lmcache", "retention"), ids=ids)
+@for_every(vectors("lmcache", "retention"))
 def test_a_hit_needs_the_chunks_of_each_window(vector: Any) -> None:
     asked = vector.input
     needed = window_of(asked.groups[asked.group], asked.config["chunk_size"], asked.stop)

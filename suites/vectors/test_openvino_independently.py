@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from suites.support.published_vectors import ids, vectors
+from suites.support.published_vectors import for_every, vectors
 
 UNLIMITED = 2**64 - 1
 
 
-@pytest.mark.parametrize("vector", vectors("openvino_genai", "sizing", "valid"), ids=ids)
+@for_every(vectors("openvino_genai", "sizing", "valid"))
 def test_pools_are_sized_as_the_document_says(vector: Any) -> None:
     """Explicit blocks: ceil(KV / multiplier). A budget: the most KV blocks that fit with their states, found one by one."""
     config, values = vector.input.config, vector.expected.values
@@ -59,7 +59,7 @@ def test_measured_figures_are_met(name: str) -> None:
     assert vector.expected.values["la_blocks"] == MEASURED[name]
 
 
-@pytest.mark.parametrize("vector", vectors("openvino_genai", "lookup"), ids=ids)
+@for_every(vectors("openvino_genai", "lookup"))
 def test_a_prompt_resumes_at_the_largest_position_that_both_caches_hold(vector: Any) -> None:
     """A position is held by KV if every block before it is there, and its tail; a token is left to compute."""
     asked = vector.input
@@ -77,7 +77,7 @@ def test_a_prompt_resumes_at_the_largest_position_that_both_caches_hold(vector: 
     assert vector.expected.resume == expected
 
 
-@pytest.mark.parametrize("vector", vectors("openvino_genai", "split"), ids=ids)
+@for_every(vectors("openvino_genai", "split"))
 def test_a_chunk_takes_what_both_pools_have_room_for(vector: Any) -> None:
     """Room is the rest of the last block and the free ones, of each pool in its own measure."""
     asked, config = vector.input, vector.input.config

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from suites.support.published_vectors import ids, vectors
+from suites.support.published_vectors import for_every, vectors
 
 COMPACTIONS = vectors("tensorrt_edge", "compaction", "valid")
 
 
-@pytest.mark.parametrize("vector", COMPACTIONS, ids=ids)
+@for_every(COMPACTIONS)
 def test_rows_go_where_the_mapping_sends_them(vector: Any) -> None:
     """Row r holds what the slot held that was sent there: keys and values, states and length alike."""
     mapping, lengths = vector.input.mapping, vector.input.lengths
@@ -20,14 +20,14 @@ def test_rows_go_where_the_mapping_sends_them(vector: Any) -> None:
     assert vector.expected.lengths == [lengths[page] for page in sent]
 
 
-@pytest.mark.parametrize("vector", vectors("tensorrt_edge", "compaction", "invalid"), ids=ids)
+@for_every(vectors("tensorrt_edge", "compaction", "invalid"))
 def test_a_refused_mapping_is_no_permutation_of_survivors(vector: Any) -> None:
     """Survivors would have to be sent one to one onto the rows of the new batch."""
     sent, batch = sorted(row for row in vector.input.mapping if row != -1), vector.input.new_batch
     assert sent != list(range(batch)) or not 0 <= batch <= len(vector.input.mapping)
 
 
-@pytest.mark.parametrize("vector", COMPACTIONS, ids=ids)
+@for_every(COMPACTIONS)
 def test_tensors_move_as_expected(vector: Any) -> None:
     """The manager with tensors, every row tagged with its slot: what is read back is what the vector says."""
     torch = pytest.importorskip("torch")
@@ -59,7 +59,7 @@ def test_tensors_move_as_expected(vector: Any) -> None:
     assert manager.get_kv_cache_lengths().tolist() == expected.lengths
 
 
-@pytest.mark.parametrize("vector", vectors("tensorrt_edge", "sizing", "valid"), ids=ids)
+@for_every(vectors("tensorrt_edge", "sizing", "valid"))
 def test_layers_are_counted_in_order_of_appearance(vector: Any) -> None:
     config, values = vector.input.config, vector.expected.values
     types = config["layer_types"]
@@ -74,7 +74,7 @@ def test_layers_are_counted_in_order_of_appearance(vector: Any) -> None:
     ]
 
 
-@pytest.mark.parametrize("vector", vectors("tensorrt_edge", "lookup"), ids=ids)
+@for_every(vectors("tensorrt_edge", "lookup"))
 def test_a_capture_is_reused_at_exactly_its_own_length(vector: Any) -> None:
     """At the end of the system prompt, a token before it if that must be computed again, or not at all."""
     config, tokens = vector.input.config, vector.input.tokens

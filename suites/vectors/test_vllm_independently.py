@@ -10,10 +10,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
-
 from harness.trace.format import GroupSpec
-from suites.support.published_vectors import ids, vectors
+from suites.support.published_vectors import for_every, vectors
 from suites.support.vllm_boundaries import holds, read_by, sizes
 
 EVERYTHING = 4096
@@ -39,7 +37,7 @@ def longest(groups: list[GroupSpec], cached: list[list[int]], tokens: int, confi
     return max(position for position in range(0, tokens, alignment) if resumes(position))
 
 
-@pytest.mark.parametrize("vector", vectors("vllm", "lookup", "valid"), ids=ids)
+@for_every(vectors("vllm", "lookup", "valid"))
 def test_a_hit_is_the_longest_length_that_every_group_holds(vector: Any) -> None:
     asked = vector.input
     caching = asked.config.get("enable_caching", True)
@@ -47,7 +45,7 @@ def test_a_hit_is_the_longest_length_that_every_group_holds(vector: Any) -> None
     assert vector.expected.resume == resume
 
 
-@pytest.mark.parametrize("vector", vectors("vllm", "lookup", "valid"), ids=ids)
+@for_every(vectors("vllm", "lookup", "valid"))
 def test_a_shared_prefix_boundary_is_where_full_attention_alone_would_end(vector: Any) -> None:
     """What others share goes on to there; releases before 0.26 do not notice."""
     asked = vector.input
@@ -64,7 +62,7 @@ def test_a_shared_prefix_boundary_is_where_full_attention_alone_would_end(vector
     assert vector.expected.shared_prefix_boundary == expected
 
 
-@pytest.mark.parametrize("vector", vectors("vllm", "lookup", "valid"), ids=ids)
+@for_every(vectors("vllm", "lookup", "valid"))
 def test_the_columns_of_a_hit_are_those_that_the_next_query_reads(vector: Any) -> None:
     resume, columns = vector.expected.resume, vector.expected.columns
     if not resume:
@@ -95,7 +93,7 @@ def boundaries(vector: Any) -> Iterable[int]:
             yield reachable // alignment * alignment
 
 
-@pytest.mark.parametrize("vector", vectors("vllm", "retention"), ids=ids)
+@for_every(vectors("vllm", "retention"))
 def test_a_mask_keeps_what_an_allowed_boundary_reads_and_nothing_else(vector: Any) -> None:
     asked = vector.input
     group, size = asked.groups[asked.group], asked.groups[asked.group].block_size
@@ -113,7 +111,7 @@ def test_a_mask_keeps_what_an_allowed_boundary_reads_and_nothing_else(vector: An
     assert vector.expected.kept == [column for column in range(asked.first, asked.stop) if column in kept]
 
 
-@pytest.mark.parametrize("vector", vectors("vllm", "split"), ids=ids)
+@for_every(vectors("vllm", "split"))
 def test_a_chunk_is_the_longest_that_leaves_every_wanted_state(vector: Any) -> None:
     """Ends are tried from the farthest: none may lie beyond a place where a state is wanted, or inside a block."""
     asked = vector.input
@@ -145,7 +143,7 @@ def test_a_chunk_is_the_longest_that_leaves_every_wanted_state(vector: Any) -> N
     assert vector.expected.tokens == (ends[0] - asked.start if ends else 0)
 
 
-@pytest.mark.parametrize("vector", vectors("vllm", "sizing", "valid"), ids=ids)
+@for_every(vectors("vllm", "sizing", "valid"))
 def test_sizes_follow_from_the_blocks_of_all_groups(vector: Any) -> None:
     groups, config, values = vector.input.groups, vector.input.config, vector.expected.values
     alignment, unit, common = sizes(groups, config)
@@ -157,7 +155,7 @@ def test_sizes_follow_from_the_blocks_of_all_groups(vector: Any) -> None:
     assert values["retention_interval"] == (config.get("retention_interval", by_release) if prunable else None)
 
 
-@pytest.mark.parametrize("vector", [v for v in vectors("vllm", "sizing", "valid") if "tokens" in v.input.config], ids=ids)
+@for_every([v for v in vectors("vllm", "sizing", "valid") if "tokens" in v.input.config])
 def test_a_request_needs_its_blocks_a_state_and_no_more_of_a_window_than_it_holds_at_once(vector: Any) -> None:
     config = vector.input.config
     tokens, step = config["tokens"], config.get("max_num_batched_tokens", 2048)

@@ -10,7 +10,7 @@ import pytest
 
 from harness.vectors.form import LifecycleExpected
 from suites.support.lifecycle_replay import Keys, Life, story
-from suites.support.published_vectors import ids, vectors
+from suites.support.published_vectors import for_every, vectors
 from suites.support.vllm_boundaries import holds, sizes
 
 ALL = vectors("vllm", "lifecycle")
@@ -52,7 +52,7 @@ def judge_hits(vector: Any) -> int:
     return hits
 
 
-@pytest.mark.parametrize("vector", PLAIN, ids=ids)
+@for_every(PLAIN)
 def test_a_hit_is_what_the_published_keys_allow_and_no_less(vector: Any) -> None:
     """Keys of the same operation may count or not (who was scheduled first is not told), so the hit lies between."""
     judge_hits(vector)
@@ -78,7 +78,7 @@ def test_a_hit_that_is_a_block_off_is_noticed(by: int) -> None:
         judge_hits(wrong)
 
 
-@pytest.mark.parametrize("vector", ALL, ids=ids)
+@for_every(ALL)
 def test_runs_follow_one_another_from_where_the_hit_ended(vector: Any) -> None:
     """A run starts at the hit or where the last one stopped; less only where drafts were rejected or it was withdrawn."""
     drafts = vector.input.header.options.get("num_speculative_tokens", 0)
@@ -91,7 +91,7 @@ def test_runs_follow_one_another_from_where_the_hit_ended(vector: Any) -> None:
         assert vector.result == "acceptable" or all(r in at for r in fact.preempted)
 
 
-@pytest.mark.parametrize("vector", [v for v in PLAIN if "withdrawn" not in v.id], ids=ids)
+@for_every([v for v in PLAIN if "withdrawn" not in v.id])
 def test_no_state_is_published_but_where_a_chunk_ended(vector: Any) -> None:
     """The key of a recurrent group names a position at which a run of that request stopped, in this step or before."""
     groups = vector.input.header.layout.groups
@@ -104,7 +104,7 @@ def test_no_state_is_published_but_where_a_chunk_ended(vector: Any) -> None:
                 assert length in ends[r]
 
 
-@pytest.mark.parametrize("vector", ALL, ids=ids)
+@for_every(ALL)
 def test_every_block_is_free_held_or_cached(vector: Any) -> None:
     """The null block is in none of the three; at the end nobody holds anything, unless somebody still runs."""
     header, last = vector.input.header, {}
