@@ -1,4 +1,4 @@
-"""Visits every state that a scope can reach, the nearest first, so that a failure has as few operations as possible.
+"""Visits every state that a scope can reach, in walks that begin at the state met first in which something is left to try.
 
 The search returns to a state by running its trace again on a fresh engine. That works for engines with a planted fault, whose
 patches a copy would not have, and it is faster than copying the whole engine.
@@ -32,7 +32,7 @@ WALK_MAX, WAY_MAX, NEAR_MAX = 24, 4, 120
 
 @dataclass
 class Found:
-    """What a search came to: states met, operations tried from them, the longest shortest way to a state.
+    """What a search came to: states met, operations tried from them, and of the shortest ways that it found the longest.
 
     `states` are the fingerprints, so that those of several searches can be counted once. `hits` are those of the engine.
     `complete`: nothing was left.
