@@ -47,6 +47,9 @@ def for_every(vectors: Sequence[Any], name: Callable[[Any], str] = ids) -> Calla
                     holds(vector)
                 except AssertionError as error:
                     wrong.append(f"{name(vector)}: {error}")
+                except Exception as error:
+                    error.add_note(f"vector {name(vector)}")
+                    raise
             assert not wrong, f"{len(wrong)} of {len(vectors)} vectors\n" + "\n".join(wrong)
 
         for known in ("__name__", "__qualname__", "__doc__", "__module__"):
