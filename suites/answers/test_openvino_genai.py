@@ -32,6 +32,7 @@ FINDINGS = {
     "parted-behind-a-kv-block": "answer-differs",
     "preempted": "answer-differs",
     "more-than-the-pool-holds": "died",
+    "outgrown-together": "died",
     "cancelled-inside-a-block": "answer-differs",
     "written-over": "answer-differs",
 }
