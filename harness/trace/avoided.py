@@ -108,7 +108,7 @@ BATCH, CACHE, DECODING = "batch", "cache", "decoding"
 MEANINGS = {
     DECODING: "passes if no prompt goes on after an answer, and uncached decoding and prefill round differently as well",
     BATCH: "fails without the cache as well: the model's doing, or the batch's",
-    CACHE: "passes without the cache, and with nothing less",
+    CACHE: "passes without the cache; to leave out any other one thing is not enough",
     **{name: f"passes {when}" for name, (when, _) in AVOIDABLE.items()},
 }
 """By cause: what a trace does that fails by it."""
