@@ -34,13 +34,11 @@ fi
 [[ ${1-} = --prepare ]] && exit 0
 
 elsewhere="plain or cpp" # consoles that need no extra, or a compiler, ran in ci/check.sh
-long=() left_out=()
+long=()
 if [[ ${1-} = --short ]]; then
     shift
     elsewhere+=" or score"
-    for file in damage needs policies serve server server_failures side_by_side; do
-        long+=("suites/score/test_$file.py") left_out+=("--ignore=suites/score/test_$file.py")
-    done
+    long=(suites/score/test_{damage,needs,policies,serve,server,server_failures,side_by_side}.py)
 fi
 
 # Threads that wait for one another on a busy core are slower than one thread.
@@ -51,7 +49,7 @@ PYTHONPATH="$venv/fla" "$venv/bin/python" -m pytest -q -o cache_dir="$work/pytes
     -k flash_linear_attention || status=$?
 "$venv/bin/python" -m pytest --numprocesses=auto --dist=worksteal -o cache_dir="$work/pytest" \
     suites/toy_model suites/toy suites/kernels suites/cold_vs_cached suites/score suites/docs/test_consoles.py \
-    -k "not (shows_what_is_printed and ($elsewhere))" "${left_out[@]}" "$@" || status=$?
+    -k "not (shows_what_is_printed and ($elsewhere))" "${long[@]/#/--ignore=}" "$@" || status=$?
 if ((${#long[@]})); then
     printf '\n== not run here: %s, and the consoles of the documentation that score; ci/stage_toy.sh runs them\n' "${long[*]}"
 fi

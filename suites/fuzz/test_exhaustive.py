@@ -263,6 +263,8 @@ def test_command_says_that_it_was_complete(capsys: pytest.CaptureFixture[str]) -
     output = capsys.readouterr().out
     assert "complete: nothing within the bound contradicts a rule" in " ".join(output.split()) and "states" in output
     assert "7 of 14 configurations were left out" in " ".join(output.split())
+    assert invoke(["fuzz", "--exhaustive", "--full", "--bound", "requests=1,blocks=1,pages=4"]) == EXIT_PASS
+    assert "configurations were left out" not in " ".join(capsys.readouterr().out.split())
     assert invoke(["fuzz", "--exhaustive", "--seconds", "0.01"]) == EXIT_UNKNOWN
 
 

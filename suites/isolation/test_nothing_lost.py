@@ -94,7 +94,7 @@ def test_an_interrupted_run_tells_and_keeps_what_it_found(how: int, tmp_path: Pa
 
 def test_an_interrupted_fuzz_is_no_pass(tmp_path: Path) -> None:
     child = start(tmp_path, "fuzz", "--seconds", "600", "--jobs", "2")
-    until(lambda: len(of_session(child.pid)) == 2)  # its workers are at it
+    until(lambda: len(of_session(child.pid)) >= 2)  # its workers are at it
     child.send_signal(signal.SIGTERM)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 130, err

@@ -15,7 +15,7 @@ from harness._util.data import fixtures
 from suites.support.sampled import of_all
 
 PAGE = fixtures().parent / "docs" / "hit-rates.md"
-measured = of_all("the page has these runs")
+measured = of_all("docs/hit-rates.md has the numbers of these runs")
 HALF = hit_rates.TALK.turns // 2
 
 

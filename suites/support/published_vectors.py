@@ -40,6 +40,7 @@ def for_every(vectors: Sequence[Any], name: Callable[[Any], str] = ids) -> Calla
         raise ValueError("there is no vector to judge")
 
     def made(holds: Holds) -> Callable[[], None]:
+        @functools.wraps(holds)
         def test() -> None:
             wrong = list[str]()
             for vector in vectors:
@@ -52,8 +53,7 @@ def for_every(vectors: Sequence[Any], name: Callable[[Any], str] = ids) -> Calla
                     raise
             assert not wrong, f"{len(wrong)} of {len(vectors)} vectors\n" + "\n".join(wrong)
 
-        for known in ("__name__", "__qualname__", "__doc__", "__module__"):
-            setattr(test, known, getattr(holds, known))
+        del test.__wrapped__  # pytest would ask it for its parameters
         return test
 
     return made
