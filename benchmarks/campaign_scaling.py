@@ -44,7 +44,7 @@ streams = ["main"]
 [[engines]]
 engine = "reference"
 [budget]
-traces = 120
+traces = 600
 per_unit = {per_unit}
 """
 PER_UNIT, USUAL = 10, 50
@@ -180,7 +180,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", default="")
     parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--units", type=int, default=20_000)
+    parser.add_argument("--units", type=int, default=100_000)
     parser.add_argument("--write", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cachewitness-scaling-") as kept:

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
+
 from harness.vectors import store
 from harness.vectors.form import File, Vector
 
@@ -46,7 +48,7 @@ def for_every(vectors: Sequence[Any], name: Callable[[Any], str] = ids) -> Calla
             for vector in vectors:
                 try:
                     holds(vector)
-                except AssertionError as error:
+                except (AssertionError, pytest.fail.Exception) as error:
                     wrong.append(f"{name(vector)}: {error}")
                 except Exception as error:
                     error.add_note(f"vector {name(vector)}")

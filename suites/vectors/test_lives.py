@@ -90,6 +90,14 @@ def test_each_vector_that_is_wrong_is_named() -> None:
     assert said[0] == "2 of 4 vectors" and [line for line in said if line.startswith(name(ALL[1]))]
     assert [line for line in said if line.startswith(f"{name(ALL[2])}: not this one")]
     for_every(ALL[3:4])(holds)()
+
+    def raises(vector: Any) -> None:
+        with pytest.raises(ValueError, match="wrong"):
+            name(vector)
+
+    with pytest.raises(AssertionError, match="2 of 2 vectors") as raised:
+        for_every(ALL[:2], name)(raises)()
+    assert all(f"{name(vector)}: DID NOT RAISE" in str(raised.value) for vector in ALL[:2])
     with pytest.raises(ValueError, match="no vector"):
         for_every([])
 
