@@ -103,6 +103,20 @@ def test_the_state_that_a_chunk_leaves_is_copied_in_a_step_of_its_own() -> None:
 
 
 @installed
+@pytest.mark.parametrize(("sharing", "waits"), [(14, True), (10, False)])
+def test_who_is_kept_out_lest_forked_states_find_no_room_is_not_stuck(sharing: int, waits: bool) -> None:
+    """Requests that compute one prompt chunk by chunk lock the same state: each needs another slot for a moment."""
+    names = [f"r{number}" for number in range(sharing)]
+    layout = Layout("t", [GroupSpec("full", 1), GroupSpec("recurrent", 8)])
+    header = TraceHeader("t", layout, 1600, options={"states": 30})
+    step = Step(run=[*((r, 1) for r in names), ("late", 30)])
+    result = ran(Trace(header, [*(Submit(r, "a:30") for r in names), Submit("late", "b:30"), *[step] * 9]))
+    begun = [event for event in result.history.events if isinstance(event, StepBegin) and event.asked]
+    assert ("late" not in {run.r for event in begun for run in event.runs}) is waits
+    assert len(begun) == 9 and result.findings == []
+
+
+@installed
 @pytest.mark.parametrize("configuration", configurations(), ids=lambda one: one.name)
 def test_without_its_cache_nothing_is_hit_and_nothing_is_found(configuration: Configuration) -> None:
     """The control: the traces hit with the cache and have no finding without it."""

@@ -9,7 +9,7 @@ from harness.trace.format import TraceHeader
 
 PROGRESS_STEPS = 4
 RESERVED_STATES = 8
-"""So many states stay free: one for each request of a step that forks one, of requests that have a locked state in common."""
+"""So many states stay free, if not half of all: one for each request of a step that forks one, as `Room` counts them."""
 AHEAD = 1e-6
 """Keys end ahead of need from any filling on: SGLang evicts whole nodes, and more than is needed when it retracts."""
 CAPABILITIES = ["abort", "adapter", "cancel", "preempt", "reset", "salt", "update_weights"]
@@ -38,13 +38,21 @@ def describe(trace: TraceHeader, asked: Asked, groups: dict[str, int], version: 
             alignment=asked.page_size,
             progress_steps=PROGRESS_STEPS,
             idle_resets=True,
-            reserved_pages=min(RESERVED_STATES, asked.pages, asked.states),
+            reserved_pages=min(_reserved(asked.states), asked.pages, asked.states),
         ),
         capabilities=CAPABILITIES,
         not_applicable=NOT_APPLICABLE,
         engine_version=version,
         trace=trace.name,
     )
+
+
+def _reserved(states: int) -> int:
+    """Return how many states may have to be left for a request to join.
+
+    Two, and one for each request that forks a state, which has a slot itself: so if more than half are left, nobody is refused.
+    """
+    return max(RESERVED_STATES, (states + 3) // 2)
 
 
 def _group(kind: str, number: int, asked: Asked) -> Group:
