@@ -14,6 +14,7 @@ from harness.engines.real_sglang import source
 from harness.engines.real_sglang.configurations import configurations
 from harness.engines.real_sglang.faults import FAULTS
 from harness.engines.real_sglang.options import read
+from harness.engines.real_sglang.room import Room
 from harness.engines.registry import parse
 from harness.history.events import Publish, ResetDone, StepBegin
 from harness.run.execute import drive
@@ -102,18 +103,34 @@ def test_the_state_that_a_chunk_leaves_is_copied_in_a_step_of_its_own() -> None:
     assert published == [5, 9] and result.findings == []
 
 
+def beside_others(states: int, sharing: int) -> Result:
+    """Run a request that asks for all of its prompt in each of nine steps, beside others that compute one prompt in chunks."""
+    names = [f"r{number}" for number in range(sharing)]
+    layout = Layout("t", [GroupSpec("full", 1), GroupSpec("recurrent", 8)])
+    header = TraceHeader("t", layout, 1600, options={"states": states})
+    step = Step(run=[*((r, 1) for r in names), ("late", 30)])
+    return ran(Trace(header, [*(Submit(r, "a:30") for r in names), Submit("late", "b:30"), *[step] * 9]))
+
+
 @installed
 @pytest.mark.parametrize(("sharing", "waits"), [(14, True), (10, False)])
 def test_who_is_kept_out_lest_forked_states_find_no_room_is_not_stuck(sharing: int, waits: bool) -> None:
     """Requests that compute one prompt chunk by chunk lock the same state: each needs another slot for a moment."""
-    names = [f"r{number}" for number in range(sharing)]
-    layout = Layout("t", [GroupSpec("full", 1), GroupSpec("recurrent", 8)])
-    header = TraceHeader("t", layout, 1600, options={"states": 30})
-    step = Step(run=[*((r, 1) for r in names), ("late", 30)])
-    result = ran(Trace(header, [*(Submit(r, "a:30") for r in names), Submit("late", "b:30"), *[step] * 9]))
+    result = beside_others(30, sharing)
     begun = [event for event in result.history.events if isinstance(event, StepBegin) and event.asked]
     assert ("late" not in {run.r for event in begun for run in event.runs}) is waits
     assert len(begun) == 9 and result.findings == []
+
+
+@installed
+@pytest.mark.parametrize(("states", "sharing"), [(10, 1), (30, 10)])
+def test_who_is_kept_out_with_half_of_the_states_left_is_stuck(
+    states: int, sharing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: what is declared as reserved hides nobody who had room."""
+    fits = Room.fits
+    monkeypatch.setattr(Room, "fits", lambda room, req, tokens: req.rid != "late" and fits(room, req, tokens))
+    assert [(one.anomaly, one.r) for one in beside_others(states, sharing).findings] == [("stuck", "late")]
 
 
 @installed

@@ -8,8 +8,6 @@ from harness.history.events import Eviction, Group, Header, Pool, Rules
 from harness.trace.format import TraceHeader
 
 PROGRESS_STEPS = 4
-RESERVED_STATES = 8
-"""So many states stay free, if not half of all: one for each request of a step that forks one, as `Room` counts them."""
 AHEAD = 1e-6
 """Keys end ahead of need from any filling on: SGLang evicts whole nodes, and more than is needed when it retracts."""
 CAPABILITIES = ["abort", "adapter", "cancel", "preempt", "reset", "salt", "update_weights"]
@@ -48,11 +46,11 @@ def describe(trace: TraceHeader, asked: Asked, groups: dict[str, int], version: 
 
 
 def _reserved(states: int) -> int:
-    """Return how many states may have to be left for a request to join.
+    """Return how many states must be left so that no request is kept out for want of one.
 
-    Two, and one for each request that forks a state, which has a slot itself: so if more than half are left, nobody is refused.
+    `Room` asks for two, and one for each request that forks a state. Each of those has a slot itself, so half is enough.
     """
-    return max(RESERVED_STATES, (states + 3) // 2)
+    return (states + 3) // 2
 
 
 def _group(kind: str, number: int, asked: Asked) -> Group:
