@@ -91,7 +91,7 @@ def _fuzzed(unit: Fuzzed, spec: EngineSpec, store: Store) -> Outcome:
     except Exception as error:  # ours; what was found before stays
         crashed = _failed(error)
     outcome = _reported(campaign.report, store)
-    outcome.wrong, outcome.crashed = wrong, crashed
+    outcome.wrong, outcome.crashed = wrong or ("" if campaign.traces else campaign.missing), crashed
     outcome.refused, outcome.marks = campaign.refused, dict(sorted(campaign.marks.items()))
     outcome.digest = campaign.digest
     return outcome
@@ -119,7 +119,9 @@ def _told(unit: Told, spec: EngineSpec, store: Store) -> Outcome:
         _meet(outcome, failures, store)
         return outcome
     outcome = _reported(report, store)
-    outcome.vacuous = runner.changed
+    outcome.vacuous, outcome.refused = runner.changed, len(runner.refusals)
+    outcome.ran_on, outcome.refused_on = sorted(runner.ran), sorted(runner.refusals)
+    outcome.wrong = "" if outcome.traces else runner.missing
     return outcome
 
 
@@ -180,6 +182,7 @@ def _digest(outcome: Outcome) -> str:
     small = outcome.small and (_essence(outcome.small.finding), outcome.small.trace)
     ends = [outcome.digest, outcome.refused, outcome.version, outcome.marks, bool(outcome.wrong), bool(outcome.crashed)]
     content = [suites, outcome.not_run, met, small, outcome.signature, ends, outcome.vacuous]
+    content += [outcome.ran_on, outcome.refused_on]
     return digest_of(msgspec.json.encode(content, order="deterministic"))[:16]
 
 

@@ -12,7 +12,7 @@ from harness.checkers.finding import idle, merge_tallies
 from harness.fleet.held import Held, package
 from harness.fleet.plan import Key, Planned, key_of
 from harness.fleet.unit import Fuzzed, Met, Outcome, Shrunk, Unit
-from harness.fuzz.campaign import RAN_LEAST
+from harness.fuzz.campaign import RAN_LEAST, by_chance
 from harness.fuzz.watch import Watch
 from harness.verdict.arm_row import merge_rows
 from harness.verdict.control_row import merge_controls
@@ -57,6 +57,31 @@ class Found(msgspec.Struct, kw_only=True):
     first: str = ""
 
 
+class Stream(msgspec.Struct):
+    """How many drawn configurations of a fuzz stream an engine ran and refused; `idle` are units of which it ran none."""
+
+    ran: int = 0
+    refused: int = 0
+    idle: dict[str, int] = {}
+
+    def add(self, unit: Fuzzed, outcome: Outcome) -> None:
+        """Add what came of a unit."""
+        self.ran += outcome.traces
+        self.refused += outcome.refused
+        if outcome.refused and not outcome.traces:
+            self.idle[unit.name] = outcome.refused
+
+    def changed(self, name: str) -> list[str]:
+        """Return the units of which the engine ran nothing, if by its share elsewhere that cannot be chance."""
+        elsewhere = self.refused - sum(self.idle.values())
+        share = elsewhere / max(elsewhere + self.ran, 1)
+        return [
+            f"{unit}: the engine refused all {refused:,} drawn configurations, and {share:.0%} of stream {name} elsewhere"
+            for unit, refused in self.idle.items()
+            if self.ran and not by_chance(refused, share)
+        ]
+
+
 class Subject(msgspec.Struct, kw_only=True):
     """What came of one engine under one policy. `tier` is that of its name, from which something has to be loaded."""
 
@@ -68,10 +93,10 @@ class Subject(msgspec.Struct, kw_only=True):
     suites: dict[str, SuiteReport] = {}
     not_run: list[NotRun] = []
     marks: dict[str, int] = {}
-    refused: int = 0
-    fuzzed: int = 0
-    streams: dict[str, int] = {}
+    streams: dict[str, Stream] = {}
     changed: list[str] = []
+    ran_on: set[tuple[str, str]] = set()
+    refused_on: set[tuple[str, str]] = set()
     found: int = 0
     disagreed: int = 0
     wrong: dict[str, int] = {}
@@ -96,10 +121,9 @@ class Subject(msgspec.Struct, kw_only=True):
         self.versions = sorted({*self.versions, *filter(None, outcome.version.split(", "))})
         self.marks = dict(Counter(self.marks) + Counter(outcome.marks))
         if isinstance(unit, Fuzzed):
-            self.refused += outcome.refused
-            ran, name = sum(suite.traces for suite in outcome.suites), unit.plan.stream
-            self.fuzzed += ran
-            self.streams[name] = self.streams.get(name, 0) + ran
+            self.streams.setdefault(unit.plan.stream, Stream()).add(unit, outcome)
+        self.ran_on.update(outcome.ran_on)
+        self.refused_on.update(outcome.refused_on)
         self.changed += outcome.vacuous
         self.unkept = self.unkept or outcome.unkept
         self.found += sum(met.count for met in outcome.met)
@@ -122,11 +146,18 @@ class Subject(msgspec.Struct, kw_only=True):
         left_out = {entry.what for entry in self.not_run}
         silent = [name for name, suite in self.suites.items() if not suite.traces and f"suite {name}" not in left_out]
         lines += [f"suite {name} ran no trace" for name in silent]
-        lines += [f"fuzz stream {name} ran no trace" for name, ran in self.streams.items() if not ran]
+        lines += [f"fuzz stream {name} ran no trace" for name, stream in self.streams.items() if not stream.ran]
         lines += [f"arm {row.arm}: {why}" for suite in report.suites for row in suite.arms for why in row.missing]
         lines += self.changed
-        if self.fuzzed < RAN_LEAST * (self.refused + self.fuzzed):
-            lines.append(f"the engine refused {self.refused:,} of {self.refused + self.fuzzed:,} drawn configurations")
+        lines += [
+            f"configuration {name}: the engine ran it at the {height} height in one unit, and refused it in another"
+            for height, name in sorted(self.ran_on & self.refused_on)
+            if not any(f"configuration {name}: " in line for line in self.changed)
+        ]
+        ran, refused = (sum(getattr(one, count) for one in self.streams.values()) for count in ("ran", "refused"))
+        if ran < RAN_LEAST * (ran + refused):
+            lines.append(f"the engine refused {refused:,} of {ran + refused:,} drawn configurations")
+        lines += [line for name, stream in self.streams.items() for line in stream.changed(name)]
         return lines + report.activity.shortfalls(self.tier)
 
     @property

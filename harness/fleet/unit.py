@@ -125,7 +125,8 @@ class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     `wrong` says why the engine could not be judged; `crashed` that the harness itself failed. `small` is the shrunk finding.
     `vacuous` names configurations that the engine ran at first and then refused, and stories without their main part. `unkept`
-    says why the store did not take the trace of a finding.
+    says why the store did not take the trace of a finding. `refused` counts the configurations that the engine refused; of a
+    suite `ran_on` and `refused_on` name them, each with the height.
     """
 
     digest: str = ""
@@ -141,15 +142,26 @@ class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):
     wrong: str = ""
     crashed: str = ""
     vacuous: list[str] = []
+    ran_on: list[tuple[str, str]] = []
+    refused_on: list[tuple[str, str]] = []
     unkept: str = ""
     seconds: float = 0.0
     startup_seconds: float = 0.0
     engine_seconds: float | None = None
 
     @property
+    def traces(self) -> int:
+        """How many traces ran."""
+        return sum(suite.traces for suite in self.suites)
+
+    @property
     def judged(self) -> bool:
-        """Whether the unit need not be done again: it came to an end, or to findings, and the store has their traces."""
-        return not self.unkept and (not (self.wrong or self.crashed) or bool(self.met))
+        """Whether the unit need not be done again: it came to an end, or to findings, and the store has their traces.
+
+        An engine that refused everything may have been one that could run nothing there.
+        """
+        in_vain = bool(self.wrong or self.crashed or (self.refused and not self.traces))
+        return not self.unkept and (not in_vain or bool(self.met))
 
 
 _UNIT, _OUTCOME = msgspec.json.Decoder(Unit), msgspec.json.Decoder(Outcome)

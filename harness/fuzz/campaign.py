@@ -34,6 +34,13 @@ REFUSED_MAX = 200
 RAN_LEAST = 0.1
 """An engine that runs a smaller share of the configurations that are drawn was not checked. One that is for full attention
 alone runs 10 of 26, released vLLM 44 of 45."""
+BY_CHANCE = 1e-6
+"""What is less likely than this does not happen by chance."""
+
+
+def by_chance(refused: int, share: float) -> bool:
+    """Whether an engine that refuses a share of what is drawn may well refuse so many configurations in a row."""
+    return share**refused >= BY_CHANCE
 
 
 def heights_of(engine: EngineSpec, policy: str) -> tuple[Height, ...]:
@@ -73,6 +80,10 @@ class Campaign:
         self._left_out: dict[tuple[str, str], NotRun] = {}
         self.refused = 0
         """How many drawn configurations the engine refused."""
+        self._refused_last = 0
+        """How many it refused since a trace ran."""
+        self.missing = ""
+        """What must be installed for the engine, if that is why it refused one."""
         self._digest = sha256()
         self._versions: set[str] = set()
 
@@ -141,6 +152,8 @@ class Campaign:
         for what, why in trial.left_out:
             self._left_out.setdefault((what, why), NotRun(what, why, 0)).count += 1
         self.refused += trial.refused
+        self._refused_last = 0 if trial.judged else self._refused_last + trial.refused
+        self.missing = self.missing or trial.missing
         self.report.startup_seconds = max(self.report.startup_seconds, trial.startup_seconds)
         if judged := trial.judged:
             self._count(judged)
@@ -196,6 +209,10 @@ class Campaign:
         if self.traces < RAN_LEAST * drawn:
             told = f"the engine refused {self.refused:,} of {drawn:,} drawn configurations, all but {self.traces}"
             report.vacuous.append(f"{told}; draw those that it is for, with --layout and --option")
+        before = self.refused - self._refused_last
+        if self.traces and not by_chance(self._refused_last, share := before / (before + self.traces)):
+            told = f"the engine refused the last {self._refused_last:,} drawn configurations, and {share:.0%} of those before"
+            report.vacuous.append(f"{told}; what became of it?")
         report.vacuous += report.activity.shortfalls(self.engine.tier)
         report.take_in(self.expected)
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import msgspec
 
-from harness._util.errors import EngineBroken, UsageError
+from harness._util.errors import EngineBroken, EngineMissing, UsageError
 from harness.checkers import fresh
 from harness.checkers.finding import Finding, Tally
 from harness.engines.registry import EngineSpec
@@ -89,6 +89,8 @@ class Trial:
     left_out: list[tuple[str, str]] = field(default_factory=list)
     refused: bool = False
     """Whether the engine refused the configuration that was drawn."""
+    missing: str = ""
+    """What must be installed for the engine, if that is why."""
     startup_seconds: float = 0.0
     """How long it took to build the engine, or until it refused: an installed one is imported for the first trace."""
     judged: Judged | None = None
@@ -121,6 +123,7 @@ class Trials:
         except UsageError as error:
             trial.left_out.append(("configurations", str(error)))
             trial.refused, trial.startup_seconds = True, time.perf_counter() - began
+            trial.missing = str(error) if isinstance(error, EngineMissing) else ""
             return trial
         header = described(engine, trace.header)
         trial.startup_seconds = time.perf_counter() - began

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 
 from harness._util.crew import Crew, Task, WorkerDied
-from harness._util.errors import UsageError
+from harness._util.errors import EngineMissing, UsageError
 from harness.checkers.finding import Finding, Tally, merge_tallies, unjudged
 from harness.engines import policy as policies
 from harness.engines.policy import PolicyKind
@@ -92,8 +92,11 @@ class Runner:
         started = time.perf_counter()
         self._report = Report(engine=self.engine.text, held=self.engine.held, seed=self.seed)
         self._left_out: dict[tuple[str, str], NotRun] = {}
-        self._refusals: set[tuple[Height, str]] = set()
-        """The configurations that the engine refused, each with the height: at another one it may take it."""
+        self.ran: set[tuple[Height, str]] = set()
+        self.refusals: set[tuple[Height, str]] = set()
+        """The configurations that the engine ran, and refused, each with the height: at another one it may take it."""
+        self.missing = ""
+        """What must be installed for the engine, if that is why it refused one."""
         self._unpaired: dict[str, dict[str, str]] = {}
         """By suite: the configurations on which the reference cannot run beside the engine, with the reasons."""
         self._shrunk: set[str] = set()
@@ -179,6 +182,7 @@ class Runner:
                     tallies += [] if self.engine.kind.exact_batches else [tally for tally in result.tallies if tally.crashed]
                 elif result is not None:
                     stream.ran += 1
+                    self.ran.add((suite.height, stream.configuration.name))
                     report.traces += 1
                     report.activity.add(result.activity)
                     tallies += result.tallies
@@ -263,7 +267,7 @@ class Runner:
 
     def _refused(self, suite: Suite, configuration: Configuration) -> bool:
         unpaired = self._unpaired.get(suite.name, {})
-        return configuration.name in unpaired or (suite.height, configuration.name) in self._refusals
+        return configuration.name in unpaired or (suite.height, configuration.name) in self.refusals
 
     def _tell_unpaired(self, report: SuiteReport) -> None:
         """List what the reference could not run beside the engine: the suite, if nothing else was left of it."""
@@ -313,10 +317,14 @@ class Runner:
         if self.exact_configurations:
             raise refusal
         self._skip(f"configuration {stream.configuration.name}", str(refusal))
-        self._refusals.add((suite.height, stream.configuration.name))
-        if stream.ran:
-            after = f"the engine refused it after {stream.ran} of its traces had run: {refusal}"
-            self.changed.append(f"{suite.name}: configuration {stream.configuration.name}: {after}")
+        self.missing = str(refusal) if isinstance(refusal, EngineMissing) else self.missing
+        where = suite.height, stream.configuration.name
+        self.refusals.add(where)
+        if stream.ran or (where in self.ran and not stream.control):
+            after = f"after {stream.ran} of its traces had run" if stream.ran else "after another suite had run on it"
+            self.changed.append(
+                f"{suite.name}: configuration {stream.configuration.name}: the engine refused it {after}: {refusal}"
+            )
 
     def _skip(self, what: str, why: str) -> None:
         entry = self._left_out.setdefault((what, why), NotRun(what, why, 0))

@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness._util.errors import EngineMissing
 from harness.checkers.finding import Finding
+from harness.engines.registry import EngineSpec
 from harness.fleet.perform import perform
 from harness.fleet.plan import Planned
 from harness.fleet.queue import Queue, Rest
@@ -154,3 +156,50 @@ def test_a_canary_that_cannot_be_shrunk_is_not_found(outcome: Outcome, tmp_path:
     )
     totals.small(small, outcome)
     assert totals.exit_code == EXIT_NOTHING_CHECKED and "could not be shrunk (it raised)" in totals.reasons[0]
+
+
+def test_an_engine_that_refuses_everything_for_a_while_is_no_pass(tmp_path: Path) -> None:
+    """As if memory were gone, or on one machine alone: of other units it ran most. The same command does such a unit again."""
+    text = STREAMS.replace('["m", "n"]', '["m"]').replace("traces = 2", "traces = 100\nper_unit = 20")
+    made, whole = planned(text, tmp_path), ran("fuzz-manager", 19)
+    whole.refused = 1
+    idle = Outcome(refused=20)
+    assert whole.judged and not idle.judged
+    assert added(made, *[whole] * 5).exit_code == EXIT_PASS
+    totals = added(made, *[whole] * 4, idle)
+    assert totals.exit_code == EXIT_NOTHING_CHECKED
+    told = "the engine refused all 20 drawn configurations, and 5% of stream m elsewhere"
+    assert totals.reasons == [f"reference: fuzz m, seed 0, traces 80 to 99: {told}"]
+
+
+def test_an_engine_that_is_for_few_configurations_may_refuse_a_unit(tmp_path: Path) -> None:
+    """Of 60 in 100 that it refuses, five in a row are chance."""
+    text = STREAMS.replace('["m", "n"]', '["m"]').replace("traces = 2", "traces = 25\nper_unit = 5")
+    made, some = planned(text, tmp_path), ran("fuzz-manager", 2)
+    some.refused = 3
+    assert added(made, *[some] * 4, Outcome(refused=5)).exit_code == EXIT_PASS
+
+
+def test_a_configuration_that_another_unit_ran_is_not_refused(tmp_path: Path) -> None:
+    made = planned(STREAMS, tmp_path)
+    one, other = ran("fuzz-manager"), ran("fuzz-manager")
+    one.ran_on, other.refused_on = [("manager", "full")], [("scheduler", "full")]
+    assert added(made, one, other).exit_code == EXIT_PASS  # at another height
+    other.refused_on = one.ran_on
+    totals = added(made, one, other)
+    assert totals.exit_code == EXIT_NOTHING_CHECKED
+    assert "configuration full: the engine ran it at the manager height in one unit, and refused it in another" in str(
+        totals.reasons
+    )
+
+
+@pytest.mark.parametrize("text", [SUITE.format("reference"), STREAMS], ids=["suite", "fuzz"])
+def test_a_machine_without_what_the_engine_needs_judges_nothing(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(self: EngineSpec, header: object) -> None:
+        raise EngineMissing("libacme.so is not installed")
+
+    monkeypatch.setattr(EngineSpec, "open", absent)
+    outcome = perform(planned(text, tmp_path).units[1], opened(str(tmp_path / "traces")))
+    assert outcome.wrong == "libacme.so is not installed" and not outcome.judged

@@ -84,6 +84,13 @@ def test_an_engine_that_refuses_most_of_what_is_drawn_was_not_checked() -> None:
     assert any(entry.what == "configurations" and entry.why == "not this one" for entry in few.report.not_run)
 
 
+def test_an_engine_that_ran_most_and_then_refuses_everything_was_not_checked() -> None:
+    """As if its memory were gone. Most of what ran was checked, and nobody could say how much of the rest was."""
+    campaign = refusing(lambda number: number > 20)
+    campaign.only(0, 60)
+    assert any("refused the last 39 drawn configurations, and 0% of those before" in line for line in campaign.report.vacuous)
+
+
 def test_what_an_engine_imports_before_it_refuses_is_start_up() -> None:
     """The first configuration is refused, after half a second: that is not the harness's time."""
 

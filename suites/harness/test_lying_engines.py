@@ -270,6 +270,19 @@ def test_a_configuration_that_was_run_and_then_refused_was_not_checked() -> None
     assert any("refused it after 1 of its traces had run: not any more" in line for line in report.vacuous)
 
 
+def test_a_configuration_that_one_suite_ran_and_another_was_refused_was_not_checked() -> None:
+    def tired(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+        if header.name.startswith("random"):
+            raise UsageError("not any more")
+        return parse("reference").open(header)
+
+    spec = EngineSpec(EngineKind("tired", "a reference that tires", ("manager",), tired, replays=False), {}, "tired")
+    suites = [suite for suite in SUITES if suite.name in ("invariants", "random")]
+    report = Runner(spec, [Configuration(load("full-mamba"))]).run(suites)
+    assert report.exit_code == EXIT_NOTHING_CHECKED
+    assert any("refused it after another suite had run on it: not any more" in line for line in report.vacuous)
+
+
 def test_an_engine_without_counts_is_told_that_they_were_not_judged() -> None:
     """Its free list is nobody's word against the ledger's; the report and its last line but one say so."""
 
