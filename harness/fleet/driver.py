@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from harness._util.errors import UsageError
 from harness.fleet.database import Database
-from harness.fleet.executors import Executor
+from harness.fleet.executors import Ended, Executor
 from harness.fleet.perform import stamp
 from harness.fleet.plan import Planned
-from harness.fleet.queue import Held, OddRow, Queue, Rest
+from harness.fleet.queue import Held, Lease, OddRow, Queue, Rest
 from harness.fleet.totals import Totals, of_canary, to_shrink
 from harness.fleet.unit import Outcome, Shrunk, Unit, entered, outcome_of, read
 from harness.fleet.worker import FindingsLost, Given
@@ -134,6 +134,8 @@ class Driver:
         self._begun: set[int] = set()
         """Units that somebody has held, and that are not seen to be done."""
         self._crew: dict[str, Any] = {}
+        self._at: dict[str, tuple[Lease, float]] = {}
+        """What each worker of this driver holds, and since when, by the clock of this process."""
         self._numbers = count(1)
         self._fruitless = 0
         self._beyond: dict[Held, float] = {}
@@ -283,32 +285,46 @@ class Driver:
         self._beyond = {held: self._beyond.get(held, now) for held in self._queue.beyond(FAR * lease)}
         for held, since in self._beyond.items():
             if now - since > lease and self._queue.take_back(held):
-                unit = self._units.get(held.place)
-                what = (
-                    f"unit {unit.name if unit else held.place} was leased for longer than {lease:g} s, and nobody renews that"
-                )
+                what = f"{self._named(held.place)} was leased for longer than {lease:g} s, and nobody renews that"
                 self._progress.told.append(f"{what}; was the clock of the database set back? The unit is leased again")
+
+    def _named(self, place: int) -> str:
+        unit = self._units.get(place)
+        return f"unit {unit.name if unit else place}"
 
     def _keep_going(self, wanted: int) -> None:
         """Start workers in the place of those that ended, no more than there are units."""
+        leases = self._queue.leases() if self._crew else {}
         for name, handle in list(self._crew.items()):
-            ended = self._executor.ended(handle)
-            if ended is None:
-                continue
-            self._executor.stop(handle)
-            del self._crew[name]
-            self._queue.lost(name)
-            self._progress.lost += 1
-            self._progress.told.append(f"worker {name} {ended.why}; what it held is leased again")
-            self._fruitless += 1
-            self._lost += [ended.why] if ended.lost else []
-            most = self._settings.workers if ended.refused else self._settings.attempts * self._settings.workers + FRUITLESS
-            if self._fruitless > most:
-                raise UsageError(f"no worker can go on; the last one said: {ended.why}")
+            if ended := self._executor.ended(handle) or self._hangs(name, leases.get(name)):
+                self._let_go(name, ended)
         while len(self._crew) < min(self._settings.workers, wanted):
             name = f"{process_name()}-{next(self._numbers)}"
             self._crew[name] = self._executor.start(self._settings.given(self._planned.id, name, self._settings.traces))
         self._progress.workers = len(self._crew)
+
+    def _hangs(self, name: str, lease: Lease | None) -> Ended | None:
+        """Return that a worker is at a unit for longer than it may be: native code can keep its own clock from running."""
+        now = time.monotonic()
+        at, since = self._at.get(name, (None, now))
+        if lease is not None and lease != at:
+            self._at[name] = lease, now
+        elif at is not None and now - since > self._settings.deadline + self._settings.lease and not self._queue.entered(at):
+            return Ended(f"is at {self._named(at.place)} for longer than {self._settings.deadline:g} s, and did not end itself")
+        return None
+
+    def _let_go(self, name: str, ended: Ended) -> None:
+        """Do without a worker that ended. Raises UsageError if one after another does."""
+        self._executor.stop(self._crew.pop(name))
+        self._at.pop(name, None)
+        self._queue.lost(name)
+        self._progress.lost += 1
+        self._progress.told.append(f"worker {name} {ended.why}; what it held is leased again")
+        self._fruitless += 1
+        self._lost += [ended.why] if ended.lost else []
+        most = self._settings.workers if ended.refused else self._settings.attempts * self._settings.workers + FRUITLESS
+        if self._fruitless > most:
+            raise UsageError(f"no worker can go on; the last one said: {ended.why}")
 
     def _stop(self) -> None:
         for handle in self._crew.values():

@@ -31,6 +31,7 @@ from harness.engines.child.engine import Isolation
 from harness.engines.child.jsonl import introduced
 from harness.engines.policy import GROUP as POLICIES
 from harness.engines.registry import GROUP, EngineSpec, parse
+from harness.engines.within import Limits
 
 ASKED_SECONDS = 60
 _LIST = (
@@ -47,16 +48,20 @@ NOT_READ = {"__pycache__", ".git", ".venv", ".cachewitness", ".mypy_cache", ".ru
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine as the file names it. `isolation`: its own process; `made_of`: its digest where the campaign was planned."""
+    """An engine as the file names it. `isolation`: its own process; `within`: its deadlines where it has none.
+
+    `made_of` is its digest where the campaign was planned.
+    """
 
     text: str
     isolation: Isolation | None = None
+    within: Limits | None = None
     label: str = ""
     made_of: str = ""
 
     def named(self) -> EngineSpec:
         """Return the engine as it is registered here; a program is not asked. Raises UsageError if it is not known."""
-        spec = parse(self.text)
+        spec = replace(parse(self.text), within=self.within)
         return spec if self.isolation is None else spec.isolated(self.isolation)
 
     def spec(self) -> EngineSpec:
@@ -69,7 +74,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 def held(spec: EngineSpec, policy: str, label: str) -> Held:
     """Return an engine for units under a policy, with its digest."""
-    return Held(text=spec.text, isolation=spec.isolation, label=label, made_of=made_of(spec, policy, label))
+    made = made_of(spec, policy, label)
+    return Held(text=spec.text, isolation=spec.isolation, within=spec.within, label=label, made_of=made)
 
 
 def made_of(spec: EngineSpec, policy: str, label: str) -> str:

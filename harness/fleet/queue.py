@@ -61,6 +61,13 @@ class Leased(NamedTuple):
     before: bytes = b""
 
 
+class Lease(NamedTuple):
+    """The place of a unit that is leased, and the number of its lease."""
+
+    place: int
+    fence: int
+
+
 class Held(NamedTuple):
     """A lease as it stands in the database, until it is renewed: the place of the unit, the number of the lease, its end."""
 
@@ -168,6 +175,18 @@ class Queue:
         self._database.changed(
             "UPDATE units SET expires = 0 WHERE campaign = ? AND state = 'leased' AND worker = ?", self.campaign, worker
         )
+
+    def leases(self) -> dict[str, Lease]:
+        """Return which lease each worker has, whether or not it ran out."""
+        rows = self._database.rows(
+            "SELECT worker, place, fence FROM units WHERE campaign = ? AND state = 'leased'", self.campaign
+        )
+        return {str(worker): Lease(place, fence) for worker, place, fence in rows}
+
+    def entered(self, lease: Lease) -> bool:
+        """Whether the outcome of a unit was entered under this lease."""
+        statement = "SELECT 1 FROM units WHERE campaign = ? AND place = ? AND fence = ? AND state = 'done'"
+        return bool(self._database.rows(statement, self.campaign, *lease))
 
     def beyond(self, seconds: float) -> list[Held]:
         """Return the leases that end later than so many seconds from now."""

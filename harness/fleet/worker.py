@@ -145,18 +145,18 @@ class _Heart:
         self._thread.join(LET_GO)  # it may be waiting for a server that is away; what it still renews is done by then
 
     def _beat(self) -> None:
-        given = self._given
+        given, held = self._given, True
         database: Database | None = None
         while not self._over.wait(min(given.lease / BEATS, max(0.0, self._until - time.monotonic()))):
             if time.monotonic() >= self._until:
                 os._exit(EXIT_TOO_LONG)
+            if not held:
+                continue  # somebody else has the unit by now
             try:
                 database = database or Database(given.database)
                 held = Queue(database, given.campaign, given.attempts).renew(self._leased, given.lease)
             except UsageError:
                 continue  # the lease runs out, and somebody else does the unit
-            if not held:
-                break
         if database is not None:
             database.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,16 @@ import pytest
 from harness._util.errors import EngineMissing
 from harness.checkers.finding import Finding
 from harness.engines.registry import EngineSpec
+from harness.fleet import unit as units
+from harness.fleet import worker as serving
+from harness.fleet.database import Database
 from harness.fleet.perform import perform
 from harness.fleet.plan import Planned
-from harness.fleet.queue import Queue, Rest
+from harness.fleet.queue import Leased, Queue, Rest
 from harness.fleet.store import opened
 from harness.fleet.totals import Totals
 from harness.fleet.unit import Met, Outcome, Shrunk, Told, stored
+from harness.fleet.worker import Given
 from harness.run import runner as runners
 from harness.verdict.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN
 from harness.verdict.summary import SuiteReport
@@ -203,3 +208,52 @@ def test_a_machine_without_what_the_engine_needs_judges_nothing(
     monkeypatch.setattr(EngineSpec, "open", absent)
     outcome = perform(planned(text, tmp_path).units[1], opened(str(tmp_path / "traces")))
     assert outcome.wrong == "libacme.so is not installed" and not outcome.judged
+
+
+class Hanging:
+    """An executor whose workers lease a unit, and are heard of no more."""
+
+    def __init__(self) -> None:
+        self.stopped: list[str] = []
+
+    def cores(self) -> int:
+        return 1
+
+    def start(self, given: Given) -> str:
+        database = Database(given.database)
+        assert Queue(database, given.campaign, given.attempts).lease(given.worker, given.lease)
+        database.close()
+        return given.worker
+
+    def ended(self, handle: str) -> None:
+        return None
+
+    def stop(self, handle: str) -> None:
+        self.stopped.append(handle)
+
+
+def test_a_worker_that_hangs_and_cannot_end_itself_is_ended(tmp_path: Path, at_once: None) -> None:
+    """Native code may keep Python's lock, so that the worker's own clock does not run."""
+    kept, hanging, told = settings(tmp_path, workers=1, lease=0.1, attempts=2)._replace(deadline=0.1), Hanging(), list[str]()
+    result = driven(planned(STREAMS, tmp_path), kept, hanging, lambda progress: told.__setitem__(slice(None), progress.told))
+    assert len(result.totals.undone) == 3 and len(hanging.stopped) == 6 and result.progress.lost >= 5  # the last one is over
+    assert "is at unit fuzz canary" in told[0] and "for longer than 0.1 s, and did not end itself" in told[0]
+
+
+def test_a_worker_that_lost_its_unit_keeps_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = list[int]()
+    monkeypatch.setattr(serving.os, "_exit", ends.append)
+    monkeypatch.setattr(Queue, "renew", lambda *asked: False)
+    given = Given(database=str(tmp_path / "s"), traces="", campaign="c", worker="w", lease=0.03, deadline=0.2, attempts=1)
+    with serving._Heart(Leased(0, 1, "", b""), given):
+        time.sleep(0.1)
+        assert not ends
+        time.sleep(0.3)
+    assert ends[0] == serving.EXIT_TOO_LONG
+
+
+def test_deadlines_of_an_engine_in_process_are_those_of_its_units(tmp_path: Path) -> None:
+    made = planned(STREAMS.replace('"reference"', '"reference"\nisolate = "no"\ndeadline = 2.5'), tmp_path)
+    within = made.units[1].engine.named().within
+    assert within is not None and within.deadline == 2.5
+    assert units.read(made.entries[1][1], made.entries[1][0]) == made.units[1]
