@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from harness.fleet.unit import Unit
     from harness.verdict.summary import NotRun
 
+WORKERS_MAX = 100_000
+"""More is a mistake."""
+
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--workers",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, WORKERS_MAX),
     default=None,
     help="How many workers to start; default: one for each core, or each core of the cluster; 0: only those that join work.",
 )
@@ -40,7 +43,11 @@ if TYPE_CHECKING:
 @click.option(
     "--ray", "address", metavar="ADDRESS", help="Have a Ray cluster run the workers; `auto` finds one on this machine."
 )
-@click.option("--join", is_flag=True, help="Only work, for a campaign that another machine drives, until it is over.")
+@click.option(
+    "--join",
+    is_flag=True,
+    help="Only work, for a campaign that another machine drives and judges, until it is over; 0 is no verdict then.",
+)
 @page_option
 @json_option("campaign")
 @click.option(
@@ -119,9 +126,9 @@ def _join(planned: Planned, settings: Settings) -> int:
     from harness.fleet.driver import process_name
     from harness.fleet.worker import serve
 
-    given = settings.given(planned.id, process_name(), traces="")
-    done = serve(given)
-    output.echo(f"campaign {planned.name}: this worker did {done:,} unit{'s' * (done != 1)}")
+    done = serve(settings.given(planned.id, process_name(), traces=""))
+    did = f"this worker did {done:,} unit{'s' * (done != 1)}"
+    output.echo(f"campaign {planned.name}: {did}; the verdict is that of the machine that drives it")
     return 0
 
 

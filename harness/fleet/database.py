@@ -156,6 +156,8 @@ def _line(error: Exception) -> str:
 
 
 def _sqlite(name: str) -> _Dialect:
+    if "://" in name or name == ":memory:":
+        raise UsageError(f"database {told(name)}: it is a file, or the URL of a PostgreSQL server, postgresql://…")
     path = Path(name)
 
     def connect() -> Any:

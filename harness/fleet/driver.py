@@ -176,6 +176,7 @@ class Driver:
             if not time_up:
                 found = to_shrink(self._planned, self._done())
                 self._enter(found, [entered(unit) for unit in found])
+                self._progress.before += len(self._look(self._queue.done()))
                 time_up = not self._work_off()
         except KeyboardInterrupt:
             interrupted = True

@@ -89,6 +89,8 @@ LEAST = {
     "deadline": 1.0,
 }
 """The smallest value that each field of `budget` takes."""
+MOST = 1_000_000_000
+"""The largest."""
 
 
 def load(path: Path) -> File:
@@ -103,8 +105,10 @@ def load(path: Path) -> File:
 
 def _check(file: File, path: Path) -> None:
     for name, least in LEAST.items():
-        if not least <= getattr(file.budget, name) < float("inf"):
-            raise UsageError(f"{path}: budget.{name} is {getattr(file.budget, name)}; it is at least {least:g} - at `$.budget`")
+        value = getattr(file.budget, name)
+        if not least <= value <= MOST:
+            limit = f"at most {MOST:,}" if value > MOST else f"at least {least:g}"
+            raise UsageError(f"{path}: budget.{name} is {value}; it is {limit} - at `$.budget`")
     for field, values in (("engines", file.engines), ("seeds", file.seeds)):
         if not values:
             raise UsageError(f"{path}: {field} is empty; name at least one - at `$.{field}`")

@@ -64,6 +64,18 @@ def perform(unit: Unit, store: Store) -> Outcome:
     return outcome
 
 
+def with_those_before(outcome: Outcome, before: Outcome) -> Outcome:
+    """Return what came of a unit with what was found when it was done before, where nothing of the class was found now."""
+    if not outcome.met:
+        return before
+    again = {met.of_class for met in outcome.met}
+    if kept := [met for met in before.met if met.of_class not in again]:
+        outcome.met += kept
+        outcome.unkept = outcome.unkept or before.unkept
+        outcome.digest = _digest(outcome)
+    return outcome
+
+
 def _failed(error: Exception) -> str:
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})"

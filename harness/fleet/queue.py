@@ -275,7 +275,11 @@ class Queue:
     def late(self) -> int:
         """How many outcomes came from workers that had lost their lease, and were not counted."""
         rows = self._database.rows("SELECT late FROM campaigns WHERE id = ?", self.campaign)
-        return int(rows[0][0]) if rows else 0
+        late = rows[0][0] if rows else 0
+        if not isinstance(late, int):
+            row = f"the row of campaign {self.campaign} in the table campaigns is none that a campaign writes (late {late!r})"
+            raise UsageError(f"database {self._database.told}: {row}; UPDATE campaigns SET late = 0 mends it")
+        return late
 
 
 def _content(value: object) -> bytes:

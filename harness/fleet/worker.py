@@ -18,7 +18,7 @@ from harness._util.errors import UsageError
 from harness._util.workers import die_with_the_parent
 from harness.fleet import unit as units
 from harness.fleet.database import Database
-from harness.fleet.perform import perform
+from harness.fleet.perform import perform, with_those_before
 from harness.fleet.queue import Leased, Queue
 from harness.fleet.store import Store, opened
 from harness.fleet.totals import of_canary
@@ -89,13 +89,14 @@ def _traces_of(queue: Queue, database: Database) -> str:
 
 
 def _worked_off(queue: Queue, store: Store, given: Given) -> int:
-    entered, idle = 0, IDLE_MIN
+    """Work until the campaign is over. One that is over from the first may be about to go on, if somebody drives it again."""
+    entered, idle, began = 0, IDLE_MIN, time.monotonic()
     while True:
         leased = queue.lease(given.worker, given.lease)
         if leased is not None:
             entered += carry_out(leased, queue, store, given)
             idle = IDLE_MIN
-        elif queue.over:
+        elif queue.over and (given.parent or entered or time.monotonic() >= began + MISSED):
             return entered
         else:
             time.sleep(idle)
@@ -105,7 +106,7 @@ def _worked_off(queue: Queue, store: Store, given: Given) -> int:
 def carry_out(leased: Leased, queue: Queue, store: Store, given: Given) -> bool:
     """Carry out a unit while its lease is renewed, and enter what came of it; False if the lease was lost.
 
-    Findings that it came to before stay if it comes to none now.
+    Findings of a class that it came to before stay if it comes to none of that class now.
     """
     try:
         unit = units.read(leased.spec, leased.key)
@@ -116,8 +117,8 @@ def carry_out(leased: Leased, queue: Queue, store: Store, given: Given) -> bool:
     with _Heart(leased, given):
         outcome = perform(unit, store)
         units.check_same(unit, afresh=True)
-    if before and before.met and not outcome.met:
-        outcome = before
+    if before and before.met:
+        outcome = with_those_before(outcome, before)
     try:
         return queue.complete(leased, units.stored(outcome, leased.key), judged=outcome.judged)
     except UsageError as error:

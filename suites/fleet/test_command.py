@@ -61,6 +61,10 @@ BUDGET = "[budget]\ntraces = 10\nper_unit = 1\nshrink = 1\nlease = 2.0\n"
             'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\n[budget]\nlease = nan',
             "budget.lease is nan; it is at least 0.5 - at `$.budget`",
         ),
+        (
+            'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\n[budget]\nattempts = 99999999999999999999',
+            "budget.attempts is 99999999999999999999; it is at most 1,000,000,000 - at `$.budget`",
+        ),
         ('name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\npolicies = ["vlm"]', "no policy is called 'vlm'"),
         ('name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\nisolate = "maybe"', 'isolate is "yes" or "no"'),
         (
@@ -202,6 +206,29 @@ def test_a_worker_joins_before_the_driver_and_ends_with_the_campaign(
     queue.end()
     worker.join(30)
     assert did == [2] and stores == [kept.traces]
+
+
+def test_a_worker_that_joins_waits_for_a_campaign_that_is_driven_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """It was over when the worker came, and its driver has just begun."""
+    monkeypatch.setattr(serving, "MISSED", 2.0)
+    made, kept = planned(TINY.replace(FAULTY, "reference") + BUDGET, tmp_path), settings(tmp_path)
+    database = Database(kept.database)
+    request.addfinalizer(database.close)
+    queue = Queue(database, made.id, 3)
+    queue.enrol(made.name, kept.traces, [])
+    queue.end()
+    did: list[int] = []
+    worker = threading.Thread(target=lambda: did.append(serve(kept.given(made.id, "w", ""))))
+    worker.start()
+    worker.join(0.5)
+    queue.enrol(made.name, kept.traces, made.entries[1:2])
+    _wait(lambda: queue.done() == [0])
+    queue.end()
+    worker.join(30)
+    assert did == [1]
+    assert serve(kept.given(made.id, "w", "")) == 0  # nobody goes on
 
 
 def _started(folder: Path, *options: str) -> subprocess.Popen[str]:

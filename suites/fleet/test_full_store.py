@@ -6,6 +6,7 @@ import errno
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness._util.errors import UsageError
@@ -13,7 +14,7 @@ from harness.cli import campaign_told
 from harness.fleet import worker as serving
 from harness.fleet.database import Database
 from harness.fleet.executors import Ended
-from harness.fleet.perform import perform
+from harness.fleet.perform import perform, with_those_before
 from harness.fleet.queue import Leased, Queue
 from harness.fleet.store import Store, opened
 from harness.fleet.summary import document
@@ -123,6 +124,16 @@ def test_a_finding_stays_though_it_is_not_met_again(tmp_path: Path, monkeypatch:
             else:
                 assert serving.carry_out(leased, queue, Full(), given)
         assert outcome_of(queue.outcome(2), made.entries[2][0]).met == met.met
+
+
+def test_a_finding_stays_beside_another_one_that_is_met_in_its_place(tmp_path: Path) -> None:
+    made = planned(TINY + BUDGET, tmp_path)
+    outcome = perform(made.units[2], opened(str(tmp_path / "traces")))
+    (now,) = outcome.met
+    before = msgspec.structs.replace(now, finding=msgspec.structs.replace(now.finding, anomaly="stale-hit"), trace="")
+    digest = outcome.digest
+    both = with_those_before(outcome, Outcome(met=[before, now], unkept="the disk is full"))
+    assert both.met == [now, before] and both.digest != digest and both.unkept == "the disk is full"
 
 
 def test_a_finding_is_told_though_its_minimal_trace_is_gone(

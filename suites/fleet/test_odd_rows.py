@@ -127,3 +127,15 @@ def test_an_odd_row_is_one_line_and_exit_code_4(done: Path, tmp_path: Path, caps
     assert invoke(["campaign", str(done / "campaign.toml"), *places]) == EXIT_USAGE
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and "DELETE FROM units" in said.err
+
+
+def test_a_count_that_is_none_is_one_line(tmp_path: Path) -> None:
+    """Of outcomes that came too late, in the row of the campaign itself."""
+    kept = settings(tmp_path)
+    with closing(Database(kept.database)) as database:
+        queue = Queue(database, "c", 3)
+        queue.enrol("c", kept.traces, [])
+        assert queue.late == 0
+        database.changed("UPDATE campaigns SET late = 'x'")
+        with pytest.raises(UsageError, match=r"the row of campaign c .* \(late 'x'\); UPDATE campaigns SET late = 0 mends it"):
+            print(queue.late)

@@ -246,3 +246,9 @@ def test_a_canary_is_never_done_by_another_campaign(database: str) -> None:
     second = queue_of(database, "second")
     second.enrol("second", TRACES, UNITS[:2], own=[UNITS[0][0]])
     assert counted(second) == (1, 0, 1, 0) and second.outcome(1) == b"outcome"
+
+
+@pytest.mark.parametrize("name", ["mysql://me@host/x", ":memory:"])
+def test_a_database_is_a_file_or_a_server_of_the_kind_that_is_known(name: str) -> None:
+    with pytest.raises(UsageError, match=r"it is a file, or the URL of a PostgreSQL server, postgresql://"):
+        Database(name)
