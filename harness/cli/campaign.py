@@ -247,7 +247,8 @@ def _told(
     said: File, engine: Engine, spec: EngineSpec, policy: str, options: list[str], seed: int, named: dict[str, str]
 ) -> list[Unit]:
     from harness.cli.options import configurations_of, suites_of
-    from harness.fleet.held import held, package
+    from harness.fleet.held import held
+    from harness.fleet.made_of import package
     from harness.fleet.plan import told
     from harness.fleet.unit import Told
 
@@ -275,7 +276,8 @@ def _fuzzed(said: File, engine: Engine, spec: EngineSpec, policy: str, options: 
     from dataclasses import replace
 
     from harness.cli.fuzz import plan_of
-    from harness.fleet.held import held, package
+    from harness.fleet.held import held
+    from harness.fleet.made_of import package
     from harness.fleet.plan import CANARY_STREAM, fuzzed
     from harness.fleet.unit import Fuzzed
 

@@ -106,6 +106,8 @@ class EngineKind:
     as_test: Exporter | None = None
     """Writes a failed trace, with its history, as the source of a test that needs the engine alone; takes the engine's options.
     It raises UsageError for what cannot be told so."""
+    reads: tuple[str, ...] = ()
+    """The variables of the environment that name files of the engine, where no option does."""
     command: str = ""
     """The option that names the command of its process; empty: it is opened by `open`."""
     key: str = ""

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from harness.engines.faults import fitting
 from harness.engines.mutant import Mutant
 from harness.engines.registry import parse
-from harness.fleet.held import held, package
+from harness.fleet.held import held
+from harness.fleet.made_of import package
 from harness.fleet.unit import Chosen, Fuzzed, Told, Unit, entered
 from harness.fuzz.canary import POLICY
 from harness.fuzz.draw import Restriction

@@ -11,7 +11,7 @@ import msgspec
 from harness._util.errors import UsageError
 from harness.fleet.database import told
 from harness.fleet.driver import Result, Settings
-from harness.fleet.held import package
+from harness.fleet.made_of import package
 from harness.fleet.store import Store, opened
 from harness.fleet.totals import Distinct, Subject
 from harness.run.lockstep import NAME as DIFFERENTIAL

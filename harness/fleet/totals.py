@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from harness.checkers.finding import idle, merge_tallies
-from harness.fleet.held import Held, package
+from harness.fleet.held import Held
+from harness.fleet.made_of import package
 from harness.fleet.plan import Key, Planned, key_of
 from harness.fleet.unit import Fuzzed, Met, Outcome, Shrunk, Unit
 from harness.fuzz.campaign import RAN_LEAST, by_chance

@@ -15,7 +15,8 @@ from harness._util.errors import UsageError
 from harness.checkers.finding import Finding
 from harness.engines import policy as policies
 from harness.fleet.findings import class_of
-from harness.fleet.held import Held, forget, made_of, package
+from harness.fleet.held import Held
+from harness.fleet.made_of import forget, made_of, package
 from harness.fuzz.trial import Plan
 from harness.trace.configurations import Configuration
 from harness.trace.format import Layout

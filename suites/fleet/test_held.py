@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -12,11 +13,13 @@ from pathlib import Path
 import click
 import pytest
 
+from harness._util import plugins
 from harness._util.errors import UsageError
+from harness.engines.child.engine import Isolation
 from harness.engines.registry import GROUP, parse
 from harness.fleet import worker as serving
 from harness.fleet.database import Database
-from harness.fleet.held import _package, _tree, forget, made_of
+from harness.fleet.made_of import _package, _tree, forget, made_of
 from harness.fleet.queue import Queue
 from harness.fleet.store import opened
 from harness.fleet.unit import Outcome
@@ -24,6 +27,7 @@ from harness.fleet.worker import Given
 from suites.support.campaigns import planned, settings
 
 ROOT = Path(__file__).resolve().parents[2]
+REGISTERED = plugins.registered
 
 
 def test_what_an_engine_is_made_of(tmp_path: Path) -> None:
@@ -67,6 +71,112 @@ def test_code_beside_what_registers_an_engine_is_part_of_it(
         (tmp_path / "my_cache.py").write_text(content)
         forget()
         seen.add(_package(EntryPoint("mine", "adapter:ENGINE", GROUP)))
+    assert len(seen) == 2 and "" not in seen
+    forget()
+
+
+@pytest.mark.parametrize(
+    ("program", "command", "changed"),
+    [
+        ("driver.py", "{python} driver.py", "impl/which.py"),
+        ("driver.py", "{python} driver.py", "impl/inner/which.py"),
+        ("driver.py", "{python} driver.py --config=here.txt", "here.txt"),
+        ("eng.py", "{python} -m eng", "which.py"),
+        ("driver", "./driver", "which.py"),
+        ("start.sh", "./start.sh", "driver.py"),
+        ("compiled", "./compiled", "libengine.so.2"),
+    ],
+    ids=["namespace", "inner", "config", "module", "script", "shell", "library"],
+)
+def test_what_is_beside_a_program_is_part_of_the_engine(
+    program: str, command: str, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package without `__init__.py`, a module of the current folder, what a script without a suffix imports, a library."""
+    monkeypatch.chdir(tmp_path)
+    first = {"driver": f"#!{sys.executable}\n".encode(), "start.sh": b"#!/bin/sh\n", "compiled": Path("/bin/true").read_bytes()}
+    Path(program).write_bytes(first.get(program, b""))
+    Path(program).chmod(0o755)
+    Path(changed).parent.mkdir(parents=True, exist_ok=True)
+    spec, seen = parse(f"jsonl:command={command.format(python=sys.executable)}"), set()
+    for content in ("", "changed"):
+        Path(changed).write_text(content)
+        seen.add(made_of(spec, "vllm", ""))
+    Path("progress.log").write_text("no part of the engine")
+    assert len(seen) == 2 and made_of(spec, "vllm", "") in seen
+
+
+@pytest.fixture
+def other_python(tmp_path: Path) -> Path:
+    """Return a Python of its own, which finds all that this one does."""
+    folder = tmp_path / "other"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (installed,) = folder.glob("lib/python*/site-packages")
+    places = [str(ROOT), *(path for path in sys.path if path.endswith("-packages")), str(tmp_path / "there")]
+    (installed / "all.pth").write_text("\n".join(places))
+    return folder / "bin" / "python"
+
+
+@pytest.mark.parametrize("command", ["{python} driver.py", "driver.py"])
+def test_what_is_installed_for_the_python_of_a_command_is_part_of_the_engine(
+    command: str, other_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that it names, or that the first line of its script does."""
+    program = tmp_path / "driver.py"
+    program.write_text(f"#!{other_python}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (installed,) = (tmp_path / "other").glob("lib/python*/site-packages")
+    spec, seen = parse(f"jsonl:command={command.format(python=other_python)}"), set()
+    for version in ("1.0", "2.0"):
+        told = installed / "mycache.dist-info"
+        told.mkdir(exist_ok=True)
+        (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: mycache\nVersion: {version}\n")
+        forget()
+        seen.add(made_of(spec, "vllm", ""))
+    assert len(seen) == 2
+    forget()
+
+
+def test_an_engine_in_another_python_is_what_is_registered_there(
+    other_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here there is another copy of it, or none."""
+    registered, spec, seen = tmp_path / "there/adapter.py", parse("reference"), set()
+    registered.parent.mkdir()
+    spec = replace(spec, kind=replace(spec.kind, isolated=True), isolation=Isolation(python=str(other_python)))
+    entries = {"reference": EntryPoint("reference", "adapter:ENGINE", GROUP)}
+    monkeypatch.setattr(plugins, "registered", lambda group: entries if group == GROUP else REGISTERED(group))
+    for content in ("", "early = True\n"):
+        registered.write_text(content)
+        forget()
+        seen.add(made_of(spec, "vllm", ""))
+    assert len(seen) == 2
+    monkeypatch.setattr(plugins, "registered", REGISTERED)
+    forget()
+
+
+def test_a_folder_of_models_that_the_environment_names_is_part_of_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHEWITNESS_LLAMA_CPP_MODELS", str(tmp_path))
+    seen = set()
+    for content in ("weights", "other weights"):
+        (tmp_path / "jamba.gguf").write_text(content)
+        seen.add(made_of(parse("llama-cpp:model=jamba"), "vllm", ""))
+    assert len(seen) == 2
+
+
+def test_a_package_in_several_places_that_registers_an_engine_is_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One without `__init__.py` has no file of its own."""
+    (tmp_path / "spread").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    seen = set()
+    for content in ("", "early = True\n"):
+        (tmp_path / "spread/engine.py").write_text(content)
+        forget()
+        seen.add(_package(EntryPoint("mine", "spread.engine:ENGINE", GROUP)))
     assert len(seen) == 2 and "" not in seen
     forget()
 
@@ -120,7 +230,7 @@ def test_an_engine_that_changes_while_a_unit_lasts_is_not_counted(
 def test_the_key_of_a_unit_is_the_same_in_every_process() -> None:
     """Names are digested in the order in which they stand, which no hash decides."""
     code = (
-        "import sys; from harness.engines.registry import parse; from harness.fleet.held import made_of\n"
+        "import sys; from harness.engines.registry import parse; from harness.fleet.made_of import made_of\n"
         "print(made_of(parse(f\"jsonl:command='{sys.executable}' docs/samples/jsonl_engine.py\"), 'vllm', ''))"
     )
     said = {

@@ -74,6 +74,7 @@ ENGINE = EngineKind(
     summary="the installed llama.cpp's server on tiny hybrid models",
     heights=("answers",),
     open=open_engine,
+    reads=(MODELS,),
     options={
         "model": f"{', '.join(STATES)} (default: the first), {' or '.join(WINDOWS)}: windows, {ATTENTION}: attention alone",
         "models": f"the folder of the models; default: {MODELS}",

@@ -115,6 +115,7 @@ ENGINE = EngineKind(
     summary="the installed OpenVINO GenAI's continuous batching on tiny hybrid models",
     heights=("answers",),
     open=open_engine,
+    reads=(MODELS,),
     options={
         "model": f"{', '.join(HYBRID)} (default: the first), {ATTENTION}: attention alone; for vectors {' or '.join(SIZED)}",
         "models": f"the folder of the models; default: {MODELS}",
