@@ -11,7 +11,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from multiprocessing.process import BaseProcess
@@ -53,6 +53,7 @@ class Crew(Generic[Item, Result]):
         self._here = here
         self.call, self._told = call, told
         self._pool: _Processes | None = None
+        self._waiting = deque[tuple[Item, Task[Item, Result]]]()
 
     @property
     def here(self) -> bool:
@@ -70,12 +71,16 @@ class Crew(Generic[Item, Result]):
 
     def in_order(self, items: Iterable[Item]) -> Iterator[tuple[Item, Task[Item, Result]]]:
         """Yield each item with what was begun of it, while a few further ones are under way."""
-        waiting, rest = deque[tuple[Item, Task[Item, Result]]](), iter(items)
+        waiting, rest = self._waiting, iter(items)
         while True:
             waiting.extend((item, self.submit(item)) for item in islice(rest, max(self.ahead - len(waiting), 0)))
             if not waiting:
                 return
             yield waiting.popleft()
+
+    def finished(self) -> list[tuple[Item, Result]]:
+        """Return those of the items that `in_order` has not come to of which the result is there, where it stops early."""
+        return [(item, task.result()) for item, task in self._waiting if task.there]
 
     def carry_out(self, item: Item) -> Result:
         """Carry out an item in this process."""
@@ -124,6 +129,16 @@ class Task(Generic[Item, Result]):
     def __init__(self, crew: Crew[Item, Result], item: Item) -> None:
         self._crew, self._item = crew, item
         self._begun = None if crew.here else crew.begin(item)
+
+    @property
+    def there(self) -> bool:
+        """Whether the result is there, and was brought by a process."""
+        future = self._begun[1] if self._begun else None
+        return future is not None and future.done() and not future.cancelled() and future.exception() is None
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the result so long; False if it is not there by then. What this process carries out is not waited for."""
+        return self._begun is None or bool(wait([self._begun[1]], seconds).done)
 
     def result(self) -> Result:
         """Return what came of the item, or raise what it raised. Raises WorkerDied if it ended two processes."""

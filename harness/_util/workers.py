@@ -15,6 +15,10 @@ from multiprocessing.context import BaseContext
 from types import FrameType
 from typing import Any
 
+from harness._util import strays
+
+MARK = "CACHEWITNESS_WORKERS"
+"""The environment variable by which what a pool's processes start is known: it may outlive them."""
 _PR_SET_PDEATHSIG = 1
 NOTICED_S = 5.0
 """Seconds in which it is noticed that the processes of a pool are gone."""
@@ -33,9 +37,7 @@ def cores() -> int:
 
 
 @contextmanager
-def workers(
-    count: int, begin: Callable[..., object] | None = None, *given: Any, method: str | None = None
-) -> Iterator[ProcessPoolExecutor]:
+def workers(count: int, begin: Callable[..., object] | None = None, *given: Any, method: str | None = None) -> Iterator[Pool]:
     """Yield a pool of processes, each of which begins by `begin(*given)`; an exception, also Ctrl-C, ends them at once.
 
     `method` is how they are started ("spawn": without what this process has loaded), None: the system's own way (`context`).
@@ -47,6 +49,7 @@ def workers(
         end(pool)
         raise
     pool.shutdown()
+    strays.end(pool.mark)
 
 
 def context(method: str | None = None) -> BaseContext:
@@ -57,16 +60,26 @@ def context(method: str | None = None) -> BaseContext:
     return multiprocessing.get_context(method or ("fork" if sys.platform.startswith("linux") else None))
 
 
-def started(count: int, begin: Callable[..., object] | None, *given: Any, method: str | None) -> ProcessPoolExecutor:
+def started(count: int, begin: Callable[..., object] | None, *given: Any, method: str | None) -> Pool:
     """Return such a pool; whoever has it ends it."""
-    return _Pool(count, mp_context=context(method), initializer=_begin, initargs=(os.getpid(), begin, given))
+    return Pool(count, begin, given, method)
 
 
-class _Pool(ProcessPoolExecutor):
+def marked(mark: str) -> str:
+    """Return what `MARK` says in a process with a mark, beside those of the processes above it."""
+    return ",".join(filter(None, (os.environ.get(MARK), mark)))
+
+
+class Pool(ProcessPoolExecutor):
     """A pool that Ctrl-C does not reach while its processes are started, but right behind that.
 
     Python forgets an exception that is raised in what it calls around a fork, so the command would go on.
     """
+
+    def __init__(self, count: int, begin: Callable[..., object] | None, given: tuple[Any, ...], method: str | None) -> None:
+        self.mark = strays.new()
+        initial = (os.getpid(), self.mark, begin, given)
+        super().__init__(count, mp_context=context(method), initializer=_begin, initargs=initial)
 
     def _start_executor_manager_thread(self) -> None:
         if self._executor_manager_thread is None:
@@ -90,8 +103,8 @@ def _later() -> Iterator[None]:
             handler(*came[0])
 
 
-def end(pool: ProcessPoolExecutor) -> None:
-    """End a pool and its processes at once, whatever they are at.
+def end(pool: Pool) -> None:
+    """End a pool and its processes at once, whatever they are at, and what they have started.
 
     A process may die in the middle of telling its result. The thread that reads results would wait for the rest for ever, and
     Python for that thread: it sees the end once nobody can write any more, this process included.
@@ -106,10 +119,12 @@ def end(pool: ProcessPoolExecutor) -> None:
         results._writer.close()
     if watching is not None:
         watching.join(NOTICED_S)
+    strays.end(pool.mark)
 
 
-def _begin(parent: int, begin: Callable[..., object] | None, given: tuple[Any, ...]) -> None:
+def _begin(parent: int, mark: str, begin: Callable[..., object] | None, given: tuple[Any, ...]) -> None:
     """Leave signals to the process that started this one, and end if it did so before that could be arranged."""
+    os.environ[MARK] = marked(mark)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with_the_parent()

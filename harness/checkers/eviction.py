@@ -75,9 +75,12 @@ class EvictionOrder(Checker):
         self._failed.clear()
         return self._judge_operation(ledger) if self._ended else None
 
-    def close(self, ledger: Ledger) -> Found:
+    def at_rest(self, ledger: Ledger) -> Found:
         """Judge the last operation."""
-        return self._judge_operation(ledger)
+        ended = self._ended
+        found = self._judge_operation(ledger)
+        self._ended = ended
+        return found
 
     def _judge_operation(self, ledger: Ledger) -> list[Finding]:
         ended, self._ended = [one for one in self._ended if not self._excused(ledger, one)], []

@@ -145,7 +145,7 @@ class Ownership(Checker):
             del self._ended[r]
         return found
 
-    def close(self, ledger: Ledger) -> Found:
+    def at_rest(self, ledger: Ledger) -> Found:
         """At rest, nobody who ended holds anything."""
         over = [r for r, step in self._ended.items() if step not in ledger.open_steps]
         return [_leak(ledger, r) for r in over if ledger.holdings.pages_of.get(r)]

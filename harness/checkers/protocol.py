@@ -71,9 +71,13 @@ class Checker:
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
         """Forget prefixes whose nodes stand for nothing now, and requests that the ledger does not know any more."""
 
-    def close(self, ledger: Ledger) -> Found:
-        """Judge what can only be judged at rest, after the last event."""
+    def at_rest(self, ledger: Ledger) -> Found:
+        """Judge what can only be judged at rest, as if the last event were behind; it may be asked again and again."""
         return None
+
+    def close(self, ledger: Ledger) -> Found:
+        """Judge the end, after the last event."""
+        return self.at_rest(ledger)
 
 
 class Watch(NamedTuple):
@@ -156,6 +160,16 @@ class Panel:
             gone = self.collector.collect()
             for checker in self._active:
                 checker.forget(self.ledger, gone)
+        return findings
+
+    def at_rest(self) -> list[Finding]:
+        """Let every checker judge what it would judge if the last event were behind, and return what was found."""
+        findings: list[Finding] = []
+        for checker in list(self._active):
+            try:
+                findings += self._signed_all(checker.at_rest(self.ledger) or (), checker, -1)
+            except Exception as error:
+                self._crashed(checker, f"{type(error).__name__}: {error} (at rest)")
         return findings
 
     def _judge_invalid_read(self, read: Read) -> Sequence[Finding]:

@@ -69,6 +69,10 @@ def _weighed(files: Sequence[Path], known: Expectations, jobs: int) -> Iterator[
                 yield weighed(file, *task.result(), known)
             except WorkerDied as died:
                 yield Weighed(file, None, verdicts.EXIT_UNKNOWN, [f"{file}: {died}"])
+            except KeyboardInterrupt:
+                for other, judgement in crew.finished():
+                    yield weighed(other, *judgement, known)
+                raise
 
 
 def _line(one: Weighed) -> str:

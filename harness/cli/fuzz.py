@@ -238,9 +238,10 @@ def _exhaustive(
     limits, canary = bound_of(bound), sought()
     status, started = StatusLine(anywhere=True), monotonic()
 
-    def tell(tasks: int, states: int) -> None:
+    def tell(tasks: int, states: int, failing: bool) -> None:
         rest = left(seconds - (monotonic() - started) if seconds else None)
-        status.tell(lambda: f"exhaustive: {tasks:,} tasks done, {states:,} states{rest}")
+        found = "; a contradiction was found, and what comes before it is searched to the end" if failing else ""
+        status.tell(lambda: f"exhaustive: {tasks:,} tasks done, {states:,} states{rest}{found}")
 
     try:
         coverage = search(
@@ -251,6 +252,7 @@ def _exhaustive(
             full=full,
             seconds=seconds,
             told=tell,
+            on_died=died,
             processes=jobs_of(spec, jobs),
         )
     finally:

@@ -19,11 +19,12 @@ from harness._util.errors import EngineBroken, EngineMissing, UsageError
 from harness._util.names import nearest
 from harness.engines import import_probe
 from harness.engines.child.engine import Isolated, Isolation
-from harness.engines.failure import EngineFailure, told
+from harness.engines.failure import EngineFailure, NoAnswer, told
 from harness.engines.faults import plant
 from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
 from harness.engines.within import Limits, opened
+from harness.history.intake import BadEvents
 from harness.trace.format import TraceHeader
 
 GROUP = "cachewitness.engines"
@@ -155,12 +156,14 @@ class EngineSpec:
     def open(self, header: TraceHeader) -> Engine:
         """Build the engine for a trace, and plant the fault that its options name.
 
-        Raises UsageError if it refuses the trace's configuration, EngineBroken if it fails in another way.
+        Raises UsageError if it refuses the trace's configuration, EngineBroken if it fails in another way, or says neither.
         """
         try:
             if self.isolation is not None:
                 return Isolated(self.text, header, self.isolation, self._told, self.kind.kept_by_process)
             return opened(header, self.within, lambda: self._built(header)) if self.within else self._built(header)
+        except (NoAnswer, BadEvents) as error:
+            raise EngineBroken(str(error)) from error
         except UsageError:
             raise
         except Exception as error:

@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple, Protocol
 
 import msgspec
 
-from harness._util import workers
+from harness._util import strays, workers
 from harness._util.errors import EngineMissing, UsageError
 from harness.fleet import worker
 from harness.fleet.worker import EXIT_LOST, EXIT_TOO_LONG, FindingsLost, Given
@@ -54,6 +54,7 @@ class Executor(Protocol):
 class _Process:
     process: subprocess.Popen[bytes]
     said: IO[bytes]
+    mark: str = field(default_factory=strays.new)
 
 
 class Processes:
@@ -67,8 +68,14 @@ class Processes:
         """Start a process. What it has to know goes through a pipe, since a database's name may have a password in it."""
         said = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
         command = [sys.executable, "-c", _MAIN, json.dumps(sys.path)]
+        mark = strays.new()
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            env={**os.environ, workers.MARK: workers.marked(mark)},
+            start_new_session=True,
         )
         assert process.stdin is not None
         try:
@@ -76,7 +83,7 @@ class Processes:
             process.stdin.close()
         except BrokenPipeError:
             pass  # it is gone already, which `ended` says
-        return _Process(process, said)
+        return _Process(process, said, mark)
 
     def ended(self, handle: _Process) -> Ended | None:
         """Return how a process ended; None while it runs."""
@@ -92,9 +99,10 @@ class Processes:
         return Ended(f"{how}{f': {last}' if code > 0 and last else ''}")
 
     def stop(self, handle: _Process) -> None:
-        """Kill a process."""
+        """Kill a process, and what it has started."""
         handle.process.kill()
         handle.process.wait()
+        strays.end(handle.mark)
         handle.said.close()
 
 

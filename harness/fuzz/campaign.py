@@ -105,7 +105,11 @@ class Campaign:
         trials = Trials(self.engine, self.plan, self.beside)
         try:
             with Crew(self.jobs, trials.run, self.on_died) as crew:
-                self._run(crew, started, seconds, operations)
+                try:
+                    self._run(crew, started, seconds, operations)
+                except KeyboardInterrupt:
+                    self.report.interrupted = True
+                    self._take_failures(crew)
         except KeyboardInterrupt:
             self.report.interrupted = True
         self.report.seconds = time.perf_counter() - started
@@ -141,6 +145,13 @@ class Campaign:
             late = seconds and self.report.seconds - self.report.startup_seconds >= seconds
             if late or self.failed or (operations and self.operations >= operations):
                 return
+
+    def _take_failures(self, crew: Crew[int, Trial]) -> None:
+        """Take in what was found already in traces whose turn has not come, as it was met."""
+        self.shrinks = False
+        for _, trial in crew.finished():
+            if trial.judged and trial.judged.findings:
+                self._take(trial)
 
     @property
     def failed(self) -> bool:

@@ -1,8 +1,11 @@
 """The exhaustive search: every state of every configuration within a bound, on two processes.
 
 A task is a configuration, a height and the first prompt; what a task finds does not depend on the others, so the result is the
-same however many processes share the work. States must be comparable, which `fingerprint` defines for the reference of `vllm`
-alone: another engine of that policy has the reference beside it.
+same however many processes share the work: the first failure in the order of tasks. Where a search is interrupted before that
+is known, a failure that was found is told all the same.
+
+States must be comparable, which `fingerprint` defines for the reference of `vllm` alone: another engine of that policy has the
+reference beside it.
 """
 
 from __future__ import annotations
@@ -10,14 +13,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from multiprocessing.synchronize import Event
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
+from harness._util.crew import Crew, WorkerDied
 from harness._util.errors import EngineBroken, UsageError
 from harness._util.names import nearest
-from harness._util.workers import context, workers
-from harness.engines.child.engine import Isolation
-from harness.engines.registry import EngineSpec, parse
+from harness._util.workers import context
+from harness.engines.registry import EngineSpec
 from harness.fuzz.campaign import shrink
 from harness.fuzz.explore import Found, Watched, explore
 from harness.fuzz.scope import CONFIGURATIONS, Bound, Scope
@@ -32,10 +36,9 @@ ASKED = {"manager": ("preempt", "reset", "withdraw"), "scheduler": ("abort", "pr
 """What a search asks for that an engine need not be able to do."""
 UNTOLD = ("tier_delay",)
 """Options whose state the fingerprint does not read."""
-Progress = Callable[[int, int], None]
-
-_enough: Event | None = None
-"""In a process of a search: whether another one has found a failure."""
+TELL_S = 1.0
+"""Seconds between two words on how far a search is."""
+Progress = Callable[[int, int, bool], None]
 
 
 @dataclass
@@ -68,6 +71,10 @@ class Coverage:
     covered: list[Covered]
     failure: Failure | None = None
     interrupted: bool = False
+    crashed: str = ""
+    """Why nothing can be said of the rest: a checker crashed, or a task ended the process that carried it out."""
+    stopped: str = ""
+    """Why the search could not go on behind a failure."""
     seconds: float = 0.0
     not_run: list[NotRun] = field(default_factory=list)
     """What the engine cannot be asked, and what was left out, and why."""
@@ -77,7 +84,8 @@ class Coverage:
     @property
     def complete(self) -> bool:
         """Whether nothing within the bound was left out."""
-        return self.failure is None and not self.interrupted and all(one.complete for one in self.covered)
+        whole = not (self.failure or self.interrupted or self.crashed)
+        return whole and all(one.complete for one in self.covered)
 
     @property
     def hits(self) -> int:
@@ -155,12 +163,13 @@ def search(
     full: bool = True,
     seconds: float = 0.0,
     told: Progress | None = None,
+    on_died: Callable[[str], None] | None = None,
     processes: int = PROCESSES,
 ) -> Coverage:
     """Search every configuration at every height, for so many seconds at most (0: until all is seen).
 
     Without `full` only those that take a minute or two in all; the others are listed as not run. `told` is called with how many
-    tasks are done and how many states they had.
+    tasks are done, how many states they had, and whether a failure is known; `on_died` of each process that was replaced.
     """
     started = time.monotonic()
     deadline = started + seconds if seconds else 0.0
@@ -170,50 +179,91 @@ def search(
     scopes, not_run = _asked(engine, [scope for scope in scopes if full or scope.quick])
     coverage = Coverage(bound, [Covered(scope) for scope in scopes], not_run=not_run + left_out, left_out=len(left_out))
     left = Counter({id(covered): len(list(covered.scope.first())) for covered in coverage.covered})
+    tasks = _Tasks(engine, coverage, deadline)
     try:
-        _search(engine, coverage, left, deadline, told, processes)
+        with Crew(processes, tasks.carry_out, on_died) as crew:
+            _search(crew, tasks, coverage, left, told)
         if coverage.failure:
             shrink(coverage.failure, engine)
     except KeyboardInterrupt:
         coverage.interrupted = True
+    except WorkerDied as died:
+        coverage.crashed = str(died)
+    except UsageError as error:
+        if coverage.failure is None:
+            raise
+        coverage.stopped = str(error)
     for covered in coverage.covered:
         covered.complete &= not left[id(covered)]
     coverage.seconds = time.monotonic() - started
     return coverage
 
 
-def _search(
-    engine: EngineSpec, coverage: Coverage, left: Counter[int], deadline: float, told: Progress | None, processes: int
-) -> None:
-    """Carry out all tasks, or until one finds a failure; `left` counts those that were not."""
-    enough = context().Event()
-    tasks = [(covered, first) for covered in coverage.covered for first in covered.scope.first()]
-    with workers(processes, _begin, enough) as pool:
-        futures = [
-            pool.submit(_task, engine.text, engine.isolation, covered.scope, first, deadline) for covered, first in tasks
-        ]
-        for done, ((covered, _), future) in enumerate(zip(tasks, futures, strict=True), start=1):
-            found = future.result()
+class _Task(NamedTuple):
+    number: int
+    covered: Covered
+    first: Submit
+
+
+class _Tasks:
+    """Carries out tasks, in whichever process. Those behind one that is known to fail stop: they change nothing any more."""
+
+    def __init__(self, engine: EngineSpec, coverage: Coverage, deadline: float) -> None:
+        pairs = [(covered, first) for covered in coverage.covered for first in covered.scope.first()]
+        self.all = [_Task(number, *pair) for number, pair in enumerate(pairs)]
+        self._engine, self._deadline = engine, deadline
+        self._failing: Any = context().Value("l", len(pairs))
+
+    @property
+    def failing(self) -> bool:
+        """Whether some task failed."""
+        return bool(self._failing.value < len(self.all))
+
+    def carry_out(self, number: int) -> Found:
+        """Carry out a task, until time is up or one before it is known to fail."""
+        _, covered, first = self.all[number]
+        found = explore(self._engine, covered.scope, (first,), stop=partial(self._stop, number))
+        if found.failure:
+            with self._failing.get_lock():
+                self._failing.value = min(self._failing.value, number)
+        return found
+
+    def _stop(self, number: int) -> bool:
+        return bool(self._deadline and time.monotonic() > self._deadline) or number > self._failing.value
+
+
+def _search(crew: Crew[int, Found], tasks: _Tasks, coverage: Coverage, left: Counter[int], told: Progress | None) -> None:
+    """Carry out all tasks, or until one finds a failure; `left` counts those that were not.
+
+    Where it is interrupted, or cannot go on, the first failure counts that was found by then.
+    """
+    try:
+        for number, task in crew.in_order(range(len(tasks.all))):
+            while not task.wait(TELL_S):
+                _tell(told, coverage, number, tasks)
+            found, covered = task.result(), tasks.all[number].covered
             covered.add(found)
             left[id(covered)] -= 1
-            if told:
-                told(done, sum(len(one.states) for one in coverage.covered))
-            if found.failure:
-                enough.set()
-                pool.shutdown(cancel_futures=True)
-                trace, finding = found.failure
-                name = f"exhaustive:{covered.scope.height}@{covered.scope.configuration.name}"
-                coverage.failure = Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op)
+            _tell(told, coverage, number + 1, tasks)
+            if found.crashed:
+                coverage.crashed = f"{covered.scope.name}: {found.crashed}"
+            if found.failure or found.crashed:
+                coverage.failure = _failed(covered, found)
                 return
+    except (KeyboardInterrupt, UsageError, WorkerDied):
+        failed = [(tasks.all[number].covered, found) for number, found in crew.finished() if found.failure]
+        coverage.failure = _failed(*failed[0]) if failed else None
+        raise
 
 
-def _begin(enough: Event) -> None:
-    global _enough
-    _enough = enough
+def _tell(told: Progress | None, coverage: Coverage, done: int, tasks: _Tasks) -> None:
+    if told:
+        told(done, sum(len(one.states) for one in coverage.covered), tasks.failing)
 
 
-def _task(engine: str, isolation: Isolation | None, scope: Scope, first: Submit, deadline: float) -> Found:
-    def stop() -> bool:
-        return bool(deadline and time.monotonic() > deadline) or (_enough is not None and _enough.is_set())
-
-    return explore(replace(parse(engine), isolation=isolation), scope, (first,), stop=stop)
+def _failed(covered: Covered, found: Found) -> Failure | None:
+    if found.failure is None:
+        return None
+    trace, finding = found.failure
+    name = f"exhaustive:{covered.scope.height}@{covered.scope.configuration.name}"
+    return Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op)

@@ -44,6 +44,8 @@ class Found:
     hits: int = 0
     depth: int = 0
     complete: bool = False
+    crashed: str = ""
+    """What a checker crashed with, which ends the search."""
     failure: tuple[Trace, Finding] | None = None
 
 
@@ -81,6 +83,10 @@ class Watched:
                 self._observer.see(self._worker.extend(events), self._count)
         self._count += 1
 
+    def rest(self) -> None:
+        """Judge what can be judged only at rest, as if nothing more were asked."""
+        self._observer.at_rest(max(self._count - 1, 0))
+
     def close(self) -> None:
         """Let go of the engine; to fail in that is found as well."""
         let_go(self.engine, self._observer, max(self._count - 1, 0))
@@ -111,6 +117,10 @@ class Position:
         """Carry out one operation."""
         for one in (self._judged,) if self._named is self._judged else (self._judged, self._named):
             one.take(op)
+
+    def rest(self) -> None:
+        """Judge the engine as if nothing more were asked of it."""
+        self._judged.rest()
 
     def crashed(self) -> str:
         """Return what a checker crashed with; empty if none did."""
@@ -200,20 +210,21 @@ def explore(
     """Try everything in every state behind a path until something fails, nothing is left, or `stop` says so.
 
     From a state the search walks on as long as there is something new to try near it, and then begins again. `on_merge` is
-    shown two paths to what is taken to be one state. Raises RuntimeError if a checker crashes.
+    shown two paths to what is taken to be one state.
     """
     found, walk = Found(), _Walk()
     position = reached(spec, scope, start)
+    position.rest()
     if not position.findings:
         walk.meet(position.fingerprint(), start, position)
     _conclude(position, found, scope, start)
-    while (name := walk.next()) is not None and not found.failure:
+    while (name := walk.next()) is not None and not (found.failure or found.crashed):
         if stop():
             break
         _walk(walk, found, spec, scope, name, on_merge)
     found.states = set(walk.paths)
     found.depth = max(map(len, walk.paths.values()), default=0)
-    found.complete = walk.next() is None and not found.failure
+    found.complete = walk.next() is None and not (found.failure or found.crashed)
     return found
 
 
@@ -231,11 +242,11 @@ def _walk(
         op, path = walk.untried[name].pop(), (*path, *way)
         path, before = (*path, op), name
         position.take(op)
+        position.rest()
         found.transitions, found.operations = found.transitions + 1, found.operations + len(way) + 1
-        if position.findings:
+        found.crashed = position.crashed()
+        if position.findings or found.crashed:
             break
-        if crashed := position.crashed():
-            raise RuntimeError(crashed)
         name = position.fingerprint()
         if not walk.meet(name, path, position) and on_merge:
             on_merge(walk.paths[name], path)

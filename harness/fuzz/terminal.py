@@ -95,7 +95,9 @@ def judged(coverage: Coverage, canary: CanaryResult) -> tuple[int, list[str]]:
     if coverage.interrupted:
         return EXIT_INTERRUPTED, found
     if found:
-        return EXIT_FAIL, found
+        return EXIT_FAIL, found + ([f"it could not go on: {coverage.stopped}"] if coverage.stopped else [])
+    if coverage.crashed:
+        return EXIT_UNKNOWN, [coverage.crashed]
     if not coverage.complete:
         return EXIT_UNKNOWN, ["time was up before everything within the bound was seen"]
     return (EXIT_PASS, []) if coverage.hits else (EXIT_NOTHING_CHECKED, ["no look-up of the engine hit anything"])

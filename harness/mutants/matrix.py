@@ -10,7 +10,7 @@ from statistics import median
 
 import msgspec
 
-from harness._util.workers import workers
+from harness._util.crew import Crew, WorkerDied
 from harness.engines.faults import all_mutants
 from harness.engines.mutant import Mutant
 from harness.mutants.detectors import alone, detected
@@ -99,8 +99,12 @@ def run(
     names = [mutant.name for mutant in mutants]
     matrix = Matrix(rows=[])
     try:
-        with workers(jobs) as pool:
-            for row in pool.map(one, names):
+        with Crew(jobs, one) as crew:
+            for name, task in crew.in_order(names):
+                try:
+                    row = task.result()
+                except WorkerDied as died:
+                    row = _row(all_mutants()[name], not_run=str(died))
                 matrix.rows.append(row)
                 if told:
                     told(row)

@@ -159,6 +159,12 @@ class Observer:
         """How many events were taken in."""
         return self._seq
 
+    def at_rest(self, op: int) -> None:
+        """Judge what would be found if the run ended here; it may go on."""
+        for finding in self.panel.at_rest():
+            finding.op = op
+            self.findings.append(finding)
+
     def close(self, trace: Trace | None) -> Result:
         """Judge the end and return the result."""
         for finding in self.panel.close():
@@ -214,7 +220,7 @@ class Ahead:
     def _judge_before(self, error: Exception) -> None:
         """Judge what waits, in front of an error.
 
-        An answer that is none comes first even where one before it cannot be followed: nothing that such an engine says counts.
+        An answer that is none comes first even where one before it cannot be followed; what was found before it counts.
         """
         try:
             self.judge()
@@ -252,11 +258,31 @@ def drive(
     `until` ends the run with the operation that raised a finding of that kind; `keep=False` drops the history. An exception
     in the engine is a finding (`died`); a UsageError (an option that the engine refuses) passes through.
 
-    Raises Stopped, which has the result until then, if the engine reports what cannot be followed.
+    Raises Stopped, which has the result until then, if the engine reports what cannot be followed; also if it says what is no
+    answer, and something was found before.
     """
     header = described(engine, trace.header)
     observer, applicable = Observer(header, checkers, keep=keep), Applicable()
     ahead = Ahead(engine, header, observer, 1 if until or beside else PORTION)
+    try:
+        _carry_out(trace, engine, observer, applicable, ahead, until, beside)
+    except NoAnswer as error:
+        if not observer.findings:
+            raise
+        raise Stopped(f"trace {trace.header.name}: {error}", observer.close(trace)) from None
+    return observer.close(trace)
+
+
+def _carry_out(
+    trace: Trace,
+    engine: Engine,
+    observer: Observer,
+    applicable: Applicable,
+    ahead: Ahead,
+    until: Callable[[Finding], bool] | None,
+    beside: Beside | None,
+) -> None:
+    """Carry out a trace for `drive`, and let go of the engine."""
     try:
         for index, asked in enumerate(trace.ops):
             op = applicable.filter(asked)
@@ -277,7 +303,6 @@ def drive(
         let_go(engine, observer, len(trace.ops) - 1)
         raise Stopped(f"trace {trace.header.name}: {bad}", observer.close(trace)) from None
     let_go(engine, observer, len(trace.ops) - 1)
-    return observer.close(trace)
 
 
 def attempt(run: Callable[[], Result]) -> tuple[Result, str]:

@@ -10,6 +10,7 @@ other shows whether it does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from harness._util.errors import UsageError
@@ -50,6 +51,7 @@ def smallest(trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun, a
     if finding.anomaly == "hung" and (engine.kind.one_server or engine.within):
         why = "its server hangs" if engine.kind.one_server else "it hangs in the harness's own process"
         return Smallest(trace, finding, f"not shrunk, since {why}")
+    begin_afresh()  # so that it is the same processes that count, whoever found it
     begun, hurried = started(), engine.hurried() if finding.anomaly == "hung" else engine
 
     def fails(candidate: Trace) -> int:
@@ -75,6 +77,7 @@ def _alone(trace: Trace, engine: EngineSpec, rerun: Rerun) -> Finding | None:
     """Run a trace in a process of the engine's that has served no other; in the harness's own process if it has none."""
     for _ in range(TRIES if trace.header.height == "answers" else 1):
         begin_afresh()
-        if found := rerun(trace, engine):
-            return found
+        with suppress(UsageError):  # it was found, whether or not the engine can be started again
+            if found := rerun(trace, engine):
+                return found
     return None

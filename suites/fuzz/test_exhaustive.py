@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path as File
+from typing import Any
 
 import pytest
 
+from harness._util.crew import Crew
 from harness._util.errors import UsageError
 from harness.checkers.content_floor import ContentFloor, Lying
+from harness.checkers.finding import Finding
+from harness.checkers.ownership import Ownership
 from harness.checkers.progress import Progress
 from harness.cli import invoke
 from harness.engines.child.engine import Isolation
+from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec, parse
-from harness.fuzz.exhaustive import bound_of, search
-from harness.fuzz.explore import Path, _Walk, explore, reached
+from harness.fuzz import exhaustive
+from harness.fuzz.canary import sought
+from harness.fuzz.exhaustive import Coverage, Covered, bound_of, search
+from harness.fuzz.explore import Found, Path, _Walk, explore, reached
 from harness.fuzz.scope import CONFIGURATIONS, Bound, Scope
-from harness.history.events import StepBegin
+from harness.fuzz.terminal import judged
+from harness.history.events import Counts, Drop, Event, StepBegin
 from harness.run.execute import drive
 from harness.trace.configurations import Configuration
-from harness.trace.format import Finish, Height, Op, Step, Submit, Trace
-from harness.verdict.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN, EXIT_USAGE
+from harness.trace.format import Finish, Height, Op, Step, Submit, Trace, TraceHeader
+from harness.verdict.result import EXIT_FAIL, EXIT_INTERRUPTED, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN, EXIT_USAGE
 from suites.support.sampled import chosen, fewer, of_all
 
 PAGE = (File(__file__).resolve().parents[2] / "docs" / "fuzz.md").read_text(encoding="utf-8")
@@ -321,3 +332,102 @@ def test_command_fails_on_a_planted_fault(capsys: pytest.CaptureFixture[str]) ->
     assert invoke(["fuzz", "--exhaustive", *words]) == EXIT_FAIL
     output = capsys.readouterr().out
     assert "FAIL  stuck" in output and "replay: cachewitness replay" in output
+
+
+class Leaking:
+    """The reference, which keeps the pages of a request that ends and says nothing more of them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def apply(self, op: Op) -> list[Event]:
+        events = self._engine.apply(op)
+        return [event for event in events if not (isinstance(op, Finish) and isinstance(event, Drop | Counts))]
+
+
+def of_kind(opened: Callable[[Engine], Any]) -> EngineSpec:
+    """Return somebody else's engine of the policy, which the reference goes beside."""
+    reference = parse("reference")
+
+    def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+        engine: Engine = opened(reference.open(header))
+        return engine
+
+    return replace(reference, kind=replace(reference.kind, name="other", open=open_engine, is_reference=False), text="other")
+
+
+def test_what_shows_at_rest_alone_is_found() -> None:
+    """The one request that there may be ends and keeps its pages: no further step shows that."""
+    found = search(of_kind(Leaking), SMALL, CONFIGURATIONS[:1], ["manager"], processes=1)
+    assert found.failure is not None and found.failure.finding.anomaly == "leak"
+    assert [type(op) for op in found.failure.shrunk.ops][-1] is Finish
+    assert search(of_kind(lambda engine: engine), SMALL, CONFIGURATIONS[:1], ["manager"], processes=1).complete
+
+
+def test_a_process_that_dies_is_replaced_and_nothing_is_lost(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a task ends two processes, the search is unknown, and says why."""
+    plain = exhaustive.explore
+
+    def dying(*asked: Any, **more: Any) -> Any:
+        if not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(*asked, **more)
+
+    whole, told = search(parse("reference"), SMALL, CONFIGURATIONS[:1], processes=1), list[str]()
+    monkeypatch.setattr(exhaustive, "explore", dying)
+    again = search(parse("reference"), SMALL, CONFIGURATIONS[:1], processes=2, on_died=told.append)
+    assert again.complete and [one.states for one in again.covered] == [one.states for one in whole.covered]
+    assert len(told) == 1 and "was ended by signal 9" in told[0]
+    monkeypatch.setattr(exhaustive, "explore", lambda *asked, **more: os.kill(os.getpid(), signal.SIGKILL))
+    lost = search(parse("reference"), SMALL, CONFIGURATIONS[:1], processes=2)
+    assert judged(lost, sought())[0] == EXIT_UNKNOWN and "was ended by signal 9" in judged(lost, sought())[1][0]
+
+
+def test_a_checker_that_crashes_leaves_the_rest_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(self: Ownership, ledger: object) -> None:
+        raise ValueError("a mistake of ours")
+
+    canary = sought()
+    monkeypatch.setattr(Ownership, "at_rest", crash)
+    coverage = search(parse("reference"), SMALL, CONFIGURATIONS[:1], ["manager"], processes=1)
+    code, reasons = judged(coverage, canary)
+    assert code == EXIT_UNKNOWN and not coverage.complete and "ValueError: a mistake of ours (at rest)" in reasons[0]
+
+
+@pytest.mark.parametrize("stopped", [KeyboardInterrupt(), UsageError("it says nonsense")], ids=["interrupted", "nonsense"])
+def test_what_is_found_already_is_told_where_an_earlier_task_stops_the_search(
+    stopped: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was to be told when those before it were over."""
+    trace = Trace(HYBRID.header(), [Submit("r1", "a:4")])
+    failing = Found(failure=(trace, Finding(anomaly="leak", checker="ownership", sentence="…", seq=1, op=0)))
+
+    class Stopping(Crew[int, Found]):
+        def in_order(self, items: object) -> Iterator[Any]:
+            raise stopped
+            yield
+
+        def finished(self) -> list[tuple[int, Found]]:
+            return [(0, Found(complete=True)), (1, failing)]
+
+    monkeypatch.setattr(exhaustive, "Crew", Stopping)
+    coverage = search(parse("reference"), SMALL, CONFIGURATIONS[:2])
+    assert coverage.failure is not None and coverage.failure.finding.anomaly == "leak" and not coverage.complete
+    interrupted = isinstance(stopped, KeyboardInterrupt)
+    code, reasons = judged(coverage, sought())
+    assert (code, reasons[0]) == (EXIT_INTERRUPTED if interrupted else EXIT_FAIL, "leak")
+    assert interrupted or "could not go on: it says nonsense" in reasons[1]
+
+
+def test_tasks_behind_one_that_fails_stop() -> None:
+    """Those before it go on, so that the first failure in their order is told, however many processes there are."""
+    spec = parse("reference:mutant=block-leaked")
+    coverage = Coverage(HYBRID.bound, [Covered(HYBRID)])
+    tasks = exhaustive._Tasks(spec, coverage, 0.0)
+    assert len(tasks.all) > 1 and not tasks.failing
+    assert tasks.carry_out(1).failure and tasks.failing
+    assert tasks.carry_out(0).failure and not tasks.carry_out(len(tasks.all) - 1).transitions

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
+from harness._util.crew import Crew
 from harness.cli import check_several, invoke
 from harness.engines.registry import parse
 from harness.history import stored
@@ -160,6 +164,33 @@ def test_what_was_judged_until_ctrl_c_is_told(monkeypatch: pytest.MonkeyPatch, c
     code, out, _ = _run(capsys, "bad.jsonl", "other.jsonl", "good.jsonl", "--jobs", "1")
     assert code == 130 and "FAIL  group-misalignment" in out
     assert "stopped after 1 of 3 histories; until then 1 of 1 histories contradict a rule" in out
+
+
+def test_what_others_judged_until_ctrl_c_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their turn had not come, behind a history that takes long."""
+    judge, plain = check_several.judged, check_several.Crew.in_order
+
+    def judged(file: Path) -> object:
+        while file.name == "other.jsonl":
+            time.sleep(1)
+        return judge(file)
+
+    def interrupted(self: Crew[Path, Any], files: Any) -> Iterator[Any]:
+        for file, task in plain(self, files):
+            while len(self.finished()) < 2:
+                time.sleep(0.01)
+            yield file, Ctrl()
+            task.wait(0)
+
+    class Ctrl:
+        def result(self) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(check_several, "judged", judged)
+    monkeypatch.setattr(check_several.Crew, "in_order", interrupted)
+    code, out, _ = _run(capsys, "other.jsonl", "bad.jsonl", "good.jsonl", "--jobs", "2")
+    assert code == 130 and "FAIL  group-misalignment" in out
+    assert "stopped after 2 of 3 histories; until then 1 of 2 histories contradict a rule" in out
 
 
 def test_what_belongs_to_one_history_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from harness._util import strays
 from harness._util.crew import Crew, Task, WorkerDied, possible
 from harness._util.errors import EngineMissing
 
@@ -188,3 +190,53 @@ def test_processes_are_children_however_python_would_start_them(name: str, tmp_p
     surroundings = os.environ | {"PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, cwd=tmp_path, env=surroundings, capture_output=True, text=True, timeout=120)
     assert ended.returncode == COMMANDS[name], ended.stderr
+
+
+def test_results_behind_one_that_takes_long_are_there_when_it_is_not_waited_for(tmp_path: Path) -> None:
+    """As where somebody interrupts: what others have found meanwhile is not lost."""
+    if not possible():
+        pytest.skip("one process carries out everything in turn")
+
+    def slow(number: int) -> int:
+        while number == 1 and not (tmp_path / "over").exists():
+            time.sleep(0.01)
+        if number == 3:
+            raise EngineMissing("no such engine")
+        return number * number
+
+    with Crew(2, slow) as crew:
+        for number, task in crew.in_order([1, 2, 3, 4]):
+            if number == 1:
+                assert not task.wait(0.05) and not task.there
+                until(lambda: [item for item, _ in crew.finished()] == [2, 4])
+                assert crew.finished() == [(2, 4), (4, 16)]
+                (tmp_path / "over").touch()
+                assert task.wait(30) and task.result() == 1
+            elif number != 3:
+                assert task.result() == number * number
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are found by their environment in /proc")
+def test_what_a_process_started_ends_with_the_crew() -> None:
+    """Also in a session of its own, and though the process was killed that could have ended it."""
+
+    def begin(number: int) -> int:
+        return subprocess.Popen(["sleep", "777"], start_new_session=True).pid
+
+    with Crew(2, begin) as crew:
+        (pid,) = [task.result() for _, task in crew.in_order([1])]
+        assert Path(f"/proc/{pid}").exists()
+    until(lambda: not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
+@pytest.mark.parametrize("mark", ["", "PATH", "CACHEWITNESS_WORKERS="])
+def test_what_is_no_mark_ends_nobody(mark: str) -> None:
+    with pytest.raises(ValueError):
+        strays.end(mark)
+
+
+def until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.01)

@@ -10,31 +10,39 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness._util.errors import EngineBroken
+from harness._util.crew import Crew
+from harness._util.errors import EngineBroken, UsageError
+from harness.checkers.finding import Finding
 from harness.cli import invoke
+from harness.engines.failure import NoAnswer
 from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec, parse
 from harness.fuzz.campaign import Campaign
 from harness.fuzz.draw import Restriction
-from harness.fuzz.trial import Plan
+from harness.fuzz.trial import Plan, Trial, Trials
+from harness.history.events import Event
+from harness.history.intake import BadEvents
+from harness.run import execute
 from harness.run.runner import Runner
+from harness.run.smaller import smallest
 from harness.run.store import Keeper
 from harness.run.suites import SUITES
 from harness.trace import format as traces
 from harness.trace.configurations import Configuration
-from harness.trace.format import TraceHeader
+from harness.trace.format import Finish, Op, Step, Submit, Trace, TraceHeader
 from harness.trace.layouts import load
 from harness.verdict.summary import Failure
 from suites.support.sampled import fewer
 
-LEAK = "reference:mutant=block-leaked"
+LEAK, SHORT = "reference:mutant=block-leaked", "reference:mutant=lookup-one-unit-short"
 RANDOM = [suite for suite in SUITES if suite.name == "random"]
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -142,6 +150,93 @@ def test_a_failure_outranks_an_engine_that_cannot_be_used_any_more(failing: bool
     report = runner.run(RANDOM)
     assert report.exit_code == 1 and report.failures
     assert next(entry.why for entry in report.not_run if entry.what == "the rest of the run").count("ValueError: boom") == 1
+
+
+@pytest.mark.parametrize("opened", [NoAnswer("line 2 of its answers is none of the protocol"), BadEvents("no header")])
+def test_an_engine_that_says_nonsense_when_it_is_opened_does_not_refuse(opened: UsageError) -> None:
+    """A configuration that is refused is left out, and the others pass."""
+    times = count()
+
+    def open_engine(header: TraceHeader, _: Mapping[str, str]) -> Engine:
+        if next(times) % 4 == 3:
+            raise opened
+        return parse("reference").open(header)
+
+    spec = EngineSpec(EngineKind(name="odd", summary="", heights=("manager",), open=open_engine), {}, "odd")
+    with pytest.raises(EngineBroken, match=str(opened)):
+        Runner(spec, [Configuration(load(name)) for name in ("full-mamba", "full")]).run(RANDOM)
+    with pytest.raises(EngineBroken, match=str(opened)):
+        Campaign(spec, Plan("vllm", ("manager",), Restriction(), 0)).run(operations=100_000)
+
+
+class Babbling:
+    """An engine that answers so many operations, and then says what is no answer; with 0, when it is let go of."""
+
+    def __init__(self, engine: Engine, answers: int) -> None:
+        self._engine, self._left = engine, answers or -1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def apply(self, op: Op) -> list[Event]:
+        self._left -= 1
+        if not self._left:
+            raise NoAnswer("it babbles")
+        return self._engine.apply(op)
+
+    def close(self) -> None:
+        if self._left < 0:
+            raise NoAnswer("it babbles")
+
+
+@pytest.mark.parametrize("answers", [0, 6])
+@pytest.mark.parametrize("portion", [1, execute.PORTION])
+def test_what_was_found_before_an_answer_that_is_none_counts(
+    answers: int, portion: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same trace; without a finding there is nothing but that answer."""
+    monkeypatch.setattr(execute.Ahead.__init__, "__defaults__", (portion,))
+    ops: list[Op] = [
+        *(Submit("r1", "a:40"), Step([("r1", 40)]), Finish("r1")),
+        *(Submit("r2", "a:40"), Step([("r2", 8)]), Step([("r2", 8)])),
+    ]
+    trace = Trace(TraceHeader("t", load("full"), pages=20), ops)
+    with pytest.raises(execute.Stopped, match="it babbles") as stopped:
+        execute.drive(trace, Babbling(parse(SHORT).open(trace.header), answers))
+    assert [finding.anomaly for finding in stopped.value.result.findings] == ["lost-hit"]
+    with pytest.raises(NoAnswer, match="it babbles"):
+        execute.drive(trace, Babbling(parse("reference").open(trace.header), answers))
+
+
+def test_a_failure_stays_though_the_engine_cannot_be_started_again() -> None:
+    """As where a port that it had is not free yet."""
+    trace = Trace(TraceHeader("t", load("full"), pages=20), [Submit("r1", "a:40"), Step()])
+    finding = Finding(anomaly="leak", checker="ownership", sentence="…", seq=1, op=1)
+
+    def refused(candidate: Trace, engine: EngineSpec) -> Finding | None:
+        raise EngineBroken("address already in use")
+
+    assert smallest(trace, parse("reference"), finding, refused)[:2] == (trace, finding)
+
+
+def test_what_another_process_found_is_told_where_somebody_interrupts() -> None:
+    """Its turn had not come, behind a trace that takes long."""
+    trial = Trials(parse(LEAK), Plan("vllm", ("manager",), Restriction([load("full")], {}, historic=False), 0), False).run(1)
+    assert trial.judged and trial.judged.findings
+
+    class Interrupted(Crew[int, Trial]):
+        def in_order(self, items: object) -> Iterator[Any]:
+            raise KeyboardInterrupt
+            yield
+
+        def finished(self) -> list[tuple[int, Trial]]:
+            return [(0, Trial()), (1, trial)]
+
+    campaign = Campaign(parse(LEAK), Plan("vllm", ("manager",), Restriction(), 0))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("harness.fuzz.campaign.Crew", Interrupted)
+        campaign.run(operations=1)
+    assert campaign.report.interrupted and [one.finding for one in campaign.report.failures] == trial.judged.findings[:1]
 
 
 def test_a_campaign_keeps_what_it_was_shrinking(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ engine gets (`ci/stage_mutants.sh`). The differential does not count.
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -168,6 +170,23 @@ def test_command_ends_with_5_if_a_fault_could_not_be_hunted(
     monkeypatch.setattr("harness.mutants.matrix.find_spec", lambda name: None)
     code = invoke(["mutants", "--mutant", "conv-state-lost", "--jobs", "1"])
     assert code == 5 and "not run: conv-state-lost: torch is missing" in capsys.readouterr().out
+
+
+def test_a_fault_that_ends_the_process_of_its_hunt_was_not_hunted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice; and what came of the others is told."""
+
+    def deadly(mutant: Mutant, budget: float, seed: int = 0) -> Hunt:
+        if mutant.name == "block-leaked":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return hunt(mutant, budget, seed)
+
+    monkeypatch.setattr("harness.mutants.matrix.hunt", deadly)
+    asked = ["--mutant", "block-leaked", "--mutant", "window-freed-early", "--tensor-seconds", "0", "--jobs", "2"]
+    code, said = invoke(["mutants", *asked]), capsys.readouterr().out
+    assert code == 5 and "1 of 1 faults killed" in said
+    assert "not run: block-leaked: a process of the run was ended by signal 9" in said
 
 
 @pytest.mark.parametrize(

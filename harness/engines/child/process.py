@@ -11,13 +11,12 @@ import resource
 import select
 import signal
 import subprocess
-import sys
-import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
+from harness._util import strays
 from harness.engines.child import surroundings
 from harness.engines.child.forked import Forked, Forks, template_of
 from harness.engines.child.messages import ANSWERS, ASKED, MARK
@@ -64,7 +63,7 @@ class Process:
     ) -> None:
         asked, self._asks = os.pipe()
         self._answers, answers = os.pipe()
-        self._mark = uuid.uuid4().hex
+        self._mark = strays.new()
         told = {ASKED: str(asked), ANSWERS: str(answers), MARK: self._mark}
         try:
             self._process = self._started(command, surroundings.passed(named=named), told, (asked, answers), forks)
@@ -242,17 +241,4 @@ class Process:
             if stream is not None:
                 stream.close()
         self._process.wait()
-        for pid in self._strays():
-            with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-
-    def _strays(self) -> list[int]:
-        """Return the processes that carry the child's mark: those that went into a session of their own. Linux only."""
-        mark, found = f"{MARK}={self._mark}".encode(), []
-        if not sys.platform.startswith("linux"):
-            return []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with suppress(OSError):
-                if mark in path.read_bytes():
-                    found.append(int(path.parent.name))
-        return found
+        strays.end(self._mark)  # those that went into a session of their own
