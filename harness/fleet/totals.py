@@ -75,11 +75,11 @@ class Stream(msgspec.Struct):
     def changed(self, name: str) -> list[str]:
         """Return the units of which the engine ran nothing, if by its share elsewhere that cannot be chance."""
         elsewhere = self.refused - sum(self.idle.values())
-        share = elsewhere / max(elsewhere + self.ran, 1)
+        of_others = f"{elsewhere:,} of {elsewhere + self.ran:,} of stream {name} elsewhere"
         return [
-            f"{unit}: the engine refused all {refused:,} drawn configurations, and {share:.0%} of stream {name} elsewhere"
+            f"{unit}: the engine refused all {refused:,} drawn configurations, and {of_others}"
             for unit, refused in self.idle.items()
-            if self.ran and not by_chance(refused, share)
+            if self.ran and not by_chance(refused, elsewhere, self.ran)
         ]
 
 

@@ -38,9 +38,12 @@ BY_CHANCE = 1e-6
 """What is less likely than this does not happen by chance."""
 
 
-def by_chance(refused: int, share: float) -> bool:
-    """Whether an engine that refuses a share of what is drawn may well refuse so many configurations in a row."""
-    return share**refused >= BY_CHANCE
+def by_chance(in_a_row: int, refused: int, ran: int) -> bool:
+    """Whether an engine may well refuse so many configurations in a row that refused and ran so many others.
+
+    Its share is estimated by Laplace's rule of succession, so that of few others little follows.
+    """
+    return ((refused + 1) / (refused + ran + 2)) ** in_a_row >= BY_CHANCE
 
 
 def heights_of(engine: EngineSpec, policy: str) -> tuple[Height, ...]:
@@ -221,9 +224,9 @@ class Campaign:
             told = f"the engine refused {self.refused:,} of {drawn:,} drawn configurations, all but {self.traces}"
             report.vacuous.append(f"{told}; draw those that it is for, with --layout and --option")
         before = self.refused - self._refused_last
-        if self.traces and not by_chance(self._refused_last, share := before / (before + self.traces)):
-            told = f"the engine refused the last {self._refused_last:,} drawn configurations, and {share:.0%} of those before"
-            report.vacuous.append(f"{told}; what became of it?")
+        if self.traces and not by_chance(self._refused_last, before, self.traces):
+            told = f"the engine refused the last {self._refused_last:,} drawn configurations"
+            report.vacuous.append(f"{told}, and {before:,} of {before + self.traces:,} before")
         report.vacuous += report.activity.shortfalls(self.engine.tier)
         report.take_in(self.expected)
 

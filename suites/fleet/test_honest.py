@@ -173,16 +173,18 @@ def test_an_engine_that_refuses_everything_for_a_while_is_no_pass(tmp_path: Path
     assert added(made, *[whole] * 5).exit_code == EXIT_PASS
     totals = added(made, *[whole] * 4, idle)
     assert totals.exit_code == EXIT_NOTHING_CHECKED
-    told = "the engine refused all 20 drawn configurations, and 5% of stream m elsewhere"
+    told = "the engine refused all 20 drawn configurations, and 4 of 80 of stream m elsewhere"
     assert totals.reasons == [f"reference: fuzz m, seed 0, traces 80 to 99: {told}"]
 
 
 def test_an_engine_that_is_for_few_configurations_may_refuse_a_unit(tmp_path: Path) -> None:
-    """Of 60 in 100 that it refuses, five in a row are chance."""
+    """Of 60 in 100 that it refuses, five in a row are chance; and so are two beside two others that it does not refuse."""
     text = STREAMS.replace('["m", "n"]', '["m"]').replace("traces = 2", "traces = 25\nper_unit = 5")
     made, some = planned(text, tmp_path), ran("fuzz-manager", 2)
     some.refused = 3
     assert added(made, *[some] * 4, Outcome(refused=5)).exit_code == EXIT_PASS
+    some.refused = 0
+    assert added(made, some, Outcome(refused=2), *[Outcome()] * 3).exit_code == EXIT_PASS
 
 
 def test_a_configuration_that_another_unit_ran_is_not_refused(tmp_path: Path) -> None:
