@@ -311,7 +311,8 @@ class Driver:
         if lease is not None and lease != at:
             self._at[name] = lease, now
         elif at is not None and now - since > self._settings.deadline + self._settings.lease and not self._queue.entered(at):
-            return Ended(f"is at {self._named(at.place)} for longer than {self._settings.deadline:g} s, and did not end itself")
+            was = "is at" if lease == at else "lost"
+            return Ended(f"{was} {self._named(at.place)} for longer than {self._settings.deadline:g} s, and did not end itself")
         return None
 
     def _let_go(self, name: str, ended: Ended) -> None:

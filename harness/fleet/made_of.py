@@ -72,7 +72,8 @@ def _parts(spec: EngineSpec, policy: str, label: str) -> list[object]:
             words[0] = shutil.which(words[0]) or words[0]
             parts += [_of_python(python) for python in _pythons(words)]
             parts.append(_module(words))
-        parts += [_content(word) for word in dict.fromkeys([value, *words, *(word.partition("=")[2] for word in words)])]
+        parts += [_content(word) for word in dict.fromkeys([value, *words])]
+        parts += [_content(named) for word in words if (named := word.partition("=")[2]) and not Path(named).is_dir()]
     if spec.foreign or spec.others:
         entry = plugins.registered(GROUP)[spec.kind.name]
         python = spec.isolation.python if spec.isolation else ""
@@ -162,7 +163,7 @@ def _content(word: str) -> str:
 
 def _beside_program(path: Path, content: bytes) -> Iterable[Path]:
     """Return the code that a script may import from its folder, and the libraries that a program may load from there."""
-    if path.suffix == SCRIPT or content.startswith(b"#!"):
+    if path.suffix == SCRIPT or any(PYTHON.fullmatch(Path(word).name) for word in _first_line(path)):
         return _beside(path.parent)
     if content.startswith(b"\x7fELF"):
         return [file for file in path.parent.iterdir() if ".so" in file.suffixes and file.is_file()]
@@ -248,17 +249,24 @@ def _beside(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
         if path.is_file() and path.suffix in CODE:
             yield path
-        elif path.name not in NOT_READ and (path / "__init__.py").is_file():
+        elif path.name not in NOT_READ and _is_package(path):
             yield from _files(path)
         elif path.name not in NOT_READ and _holds_code(path, LEVELS):
             yield from (file for file in _files(path) if file.suffix in CODE)
 
 
+def _is_package(path: Path) -> bool:
+    """Whether a folder is a package; one that nobody may look into can be imported by nobody."""
+    with suppress(PermissionError):
+        return (path / "__init__.py").is_file()
+    return False
+
+
 def _holds_code(path: Path, levels: int) -> bool:
     """Whether Python can import something from a folder, so many levels deep; not where a Python of its own is installed."""
-    if not path.is_dir() or (path / "pyvenv.cfg").is_file() or path.name in NOT_READ:
-        return False
     with suppress(OSError):
+        if not path.is_dir() or (path / "pyvenv.cfg").is_file() or path.name in NOT_READ:
+            return False
         within = list(path.iterdir())
         return any(file.suffix in CODE and file.is_file() for file in within) or (
             levels > 1 and any(_holds_code(folder, levels - 1) for folder in within)

@@ -212,24 +212,24 @@ class _Tasks:
         pairs = [(covered, first) for covered in coverage.covered for first in covered.scope.first()]
         self.all = [_Task(number, *pair) for number, pair in enumerate(pairs)]
         self._engine, self._deadline = engine, deadline
-        self._failing: Any = context().Value("l", len(pairs))
+        self._failed: Any = context().Array("b", len(pairs), lock=False)  # whoever dies holds no lock
+        """Whether each of them is known to fail."""
 
     @property
     def failing(self) -> bool:
         """Whether some task failed."""
-        return bool(self._failing.value < len(self.all))
+        return any(self._failed)
 
     def carry_out(self, number: int) -> Found:
         """Carry out a task, until time is up or one before it is known to fail."""
         _, covered, first = self.all[number]
         found = explore(self._engine, covered.scope, (first,), stop=partial(self._stop, number))
         if found.failure:
-            with self._failing.get_lock():
-                self._failing.value = min(self._failing.value, number)
+            self._failed[number] = 1
         return found
 
     def _stop(self, number: int) -> bool:
-        return bool(self._deadline and time.monotonic() > self._deadline) or number > self._failing.value
+        return bool(self._deadline and time.monotonic() > self._deadline) or any(self._failed[:number])
 
 
 def _search(crew: Crew[int, Found], tasks: _Tasks, coverage: Coverage, left: Counter[int], told: Progress | None) -> None:

@@ -95,6 +95,8 @@ class Runner:
         self.ran: set[tuple[Height, str]] = set()
         self.refusals: set[tuple[Height, str]] = set()
         """The configurations that the engine ran, and refused, each with the height: at another one it may take it."""
+        self._refused_of: set[tuple[Height, str]] = set()
+        """Those that it or a control refused, which are asked no more."""
         self.missing = ""
         """What must be installed for the engine, if that is why it refused one."""
         self._unpaired: dict[str, dict[str, str]] = {}
@@ -267,7 +269,7 @@ class Runner:
 
     def _refused(self, suite: Suite, configuration: Configuration) -> bool:
         unpaired = self._unpaired.get(suite.name, {})
-        return configuration.name in unpaired or (suite.height, configuration.name) in self.refusals
+        return configuration.name in unpaired or (suite.height, configuration.name) in self._refused_of
 
     def _tell_unpaired(self, report: SuiteReport) -> None:
         """List what the reference could not run beside the engine: the suite, if nothing else was left of it."""
@@ -319,7 +321,9 @@ class Runner:
         self._skip(f"configuration {stream.configuration.name}", str(refusal))
         self.missing = str(refusal) if isinstance(refusal, EngineMissing) else self.missing
         where = suite.height, stream.configuration.name
-        self.refusals.add(where)
+        self._refused_of.add(where)
+        if not stream.control:
+            self.refusals.add(where)
         if stream.ran or (where in self.ran and not stream.control):
             after = f"after {stream.ran} of its traces had run" if stream.ran else "after another suite had run on it"
             self.changed.append(

@@ -47,6 +47,20 @@ def test_what_an_engine_is_made_of(tmp_path: Path) -> None:
     assert made_of(parse(f"jsonl:command=sh {'x' * 5000}"), "vllm", "")  # no name of a file
 
 
+def test_what_an_engine_writes_does_not_make_it_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into a folder that its command names behind `=`, or beside a script that no Python runs."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("start.sh", "logs/first", "build/gen.py"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("#!/bin/sh\n")
+    Path("start.sh").chmod(0o755)
+    spec = parse("jsonl:command=./start.sh --log=logs")
+    before = made_of(spec, "vllm", "")
+    for name in ("logs/second", "build/gen.py"):
+        Path(name).write_text("more")
+    assert made_of(spec, "vllm", "") == before
+
+
 def test_the_program_that_a_command_finds_is_part_of_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "my-engine"
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -83,17 +97,16 @@ def test_code_beside_what_registers_an_engine_is_part_of_it(
         ("driver.py", "{python} driver.py --config=here.txt", "here.txt"),
         ("eng.py", "{python} -m eng", "which.py"),
         ("driver", "./driver", "which.py"),
-        ("start.sh", "./start.sh", "driver.py"),
         ("compiled", "./compiled", "libengine.so.2"),
     ],
-    ids=["namespace", "inner", "config", "module", "script", "shell", "library"],
+    ids=["namespace", "inner", "config", "module", "script", "library"],
 )
 def test_what_is_beside_a_program_is_part_of_the_engine(
     program: str, command: str, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A package without `__init__.py`, a module of the current folder, what a script without a suffix imports, a library."""
     monkeypatch.chdir(tmp_path)
-    first = {"driver": f"#!{sys.executable}\n".encode(), "start.sh": b"#!/bin/sh\n", "compiled": Path("/bin/true").read_bytes()}
+    first = {"driver": f"#!{sys.executable}\n".encode(), "compiled": Path("/bin/true").read_bytes()}
     Path(program).write_bytes(first.get(program, b""))
     Path(program).chmod(0o755)
     Path(changed).parent.mkdir(parents=True, exist_ok=True)

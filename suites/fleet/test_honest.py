@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness._util.errors import EngineMissing
+from harness._util.errors import EngineMissing, UsageError
 from harness.checkers.finding import Finding
-from harness.engines.registry import EngineSpec
+from harness.engines.protocol import Engine
+from harness.engines.registry import EngineSpec, parse
 from harness.fleet import unit as units
 from harness.fleet import worker as serving
 from harness.fleet.database import Database
@@ -23,6 +24,7 @@ from harness.fleet.totals import Totals
 from harness.fleet.unit import Met, Outcome, Shrunk, Told, stored
 from harness.fleet.worker import Given
 from harness.run import runner as runners
+from harness.trace.format import TraceHeader
 from harness.verdict.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN
 from harness.verdict.summary import SuiteReport
 from suites.support.campaigns import FAULTY, driven, planned, settings
@@ -259,3 +261,19 @@ def test_deadlines_of_an_engine_in_process_are_those_of_its_units(tmp_path: Path
     within = made.units[1].engine.named().within
     assert within is not None and within.deadline == 2.5
     assert units.read(made.entries[1][1], made.entries[1][0]) == made.units[1]
+
+
+def test_what_a_control_refuses_the_engine_itself_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control is another model, which may take fewer configurations."""
+    plain = EngineSpec.open
+
+    def choosy(self: EngineSpec, header: TraceHeader) -> Engine:
+        if "model" in self.options:
+            raise UsageError("not in blocks of 16")
+        return plain(self, header)
+
+    monkeypatch.setattr(EngineSpec, "open", choosy)
+    text = 'name = "a"\nsuites = ["answers"]\n[[engines]]\nengine = "sample"\npolicies = ["{}"]\n'
+    made = planned(text.format((parse("sample").kind.policies or ("vllm",))[0]), tmp_path)
+    outcome = perform(made.units[1], opened(str(tmp_path / "traces")))
+    assert outcome.traces and outcome.refused_on == [] and any("not in blocks of 16" in one.why for one in outcome.not_run)

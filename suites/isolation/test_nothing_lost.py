@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -21,6 +22,8 @@ from harness._util.crew import Crew
 from harness._util.errors import EngineBroken, UsageError
 from harness.checkers.finding import Finding
 from harness.cli import invoke
+from harness.engines.child import serve
+from harness.engines.child.messages import Happened, Opened
 from harness.engines.failure import NoAnswer
 from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
@@ -328,3 +331,12 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     assert invoke(["run", "--layout", "full", "--suite", "invariants", "--junit", "/dev/null"]) == 0
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+@pytest.mark.parametrize("said", [Opened(header=object()), Happened([object()])], ids=["header", "events"])  # type: ignore[arg-type,list-item]
+def test_what_a_process_cannot_write_down_is_no_refusal(said: Opened | Happened) -> None:
+    """Else a configuration whose header is none would be left out, and the others pass."""
+    line = io.BytesIO()
+    serve._Server(line)._say(said)
+    refused = json.loads(line.getvalue())
+    assert refused["bad_events"] and "is not made of events" in refused["message"]

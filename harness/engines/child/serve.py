@@ -67,7 +67,7 @@ class _Server:
             line = self._encoder.encode(answer)
         except (TypeError, ValueError, RecursionError) as error:
             said = f"what the engine returned is not made of events: {told(error)}"
-            line = self._encoder.encode(Refused(said, bad_events=isinstance(answer, Happened)))
+            line = self._encoder.encode(Refused(said, bad_events=isinstance(answer, Happened | Opened)))
         self._answers.write(line + b"\n")
         self._answers.flush()
 
