@@ -164,12 +164,16 @@ class Panel:
 
     def at_rest(self) -> list[Finding]:
         """Let every checker judge what it would judge if the last event were behind, and return what was found."""
+        return self._asked(lambda checker: checker.at_rest(self.ledger), "at rest")
+
+    def _asked(self, judge: Callable[[Checker], Found], when: str) -> list[Finding]:
+        """Return what checkers find that are asked by themselves, and not about an event."""
         findings: list[Finding] = []
         for checker in list(self._active):
             try:
-                findings += self._signed_all(checker.at_rest(self.ledger) or (), checker, -1)
+                findings += self._signed_all(judge(checker) or (), checker, -1)
             except Exception as error:
-                self._crashed(checker, f"{type(error).__name__}: {error} (at rest)")
+                self._crashed(checker, f"{type(error).__name__}: {error} ({when})")
         return findings
 
     def _judge_invalid_read(self, read: Read) -> Sequence[Finding]:
@@ -192,12 +196,7 @@ class Panel:
 
     def close(self) -> list[Finding]:
         """Let every checker judge the end, and complete the tallies."""
-        findings: list[Finding] = []
-        for checker in list(self._active):
-            try:
-                findings += [self._signed(finding, checker, -1) for finding in checker.close(self.ledger) or ()]
-            except Exception as error:
-                self._crashed(checker, f"{type(error).__name__}: {error} (at the end)")
+        findings = self._asked(lambda checker: checker.close(self.ledger), "at the end")
         for checker in self._active:
             tally = self.tallies[checker.name]
             tally.opportunities, tally.acceptable = max(checker.opportunities, tally.findings), checker.acceptable

@@ -46,7 +46,7 @@ WORKERS_MAX = 100_000
 @click.option(
     "--join",
     is_flag=True,
-    help="Only work, for a campaign that another machine drives and judges, until it is over; 0 is no verdict then.",
+    help="Only work, until the campaign is over, for a machine that drives and judges it; exit code 0 is no verdict then.",
 )
 @page_option
 @json_option("campaign")

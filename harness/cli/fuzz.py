@@ -240,7 +240,7 @@ def _exhaustive(
 
     def tell(tasks: int, states: int, failing: bool) -> None:
         rest = left(seconds - (monotonic() - started) if seconds else None)
-        found = "; a contradiction was found, and what comes before it is searched to the end" if failing else ""
+        found = "; a contradiction was found, and the tasks before its own are finished first" if failing else ""
         status.tell(lambda: f"exhaustive: {tasks:,} tasks done, {states:,} states{rest}{found}")
 
     try:

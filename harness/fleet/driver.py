@@ -231,7 +231,7 @@ class Driver:
                 self._queue.check()
                 return over
             self._take_back()
-            self._keep_going(len(rest.waiting) + len(rest.leased))
+            self._keep_going(rest)
             time.sleep(max(POLL, RESTED * took))
 
     def _perhaps_done(self, rest: Rest) -> set[int]:
@@ -293,26 +293,32 @@ class Driver:
         unit = self._units.get(place)
         return f"unit {unit.name if unit else place}"
 
-    def _keep_going(self, wanted: int) -> None:
-        """Start workers in the place of those that ended, no more than there are units."""
+    def _keep_going(self, rest: Rest) -> None:
+        """Start workers in the place of those that ended or hang, no more than there are units."""
         leases = self._queue.leases() if self._crew else {}
         for name, handle in list(self._crew.items()):
-            if ended := self._executor.ended(handle) or self._hangs(name, leases.get(name)):
+            if ended := self._executor.ended(handle) or self._hangs(name, leases.get(name), idle=not rest.waiting):
                 self._let_go(name, ended)
-        while len(self._crew) < min(self._settings.workers, wanted):
+        while len(self._crew) < min(self._settings.workers, len(rest.waiting) + len(rest.leased)):
             name = f"{process_name()}-{next(self._numbers)}"
             self._crew[name] = self._executor.start(self._settings.given(self._planned.id, name, self._settings.traces))
         self._progress.workers = len(self._crew)
 
-    def _hangs(self, name: str, lease: Lease | None) -> Ended | None:
-        """Return that a worker is at a unit for longer than it may be: native code can keep its own clock from running."""
+    def _hangs(self, name: str, lease: Lease | None, *, idle: bool) -> Ended | None:
+        """Return that a worker is at a unit for longer than it may be: native code can keep its own clock from running.
+
+        One that lost its unit to another may be done with it; it hangs if it does not take one that waits (`idle`: none does).
+        """
         now = time.monotonic()
         at, since = self._at.get(name, (None, now))
         if lease is not None and lease != at:
             self._at[name] = lease, now
-        elif at is not None and now - since > self._settings.deadline + self._settings.lease and not self._queue.entered(at):
-            was = "is at" if lease == at else "lost"
-            return Ended(f"{was} {self._named(at.place)} for longer than {self._settings.deadline:g} s, and did not end itself")
+        elif at is None or now - since <= self._settings.deadline + self._settings.lease or self._queue.entered(at):
+            return None
+        elif lease == at:
+            return Ended(f"is at {self._named(at.place)} for longer than {self._settings.deadline:g} s, and did not end itself")
+        elif not idle:
+            return Ended(f"lost {self._named(at.place)}, and takes none of those that wait")
         return None
 
     def _let_go(self, name: str, ended: Ended) -> None:

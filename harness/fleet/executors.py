@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, Any, NamedTuple, Protocol
 
 import msgspec
@@ -54,7 +54,7 @@ class Executor(Protocol):
 class _Process:
     process: subprocess.Popen[bytes]
     said: IO[bytes]
-    mark: str = field(default_factory=strays.new)
+    mark: str
 
 
 class Processes:

@@ -45,6 +45,8 @@ INSTALLED = ("site-packages", "dist-packages")
 """What folders are called in which distributions are installed."""
 NOT_READ = {"__pycache__", ".git", ".venv", ".cachewitness", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 """Folders that are no part of an engine, whatever is in them."""
+FIRST_LINE = 1000
+"""So many bytes of a script's first line are read."""
 LEVELS = 2
 """So deep a folder is looked into for code: a package needs no `__init__.py`."""
 PYTHON = re.compile(r"python[\d.]*")
@@ -73,7 +75,7 @@ def _parts(spec: EngineSpec, policy: str, label: str) -> list[object]:
             parts += [_of_python(python) for python in _pythons(words)]
             parts.append(_module(words))
         parts += [_content(word) for word in dict.fromkeys([value, *words])]
-        parts += [_content(named) for word in words if (named := word.partition("=")[2]) and not Path(named).is_dir()]
+        parts += [_content(word.partition("=")[2], folders=False) for word in words]
     if spec.foreign or spec.others:
         entry = plugins.registered(GROUP)[spec.kind.name]
         python = spec.isolation.python if spec.isolation else ""
@@ -113,18 +115,25 @@ def _words(value: str) -> list[str]:
 
 def _pythons(words: list[str]) -> list[str]:
     """Return the Pythons that a command names, or that the first line of a script does which it runs."""
-    for named in (words, _first_line(Path(words[0]))):
+    for named in (words, _first_line(_start(Path(words[0])))):
         if found := [path for word in named if PYTHON.fullmatch(Path(word).name) and (path := shutil.which(word))]:
             return found
     return []
 
 
-def _first_line(program: Path) -> list[str]:
+def _start(program: Path) -> bytes:
+    """Return the first line of a file; nothing if it is none, or nobody may read it."""
+    with suppress(OSError, ValueError):
+        if program.is_file():
+            with program.open("rb") as file:
+                return file.readline(FIRST_LINE)
+    return b""
+
+
+def _first_line(content: bytes) -> list[str]:
     """Return the words of a script's first line that say what runs it; nothing for other files."""
-    with suppress(OSError, ValueError), program.open("rb") as file:
-        first = file.readline(1000)
-        return first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
-    return []
+    first = content[:FIRST_LINE].partition(b"\n")[0]
+    return first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
 
 
 def _of_python(python: str) -> list[str]:
@@ -143,11 +152,11 @@ def _module(words: list[str]) -> str:
     return _digest(here, _beside(here)).hex() if there else ""
 
 
-def _content(word: str) -> str:
+def _content(word: str, *, folders: bool = True) -> str:
     """Return a digest of the file or the folder that a word names, and of the code beside a program; empty if it names none."""
     try:
         path = Path(word).expanduser()
-        is_file, is_folder = path.is_file(), bool(word) and path.is_dir()
+        is_file, is_folder = path.is_file(), folders and bool(word) and path.is_dir()
     except (ValueError, RuntimeError):  # no name of a file
         return ""
     except OSError as error:
@@ -163,7 +172,7 @@ def _content(word: str) -> str:
 
 def _beside_program(path: Path, content: bytes) -> Iterable[Path]:
     """Return the code that a script may import from its folder, and the libraries that a program may load from there."""
-    if path.suffix == SCRIPT or any(PYTHON.fullmatch(Path(word).name) for word in _first_line(path)):
+    if path.suffix == SCRIPT or any(PYTHON.fullmatch(Path(word).name) for word in _first_line(content)):
         return _beside(path.parent)
     if content.startswith(b"\x7fELF"):
         return [file for file in path.parent.iterdir() if ".so" in file.suffixes and file.is_file()]

@@ -98,6 +98,7 @@ class Subject(msgspec.Struct, kw_only=True):
     changed: list[str] = []
     ran_on: set[tuple[str, str]] = set()
     refused_on: set[tuple[str, str]] = set()
+    told_on: set[tuple[str, str]] = set()
     found: int = 0
     disagreed: int = 0
     wrong: dict[str, int] = {}
@@ -125,6 +126,7 @@ class Subject(msgspec.Struct, kw_only=True):
             self.streams.setdefault(unit.plan.stream, Stream()).add(unit, outcome)
         self.ran_on.update(outcome.ran_on)
         self.refused_on.update(outcome.refused_on)
+        self.told_on.update(set(outcome.ran_on).intersection(outcome.refused_on))  # by the unit itself, in `vacuous`
         self.changed += outcome.vacuous
         self.unkept = self.unkept or outcome.unkept
         self.found += sum(met.count for met in outcome.met)
@@ -152,10 +154,9 @@ class Subject(msgspec.Struct, kw_only=True):
         lines += self.changed
         lines += [
             f"configuration {name}: the engine ran it at the {height} height in one unit, and refused it in another"
-            for height, name in sorted(self.ran_on & self.refused_on)
-            if not any(f"configuration {name}: " in line for line in self.changed)
+            for height, name in sorted((self.ran_on & self.refused_on) - self.told_on)
         ]
-        ran, refused = (sum(getattr(one, count) for one in self.streams.values()) for count in ("ran", "refused"))
+        ran, refused = sum(one.ran for one in self.streams.values()), sum(one.refused for one in self.streams.values())
         if ran < RAN_LEAST * (ran + refused):
             lines.append(f"the engine refused {refused:,} of {ran + refused:,} drawn configurations")
         lines += [line for name, stream in self.streams.items() for line in stream.changed(name)]

@@ -35,13 +35,13 @@ RAN_LEAST = 0.1
 """An engine that runs a smaller share of the configurations that are drawn was not checked. One that is for full attention
 alone runs 10 of 26, released vLLM 44 of 45."""
 BY_CHANCE = 1e-6
-"""What is less likely than this does not happen by chance."""
+"""So unlikely a run of refusals is not put down to what was drawn."""
 
 
 def by_chance(in_a_row: int, refused: int, ran: int) -> bool:
-    """Whether an engine may well refuse so many configurations in a row that refused and ran so many others.
+    """Whether so many refusals in a row may come of what was drawn, where an engine refused and ran so many others.
 
-    Its share is estimated by Laplace's rule of succession, so that of few others little follows.
+    The probability of a refusal is estimated by Laplace's rule of succession, so that few others prove little.
     """
     return ((refused + 1) / (refused + ran + 2)) ** in_a_row >= BY_CHANCE
 

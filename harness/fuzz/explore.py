@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from harness.checkers import OF_PAGES
 from harness.checkers.finding import Finding
+from harness.engines.failure import NoAnswer
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec, parse
 from harness.fuzz.fingerprint import fingerprint
@@ -88,8 +89,12 @@ class Watched:
         self._observer.at_rest(max(self._count - 1, 0))
 
     def close(self) -> None:
-        """Let go of the engine; to fail in that is found as well."""
-        let_go(self.engine, self._observer, max(self._count - 1, 0))
+        """Let go of the engine; to fail in that is found as well. What was found before outranks what is no answer to it."""
+        try:
+            let_go(self.engine, self._observer, max(self._count - 1, 0))
+        except NoAnswer:
+            if not self.findings:
+                raise
 
     def crashed(self) -> str:
         """Return what a checker crashed with; empty if none did."""

@@ -18,8 +18,8 @@ from harness.engines.failure import OwnMistake, of_ours, told
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec
 from harness.history.events import Aborted, Answer, Cold, Event, Finished, Submitted
-from harness.history.intake import AnswerIntake, BadEvents
-from harness.run.execute import Applicable, Observer, Stopped, applied, described, drive, failed, let_go
+from harness.history.intake import AnswerIntake
+from harness.run.execute import Applicable, Observer, applied, described, drive, failed, letting_go
 from harness.run.twins import Twin, TwinFailed, drop, refuses_alone, twin_of
 from harness.trace.format import Abort, Finish, Op, Submit, Trace
 from harness.trace.spelling import Spelling, continues
@@ -38,7 +38,7 @@ def answered(
     """Run a trace at answers height on an engine that was opened as `spec`, and return the judged result.
 
     `until` ends the run with the operation that raised a finding of that kind. Raises UsageError if the engine has no twin, and
-    Stopped, which has the result until then, if it reports what cannot be followed.
+    Stopped as `drive` does.
     """
     return _Talk(trace, engine, spec, checkers, keep=keep).run(until)
 
@@ -75,8 +75,7 @@ class _Talk:
     def run(self, until: Callable[[Finding], bool] | None) -> Result:
         """Carry all operations out."""
         trace, observer = self._trace, self._observer
-        last = len(trace.ops) - 1
-        try:
+        with letting_go(trace, self._engine, observer):
             for index, asked in enumerate(trace.ops):
                 op = self._spelled(asked)
                 op = self._applicable.filter(op) if op is not None else None
@@ -86,10 +85,6 @@ class _Talk:
                     break
             else:
                 self._caught_up()
-        except BadEvents as bad:
-            let_go(self._engine, observer, last)
-            raise Stopped(f"trace {trace.header.name}: {bad}", observer.close(trace)) from None
-        let_go(self._engine, observer, last)
         return observer.close(trace)
 
     def _spelled(self, op: Op) -> Op | None:

@@ -6,7 +6,8 @@ every event as it happens. So a run can stop at the first contradiction and name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from math import isfinite
 
@@ -132,9 +133,12 @@ class Observer:
 
     def operation_over(self, op: int) -> None:
         """Judge what can be judged only when the engine has said all of an operation."""
-        for finding in self.panel.operation_over():
+        self._found(self.panel.operation_over(), op)
+
+    def _found(self, findings: Sequence[Finding], op: int) -> None:
+        for finding in findings:
             finding.op = op
-            self.findings.append(finding)
+        self.findings += findings
 
     def take(self, events: Iterable[Event], op: int) -> None:
         """Take in a part of what one operation made happen."""
@@ -148,9 +152,7 @@ class Observer:
                 event.seq = seq
                 seq += 1
                 if found := observe(event):
-                    for finding in found:
-                        finding.op = op
-                    self.findings += found
+                    self._found(found, op)
         finally:
             self._seq = seq
 
@@ -161,15 +163,11 @@ class Observer:
 
     def at_rest(self, op: int) -> None:
         """Judge what would be found if the run ended here; it may go on."""
-        for finding in self.panel.at_rest():
-            finding.op = op
-            self.findings.append(finding)
+        self._found(self.panel.at_rest(), op)
 
     def close(self, trace: Trace | None) -> Result:
         """Judge the end and return the result."""
-        for finding in self.panel.close():
-            finding.op = len(trace.ops) - 1 if trace else -1
-            self.findings.append(finding)
+        self._found(self.panel.close(), len(trace.ops) - 1 if trace else -1)
         self.activity.events = self._seq
         return Result(
             trace=trace,
@@ -264,26 +262,7 @@ def drive(
     header = described(engine, trace.header)
     observer, applicable = Observer(header, checkers, keep=keep), Applicable()
     ahead = Ahead(engine, header, observer, 1 if until or beside else PORTION)
-    try:
-        _carry_out(trace, engine, observer, applicable, ahead, until, beside)
-    except NoAnswer as error:
-        if not observer.findings:
-            raise
-        raise Stopped(f"trace {trace.header.name}: {error}", observer.close(trace)) from None
-    return observer.close(trace)
-
-
-def _carry_out(
-    trace: Trace,
-    engine: Engine,
-    observer: Observer,
-    applicable: Applicable,
-    ahead: Ahead,
-    until: Callable[[Finding], bool] | None,
-    beside: Beside | None,
-) -> None:
-    """Carry out a trace for `drive`, and let go of the engine."""
-    try:
+    with letting_go(trace, engine, observer):
         for index, asked in enumerate(trace.ops):
             op = applicable.filter(asked)
             if op is None:
@@ -299,10 +278,28 @@ def _carry_out(
         else:
             ahead.judge()
             observer.intake.rest()
-    except BadEvents as bad:
-        let_go(engine, observer, len(trace.ops) - 1)
-        raise Stopped(f"trace {trace.header.name}: {bad}", observer.close(trace)) from None
-    let_go(engine, observer, len(trace.ops) - 1)
+    return observer.close(trace)
+
+
+@contextmanager
+def letting_go(trace: Trace, engine: Engine, observer: Observer) -> Iterator[None]:
+    """Let go of the engine behind a block that carries out a trace.
+
+    Raises Stopped, which has the result until then, if the engine reports what cannot be followed; also if it says what is no
+    answer, and something was found before.
+    """
+    last = len(trace.ops) - 1
+    try:
+        try:
+            yield
+        except BadEvents as bad:
+            let_go(engine, observer, last)
+            raise Stopped(f"trace {trace.header.name}: {bad}", observer.close(trace)) from None
+        let_go(engine, observer, last)
+    except NoAnswer as error:
+        if not observer.findings:
+            raise
+        raise Stopped(f"trace {trace.header.name}: {error}", observer.close(trace)) from None
 
 
 def attempt(run: Callable[[], Result]) -> tuple[Result, str]:

@@ -95,8 +95,6 @@ class Runner:
         self.ran: set[tuple[Height, str]] = set()
         self.refusals: set[tuple[Height, str]] = set()
         """The configurations that the engine ran, and refused, each with the height: at another one it may take it."""
-        self._refused_of: set[tuple[Height, str]] = set()
-        """Those that it or a control refused, which are asked no more."""
         self.missing = ""
         """What must be installed for the engine, if that is why it refused one."""
         self._unpaired: dict[str, dict[str, str]] = {}
@@ -191,7 +189,7 @@ class Runner:
                     if isinstance(result, Compared):
                         report.arms.append(result.row)
                     self._judge(suite, stream, result, report)
-                elif self._refused(suite, stream.configuration):
+                elif stream.refused or stream.configuration.name in self._unpaired.get(suite.name, {}):
                     streams.remove(stream)
                     turns.drop(stream)
                 if why := self._over():
@@ -267,10 +265,6 @@ class Runner:
         hung = sum(failure.finding.anomaly == "hung" for failure in self._report.failures)
         return f"the engine hung in {hung} traces, and each takes its deadline" if hung >= HUNG_MAX else ""
 
-    def _refused(self, suite: Suite, configuration: Configuration) -> bool:
-        unpaired = self._unpaired.get(suite.name, {})
-        return configuration.name in unpaired or (suite.height, configuration.name) in self._refused_of
-
     def _tell_unpaired(self, report: SuiteReport) -> None:
         """List what the reference could not run beside the engine: the suite, if nothing else was left of it."""
         for name, why in self._unpaired.get(report.name, {}).items():
@@ -320,8 +314,7 @@ class Runner:
             raise refusal
         self._skip(f"configuration {stream.configuration.name}", str(refusal))
         self.missing = str(refusal) if isinstance(refusal, EngineMissing) else self.missing
-        where = suite.height, stream.configuration.name
-        self._refused_of.add(where)
+        stream.refused, where = True, (suite.height, stream.configuration.name)
         if not stream.control:
             self.refusals.add(where)
         if stream.ran or (where in self.ran and not stream.control):

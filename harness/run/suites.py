@@ -25,7 +25,8 @@ from harness.verdict.result import Result
 class Stream:
     """Traces for one configuration, and the engine that runs them, its precision included; `ran` of them have been run.
 
-    `control` names what is run beside the engine, to know what is the cache's doing; empty: the engine itself.
+    `refused`: the engine refused one of them. `control` names what is run beside the engine, to know what is the cache's doing;
+    empty: the engine itself.
     """
 
     configuration: Configuration
@@ -33,6 +34,7 @@ class Stream:
     traces: Iterator[Trace]
     ran: int = 0
     control: str = ""
+    refused: bool = False
 
     @property
     def name(self) -> str:

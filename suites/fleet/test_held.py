@@ -45,6 +45,7 @@ def test_what_an_engine_is_made_of(tmp_path: Path) -> None:
     (tmp_path / "progress.log").write_text("no part of the engine")
     assert len({*seen}) == 4 and made_of(spec, "vllm", "") == seen[-1]
     assert made_of(parse(f"jsonl:command=sh {'x' * 5000}"), "vllm", "")  # no name of a file
+    assert made_of(parse(f"jsonl:command=sh --prompt={'x' * 5000}"), "vllm", "")
 
 
 def test_what_an_engine_writes_does_not_make_it_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +62,11 @@ def test_what_an_engine_writes_does_not_make_it_another_one(tmp_path: Path, monk
     assert made_of(spec, "vllm", "") == before
 
 
+def test_a_pipe_in_place_of_a_program_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert made_of(parse(f"jsonl:command={tmp_path / 'pipe'}"), "vllm", "")
+
+
 def test_the_program_that_a_command_finds_is_part_of_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "my-engine"
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -72,19 +78,29 @@ def test_the_program_that_a_command_finds_is_part_of_the_engine(tmp_path: Path, 
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("registered", ["adapter.py", "adapter/__init__.py"])
+@pytest.mark.parametrize(
+    ("registered", "value", "changed"),
+    [
+        ("adapter.py", "adapter:ENGINE", "my_cache.py"),
+        ("adapter/__init__.py", "adapter:ENGINE", "my_cache.py"),
+        ("spread/engine.py", "spread.engine:ENGINE", "spread/engine.py"),
+    ],
+)
 def test_code_beside_what_registers_an_engine_is_part_of_it(
-    registered: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registered: str, value: str, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `new engine` has it: the adapter is installed as editable, and the cache that it imports lies beside it."""
+    """As `new engine` has it: the adapter is installed as editable, and the cache that it imports lies beside it.
+
+    A package without `__init__.py` has no file of its own, and may lie in several places.
+    """
     (tmp_path / registered).parent.mkdir(exist_ok=True)
     (tmp_path / registered).write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     seen = set()
     for content in ("", "early = True\n"):
-        (tmp_path / "my_cache.py").write_text(content)
+        (tmp_path / changed).write_text(content)
         forget()
-        seen.add(_package(EntryPoint("mine", "adapter:ENGINE", GROUP)))
+        seen.add(_package(EntryPoint("mine", value, GROUP)))
     assert len(seen) == 2 and "" not in seen
     forget()
 
@@ -177,21 +193,6 @@ def test_a_folder_of_models_that_the_environment_names_is_part_of_the_engine(
         (tmp_path / "jamba.gguf").write_text(content)
         seen.add(made_of(parse("llama-cpp:model=jamba"), "vllm", ""))
     assert len(seen) == 2
-
-
-def test_a_package_in_several_places_that_registers_an_engine_is_part_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One without `__init__.py` has no file of its own."""
-    (tmp_path / "spread").mkdir()
-    monkeypatch.syspath_prepend(tmp_path)
-    seen = set()
-    for content in ("", "early = True\n"):
-        (tmp_path / "spread/engine.py").write_text(content)
-        forget()
-        seen.add(_package(EntryPoint("mine", "spread.engine:ENGINE", GROUP)))
-    assert len(seen) == 2 and "" not in seen
-    forget()
 
 
 def test_of_a_folder_of_installed_distributions_the_package_alone_is_read() -> None:

@@ -16,6 +16,7 @@ from harness.engines.registry import EngineSpec, parse
 from harness.fleet import unit as units
 from harness.fleet import worker as serving
 from harness.fleet.database import Database
+from harness.fleet.driver import Driver
 from harness.fleet.perform import perform
 from harness.fleet.plan import Planned
 from harness.fleet.queue import Leased, Queue, Rest
@@ -242,6 +243,25 @@ def test_a_worker_that_hangs_and_cannot_end_itself_is_ended(tmp_path: Path, at_o
     result = driven(planned(STREAMS, tmp_path), kept, hanging, lambda progress: told.__setitem__(slice(None), progress.told))
     assert len(result.totals.undone) == 3 and len(hanging.stopped) == 6 and result.progress.lost >= 5  # the last one is over
     assert "is at unit fuzz canary" in told[0] and "for longer than 0.1 s, and did not end itself" in told[0]
+
+
+def test_a_worker_that_lost_its_unit_hangs_if_it_takes_none_that_waits(tmp_path: Path) -> None:
+    """One that is done with it asks for another one; where none waits nobody knows, and nothing is lost."""
+    made, kept = planned(STREAMS, tmp_path), settings(tmp_path, lease=0.0)._replace(deadline=0.0)
+    driver = Driver(made, kept, Hanging())
+    driver._queue.enrol(made.name, kept.traces, made.entries)
+    leased, other = driver._queue.lease("w", 0.0), driver._queue.lease("other", 60)
+    assert leased is not None and other is not None
+    lease = driver._queue.leases()["w"]
+    assert driver._hangs("w", lease, idle=False) is None
+    again = driver._queue.rest(9)
+    assert again.leased == {leased.place, other.place}
+    assert driver._hangs("w", None, idle=True) is None
+    hangs = driver._hangs("w", None, idle=False)
+    assert hangs is not None and "takes none of those that wait" in hangs.why
+    assert driver._queue.complete(leased, b"")
+    assert driver._hangs("w", None, idle=False) is None
+    driver._database.close()
 
 
 def test_a_worker_that_lost_its_unit_keeps_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness._util import strays
 from harness._util.errors import UsageError
 from harness.cli import invoke
 from harness.fleet import executors
@@ -100,7 +101,7 @@ def ended_with(code: int) -> Ended | None:
         [sys.executable, "-c", f"import sys; print('a line', file=sys.stderr); sys.exit({code})"], stderr=said
     )
     process.wait()
-    handle = executors._Process(process, said)
+    handle = executors._Process(process, said, strays.new())
     try:
         return Processes().ended(handle)
     finally:

@@ -21,12 +21,13 @@ from harness.checkers.ownership import Ownership
 from harness.checkers.progress import Progress
 from harness.cli import invoke
 from harness.engines.child.engine import Isolation
+from harness.engines.failure import NoAnswer
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec, parse
 from harness.fuzz import exhaustive
 from harness.fuzz.canary import sought
 from harness.fuzz.exhaustive import Coverage, Covered, bound_of, search
-from harness.fuzz.explore import Found, Path, _Walk, explore, reached
+from harness.fuzz.explore import Found, Path, Watched, _Walk, explore, reached
 from harness.fuzz.scope import CONFIGURATIONS, Bound, Scope
 from harness.fuzz.terminal import judged
 from harness.history.events import Counts, Drop, Event, StepBegin
@@ -365,6 +366,31 @@ def test_what_shows_at_rest_alone_is_found() -> None:
     assert found.failure is not None and found.failure.finding.anomaly == "leak"
     assert [type(op) for op in found.failure.shrunk.ops][-1] is Finish
     assert search(of_kind(lambda engine: engine), SMALL, CONFIGURATIONS[:1], ["manager"], processes=1).complete
+
+
+class Babbling(Leaking):
+    """The same, and once a request has ended it says what is no answer when it is let go of."""
+
+    over = False
+
+    def apply(self, op: Op) -> list[Event]:
+        self.over |= isinstance(op, Finish)
+        return super().apply(op)
+
+    def close(self) -> None:
+        if self.over:
+            raise NoAnswer("it babbles")
+
+
+def test_what_was_found_outranks_nonsense_behind_it() -> None:
+    """Without a finding there is nothing but the nonsense."""
+    scope = Scope(CONFIGURATIONS[0], "manager", SMALL)
+    found = explore(of_kind(Babbling), scope, (Submit("A", "a:2"),))
+    assert found.failure is not None and found.failure[1].anomaly == "leak"
+    alone = Watched(Babbling(parse("reference").open(scope.header())))
+    alone.engine.over = True
+    with pytest.raises(NoAnswer, match="it babbles"):
+        alone.close()
 
 
 def test_a_process_that_dies_is_replaced_and_nothing_is_lost(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,17 +28,20 @@ from harness.engines.failure import NoAnswer
 from harness.engines.kind import EngineKind
 from harness.engines.protocol import Engine
 from harness.engines.registry import EngineSpec, parse
+from harness.engines.sample.engine import configurations
 from harness.fuzz.campaign import Campaign
 from harness.fuzz.draw import Restriction
 from harness.fuzz.trial import Plan, Trial, Trials
 from harness.history.events import Event
 from harness.history.intake import BadEvents
 from harness.run import execute
+from harness.run.answers import answered
 from harness.run.runner import Runner
 from harness.run.smaller import smallest
 from harness.run.store import Keeper
 from harness.run.suites import SUITES
 from harness.trace import format as traces
+from harness.trace.answer_stories import write
 from harness.trace.configurations import Configuration
 from harness.trace.format import Finish, Op, Step, Submit, Trace, TraceHeader
 from harness.trace.layouts import load
@@ -209,6 +212,19 @@ def test_what_was_found_before_an_answer_that_is_none_counts(
     assert [finding.anomaly for finding in stopped.value.result.findings] == ["lost-hit"]
     with pytest.raises(NoAnswer, match="it babbles"):
         execute.drive(trace, Babbling(parse("reference").open(trace.header), answers))
+
+
+def test_what_was_found_in_answers_before_one_that_is_none_counts() -> None:
+    """The engine tells no pages, and is judged beside its uncached twin."""
+    spec = parse("sample:mutant=name-of-the-first-block-and-the-length")
+    trace = write(configurations()[0].shape("answers"), "parting", 0)
+    whole = answered(trace, spec.open(trace.header), spec)
+    assert whole.findings
+    with pytest.raises(execute.Stopped, match="it babbles") as stopped:
+        answered(trace, Babbling(spec.open(trace.header), 0), spec)
+    assert [one.anomaly for one in stopped.value.result.findings] == [one.anomaly for one in whole.findings]
+    with pytest.raises(NoAnswer, match="it babbles"):
+        answered(trace, Babbling(parse("sample").open(trace.header), 0), parse("sample"))
 
 
 def test_a_failure_stays_though_the_engine_cannot_be_started_again() -> None:
