@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing.context import BaseContext
-from types import FrameType
 from typing import Any
 
 from harness._util import strays
@@ -71,7 +70,7 @@ def marked(mark: str) -> str:
 
 
 class Pool(ProcessPoolExecutor):
-    """A pool that Ctrl-C does not reach while its processes are started, but right behind that.
+    """A pool that Ctrl-C and SIGTERM do not reach while its processes are started, but right behind that.
 
     Python forgets an exception that is raised in what it calls around a fork, so the command would go on.
     """
@@ -89,18 +88,20 @@ class Pool(ProcessPoolExecutor):
 
 @contextmanager
 def _later() -> Iterator[None]:
-    """Put Ctrl-C off until the block has ended. Signals are the main thread's; in another one nothing is put off."""
+    """Put Ctrl-C and SIGTERM off until the block has ended; not in a thread beside the main one, whose they are."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[tuple[int, FrameType | None]] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    came: list[int] = []
+    put_off = (signal.SIGINT, signal.SIGTERM)
+    handlers = {number: signal.signal(number, lambda number, _: came.append(number)) for number in put_off}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
-        if came and callable(handler):
-            handler(*came[0])
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def end(pool: Pool) -> None:

@@ -146,24 +146,27 @@ def test_processes_that_are_ended_while_they_tell_a_result_hold_nobody_up() -> N
 
 
 INTERRUPTED_AT_A_FORK = """
-import os, signal
+import os, signal, sys
 from harness._util import workers
 
-os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))
+sent = signal.Signals[sys.argv[1]]
+signal.signal(sent, signal.default_int_handler)  # as the command line has it for both
+os.register_at_fork(after_in_parent=lambda: signal.raise_signal(sent))
 try:
     with workers.workers(2, method="fork") as pool:
         pool.submit(abs, -1).result()
     print("went on")
 except KeyboardInterrupt:
-    print("ended", signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+    print("ended", signal.getsignal(sent) is signal.default_int_handler)
 """
 
 
 @pytest.mark.skipif(not possible(), reason="processes are not copied here")
-def test_ctrl_c_while_processes_are_started_is_not_lost() -> None:
+@pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
+def test_ctrl_c_while_processes_are_started_is_not_lost(sent: str) -> None:
     """Python forgets what is raised around a fork."""
     surroundings = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-P", "-c", INTERRUPTED_AT_A_FORK]
+    command = [sys.executable, "-P", "-c", INTERRUPTED_AT_A_FORK, sent]
     done = subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended True\n", "")
 
