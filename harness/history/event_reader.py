@@ -1,6 +1,6 @@
 """Reads a live engine's events anew: they are written out and read back, so nothing of them is shared with the engine.
 
-A block table is told whole with every step. Of a long one, what is written as it was the last time is not read again: the pages
+A block table is told whole with every step. Of a long one, what is told as it was the last time is not read again: the pages
 that were read then stand for it. So a step of a long sequence costs little more than one of a short one.
 """
 
@@ -18,15 +18,16 @@ LONG = 128
 _ENCODER = msgspec.msgpack.Encoder()
 _EVENTS, _PAGES = msgspec.msgpack.Decoder(list[Event]), msgspec.msgpack.Decoder(list[int])
 _ENDS = (Aborted, Finished)
-_ARRAY_16, _ARRAY_32 = b"\xdc", b"\xdd"
 
 
 class Row(NamedTuple):
-    """A row of a block table: how its pages are written, and the pages. `told` is the row itself if it cannot change."""
+    """A row of a block table as it was told, in a copy that the engine does not have, and the pages that were read from it."""
 
-    written: bytes
+    told: list[int] | tuple[int, ...]
     pages: list[int]
-    told: tuple[int, ...] | None
+
+
+_NO_ROW = Row([], [])
 
 
 class EventReader:
@@ -71,28 +72,20 @@ class EventReader:
 
     def _row(self, r: str, group: int, row: list[int] | tuple[int, ...]) -> list[int]:
         rows = self._rows.setdefault(r, {})
-        known = rows.get(group)
-        if known is not None and row is known.told:
+        known = rows.get(group, _NO_ROW)
+        if row == known.told:
             return known.pages
-        written = _ENCODER.encode(row)
-        header = 3 if written[:1] == _ARRAY_16 else 5
-        count, written = int.from_bytes(written[1:header], "big"), written[header:]
-        if known is None or not written.startswith(known.written):
-            pages = _read_pages(count, written)
-        elif len(written) == len(known.written):
-            pages = known.pages
-        else:
-            pages = known.pages + _read_pages(count - len(known.pages), written[len(known.written) :])
-        rows[group] = Row(written, pages, row if type(row) is tuple else None)
+        count = len(known.told)
+        pages = known.pages + _read_pages(row[count:]) if row[:count] == known.told else _read_pages(row)
+        rows[group] = Row(row[:], pages)
         return pages
 
 
-def _read_pages(count: int, written: bytes) -> list[int]:
-    return _PAGES.decode(_ARRAY_32 + count.to_bytes(4, "big") + written)
+def _read_pages(row: list[int] | tuple[int, ...]) -> list[int]:
+    return _PAGES.decode(_ENCODER.encode(row))
 
 
 def _is_long_row(row: Any) -> bool:
-    """Whether a row is long; a tuple of numbers never changes, so it need not even be written again."""
     kind = type(row)
     return (kind is list or kind is tuple) and len(row) >= LONG
 
