@@ -67,9 +67,10 @@ class Circles:
         """Begin anew where that was asked for; with its pages r loses what a step in flight computes.
 
         Who asked, the harness writes down of a live engine. In a history that says nothing of it a preemption outside of a step
-        counts as asked for.
+        counts as asked for. One inside may be a withdrawal: beside steps in flight it is told long before its step ends.
         """
-        if not event.by_engine and event.step <= self._begun:
+        withdraws = "withdraw" in ledger.header.capabilities
+        if not event.by_engine and (withdraws or event.step <= self._begun):
             self.begin_anew()
         elif any(run.r == event.r for begun in ledger.open_steps.values() for run in begun.runs):
             self._vain.pop(event.r, None)

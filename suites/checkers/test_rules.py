@@ -72,22 +72,30 @@ def test_nobody_has_waited_longer_than_since_it_came() -> None:
     assert _found(text + "step 4:\nstep 5:\n") == ["stuck"]
 
 
-def _again(times: int, *, asked: bool = False) -> int:
+def _again(times: int, *, asked: bool = False, by_engine: bool = False, withdraws: bool = False) -> int:
     """Have r1 compute its five tokens in so many steps, and lose its pages between them; return how often it is stuck.
 
-    It loses them in the step that begins next, or, if that was asked for, behind the one that ended.
+    It loses them in the step that begins next, or, if that was asked for, behind the one that ended. The history may say that
+    the engine did it by itself, and that steps can be taken back.
     """
     runs = [f"hit r1 0 |\ntake r1 | 1 2\nstep {step}: r1 0..5 | 1 2\n" for step in range(1, times + 1)]
     history = parse(FULL + "submit r1 a:5\n" + "preempt r1\ndrop r1 | 1 2\n".join(runs))
     for event in history.events:
         if isinstance(event, Preempted):
             event.step -= asked
+            event.by_engine = by_engine
+    history.header.capabilities.extend(["withdraw"] * withdraws)
     return [finding.anomaly for finding in check(history).findings].count("stuck")
 
 
 def test_who_computes_the_same_again_and_again_does_not_advance() -> None:
     """Its last token may be computed twice more; not if it loses its pages because somebody asks for that."""
     assert [_again(3), _again(4), _again(9, asked=True)] == [0, 1, 0]
+
+
+def test_who_is_taken_out_of_its_step_has_lost_its_pages_as_asked_for() -> None:
+    """Where steps can be taken back, who asked is what the history says of a preemption, inside of a step and outside."""
+    assert [_again(9, withdraws=True), _again(4, withdraws=True, by_engine=True)] == [0, 1]
 
 
 # --- ownership ----------------------------------------------------------------------------------------------------------------

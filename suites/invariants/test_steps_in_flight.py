@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from harness.engines.registry import parse
 from harness.history.events import Preempted, ResetDone, StepBegin, StepEnd, Unpublish, Version
-from harness.run.execute import drive
-from harness.trace.format import GroupSpec, Layout, Op, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
+from harness.run.execute import check, drive
+from harness.trace.format import GroupSpec, Layout, Op, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
 from harness.verdict.result import Result
 
 FULL, STATE = GroupSpec("full", 16), GroupSpec("recurrent", 16)
@@ -32,3 +32,19 @@ def test_a_reset_does_not_wait_for_a_step_in_flight() -> None:
     kinds = [type(event) for event in result.history.events]
     reset = kinds.index(ResetDone)
     assert kinds[:reset].count(StepBegin) == kinds[:reset].count(StepEnd) + 1 and result.findings == []
+
+
+def attention(pages: int, ops: list[Op], **options: object) -> Result:
+    """Run operations on the reference over full attention in blocks of two tokens."""
+    header = TraceHeader("t", Layout("t", [GroupSpec("full", 2)]), pages, height="scheduler", options=options)
+    return drive(Trace(header, ops), parse("reference").open(header))
+
+
+def test_what_is_computed_again_behind_a_withdrawal_is_nobodys_fault() -> None:
+    """It was asked for, and is told when its step ends: by then two more steps compute again what the request had."""
+    again: list[Op] = [Preempt("r"), Step(), Step(withdraw=["r"]), Step(), Step()]
+    result = attention(3, [Submit("r", "doc:1"), Step(), Step(), *again], async_depth=2)
+    begun = [event.step for event in result.history.events if isinstance(event, StepBegin)]
+    ended = {event.step: event.withdrawn for event in result.history.events if isinstance(event, StepEnd)}
+    assert (begun[-1], ended) == (6, {1: [], 2: [], 3: [], 4: ["r"]})
+    assert result.findings == check(result.history).findings == []
