@@ -50,10 +50,14 @@ class BeforeHit:
 
 @dataclass(frozen=True, slots=True)
 class BeforeStepEnd:
-    """`pending` are the keys that the end of the step decides, `unbacked` those that it commits without their content."""
+    """`pending` are the keys that the end of the step decides, `unbacked` those that it commits without their content.
+
+    `withdrawn` are those of requests that were taken out of the step, and of whose content nothing came by other ways.
+    """
 
     pending: Sequence[Key] = ()
     unbacked: Sequence[Key] = ()
+    withdrawn: Sequence[Key] = ()
 
 
 View = BeforeRead | BeforeWrite | BeforePublish | BeforeHit | BeforeStepEnd

@@ -1,7 +1,8 @@
 """Which prefixes the engine published, and what became of each key.
 
-A key is pending until the step that writes its content ends. Then it is committed, or withdrawn with its request, or unbacked
-if the content is not there. A reset, new weights or a new version of an adapter end it; `Unpublish` takes it away and says why.
+A key is pending until the step that writes its content ends. Then it is committed if the content is there, whoever was taken
+out of the step: a copy to another tier is made all the same. If not, it is withdrawn with its request, or unbacked. A reset,
+new weights or a new version of an adapter end it; `Unpublish` takes it away and says why.
 """
 
 from __future__ import annotations
@@ -73,10 +74,12 @@ class Keys:
         for page in (key.page, *key.companions):
             self._holdings.remove_key(key, pool, page)
 
-    def end_step(self, step: int, withdrawn: Collection[str], unbacked: Iterable[Key]) -> None:
+    def end_step(self, step: int, withdrawn: Iterable[Key], unbacked: Iterable[Key]) -> None:
         """Decide what the keys of a step have become."""
         for key in self._pending.pop(step, ()):
-            key.state = "withdrawn" if key.r in withdrawn else "committed"
+            key.state = "committed"
+        for key in withdrawn:
+            key.state = "withdrawn"
         for key in unbacked:
             key.state = "unbacked"
 

@@ -200,8 +200,9 @@ class Ledger:
         pending = self.keys.pending(event.step)
         if not pending:
             return NO_KEYS
-        gone = event.withdrawn
-        return BeforeStepEnd(pending, [key for key in pending if key.r not in gone and not self._content_matches(key)])
+        missing = [key for key in pending if not self._content_matches(key)]
+        unbacked = [key for key in missing if key.r not in event.withdrawn]
+        return BeforeStepEnd(pending, unbacked, [key for key in missing if key.r in event.withdrawn])
 
     def _content_matches(self, key: Key) -> bool:
         return self.contents.content_matches(self.groups[key.group], key.page, key.node, key.length)
@@ -267,7 +268,7 @@ class Ledger:
         if begun is not None and begun.copies:
             self.holdings.end_step(begun)
         self.requests.end_step(event)
-        self.keys.end_step(event.step, event.withdrawn, before.unbacked)
+        self.keys.end_step(event.step, before.withdrawn, before.unbacked)
         self.contents.end_step()
 
     def _preempt(self, event: Preempted) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.engines.registry import parse
-from harness.history.events import Preempted, ResetDone, StepBegin, StepEnd, Unpublish, Version
+from harness.history.events import Hit, Preempted, Publish, ResetDone, StepBegin, StepEnd, Unpublish, Version
 from harness.run.execute import check, drive
 from harness.trace.format import GroupSpec, Layout, Op, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
 from harness.verdict.result import Result
@@ -47,4 +47,20 @@ def test_what_is_computed_again_behind_a_withdrawal_is_nobodys_fault() -> None:
     begun = [event.step for event in result.history.events if isinstance(event, StepBegin)]
     ended = {event.step: event.withdrawn for event in result.history.events if isinstance(event, StepEnd)}
     assert (begun[-1], ended) == (6, {1: [], 2: [], 3: [], 4: ["r"]})
+    assert result.findings == check(result.history).findings == []
+
+
+def test_what_was_computed_before_is_stored_whoever_is_withdrawn() -> None:
+    """The block that a generated token completes has its key when its step has run, and is stored with the next step.
+
+    The request is withdrawn from that step, and the copy is made all the same: so it may be hit. That step 2 ends before step 3
+    is scheduled, the reset brings about: it waits for the copy of the other request's block.
+    """
+    in_flight: list[Op] = [Submit("r", "doc:1"), Submit("s", "doc:1 s:1"), Step(budget=2), Step()]
+    result = attention(3, [*in_flight, Reset(), Step(withdraw=["r"]), Reset(tier="local"), Step()], async_depth=1, tier_pages=3)
+    events = result.history.events
+    stored = [(event.r, event.length, event.step) for event in events if isinstance(event, Publish) and event.group]
+    assert stored == [("s", 2, 2), ("r", 2, 3)]
+    assert any(isinstance(event, StepEnd) and (event.step, event.withdrawn) == (3, ["r"]) for event in events)
+    assert [(event.r, event.resume) for event in events if isinstance(event, Hit) and event.tier == "cpu"] == [("r", 2)]
     assert result.findings == check(result.history).findings == []

@@ -63,6 +63,7 @@ def test_the_end_of_a_step_decides_its_keys() -> None:
     ledger, event = _until(FULL + begun + "end 1 withdraw r1", StepEnd)
     assert isinstance(event, StepEnd)
     assert list(ledger.before(event).unbacked) == []
+    assert [key.length for key in ledger.before(event).withdrawn] == [4, 8]
 
 
 def test_a_hit_names_the_keys_that_were_ended_under_it() -> None:
