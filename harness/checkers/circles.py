@@ -11,7 +11,8 @@ from harness.ledger.ledger import Ledger
 
 ROUNDS, IN_FLIGHT = 2, 8
 """So many times the tokens of all live requests may be computed before one of them gets further than ever before, and drafts of
-so many steps in flight beside them."""
+so many steps in flight beside them. Of a request that lost its pages, tokens are what steps in flight had computed, too: it may
+have lost what they generated."""
 
 
 class Circles:
@@ -55,7 +56,8 @@ class Circles:
     def _round(self, ledger: Ledger, event: StepBegin, fits: Callable[[str], bool]) -> tuple[str, str] | None:
         live = [request for request in ledger.requests.values() if request.live]
         drafts = ledger.header.rules.drafts * IN_FLIGHT
-        if self._again <= ROUNDS * sum(len(request.tokens) + drafts for request in live):
+        tokens = [max(len(request.tokens), self._furthest.get(request.r, 0)) for request in live]
+        if self._again <= ROUNDS * (sum(tokens) + drafts * len(live)):
             return None
         again = f"{count(self._again, 'token')} again and none for the first time"
         self.begin_anew()

@@ -6,7 +6,7 @@ import pytest
 
 from harness.checkers.reuse import ReuseFloor
 from harness.engines import registry
-from harness.history.events import Drop, Preempted
+from harness.history.events import Drop, Preempted, Submitted
 from harness.history.notation import parse
 from harness.ledger.ledger import Ledger
 from harness.run.execute import check, drive
@@ -96,6 +96,24 @@ def test_who_computes_the_same_again_and_again_does_not_advance() -> None:
 def test_who_is_taken_out_of_its_step_has_lost_its_pages_as_asked_for() -> None:
     """Where steps can be taken back, who asked is what the history says of a preemption, inside of a step and outside."""
     assert [_again(9, withdraws=True), _again(4, withdraws=True, by_engine=True)] == [0, 1]
+
+
+@pytest.mark.parametrize(("lost", "stuck"), [(1, []), (2, ["stuck"])])
+def test_what_was_in_flight_is_computed_again_as_well(lost: int, stuck: list[str]) -> None:
+    """r1 has two tokens. A step in flight had computed a third when r1 lost its pages and, with them, what it generated.
+
+    So many times it loses them again behind its second token; then two steps take it as far as it ever was.
+    """
+    patient, resumed = FULL.replace("progress 2", "progress 4"), "hit r1 0 |\ntake r1 | 1\n"
+    text = f"{patient}submit r1 a:3\n{resumed}begin 1: r1 0..2 | 1\nbegin 2: r1 2..3 | 1\n"
+    text += "preempt r1 @2\ndrop r1 @2\nend 1\nend 2\n"
+    for step in range(3, 3 + lost):
+        text += f"{resumed}step {step}: r1 0..2 | 1\npreempt r1\ndrop r1\n"
+    history = parse(f"{text}{resumed}begin {3 + lost}: r1 0..2 | 1\nbegin {4 + lost}: r1 2..3 | 1\n")
+    submitted = history.events[0]
+    assert isinstance(submitted, Submitted)
+    submitted.tokens.pop()
+    assert [finding.anomaly for finding in check(history).findings] == stuck
 
 
 # --- ownership ----------------------------------------------------------------------------------------------------------------
