@@ -65,17 +65,19 @@ class Circles:
             return None
         return event.runs[0].r, f"runs in step {event.step}, up to which it and the other requests computed {again}"
 
-    def preempted(self, ledger: Ledger, event: Preempted) -> None:
-        """Begin anew where that was asked for; with its pages r loses what a step in flight computes.
+    def preempted(self, ledger: Ledger, event: Preempted) -> bool:
+        """Begin anew where that was asked for; return whether it was. With its pages r loses what a step in flight computes.
 
         Who asked, the harness writes down of a live engine. In a history that says nothing of it a preemption outside of a step
         counts as asked for. One inside may be a withdrawal: beside steps in flight it is told long before its step ends.
         """
         withdraws = "withdraw" in ledger.header.capabilities
-        if not event.by_engine and (withdraws or event.step <= self._begun):
+        asked = not event.by_engine and (withdraws or event.step <= self._begun)
+        if asked:
             self.begin_anew()
         elif any(run.r == event.r for begun in ledger.open_steps.values() for run in begun.runs):
             self._vain.pop(event.r, None)
+        return asked
 
     def extended(self, event: Extended) -> None:
         """Take note that a session goes on from fewer tokens than it had."""

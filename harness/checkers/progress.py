@@ -85,8 +85,9 @@ class Progress(Checker):
         return None
 
     def on_preempted(self, ledger: Ledger, event: Preempted) -> Found:
-        """Note who lost its pages."""
-        self._circles.preempted(ledger, event)
+        """Note who lost its pages; if that was asked for, what kept others from running so far says nothing of what comes."""
+        if self._circles.preempted(ledger, event):
+            self._idle.clear()
         return None
 
     def on_extended(self, ledger: Ledger, event: Extended) -> Found:

@@ -98,6 +98,18 @@ def test_who_is_taken_out_of_its_step_has_lost_its_pages_as_asked_for() -> None:
     assert [_again(9, withdraws=True), _again(4, withdraws=True, by_engine=True)] == [0, 1]
 
 
+@pytest.mark.parametrize("by_engine", [False, True])
+def test_in_steps_in_flight_that_are_taken_back_nobody_is_kept_from_running(by_engine: bool) -> None:
+    """Three are, before the first of them ends and says so; an engine that takes the pages by itself runs nobody."""
+    withdrawn = "".join(f"hit r1 0 |\ntake r1 | 1 2\npreempt r1\ndrop r1\nbegin {step}:\n" for step in (1, 2, 3))
+    history = parse(f"{FULL}submit r1 a:5\n{withdrawn}end 1 withdraw r1\n")
+    history.header.capabilities.append("withdraw")
+    for event in history.events:
+        if isinstance(event, Preempted):
+            event.by_engine = by_engine
+    assert [finding.anomaly for finding in check(history).findings] == ["stuck"] * by_engine
+
+
 @pytest.mark.parametrize(("lost", "stuck"), [(1, []), (2, ["stuck"])])
 def test_what_was_in_flight_is_computed_again_as_well(lost: int, stuck: list[str]) -> None:
     """r1 has two tokens. A step in flight had computed a third when r1 lost its pages and, with them, what it generated.
