@@ -51,7 +51,9 @@ equal block sizes and no EAGLE that makes the managers of 0.24, 0.25, 0.26, 0.29
   the table and are copied home before the next step; vLLM keeps them behind the running column and copies when the step ends.
   Beside two steps in flight (vLLM: a pipeline of two stages, scheduled ahead) a request may generate in every step; vLLM lets
   it rest for one on most devices (`decode_stagger`). With drafts, a step in flight would not know where it begins, since the
-  device moves it by what was rejected before it; so the two are refused together.
+  device moves it by what was rejected before it; so the two are refused together. What steps in flight generate for a request
+  that lost its blocks meanwhile is dropped here. vLLM 0.33 still delivers it, and has the request wait until then
+  (`num_stale_output_tokens`); it drops it at a reset, and behind connectors that have to deliver (`drop_stale_output`).
 * *connectors* (`scheduler_interface`) load with the step that admits the request; vLLM's may load while other steps run, and
   admits the request when that is done.
 * *identity of an adapter* is its name alone; vLLM adds the path it was loaded from.
