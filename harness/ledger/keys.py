@@ -88,12 +88,19 @@ class Keys:
         for key in self._all():
             if self._groups[key.group].pool in pools:
                 key.state = "reset"
+        self._decide_no_more()
 
     def outdate(self, of: Callable[[Key], bool]) -> None:
         """Mark keys as ended by new weights, or by a new version of an adapter."""
         for key in self._all():
             if of(key):
                 key.state = "outdated"
+        self._decide_no_more()
+
+    def _decide_no_more(self) -> None:
+        """Let the steps in flight decide of their keys only those that have not ended."""
+        for keys in self._pending.values():
+            keys[:] = [key for key in keys if key.state == "pending"]
 
     def _all(self) -> Iterator[Key]:
         for prefixes in self.published:

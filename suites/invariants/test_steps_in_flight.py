@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import pytest
+
+from harness.engines.driver import Driver
+from harness.engines.fault_tools import core, wrap
 from harness.engines.registry import parse
 from harness.history.events import Hit, Preempted, Publish, ResetDone, StepBegin, StepEnd, Unpublish, Version
 from harness.run.execute import check, drive
-from harness.trace.format import GroupSpec, Layout, Op, Preempt, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
+from harness.trace.format import (
+    Abort,
+    GroupSpec,
+    Layout,
+    Op,
+    Preempt,
+    Reset,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+    UpdateWeights,
+)
 from harness.verdict.result import Result
 
 FULL, STATE = GroupSpec("full", 16), GroupSpec("recurrent", 16)
@@ -64,3 +80,23 @@ def test_what_was_computed_before_is_stored_whoever_is_withdrawn() -> None:
     assert any(isinstance(event, StepEnd) and (event.step, event.withdrawn) == (3, ["r"]) for event in events)
     assert [(event.r, event.resume) for event in events if isinstance(event, Hit) and event.tier == "cpu"] == [("r", 2)]
     assert result.findings == check(result.history).findings == []
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_reset_that_keeps_the_keys_of_a_step_in_flight_is_found(depth: int) -> None:
+    """The step ends behind the reset, with the content of its keys: they have ended, and whoever hits one is told so."""
+    ops: list[Op] = [
+        Submit("r", "doc:40"),
+        Step(),
+        Reset(running=True),
+        Abort("r"),
+        Step(),
+        Step(),
+        Submit("s", "doc:40"),
+        Step(),
+    ]
+    header = TraceHeader("t", Layout("t", [FULL]), 20, height="scheduler", options={"async_depth": depth})
+    engine = parse("reference").open(header)
+    assert isinstance(engine, Driver)
+    wrap(core(engine), "reset_prefix_cache", lambda original: True)
+    assert [finding.anomaly for finding in drive(Trace(header, ops), engine).findings] == ["stale-hit"]

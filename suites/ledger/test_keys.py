@@ -43,3 +43,12 @@ def test_of_two_pages_with_one_key_either_is_left() -> None:
 def test_a_reset_ends_the_keys_of_its_tier_if_it_succeeded(line: str, state: str) -> None:
     """A reset that was refused, or that names another tier, ends none."""
     assert [key.state for key in keys_of(ledger_after(FULL + R1 + line))] == [state]
+
+
+@pytest.mark.parametrize(("end", "state"), [("reset ok", "reset"), ("version 1", "outdated")])
+@pytest.mark.parametrize("withdraw", ["", " withdraw r1"])
+def test_a_step_in_flight_brings_back_no_key_that_has_ended(end: str, state: str, withdraw: str) -> None:
+    """Its content is there when the step ends, and it has ended all the same: nothing is decided of it any more."""
+    written = FULL + "submit r1 a:8\ntake r1 | 1 2\nstep 1: r1 0..4 | 1 2\npublish 0/1 r1:4\nbegin 2: r1 4..8 | 1 2\n"
+    ledger = ledger_after(f"{written}{end}\nend 2{withdraw}")
+    assert [key.state for key in keys_of(ledger)] == [state]
