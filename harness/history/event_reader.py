@@ -73,12 +73,20 @@ class EventReader:
     def _row(self, r: str, group: int, row: list[int] | tuple[int, ...]) -> list[int]:
         rows = self._rows.setdefault(r, {})
         known = rows.get(group, _NO_ROW)
-        if row == known.told:
+        if _alike(row, known.told):
             return known.pages
-        count = len(known.told)
-        pages = known.pages + _read_pages(row[count:]) if row[:count] == known.told else _read_pages(row)
-        rows[group] = Row(row[:], pages)
+        told, count = row[:], len(known.told)
+        pages = known.pages + _read_pages(told[count:]) if _alike(told[:count], known.told) else _read_pages(told)
+        rows[group] = Row(told, pages)
         return pages
+
+
+def _alike(row: list[int] | tuple[int, ...], told: list[int] | tuple[int, ...]) -> bool:
+    """Whether two rows are the same. What raises when it is compared is no page: to read it says so."""
+    try:
+        return row == told
+    except Exception:
+        return False
 
 
 def _read_pages(row: list[int] | tuple[int, ...]) -> list[int]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.history import event_reader
 from harness.history.event_reader import LONG, EventReader
 from harness.history.events import Event, Finished, Group, Header, Hit, Pool, Run, StepBegin, StepEnd, Submitted
 from harness.history.intake import BadEvents, Intake
@@ -102,3 +103,37 @@ def test_tables_of_requests_that_ended_are_forgotten() -> None:
         for event in reader.read(told):
             sense.follow(event)
     assert (reader._rows, sense._followed) == ({}, {})
+
+
+class _Raises:
+    """As a tensor of several elements does, of whose comparison nobody can say whether it is true."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_what_cannot_be_compared_is_no_page_and_no_crash() -> None:
+    """In a row that was right in the step before: the reader raises what the intake makes a line of."""
+    reader, row = EventReader(), list[Any](range(2 * LONG))
+    reader.read([_step(1, row)])
+    row[7] = _Raises()
+    with pytest.raises(TypeError, match="_Raises"):
+        reader.read([_step(2, row)])
+
+
+def test_a_row_that_changes_while_it_is_read_is_remembered_as_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of the engine writes into its own table behind the reading: the next step says what it wrote."""
+    reader, row, read = EventReader(), list(range(2 * LONG)), event_reader._read_pages
+
+    def read_and_changed(pages: list[int]) -> list[int]:
+        answer = read(pages)
+        row[5] = 999
+        return answer
+
+    monkeypatch.setattr(event_reader, "_read_pages", read_and_changed)
+    (first,) = reader.read([_step(1, row)])
+    (second,) = reader.read([_step(2, row)])
+    assert isinstance(first, StepBegin) and isinstance(second, StepBegin)
+    assert (first.runs[0].tables[0][5], second.runs[0].tables[0][5]) == (5, 999)
