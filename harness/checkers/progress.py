@@ -85,8 +85,11 @@ class Progress(Checker):
         return None
 
     def on_preempted(self, ledger: Ledger, event: Preempted) -> Found:
-        """Note who lost its pages; if that was asked for, what kept others from running so far says nothing of what comes."""
-        if self._circles.preempted(ledger, event):
+        """Note who lost its pages; if that was asked for, what kept others from running so far says nothing of what comes.
+
+        Who has no place has nothing to lose: to ask for that as well takes no room from anybody, and gives none.
+        """
+        if self._circles.preempted(ledger, event) and _placed(ledger, event.r):
             self._idle.clear()
         return None
 
@@ -185,6 +188,16 @@ class Progress(Checker):
         waiting = [request.r for request in ledger.requests.values() if request.live]
         paused = any(request.paused for request in ledger.requests.values())
         return waiting if not paused and all(_fits_alone(ledger, r) for r in waiting) else []
+
+
+def _placed(ledger: Ledger, r: str) -> bool:
+    """Whether a request was looked up, or ran, or holds pages since it came or lost its place.
+
+    Where nothing is cached nobody need be looked up, and its pages may have been given back before it is said to lose them.
+    """
+    request = ledger.requests[r]
+    found = request.hit is not None or request.computed > 0 or not ledger.header.rules.caching
+    return found or ledger.holdings.pages_of.get(r, 0) > 0
 
 
 def _busy(ledger: Ledger) -> bool:

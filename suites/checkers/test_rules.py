@@ -110,6 +110,15 @@ def test_in_steps_in_flight_that_are_taken_back_nobody_is_kept_from_running(by_e
     assert [finding.anomaly for finding in check(history).findings] == ["stuck"] * by_engine
 
 
+@pytest.mark.parametrize("withdraws", [False, True])
+def test_who_has_no_place_is_not_preempted_once_more(withdraws: bool) -> None:
+    """An engine that runs nobody any more, and answers every preemption that is asked for, is stuck all the same."""
+    lost = "preempt r1 @1\ndrop r1 @1\n" + "step 2:\nstep 3:\npreempt r1 @3\nstep 4:\nstep 5:\npreempt r1 @5\n"
+    history = parse(f"{FULL}submit r1 a:3\nhit r1 0 |\ntake r1 | 1\nstep 1: r1 0..3 | 1\naccept r1 4 @r1:1\n{lost}")
+    history.header.capabilities.extend(["withdraw"] * withdraws)
+    assert [finding.anomaly for finding in check(history).findings] == ["stuck"]
+
+
 @pytest.mark.parametrize(("lost", "stuck"), [(1, []), (2, ["stuck"])])
 def test_what_was_in_flight_is_computed_again_as_well(lost: int, stuck: list[str]) -> None:
     """r1 has two tokens. A step in flight had computed a third when r1 lost its pages and, with them, what it generated.
