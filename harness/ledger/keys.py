@@ -45,10 +45,8 @@ class Keys:
             self._pending.setdefault(step, []).append(key)
         self.published[group].setdefault(node, {})[page] = key
         pool = self._groups[group].pool
-        records, holdings = self._records[pool], self._holdings
-        for named in (page, *companions):
-            if named not in records.null:
-                holdings.add_key(key, pool, named)
+        for named in self._places(key):
+            self._holdings.add_key(key, pool, named)
 
     def unpublish(self, event: Unpublish) -> None:
         """End the keys of a group that name a page: those of a length, or all of them if it is 0."""
@@ -71,8 +69,13 @@ class Keys:
         if pending and key in pending:
             pending.remove(key)
         pool = self._groups[key.group].pool
-        for page in (key.page, *key.companions):
+        for page in self._places(key):
             self._holdings.remove_key(key, pool, page)
+
+    def _places(self, key: Key) -> list[int]:
+        """Return the pages that a key occupies, each once; in a null page nothing is ever stored."""
+        null = self._records[self._groups[key.group].pool].null
+        return [page for page in dict.fromkeys((key.page, *key.companions)) if page not in null]
 
     def end_step(self, step: int, withdrawn: Iterable[Key], unbacked: Iterable[Key]) -> None:
         """Decide what the keys of a step have become."""
@@ -103,6 +106,10 @@ class Keys:
             keys[:] = [key for key in keys if key.state == "pending"]
 
     def _all(self) -> Iterator[Key]:
+        """Yield all keys, some of them twice. One that was published again for the same page is known to the page alone."""
         for prefixes in self.published:
             for pages in prefixes.values():
                 yield from pages.values()
+        for records in self._records.values():
+            for record in records.values():
+                yield from record.keys

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from harness.history.events import Publish
+from harness.history.notation import parse
+from harness.ledger.ledger import Ledger
 from suites.support.ledger_histories import FULL, HYBRID, R1, keys_of, ledger_after
 
 
@@ -52,3 +55,23 @@ def test_a_step_in_flight_brings_back_no_key_that_has_ended(end: str, state: str
     written = FULL + "submit r1 a:8\ntake r1 | 1 2\nstep 1: r1 0..4 | 1 2\npublish 0/1 r1:4\nbegin 2: r1 4..8 | 1 2\n"
     ledger = ledger_after(f"{written}{end}\nend 2{withdraw}")
     assert [key.state for key in keys_of(ledger)] == [state]
+
+
+@pytest.mark.parametrize(("end", "state"), [("reset ok", "reset"), ("version 1", "outdated")])
+def test_a_key_that_was_published_twice_ends_twice(end: str, state: str) -> None:
+    """An engine may say once more what it has published: no key of the page outlives the reset."""
+    ledger = ledger_after(FULL + R1.replace("publish 0/1 r1:4\n", "publish 0/1 r1:4\n" * 2) + end)
+    record = ledger.record(0, 1)
+    assert record is not None and [key.state for key in record.keys] == [state, state]
+
+
+@pytest.mark.parametrize("companions", [[0], [1], [3, 3], [0, 3, 1]])
+def test_a_key_takes_every_page_once_and_no_null_page(companions: list[int]) -> None:
+    """Whatever a history says of further pages: they are let go as they were taken."""
+    history = parse(FULL + R1 + "unpublish 0/1 evict")
+    ledger = Ledger(history.header)
+    for event in history.events:
+        if isinstance(event, Publish):
+            event.companions = companions
+        ledger.apply(event)
+    assert [record.keys for records in ledger.records.values() for record in records.values() if record.keys] == []
