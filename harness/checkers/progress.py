@@ -32,6 +32,8 @@ class Progress(Checker):
         self._idle: dict[str, int] = {}
         """For each request that could run alone, in how many steps in a row nobody ran since it came."""
         self._circles = Circles()
+        self._taken: set[tuple[int, str]] = set()
+        """Whose pages the engine took by itself, in which step, until that ends."""
         self._lost: set[str] = set()
         """Requests whose load from another tier has failed, which they may be given up for."""
         self._generous: Generous | None = None
@@ -78,10 +80,14 @@ class Progress(Checker):
         return self._nobody(ledger, event, ran, limit) if not event.asked else None
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
-        """Where somebody was taken out of the step nobody was refused: they had a place, and the room that others lacked."""
-        if event.withdrawn:
+        """Where somebody was taken out of the step nobody was refused: they had a place, and the room that others lacked.
+
+        An engine that takes requests out of steps by itself gets nothing forgotten by that.
+        """
+        if any((event.step, r) not in self._taken for r in event.withdrawn):
             self._waited.clear()
             self._begin_anew()
+        self._taken = {taken for taken in self._taken if taken[0] > event.step}
         return None
 
     def on_preempted(self, ledger: Ledger, event: Preempted) -> Found:
@@ -91,6 +97,8 @@ class Progress(Checker):
         """
         if self._circles.preempted(ledger, event) and _placed(ledger, event.r):
             self._idle.clear()
+        if event.by_engine:
+            self._taken.add((event.step, event.r))
         return None
 
     def on_extended(self, ledger: Ledger, event: Extended) -> Found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from harness.engines.driver import Driver
 from harness.engines.fault_tools import core, wrap
@@ -100,3 +101,17 @@ def test_a_reset_that_keeps_the_keys_of_a_step_in_flight_is_found(depth: int) ->
     assert isinstance(engine, Driver)
     wrap(core(engine), "reset_prefix_cache", lambda original: True)
     assert [finding.anomaly for finding in drive(Trace(header, ops), engine).findings] == ["stale-hit"]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_an_engine_that_takes_everybody_out_of_its_steps_is_stuck(depth: int) -> None:
+    """Nobody asked for it: a step from which the engine itself withdraws a request is no step in which it had a place."""
+    header = TraceHeader("t", Layout("t", [FULL]), 20, height="scheduler", options={"async_depth": depth})
+
+    def withdrawing(ops: list[Op], by_itself: list[str]) -> Result:
+        engine = parse("reference").open(header)
+        wrap(engine, "apply", lambda original, op: original(replace(op, withdraw=by_itself) if isinstance(op, Step) else op))
+        return drive(Trace(header, ops), engine)
+
+    assert withdrawing([Submit("r", "doc:40"), *[Step()] * 12], ["r"]).findings[0].anomaly == "stuck"
+    assert withdrawing([Submit("r", "doc:40"), *[Step(withdraw=["r"])] * 12], ["r"]).findings == []
