@@ -13,6 +13,7 @@ import pytest
 
 from harness._util.data import fixtures
 from harness._util.errors import EngineMissing, UsageError
+from harness._util.workers import cores
 from harness.engines.child.engine import Isolation
 from harness.engines.openvino_genai.kind import MODELS, configurations, further
 from harness.engines.openvino_genai.settings import KV_BLOCK, multiplier_of, settings_of
@@ -72,6 +73,7 @@ def test_attention_alone_has_two_of_them(name: str) -> None:
 
 
 @installed
+@pytest.mark.skipif(cores() < 2, reason="needs two cores: one reads while the other writes")
 def test_a_state_that_is_read_while_it_is_written_is_found_in_some_run_and_only_with_the_cache() -> None:
     """Attention alone is right, and so is the same trace where steps end as blocks do."""
     trace = stored(RACE)
