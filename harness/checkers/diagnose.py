@@ -43,6 +43,7 @@ class _Case:
         self.group: Group = ledger.groups[read.group]
         self.request: RequestRecord = ledger.requests[read.r]
         self.nodes = ledger.requests.prefixes_of_run(read)
+        self.outlived = (read.step, read.r) in ledger.requests.ended_in_flight
         self.page = read.pages[index]
         self.record: PageRecord | None = ledger.record(read.group, self.page)
         self.start, self.stop = span_of(self.group, read, index)
@@ -57,7 +58,7 @@ class _Case:
     def anomaly(self) -> str:
         if self.record is None:
             return self._missing()
-        if self.request.r not in self.record.holders:
+        if not self._holds(self.record):
             return "use-after-free"
         key = self._key()
         if key is not None and self.restored:
@@ -66,6 +67,10 @@ class _Case:
             if key.state == "unbacked":
                 return "fabricated-snapshot" if self.group.kind == "recurrent" else "partial-commit"
         return self._foreign()
+
+    def _holds(self, record: PageRecord) -> bool:
+        """Whether the page is the request's; one whose step outlives it may have given it back."""
+        return self.outlived or self.request.r in record.holders
 
     def _missing(self) -> str:
         """Return what a column without a page is called; where no group has a window, nothing is released behind one."""
@@ -117,15 +122,16 @@ class _Case:
             if self.group.kind == "recurrent"
             else f"its tokens [{self.start}, {self.stop})"
         )
+        over = f" {r} was over by then, and the keys of what it wrote stay." if self.outlived else ""
         return (
-            f"Let {r}, which {origin}, run in step {read.step}. The ledger says that {self._place()} {self._content()}; "
+            f"Let {r}, which {origin}, run in step {read.step}.{over} The ledger says that {self._place()} {self._content()}; "
             f"however {r} read it as {want}{self._difference()}: a contradiction."
         )
 
     def _difference(self) -> str:
         """Name the first token, or the part of the identity, that the page does not have."""
         record = self.record
-        if record is None or record.group != self.group.id or self.request.r not in record.holders:
+        if record is None or record.group != self.group.id or not self._holds(record):
             return ""
         told = difference(self.ledger.trie, record, self.nodes, self.start, self.stop, self.request.r)
         return f", whose {told}" if told else ""
@@ -141,7 +147,7 @@ class _Case:
             return "has no page there"
         if record is None:
             return "is the null block, where nothing is ever stored"
-        if self.request.r not in record.holders:
+        if not self._holds(record):
             owner = ", ".join(record.holders) or "nobody"
             return f"is held by {owner}, not by {self.request.r}"
         other = f", for group {record.group}" if record.node != NOTHING and record.group != self.group.id else ""

@@ -189,7 +189,8 @@ class _View:
         records = [(name, self._page(self._record(page))) for page, name in self._names.items()]
         records += [(-1 - name, self._page(self._record(page, TIER))) for page, name in self._places.items()]
         requests = [(request.r, self._known(request)) for request in ledger.requests.values() if request.live]
-        outlived = sorted((r, self._ago(step)) for step, r in ledger.requests.ended_in_flight)
+        ended = ledger.requests.ended_in_flight.items()
+        outlived = sorted((r, self._ago(step), self._ago(since)) for (step, r), since in ended)
         left = sorted((self._ago(step), self._name(page)) for step, _, page in ledger.holdings.left)
         return records, requests, self._lost(), len(ledger.requests), outlived, left, self._said()
 

@@ -37,6 +37,11 @@ class Keys:
         """Return the keys that become committed, or vanish, when the step ends."""
         return self._pending.get(step, [])
 
+    def awaiting(self, r: str, step: int) -> Key | None:
+        """Return the longest key of a request that waits for the end of a step, or of a later one; None if there is none."""
+        keys = [key for late, keys in self._pending.items() if late >= step for key in keys if key.r == r and key.node >= 0]
+        return max(keys, key=lambda key: key.length, default=None)
+
     def publish(self, event: Publish, node: int, state: KeyState) -> None:
         """Add a key; one that is pending waits for the end of its step."""
         group, page, step, companions = event.group, event.page, event.step, event.companions

@@ -55,7 +55,7 @@ from harness.ledger.before import (
 from harness.ledger.contents import Contents
 from harness.ledger.holdings import Holdings
 from harness.ledger.keys import Keys
-from harness.ledger.reads import invalid_columns
+from harness.ledger.reads import invalid_columns, surely_invalid_columns
 from harness.ledger.records import Key, KeyState, PageRecord, records_of
 from harness.ledger.requests import Requests
 
@@ -169,11 +169,22 @@ class Ledger:
     def _before_read(self, read: Read) -> BeforeRead:
         requests, group = self.requests, read.group
         if requests.ended_in_flight and (read.step, read.r) in requests.ended_in_flight:
-            return SOUND_READ
+            return self._before_lost_read(read)
         nodes = requests[read.r].nodes
         if requests.draft_prefixes or read.stop >= len(nodes):
             nodes = requests.prefixes_of_run(read)
         invalid = invalid_columns(read, self.groups[group], nodes, self._pool_of[group], self.contents)
+        return BeforeRead(invalid) if invalid else SOUND_READ
+
+    def _before_lost_read(self, read: Read) -> BeforeRead:
+        """Look at what a run reads that its request did not outlive, if a key stays of what it or a later run then writes."""
+        key = self.keys.awaiting(read.r, read.step)
+        if key is None:
+            return SOUND_READ
+        group, length = read.group, min(read.stop, key.length)
+        node, since = self.trie.ancestor(key.node, length), self.requests.ended_in_flight[read.step, read.r]
+        records, contents = self._pool_of[group], self.contents
+        invalid = surely_invalid_columns(read, self.groups[group], node, length, records, contents, since)
         return BeforeRead(invalid) if invalid else SOUND_READ
 
     def _before_write(self, event: Write) -> BeforeWrite:
@@ -223,7 +234,8 @@ class Ledger:
     def _read(self, event: Read) -> None:
         contents = self.contents
         if self.before(event).invalid or (contents.any_taint and contents.reads_taint(event)):
-            self.requests[event.r].tainted = True
+            if (event.step, event.r) not in self.requests.ended_in_flight:
+                self.requests[event.r].tainted = True
             contents.taint_written(event.r)
 
     # --- claims -------------------------------------------------------------------------------------------------------------

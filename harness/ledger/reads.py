@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from harness.history.events import Group, Read
 from harness.ledger.contents import Contents
-from harness.ledger.records import PageRecord, PoolRecords, Verified
+from harness.ledger.records import NOTHING, PageRecord, PoolRecords, Verified
 
 LONG = 32
 """A read of fewer columns is looked at whole: to remember it would cost more."""
@@ -40,6 +40,34 @@ def invalid_columns(read: Read, group: Group, nodes: list[int], records: PoolRec
         records.verified.pop((read.r, read.group), None)
     else:
         _remember(known, read, nodes, group, records)
+    return invalid
+
+
+def surely_invalid_columns(
+    read: Read, group: Group, node: int, length: int, records: PoolRecords, contents: Contents, since: int
+) -> list[int]:
+    """Return the indices into `read.pages` that are invalid beyond doubt, of a run that its request did not outlive.
+
+    It runs as the prefix `node` of `length` tokens. What it held was given back, so nothing is said of pages of which the
+    content is forgotten, was written in the step `since` or later, or that somebody took in a later step than that of the run.
+    """
+    size, state, invalid = group.block_size, group.kind == "recurrent", []
+    if state:
+        spans = [(read.stop, read.stop)] if read.stop <= length else []
+    else:
+        first = read.start // size
+        columns = range(first, first + len(read.pages))
+        spans = [(max(read.start, column * size), min(read.stop, length, (column + 1) * size)) for column in columns]
+    for index, ((start, stop), page) in enumerate(zip(spans, read.pages, strict=False)):
+        record = records.usable.get(page)
+        if not state and start >= stop:
+            break
+        if record is None:
+            invalid.append(index)
+        elif record.node != NOTHING and record.step < since and record.used_in <= read.step:
+            right = contents.holds_state(record, node, stop) if state else contents.covers(record, node, start, stop)
+            if not right or record.group != read.group:
+                invalid.append(index)
     return invalid
 
 

@@ -78,10 +78,10 @@ class Requests(dict[str, RequestRecord]):
         self.last_step_ended = 0
         self.draft_prefixes: dict[tuple[int, str], list[int]] = {}
         """Per step in flight and request that drafts in it: the prefixes of its run."""
-        self.ended_in_flight: set[tuple[int, str]] = set()
+        self.ended_in_flight: dict[tuple[int, str], int] = {}
         """(step, r) of requests that ended, or lost their pages, while the step was in flight: it still runs, over pages that
         they gave back. Nobody waits for its tokens, and whoever has those pages next writes them in a later step, be it r
-        itself come back; so what it reads is not judged.
+        itself come back; so what it reads is not judged, unless keys of what it writes stay. The oldest step in flight by then.
         """
 
     # --- questions ----------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class Requests(dict[str, RequestRecord]):
     def _ends_in_flight(self, r: str) -> None:
         for step, begun in self.open_steps.items():
             if any(run.r == r for run in begun.runs):
-                self.ended_in_flight.add((step, r))
+                self.ended_in_flight.setdefault((step, r), min(self.open_steps))
 
     def note_state(self, event: Write) -> None:
         """Remember that a request wrote its recurrent state, unless the run outlived it."""
@@ -202,7 +202,7 @@ class Requests(dict[str, RequestRecord]):
             request.ran_steps += 1
         self.open_steps.pop(step, None)
         if self.ended_in_flight:
-            self.ended_in_flight = {place for place in self.ended_in_flight if place[0] != step}
+            self.ended_in_flight = {place: since for place, since in self.ended_in_flight.items() if place[0] != step}
         if self.draft_prefixes:
             self.draft_prefixes = {place: nodes for place, nodes in self.draft_prefixes.items() if place[0] != step}
         if step > self.last_step_ended:

@@ -12,6 +12,7 @@ from harness.history.events import Hit, Preempted, Publish, ResetDone, StepBegin
 from harness.run.execute import check, drive
 from harness.trace.format import (
     Abort,
+    Finish,
     GroupSpec,
     Layout,
     Op,
@@ -115,3 +116,18 @@ def test_an_engine_that_takes_everybody_out_of_its_steps_is_stuck(depth: int) ->
 
     assert withdrawing([Submit("r", "doc:40"), *[Step()] * 12], ["r"]).findings[0].anomaly == "stuck"
     assert withdrawing([Submit("r", "doc:40"), *[Step(withdraw=["r"])] * 12], ["r"]).findings == []
+
+
+@pytest.mark.parametrize("group", [STATE, GroupSpec("sliding", 16, 16)])
+@pytest.mark.parametrize("gone", [Abort("r"), Preempt("r"), None])
+def test_who_is_gone_leaves_no_keys_of_what_it_computed_from_others_content(group: GroupSpec, gone: Op | None) -> None:
+    """The request resumes behind the second block of another prompt, its step outlives it, and what it wrote there is hit."""
+    ops: list[Op] = [Submit("d", "a:16 c:17"), Step(), Step(), Finish("d"), Step(), Step(), Submit("r", "b:16 c:16 e:33")]
+    ops += [Step(budget=64), *([gone] if gone else []), Step(), Step(), Submit("s", "b:16 c:16 e:33 g:4"), Step(), Step()]
+    options = {"async_depth": 1, "retention_interval": None}
+    header = TraceHeader("t", Layout("t", [group]), 40, height="scheduler", options=options)
+    assert drive(Trace(header, ops), parse("reference").open(header)).findings == []
+    result = drive(Trace(header, ops), parse("reference:mutant=hash-without-parent").open(header))
+    assert [(event.r, event.resume) for event in result.history.events if isinstance(event, Hit)][-1] == ("s", 64)
+    assert [(finding.anomaly, finding.r) for finding in result.findings] == [("stale-hit", "r")]
+    assert [(finding.anomaly, finding.r) for finding in check(result.history).findings] == [("stale-hit", "r")]
