@@ -139,7 +139,7 @@ CATALOGUE: tuple[Anomaly, ...] = (
     Anomaly("stuck", "a feasible request advances within a stated number of steps", "requests wait for ever"),
     Anomaly(
         "refused-reset",
-        "a reset is refused only while a page is held, or a step or a copy is under way",
+        "a reset is refused only while a page is held, or a step that does something or a copy is under way",
         "whoever resets before new weights asks again for ever, or goes on with the old keys",
     ),
     Anomaly(

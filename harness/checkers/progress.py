@@ -141,8 +141,8 @@ class Progress(Checker):
             self.excused["idle_resets"] += 1
             return None
         sentence = (
-            f"Let nobody hold a page, and no step or copy be under way, after step {event.step}. Nothing stands in the way of "
-            f"a reset of tier {event.tier}; however it was refused: a contradiction."
+            f"Let nobody hold a page, and no copy or step that does anything be under way, after step {event.step}. Nothing "
+            f"stands in the way of a reset of tier {event.tier}; however it was refused: a contradiction."
         )
         return (Finding(anomaly="refused-reset", sentence=sentence),)
 
@@ -209,8 +209,14 @@ def _placed(ledger: Ledger, r: str) -> bool:
 
 
 def _busy(ledger: Ledger) -> bool:
-    """Whether somebody holds a page of any tier, or a step or a copy is under way."""
-    return bool(any(ledger.holdings.held.values()) or ledger.open_steps or ledger.contents.copying)
+    """Whether somebody holds a page of any tier, or a step in which something is done, or a copy, is under way."""
+    under_way = any(map(_does_something, ledger.open_steps.values()))
+    return bool(under_way or any(ledger.holdings.held.values()) or ledger.contents.copying)
+
+
+def _does_something(step: StepBegin) -> bool:
+    """Whether anybody runs in a step, or anything is copied; with steps in flight there is one under way at all times."""
+    return bool(step.runs or step.copies or step.stores or step.begun or step.ended or step.failed or step.zeros)
 
 
 def _stuck(r: str, what: str) -> Finding:

@@ -131,3 +131,15 @@ def test_who_is_gone_leaves_no_keys_of_what_it_computed_from_others_content(grou
     assert [(event.r, event.resume) for event in result.history.events if isinstance(event, Hit)][-1] == ("s", 64)
     assert [(finding.anomaly, finding.r) for finding in result.findings] == [("stale-hit", "r")]
     assert [(finding.anomaly, finding.r) for finding in check(result.history).findings] == [("stale-hit", "r")]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_step_in_flight_in_which_nothing_is_done_stands_in_the_way_of_no_reset(depth: int) -> None:
+    """With steps in flight one is under way at all times, also while there is nobody who could run."""
+    ops: list[Op] = [Submit("r", "doc:40"), Step(), Step(), Abort("r"), Step(), Step(), Step(), Reset()]
+    header = TraceHeader("t", Layout("t", [FULL]), 20, height="scheduler", options={"async_depth": depth})
+    assert drive(Trace(header, ops), parse("reference").open(header)).findings == []
+    engine = parse("reference").open(header)
+    assert isinstance(engine, Driver)
+    wrap(core(engine), "reset_prefix_cache", lambda original: False)
+    assert [finding.anomaly for finding in drive(Trace(header, ops), engine).findings] == ["refused-reset"]
