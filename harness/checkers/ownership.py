@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 
 from harness.checkers.finding import Finding
@@ -48,7 +48,7 @@ class Ownership(Checker):
         self._ended.pop(event.holder, None)
         if event.pool in self._told and event.pool not in self._moved:
             self._expect_counts(event)
-        records, filling = ledger.records[event.pool], ledger.contents.filling
+        records, filling = ledger.records[event.pool], _filling(ledger)
         if filling and not event.holder.startswith("copy:"):
             filled = [page for page in event.pages if (event.pool, page) in filling]
             nobodys = [page for page in filled if not records[page].holders and not records[page].keys]
@@ -149,6 +149,16 @@ class Ownership(Checker):
         """At rest, nobody who ended holds anything."""
         over = [r for r, step in self._ended.items() if step not in ledger.open_steps]
         return [_leak(ledger, r) for r in over if ledger.holdings.pages_of.get(r)]
+
+
+def _filling(ledger: Ledger) -> Collection[tuple[int, int]]:
+    """Return the (pool, page) that copies fill which end behind all steps in flight, those that begin with one among them."""
+    filling, steps = ledger.contents.filling, ledger.open_steps.values()
+    if not any(step.begun for step in steps):
+        return filling
+    over = {number for step in steps for number in (*step.ended, *step.failed, *step.flushed)}
+    begun = {(move.dst_pool, move.dst) for step in steps for number, move in step.begun if number not in over}
+    return filling.keys() | begun
 
 
 def _miscounts(ledger: Ledger, event: Counts) -> Finding | None:

@@ -143,3 +143,16 @@ def test_a_step_in_flight_in_which_nothing_is_done_stands_in_the_way_of_no_reset
     assert isinstance(engine, Driver)
     wrap(core(engine), "reset_prefix_cache", lambda original: False)
     assert [finding.anomaly for finding in drive(Trace(header, ops), engine).findings] == ["refused-reset"]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_page_that_a_load_of_a_step_in_flight_will_fill_is_nobody_elses(depth: int) -> None:
+    """The client of the load goes away before the step runs, and another request is given the pages for a load of its own."""
+    stored: list[Op] = [Submit("a", "doc:65"), *[Step()] * 10, Finish("a"), *[Step()] * 3, Reset(running=True, tier="local")]
+    ops = [*stored, Submit("b", "doc:65"), Step(), Abort("b"), Submit("d", "doc:65 d:16"), *[Step()] * 3]
+    options = {"async_depth": depth, "tier_pages": 16, "tier_delay": 6}
+    header = TraceHeader("t", Layout("t", [FULL]), 8, height="scheduler", options=options)
+    assert drive(Trace(header, ops), parse("reference").open(header)).findings == []
+    faulty = parse("reference:mutant=abandoned-load-gives-its-pages-back").open(header)
+    result = drive(Trace(header, ops), faulty)
+    assert [finding.anomaly for finding in result.findings] == ["aliased-write"]
