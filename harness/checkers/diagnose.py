@@ -13,6 +13,7 @@ from harness.history.attention_span import has_window
 from harness.history.events import Group, Read
 from harness.history.worker import NO_COLUMN
 from harness.ledger.ledger import Ledger
+from harness.ledger.reads import span_of
 from harness.ledger.records import NOTHING, Content, Key, PageRecord
 from harness.ledger.requests import RequestRecord
 
@@ -25,14 +26,6 @@ def diagnose(ledger: Ledger, read: Read) -> Finding | None:
     case = _Case(ledger, read, invalid[0])
     cause = EARLY_COPY if case.record is not None and case.record.early else ""
     return Finding(anomaly=case.anomaly(), r=read.r, sentence=case.sentence(), cause=cause)
-
-
-def span_of(group: Group, read: Read, index: int) -> tuple[int, int]:
-    """Return the tokens [start, stop) that a column of a read must hold; for a state, start == stop."""
-    if group.kind == "recurrent":
-        return read.stop, read.stop
-    column = read.start // group.block_size + index
-    return max(read.start, column * group.block_size), min(read.stop, (column + 1) * group.block_size)
 
 
 class _Case:

@@ -87,7 +87,8 @@ class Progress(Checker):
         if any((event.step, r) not in self._taken for r in event.withdrawn):
             self._waited.clear()
             self._begin_anew()
-        self._taken = {taken for taken in self._taken if taken[0] > event.step}
+        if self._taken:
+            self._taken = {taken for taken in self._taken if taken[0] > event.step}
         return None
 
     def on_preempted(self, ledger: Ledger, event: Preempted) -> Found:

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.checkers.diagnose import span_of
 from harness.checkers.divergence import divergence, sighted
 from harness.checkers.finding import Finding, Measured, merge_measured
 from harness.checkers.protocol import Checker, Found, Handler
 from harness.history.events import Compare, Drop, Group, Header, Hit, Read
 from harness.ledger.ledger import Ledger
+from harness.ledger.reads import span_of
 from harness.ledger.records import NOTHING, PageRecord
 from harness.trace.format import COMPARE
 

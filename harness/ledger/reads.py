@@ -43,6 +43,14 @@ def invalid_columns(read: Read, group: Group, nodes: list[int], records: PoolRec
     return invalid
 
 
+def span_of(group: Group, read: Read, index: int) -> tuple[int, int]:
+    """Return the tokens [start, stop) that a column of a read must hold; for a state, start == stop."""
+    if group.kind == "recurrent":
+        return read.stop, read.stop
+    column = read.start // group.block_size + index
+    return max(read.start, column * group.block_size), min(read.stop, (column + 1) * group.block_size)
+
+
 def surely_invalid_columns(
     read: Read, group: Group, node: int, length: int, records: PoolRecords, contents: Contents, since: int
 ) -> list[int]:
@@ -51,17 +59,12 @@ def surely_invalid_columns(
     It runs as the prefix `node` of `length` tokens. What it held was given back, so nothing is said of pages of which the
     content is forgotten, was written in the step `since` or later, or that somebody took in a later step than that of the run.
     """
-    size, state, invalid = group.block_size, group.kind == "recurrent", []
-    if state:
-        spans = [(read.stop, read.stop)] if read.stop <= length else []
-    else:
-        first = read.start // size
-        columns = range(first, first + len(read.pages))
-        spans = [(max(read.start, column * size), min(read.stop, length, (column + 1) * size)) for column in columns]
-    for index, ((start, stop), page) in enumerate(zip(spans, read.pages, strict=False)):
-        record = records.usable.get(page)
-        if not state and start >= stop:
+    state, invalid = group.kind == "recurrent", []
+    for index, page in enumerate(read.pages):
+        start, stop = span_of(group, read, index)
+        if start > length or (start == length and not state):
             break
+        stop, record = min(stop, length), records.usable.get(page)
         if record is None:
             invalid.append(index)
         elif record.node != NOTHING and record.step < since and record.used_in <= read.step:

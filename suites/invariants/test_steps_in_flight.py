@@ -52,9 +52,14 @@ def test_a_reset_does_not_wait_for_a_step_in_flight() -> None:
     assert kinds[:reset].count(StepBegin) == kinds[:reset].count(StepEnd) + 1 and result.findings == []
 
 
+def scheduled(group: GroupSpec, pages: int, **options: object) -> TraceHeader:
+    """Return the header of a trace at scheduler height over one group."""
+    return TraceHeader("t", Layout("t", [group]), pages, height="scheduler", options=options)
+
+
 def attention(pages: int, ops: list[Op], **options: object) -> Result:
     """Run operations on the reference over full attention in blocks of two tokens."""
-    header = TraceHeader("t", Layout("t", [GroupSpec("full", 2)]), pages, height="scheduler", options=options)
+    header = scheduled(GroupSpec("full", 2), pages, **options)
     return drive(Trace(header, ops), parse("reference").open(header))
 
 
@@ -97,7 +102,7 @@ def test_a_reset_that_keeps_the_keys_of_a_step_in_flight_is_found(depth: int) ->
         Submit("s", "doc:40"),
         Step(),
     ]
-    header = TraceHeader("t", Layout("t", [FULL]), 20, height="scheduler", options={"async_depth": depth})
+    header = scheduled(FULL, 20, async_depth=depth)
     engine = parse("reference").open(header)
     assert isinstance(engine, Driver)
     wrap(core(engine), "reset_prefix_cache", lambda original: True)
@@ -107,7 +112,7 @@ def test_a_reset_that_keeps_the_keys_of_a_step_in_flight_is_found(depth: int) ->
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_an_engine_that_takes_everybody_out_of_its_steps_is_stuck(depth: int) -> None:
     """Nobody asked for it: a step from which the engine itself withdraws a request is no step in which it had a place."""
-    header = TraceHeader("t", Layout("t", [FULL]), 20, height="scheduler", options={"async_depth": depth})
+    header = scheduled(FULL, 20, async_depth=depth)
 
     def withdrawing(ops: list[Op], by_itself: list[str]) -> Result:
         engine = parse("reference").open(header)
@@ -124,8 +129,7 @@ def test_who_is_gone_leaves_no_keys_of_what_it_computed_from_others_content(grou
     """The request resumes behind the second block of another prompt, its step outlives it, and what it wrote there is hit."""
     ops: list[Op] = [Submit("d", "a:16 c:17"), Step(), Step(), Finish("d"), Step(), Step(), Submit("r", "b:16 c:16 e:33")]
     ops += [Step(budget=64), *([gone] if gone else []), Step(), Step(), Submit("s", "b:16 c:16 e:33 g:4"), Step(), Step()]
-    options = {"async_depth": 1, "retention_interval": None}
-    header = TraceHeader("t", Layout("t", [group]), 40, height="scheduler", options=options)
+    header = scheduled(group, 40, async_depth=1, retention_interval=None)
     assert drive(Trace(header, ops), parse("reference").open(header)).findings == []
     result = drive(Trace(header, ops), parse("reference:mutant=hash-without-parent").open(header))
     assert [(event.r, event.resume) for event in result.history.events if isinstance(event, Hit)][-1] == ("s", 64)
@@ -137,7 +141,7 @@ def test_who_is_gone_leaves_no_keys_of_what_it_computed_from_others_content(grou
 def test_a_step_in_flight_in_which_nothing_is_done_stands_in_the_way_of_no_reset(depth: int) -> None:
     """With steps in flight one is under way at all times, also while there is nobody who could run."""
     ops: list[Op] = [Submit("r", "doc:40"), Step(), Step(), Abort("r"), Step(), Step(), Step(), Reset()]
-    header = TraceHeader("t", Layout("t", [FULL]), 20, height="scheduler", options={"async_depth": depth})
+    header = scheduled(FULL, 20, async_depth=depth)
     assert drive(Trace(header, ops), parse("reference").open(header)).findings == []
     engine = parse("reference").open(header)
     assert isinstance(engine, Driver)
@@ -150,8 +154,7 @@ def test_a_page_that_a_load_of_a_step_in_flight_will_fill_is_nobody_elses(depth:
     """The client of the load goes away before the step runs, and another request is given the pages for a load of its own."""
     stored: list[Op] = [Submit("a", "doc:65"), *[Step()] * 10, Finish("a"), *[Step()] * 3, Reset(running=True, tier="local")]
     ops = [*stored, Submit("b", "doc:65"), Step(), Abort("b"), Submit("d", "doc:65 d:16"), *[Step()] * 3]
-    options = {"async_depth": depth, "tier_pages": 16, "tier_delay": 6}
-    header = TraceHeader("t", Layout("t", [FULL]), 8, height="scheduler", options=options)
+    header = scheduled(FULL, 8, async_depth=depth, tier_pages=16, tier_delay=6)
     assert drive(Trace(header, ops), parse("reference").open(header)).findings == []
     faulty = parse("reference:mutant=abandoned-load-gives-its-pages-back").open(header)
     result = drive(Trace(header, ops), faulty)
